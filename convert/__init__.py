@@ -1,0 +1,1 @@
+"""GGUF -> artifact: read a model, build its block graph in MIL, write the shards."""

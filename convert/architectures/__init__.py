@@ -1,0 +1,1 @@
+"""One small file of data per model family; no graph code."""

@@ -1,0 +1,1 @@
+"""The block graph in MIL, by primitive."""

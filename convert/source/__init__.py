@@ -1,0 +1,1 @@
+"""Read a GGUF model: hyperparameters, tensors (memory-mapped, one at a time), vocabulary."""

@@ -1,0 +1,195 @@
+"""`manifest.json` as pydantic models: what an artifact holds and how to feed it.
+
+Everything that a runtime in another language needs to run the shards stands here; export the JSON
+schema with `Manifest.model_json_schema()`.
+"""
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+SCHEMA_VERSION = 1
+
+
+class Record(BaseModel):
+    """Base of all manifest parts: immutable, unknown fields refused, finite numbers only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Target(StrEnum):
+    """What the artifact was built for; it decides defaults, never the numbers."""
+
+    MAC = "mac"
+    CPU = "cpu"
+
+
+class AttentionShape(StrEnum):
+    """How a layer's attention is written in the graph (DESIGN.md section 4)."""
+
+    PER_KV_HEAD = "per_kv_head"
+    GROUPED = "grouped"
+
+
+class WeightFormat(StrEnum):
+    """How projection weights are stored in the shards."""
+
+    FP16 = "fp16"
+    INT8_CHANNEL = "int8-channel"
+
+
+class Source(Record):
+    """The GGUF that the artifact was made from."""
+
+    name: str
+    bytes: int = Field(ge=0)
+    sha256: str
+    architecture: str
+    quantisation: str
+
+
+class Hyperparameters(Record):
+    """Sizes of the model. `d` is the width of the hidden state."""
+
+    d: int = Field(gt=0)
+    layers: int = Field(gt=0)
+    heads: int = Field(gt=0)
+    kv_heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    ff: int = Field(gt=0)
+    vocabulary: int = Field(gt=0)
+    norm_epsilon: float = Field(gt=0)
+    trained_context: int = Field(gt=0)
+
+
+class RopeTable(Record):
+    """Rope angles of one base: row p is cos/sin of `p * frequencies`, times `magnitude`, in fp16.
+
+    `frequencies` has rotary_dim / 2 entries, scaling and factors already applied.
+    `cos_input` and `sin_input` name the shard inputs that take the rows.
+    """
+
+    cos_input: str
+    sin_input: str
+    frequencies: tuple[float, ...] = Field(min_length=1)
+    magnitude: float = 1.0
+
+
+class Pool(Record):
+    """Layers that share one slot map. `region_slots` is the length of one sequence's region.
+
+    A `window` of None means that every earlier position is visible.
+    `mask_input` and `write_input` name the shard inputs that take this pool's masks.
+    """
+
+    name: str
+    slots: int = Field(gt=0)
+    region_slots: int = Field(gt=0)
+    window: int | None = None
+    mask_input: str
+    write_input: str
+
+
+class TensorSpec(Record):
+    """A shard's input or output. A None dimension is T."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: Literal["fp16"] = "fp16"
+
+
+class StateSpec(Record):
+    """A K or V state of one layer: fp16 [1, n_kv, S, head_dim] in the named pool."""
+
+    name: str
+    shape: tuple[int, ...]
+    pool: str
+    layer: int = Field(ge=0)
+
+
+class Shard(Record):
+    """One .mlpackage; `path` is relative to the artifact. `sha256` is over its files (see store)."""
+
+    path: str
+    bytes: int = Field(ge=0)
+    sha256: str
+    recipe: str = Field(description="hash of everything the shard was built from; equal recipes need no rebuild")
+    weights: WeightFormat
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+class LayerShard(Shard):
+    """Layers first_layer to end_layer - 1."""
+
+    first_layer: int = Field(ge=0)
+    end_layer: int = Field(gt=0)
+    states: tuple[StateSpec, ...]
+
+
+class HeadShard(Shard):
+    """The final norm and rows first_token to end_token - 1 of the output projection."""
+
+    first_token: int = Field(ge=0)
+    end_token: int = Field(gt=0)
+
+
+class TokensFile(Record):
+    """tokens.gguf: vocabulary, chat template and embedding table."""
+
+    path: str
+    bytes: int = Field(ge=0)
+    sha256: str
+    embedding_tensor: str
+    embedding_scale: float = 1.0
+
+
+class Manifest(Record):
+    """manifest.json."""
+
+    schema_version: Literal[1] = 1
+    source: Source
+    hyperparameters: Hyperparameters
+    target: Target
+    attention: AttentionShape
+    block: int = Field(gt=0, description="T of a decoding pass")
+    t_min: int = Field(gt=0, default=1)
+    t_max: int = Field(gt=0, description="widest pass the shards accept")
+    context: int = Field(gt=0, description="slots of one sequence")
+    sequences: int = Field(gt=0, description="regions")
+    pools: tuple[Pool, ...] = Field(min_length=1)
+    ropes: tuple[RopeTable, ...]
+    layer_shards: tuple[LayerShard, ...] = Field(min_length=1)
+    head_shards: tuple[HeadShard, ...] = Field(min_length=1)
+    tokens: TokensFile
+    built_with: dict[str, str]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Manifest":
+        if not self.t_min <= self.block <= self.t_max:
+            raise ValueError(f"block {self.block} is outside {self.t_min}..{self.t_max}")
+        for pool in self.pools:
+            if pool.slots != self.sequences * pool.region_slots:
+                raise ValueError(f"pool {pool.name} has {pool.slots} slots, not sequences x region")
+        edges = [(s.first_layer, s.end_layer) for s in self.layer_shards]
+        if not _tiles(edges, self.hyperparameters.layers):
+            raise ValueError(f"the layer shards {edges} do not cover the layers once, in order")
+        edges = [(s.first_token, s.end_token) for s in self.head_shards]
+        if not _tiles(edges, self.hyperparameters.vocabulary):
+            raise ValueError(f"the head shards {edges} do not cover the vocabulary once, in order")
+        return self
+
+    @property
+    def topology(self) -> tuple[int, ...]:
+        """Layers per shard, e.g. (20, 4, 6, 2)."""
+        return tuple(s.end_layer - s.first_layer for s in self.layer_shards)
+
+    def pool(self, name: str) -> Pool:
+        """The pool called `name`; raises KeyError if there is none."""
+        return next(pool for pool in self.pools if pool.name == name)
+
+
+def _tiles(edges: list[tuple[int, int]], end: int) -> bool:
+    starts = [0, *(stop for _, stop in edges)]
+    return all(a == b and a < c for a, (b, c) in zip(starts, edges, strict=False)) and starts[-1] == end

@@ -1,0 +1,1 @@
+"""Artifact -> tokens: blocks, regions, rows, the engine, sampling, drafters, backends, text."""

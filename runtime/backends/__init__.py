@@ -1,0 +1,1 @@
+"""What executes shards: the portable backend and its libraries."""

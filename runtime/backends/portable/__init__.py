@@ -1,0 +1,1 @@
+"""Runs .mlpackage shards anywhere: one loader, one table of operations per library."""

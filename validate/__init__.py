@@ -1,0 +1,1 @@
+"""The gates an artifact must pass before the runtime trusts it."""
