@@ -11,6 +11,7 @@ import mmap
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -122,9 +123,7 @@ class GGUFFile:
         try:
             with self.path.open("rb") as file:
                 self.nbytes = file.seek(0, 2)
-                self._mapping = (
-                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.nbytes else None
-                )
+                self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.nbytes else None
         except IsADirectoryError:
             raise StorageError(f"{self.path}: is a folder, not a GGUF file") from None
         except FileNotFoundError:
@@ -220,7 +219,17 @@ class GGUFFile:
                     "download it again"
                 )
             tensors[name] = TensorInfo(name, shape, kind, start + offset, nbytes)
+        self._refuse_overlaps(tensors)
         return tensors
+
+    def _refuse_overlaps(self, tensors: Mapping[str, TensorInfo]) -> None:
+        in_order = sorted(tensors.values(), key=lambda info: info.offset)
+        for before, after in pairwise(in_order):
+            if before.offset + before.nbytes > after.offset:
+                raise GGUFError(
+                    f"{self.path}: tensors {before.name!r} and {after.name!r} overlap; "
+                    "the file is corrupt: download it again"
+                )
 
     def __enter__(self) -> Self:
         return self

@@ -114,7 +114,7 @@ class Shard(Record):
     path: str
     bytes: int = Field(ge=0)
     sha256: str
-    recipe: str = Field(description="hash of everything the shard was built from; equal recipes need no rebuild")
+    recipe: str = Field(description="hash of all that the shard was built from")
     weights: WeightFormat
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -187,7 +187,7 @@ class Manifest(Record):
 
     def pool(self, name: str) -> Pool:
         """The pool called `name`; raises KeyError if there is none."""
-        return next(pool for pool in self.pools if pool.name == name)
+        return {pool.name: pool for pool in self.pools}[name]
 
 
 def _tiles(edges: list[tuple[int, int]], end: int) -> bool:

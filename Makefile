@@ -1,0 +1,72 @@
+# Everything from a fresh clone: `make demo`, `make test`. See `make help`.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+DEVELOPED := $(VENV)/.developed
+BENCHMARKED := $(VENV)/.benchmarked
+SETUP := pyproject.toml constraints.txt
+PIP := $(PYTHON) -m pip --disable-pip-version-check -qq
+JOBS ?= 2
+MODEL ?= build/random-1gb.gguf
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint typecheck wheel benchmark-pass clean
+
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED) ## set up, then convert, validate and generate on the embedded model
+	@$(VENV)/bin/anespec demo
+
+test: $(DEVELOPED) ## set up, then run the tests
+	@$(PYTHON) -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+lint: $(DEVELOPED) ## check style and formatting
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+
+typecheck: $(DEVELOPED) wheel ## check types over the installed wheel
+	@$(PIP) install --no-deps --target build/types build/wheel/*.whl
+	@cd build/types && MYPYPATH=. $(CURDIR)/$(VENV)/bin/mypy --strict \
+		--config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache --package anespec
+
+wheel: $(INSTALLED) ## build the wheel into build/wheel
+	@rm -rf build/lib build/bdist.* build/wheel build/types
+	@$(PIP) wheel --no-deps --wheel-dir build/wheel .
+
+benchmark-pass: $(BENCHMARKED) $(MODEL) ## time a pass beside llama.cpp (MODEL=file.gguf for your own)
+	@$(PYTHON) benchmarks/pass.py $(MODEL)
+
+clean: ## remove what was built, the virtual environment too
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+build/random-1gb.gguf: $(INSTALLED) benchmarks/random_gguf.py
+	@mkdir -p build
+	@$(PYTHON) benchmarks/random_gguf.py 1gb $@
+
+# The newest Python that every dependency has wheels for.
+$(PYTHON):
+	@for candidate in python3.13 python3.12 python3.11 python3; do \
+		if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			$$candidate -m venv $(VENV) && exit 0; \
+			rm -rf $(VENV); exit 1; \
+		fi; \
+	done; \
+	echo "make: anespec needs Python 3.11 or newer on the PATH (python3.11, python3.12, python3.13)" >&2; \
+	exit 1
+
+$(INSTALLED): $(SETUP) | $(PYTHON)
+	@echo "Setting up $(VENV): a minute or a few, the first time"
+	@$(PIP) install --upgrade 'pip>=25.1'
+	@$(PIP) install --constraint constraints.txt --editable .
+	@touch $@
+
+$(DEVELOPED): $(INSTALLED)
+	@$(PIP) install --constraint constraints.txt --group dev
+	@touch $@
+
+$(BENCHMARKED): $(INSTALLED)
+	@$(PIP) install --constraint constraints.txt --editable '.[benchmark]'
+	@touch $@

@@ -1,0 +1,206 @@
+"""Milliseconds per pass beside llama.cpp and beside reading the weights once, all in one run.
+
+    python benchmarks/pass.py model.gguf [--target cpu] [--backends openvino torch] [--json]
+
+Every contestant takes its turn in every round, so that a change of the machine's mood meets all.
+"""
+
+import argparse
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from measure import Budget, Timing, default_threads, emit, gigabytes, machine, show_budgets, show_table
+from numpy.typing import NDArray
+from peer import Peer
+from subjects import artifact_of, block_of, prefill
+
+from anespec.convert.plan import ConvertOptions
+from anespec.manifests.schema import Target
+from anespec.runtime.backends import open_verifier
+from anespec.runtime.block import Verifier
+
+PEER = "llama.cpp"
+READING = "reading the weights"
+TURN_CALLS = 4
+TURN_SECONDS = 2.0
+PREFILL_ROUNDS = 2
+
+
+Key = tuple[str, int]
+Contestant = Callable[[], object]
+
+
+def take_turns(contestants: Mapping[Key, Contestant], rounds: int) -> dict[Key, Timing]:
+    """Times of every contestant; a turn is one untimed call and up to four timed ones, fewer if slow."""
+    samples: dict[Key, list[float]] = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, call in contestants.items():
+            call()
+            began = time.perf_counter()
+            for _ in range(TURN_CALLS):
+                start = time.perf_counter()
+                call()
+                samples[name].append(1e3 * (time.perf_counter() - start))
+                if time.perf_counter() - began > TURN_SECONDS:
+                    break
+    return {name: Timing(tuple(values)) for name, values in samples.items()}
+
+
+class WeightReader:
+    """The shards' weights in memory, added up by as many threads as the backends use."""
+
+    def __init__(self, artifact: Path, threads: int) -> None:
+        files = sorted((artifact / "shards").rglob("weight.bin"))
+        self.nbytes = sum(file.stat().st_size for file in files)
+        words = np.concatenate([np.fromfile(file, np.uint64) for file in files])
+        self._parts: Sequence[NDArray[np.uint64]] = np.array_split(words, threads)
+        self._pool = ThreadPoolExecutor(threads)
+
+    def read(self) -> int:
+        """The sum of all words, which takes as long as memory takes to deliver them."""
+        return sum(int(part) for part in self._pool.map(np.add.reduce, self._parts))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("gguf", type=Path)
+    parser.add_argument("--target", type=Target, choices=list(Target), default=Target.CPU)
+    parser.add_argument("--block", type=int, default=4)
+    parser.add_argument("--backends", nargs="+", default=["openvino", "torch"])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 8], help="T of the passes")
+    parser.add_argument("--past", type=int, default=256, help="tokens before the measured pass")
+    parser.add_argument("--prompt", type=int, default=512, help="tokens of the prefill; 0: none")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=default_threads())
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+@dataclass(frozen=True)
+class Report:
+    """All figures of one run; timings by contestant and by rows (or tokens of the prompt)."""
+
+    options: argparse.Namespace
+    weight_bytes: int
+    loading: dict[str, float]
+    passes: dict[Key, Timing]
+    prefills: dict[Key, Timing]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """llama.cpp, then the backends."""
+        return (PEER, *self.loading)
+
+    def prefill_speeds(self) -> dict[str, float]:
+        """Tokens per second by contestant."""
+        return {name: 1e3 * tokens / timing.median for (name, tokens), timing in self.prefills.items()}
+
+    def budgets(self) -> list[Budget]:
+        """The ratios that DESIGN.md section 9 limits, from medians."""
+        found: list[Budget] = []
+        speeds = self.prefill_speeds()
+        for name in self.loading:
+            if (four := self.passes.get((name, 4))) is not None:
+                if (one := self.passes.get((name, 1))) is not None:
+                    found.append(Budget(f"{name}: 4 rows / its own 1 row", four.median / one.median, 1.1))
+                theirs, reading = self.passes[PEER, 4].median, self.passes[READING, 0].median
+                found.append(Budget(f"{name}: 4 rows / {PEER}, 4 rows", four.median / theirs, 0.6))
+                found.append(Budget(f"{name}: 4 rows / {READING} once", four.median / reading, 1.5))
+            if name in speeds:
+                found.append(Budget(f"{name}: prefill time / {PEER}", speeds[PEER] / speeds[name], 0.5))
+        return found
+
+    def as_json(self) -> dict[str, object]:
+        """All figures."""
+        return {
+            "gguf": self.options.gguf.name,
+            "target": self.options.target,
+            "block": self.options.block,
+            "past": self.options.past,
+            **machine(self.options.threads),
+            "weight_bytes": self.weight_bytes,
+            "load_seconds": {name: round(seconds, 2) for name, seconds in self.loading.items()},
+            "reading": self.passes[READING, 0].as_json(),
+            "passes": {
+                name: {
+                    str(rows): timing.as_json() for (who, rows), timing in self.passes.items() if who == name
+                }
+                for name in self.names
+            },
+            "prefill_tokens_per_second": {n: round(speed, 1) for n, speed in self.prefill_speeds().items()},
+            "budgets": [budget.as_json() for budget in self.budgets()],
+        }
+
+    def show(self) -> None:
+        """Print tables for a person."""
+        options, reading = self.options, self.passes[READING, 0]
+        print(f"{options.gguf.name}, target {options.target}, {options.threads} threads: ms, median (least)")
+        print(f"{READING} once, {gigabytes(self.weight_bytes)}: {cell(reading)}\n")
+        rows = [[name, *(cell(self.passes.get((name, t))) for t in options.rows)] for name in self.names]
+        show_table(("rows in the pass", *map(str, options.rows)), rows)
+        for name, speed in self.prefill_speeds().items():
+            print(f"prefill of {options.prompt} tokens, {name}: {speed:.0f} tokens/s")
+        print()
+        show_budgets(self.budgets())
+
+
+def cell(timing: Timing | None) -> str:
+    return f"{timing.median:.1f} ({timing.least:.1f})" if timing else "-"
+
+
+def measure(options: argparse.Namespace) -> Report:
+    """Convert, load everything side by side, and let all take turns."""
+    artifact = artifact_of(options.gguf, ConvertOptions(target=options.target, block=options.block))
+    reader = WeightReader(artifact, options.threads)
+    verifiers: dict[str, Verifier] = {}
+    loading: dict[str, float] = {}
+    with contextlib.ExitStack() as stack:
+        for backend in options.backends:
+            began = time.perf_counter()
+            verifiers[backend] = open_verifier(artifact, backend, options.threads)
+            loading[backend] = time.perf_counter() - began
+            stack.callback(verifiers[backend].close)
+        context = min(verifier.shape.context for verifier in verifiers.values())
+        longest = max(options.prompt, options.past + max(options.rows))
+        if longest > context:
+            raise SystemExit(
+                f"{longest} tokens do not fit the context of {context}: lower --past or --prompt"
+            )
+        peer = stack.enter_context(Peer(options.gguf, options.threads, context))
+        tokens = np.random.default_rng(1).integers(0, peer.vocabulary, longest).tolist()
+
+        past, fresh, prompt = tokens[: options.past], tokens[: max(options.rows)], tokens[: options.prompt]
+        peer.prefill(past)
+        for verifier in verifiers.values():
+            prefill(verifier, past)
+        contestants: dict[Key, Contestant] = {(READING, 0): reader.read}
+        for rows in options.rows:
+            contestants[PEER, rows] = partial(peer.forward, fresh[:rows], len(past), all_logits=True)
+            for name, verifier in verifiers.items():
+                if rows <= verifier.shape.t_max:
+                    contestants[name, rows] = partial(verifier.forward, block_of(fresh[:rows], len(past)))
+        passes = take_turns(contestants, options.rounds)
+        prompts: dict[Key, Contestant] = {}
+        if prompt:
+            prompts[PEER, len(prompt)] = partial(peer.prefill, prompt)
+            prompts |= {(n, len(prompt)): partial(prefill, v, prompt) for n, v in verifiers.items()}
+        return Report(options, reader.nbytes, loading, passes, take_turns(prompts, PREFILL_ROUNDS))
+
+
+def main() -> None:
+    options = arguments()
+    report = measure(options)
+    if options.json:
+        emit(report.as_json())
+    else:
+        report.show()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""What a conversion will build: the options checked against the model, before any weight is read."""
+
+from dataclasses import dataclass
+
+from anespec.convert.source.model import EMBEDDING, SourceModel
+from anespec.convert.topology import Topology, plan_topology
+from anespec.manifests.errors import RequestError
+from anespec.manifests.schema import AttentionShape, Pool, Target, WeightFormat
+
+SLOT_ALIGNMENT = 64
+"""Regions start at multiples of this; DESIGN.md section 5."""
+
+DEFAULT_CONTEXT = 2048
+WIDEST_CPU_PASS = 128
+"""The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
+
+MAX_BLOCK = 64
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """What a person may choose. None means: from the target or from the model.
+
+    `context` is in slots (tokens) per sequence and is rounded up to a multiple of 64.
+    """
+
+    target: Target = Target.MAC
+    block: int = 4
+    context: int | None = None
+    sequences: int = 1
+    weights: WeightFormat = WeightFormat.INT8_CHANNEL
+    attention: AttentionShape | None = None
+    topology: tuple[int, ...] | None = None
+    head_shards: int | None = None
+
+
+class ConversionPlan:
+    """A model and the options, checked against each other: everything but the bytes.
+
+    Raises RequestError from the constructor where the options do not fit the model.
+    """
+
+    def __init__(self, model: SourceModel, options: ConvertOptions) -> None:
+        sizes = model.sizes
+        if not 1 <= options.block <= MAX_BLOCK:
+            raise RequestError(f"--block {options.block} is not between 1 and {MAX_BLOCK}")
+        context = options.context or min(DEFAULT_CONTEXT, sizes.trained_context)
+        if context < options.block or options.sequences < 1:
+            raise RequestError(
+                f"--context {context} must be at least the block ({options.block}), "
+                f"--sequences {options.sequences} at least 1"
+            )
+        self.model = model
+        self.options = options
+        self.context = -(-context // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
+        self.attention = options.attention or (
+            AttentionShape.GROUPED if options.target is Target.CPU else AttentionShape.PER_KV_HEAD
+        )
+        self.t_max = max(options.block, WIDEST_CPU_PASS) if options.target is Target.CPU else options.block
+        self.pool = Pool(
+            name="global",
+            slots=self.context * options.sequences,
+            region_slots=self.context,
+            mask_input="attn_mask",
+            write_input="kv_write_mask",
+        )
+        self.topology: Topology = plan_topology(
+            sizes.layers,
+            self.layer_bytes(),
+            sizes.vocabulary,
+            options.target,
+            options.topology,
+            options.head_shards,
+        )
+
+    @property
+    def beyond_training(self) -> bool:
+        """Whether the context is longer than the model was trained for."""
+        return self.context > -(-self.model.sizes.trained_context // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
+
+    def layer_bytes(self) -> int:
+        """Stored bytes of one layer's projections in the chosen weight format."""
+        sizes = self.model.sizes
+        q, kv = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+        elements = 2 * q * sizes.d + 2 * kv * sizes.d + 3 * sizes.ff * sizes.d
+        channels = q + 2 * kv + 2 * sizes.ff + 2 * sizes.d
+        return self._stored_bytes(elements, channels)
+
+    def head_bytes(self) -> int:
+        """Stored bytes of the whole output projection."""
+        sizes = self.model.sizes
+        return self._stored_bytes(sizes.vocabulary * sizes.d, sizes.vocabulary)
+
+    def _stored_bytes(self, elements: int, channels: int) -> int:
+        if self.options.weights is WeightFormat.FP16:
+            return 2 * elements
+        return elements + 2 * channels
+
+    def tokens_bytes(self) -> int:
+        """Bytes of the embedding table as the source stores it."""
+        return self.model.file.info(EMBEDDING).nbytes
+
+    def estimated_bytes(self) -> int:
+        """Bytes of the artifact, vocabulary and graph text left out."""
+        return self.model.sizes.layers * self.layer_bytes() + self.head_bytes() + self.tokens_bytes()
+
+    def state_bytes(self) -> int:
+        """Bytes of the KV state in memory."""
+        sizes = self.model.sizes
+        return 2 * 2 * sizes.layers * sizes.kv_heads * sizes.head_dim * self.pool.slots

@@ -1,0 +1,264 @@
+"""A GGUF seen as a model: its family, sizes, rope, and projections by role."""
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from gguf.constants import GGMLQuantizationType
+from numpy.typing import NDArray
+
+from anespec.convert.architectures import Family, RopeLayout, family_of
+from anespec.manifests.errors import GGUFError, UnsupportedModelError
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import Hyperparameters, RopeTable, Source
+
+EMBEDDING = "token_embd.weight"
+OUTPUT = "output.weight"
+OUTPUT_NORM = "output_norm.weight"
+ROPE_FACTORS = "rope_freqs.weight"
+
+HASH_CHUNK_BYTES = 1 << 22
+MAX_LAYERS = 4096
+
+
+@dataclass(frozen=True)
+class LayerTensors:
+    """GGUF names of one layer's tensors; a bias name may be absent from the file."""
+
+    index: int
+
+    def weight(self, role: str) -> str:
+        """The name of a weight, e.g. role `attn_q`."""
+        return f"blk.{self.index}.{role}.weight"
+
+    def bias(self, role: str) -> str:
+        """The name of the bias that belongs to `weight(role)`."""
+        return f"blk.{self.index}.{role}.bias"
+
+
+class SourceModel:
+    """A GGUF whose metadata and tensor shapes have been checked against its family.
+
+    Tensors are read one at a time, by the graph builder, through `matrix` and `vector`.
+    """
+
+    ATTENTION_ROLES = ("attn_q", "attn_k", "attn_v", "attn_output")
+    MLP_ROLES = ("ffn_gate", "ffn_up", "ffn_down")
+    NORM_ROLES = ("attn_norm", "ffn_norm")
+
+    def __init__(self, file: GGUFFile) -> None:
+        """Check the header of an open GGUF.
+
+        Raises:
+            GGUFError: a key or tensor is missing, or has another shape than the metadata says.
+            UnsupportedModelError: the model needs something that is not converted.
+        """
+        self.file = file
+        self.family: Family = family_of(file.text("general.architecture"))
+        self.sizes = self._read_sizes()
+        self._check_tensors()
+        self.rope = self._read_rope()
+
+    def _key(self, suffix: str) -> str:
+        return f"{self.family.architecture}.{suffix}"
+
+    def _read_sizes(self) -> Hyperparameters:
+        file = self.file
+        experts = file.integer(self._key("expert_count"), 0)
+        if experts > 0:
+            raise UnsupportedModelError(
+                f"{file.path}: is a mixture of {experts} experts; only dense models convert, since a "
+                "pass would stream every expert's weights"
+            )
+        d = file.integer(self._key("embedding_length"))
+        heads = file.integer(self._key("attention.head_count"))
+        kv_heads = file.integer(self._key("attention.head_count_kv"), heads)
+        if not d or not heads or not kv_heads or heads % kv_heads:
+            raise GGUFError(
+                f"{file.path}: {heads} query heads over {kv_heads} KV heads at width {d} make no attention; "
+                "the metadata is corrupt"
+            )
+        head_dim = file.integer(self._key("attention.key_length"), d // heads)
+        value_dim = file.integer(self._key("attention.value_length"), head_dim)
+        if value_dim != head_dim:
+            raise UnsupportedModelError(
+                f"{file.path}: K heads of {head_dim} and V heads of {value_dim} differ, which the block "
+                "graph does not support"
+            )
+        layers = file.integer(self._key("block_count"))
+        if not 0 < layers <= MAX_LAYERS:
+            raise GGUFError(f"{file.path}: claims {layers} layers; 1 to {MAX_LAYERS} are sensible")
+        epsilon = file.number(self._key("attention.layer_norm_rms_epsilon"))
+        ff = file.integer(self._key("feed_forward_length"))
+        context = file.integer(self._key("context_length"))
+        if epsilon <= 0 or not ff or not context or not head_dim:
+            raise GGUFError(f"{file.path}: a size or the norm's epsilon is zero; the metadata is corrupt")
+        return Hyperparameters(
+            d=d,
+            layers=layers,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            ff=ff,
+            vocabulary=file.info(EMBEDDING).shape[0],
+            norm_epsilon=epsilon,
+            trained_context=context,
+        )
+
+    def _check_tensors(self) -> None:
+        expected = dict(self._expected_shapes())
+        for name, shape in expected.items():
+            optional = name.endswith(".bias") or name in (OUTPUT, ROPE_FACTORS)
+            if optional and name not in self.file.tensors:
+                continue
+            found = self.file.info(name).shape
+            if found != shape:
+                raise GGUFError(
+                    f"{self.file.path}: tensor {name!r} has shape {found}, but the metadata asks for {shape}"
+                )
+        unknown = sorted(set(self.file.tensors) - set(expected))
+        if unknown:
+            raise UnsupportedModelError(
+                f"{self.file.path}: holds tensors that the {self.family.architecture} graph has no place "
+                f"for: {', '.join(unknown[:4])}{' …' if len(unknown) > 4 else ''}"
+            )
+        tokens = self.file.metadata.get("tokenizer.ggml.tokens")
+        if isinstance(tokens, list) and len(tokens) != self.sizes.vocabulary:
+            raise GGUFError(
+                f"{self.file.path}: the vocabulary has {len(tokens)} tokens, but {EMBEDDING} "
+                f"{self.sizes.vocabulary} rows"
+            )
+
+    def _expected_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        sizes = self.sizes
+        q, kv = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+        matrices = {
+            "attn_q": (q, sizes.d),
+            "attn_k": (kv, sizes.d),
+            "attn_v": (kv, sizes.d),
+            "attn_output": (sizes.d, q),
+            "ffn_gate": (sizes.ff, sizes.d),
+            "ffn_up": (sizes.ff, sizes.d),
+            "ffn_down": (sizes.d, sizes.ff),
+        }
+        yield EMBEDDING, (sizes.vocabulary, sizes.d)
+        yield OUTPUT, (sizes.vocabulary, sizes.d)
+        yield OUTPUT_NORM, (sizes.d,)
+        yield ROPE_FACTORS, (self.rotary_dim // 2,)
+        for index in range(sizes.layers):
+            names = LayerTensors(index)
+            for role, shape in matrices.items():
+                yield names.weight(role), shape
+                yield names.bias(role), shape[:1]
+            for role in self.NORM_ROLES:
+                yield names.weight(role), (sizes.d,)
+
+    @cached_property
+    def rotary_dim(self) -> int:
+        """How many of a head's dimensions rotate."""
+        rotary = self.file.integer(self._key("rope.dimension_count"), self.sizes.head_dim)
+        if rotary % 2 or not 0 < rotary <= self.sizes.head_dim:
+            raise GGUFError(
+                f"{self.file.path}: rope.dimension_count is {rotary}, not an even number up to the head's "
+                f"{self.sizes.head_dim}"
+            )
+        return rotary
+
+    def _read_rope(self) -> RopeTable:
+        """Angles as GGML computes them: base^(-2i/rotary_dim) / factor_i / linear scale."""
+        base = self.file.number(self._key("rope.freq_base"), 10000.0)
+        scaling = self.file.text(self._key("rope.scaling.type"), "none")
+        if scaling not in ("none", "linear"):
+            raise UnsupportedModelError(
+                f"{self.file.path}: rope scaling of type {scaling!r} is not supported"
+            )
+        linear = self.file.number(self._key("rope.scaling.factor"), 1.0) if scaling == "linear" else 1.0
+        if base <= 0 or linear <= 0:
+            raise GGUFError(f"{self.file.path}: rope base {base} and factor {linear} must be positive")
+        exponents = -2.0 * np.arange(self.rotary_dim // 2, dtype=np.float64) / self.rotary_dim
+        frequencies = np.power(base, exponents) / linear
+        if ROPE_FACTORS in self.file.tensors:
+            factors = self.vector(ROPE_FACTORS).astype(np.float64)
+            if (factors <= 0).any():
+                raise GGUFError(f"{self.file.path}: {ROPE_FACTORS} has a factor that is not positive")
+            frequencies = frequencies / factors
+        return RopeTable(
+            cos_input="rope_cos", sin_input="rope_sin", frequencies=tuple(float(f) for f in frequencies)
+        )
+
+    @property
+    def head_tensor(self) -> str:
+        """The output projection; the embedding table itself where the two are tied."""
+        return OUTPUT if OUTPUT in self.file.tensors else EMBEDDING
+
+    @property
+    def tied_head(self) -> bool:
+        """Whether the output projection is the embedding table."""
+        return self.head_tensor == EMBEDDING
+
+    @cached_property
+    def quantisation(self) -> str:
+        """The ggml type that holds most of the weights, e.g. `Q8_0`."""
+        bytes_by_kind: Counter[GGMLQuantizationType] = Counter()
+        for info in self.file:
+            bytes_by_kind[info.kind] += info.nbytes
+        return str(bytes_by_kind.most_common(1)[0][0].name)
+
+    def source(self) -> Source:
+        """The manifest's description of the file; reads all of it once, for the hash."""
+        return Source(
+            name=self.file.path.name,
+            bytes=self.file.nbytes,
+            sha256=file_sha256(self.file.path),
+            architecture=self.family.architecture,
+            quantisation=self.quantisation,
+        )
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        """A norm weight, bias or factor list as float32; raises GGUFError where it is not finite."""
+        return self._finite(name, self.file.rows(name).reshape(-1))
+
+    def matrix(self, name: str, rows: slice | None = None) -> NDArray[np.float32]:
+        """A projection as float32 (out, in); q and k rows come in `halves` order."""
+        values = self._finite(name, self.file.rows(name, rows))
+        heads = self._rotated_heads(name)
+        return values if heads is None else values[self._halves_order(heads)]
+
+    def bias(self, name: str) -> NDArray[np.float32] | None:
+        """A bias, its rows ordered like its matrix's, or None where the model has none."""
+        if name not in self.file.tensors:
+            return None
+        values = self.vector(name)
+        heads = self._rotated_heads(name)
+        return values if heads is None else values[self._halves_order(heads)]
+
+    def _rotated_heads(self, name: str) -> int | None:
+        if self.family.rope_layout is RopeLayout.HALVES:
+            return None
+        return {"attn_q": self.sizes.heads, "attn_k": self.sizes.kv_heads}.get(name.split(".")[-2])
+
+    def _halves_order(self, heads: int) -> NDArray[np.intp]:
+        """Row numbers that bring every head's rotating pairs from 2i, 2i + 1 to i, i + half."""
+        within = np.arange(self.sizes.head_dim)
+        turning = within[: self.rotary_dim]
+        within = np.concatenate([turning[0::2], turning[1::2], within[self.rotary_dim :]])
+        return (np.arange(heads)[:, None] * self.sizes.head_dim + within).reshape(-1)
+
+    def _finite(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        if not math.isfinite(float(np.add.reduce(values, axis=None, dtype=np.float64))):
+            raise GGUFError(f"{self.file.path}: tensor {name!r} holds values that are not finite")
+        return values
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file in hexadecimal, read in chunks."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(HASH_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,48 @@
+"""tokens.gguf: the vocabulary, the chat template and the embedding table, as the source has them."""
+
+from pathlib import Path
+
+import numpy as np
+from gguf import GGUFWriter
+
+from anespec.convert.source.model import EMBEDDING
+from anespec.manifests.errors import GGUFError
+from anespec.manifests.gguf_file import GGUFFile
+
+COPIED_PREFIXES = ("tokenizer.", "general.name", "general.license", "general.architecture")
+
+
+def write_tokens(source: GGUFFile, path: Path) -> None:
+    """Copy the tokenizer's keys and the embedding table's stored bytes into a GGUF of their own.
+
+    Raises:
+        GGUFError: the source has no vocabulary.
+        OSError: the file system refuses.
+    """
+    if "tokenizer.ggml.tokens" not in source.metadata:
+        raise GGUFError(f"{source.path}: has no vocabulary (tokenizer.ggml.tokens), so it cannot be prompted")
+    writer = GGUFWriter(path, source.text("general.architecture"))
+    try:
+        for key, value in source.metadata.items():
+            if key == "general.architecture" or not key.startswith(COPIED_PREFIXES):
+                continue
+            match value:
+                case bool():
+                    writer.add_bool(key, value)
+                case int() if -(2**31) <= value < 2**31:
+                    (writer.add_uint32 if value >= 0 else writer.add_int32)(key, value)
+                case int():
+                    (writer.add_uint64 if value >= 0 else writer.add_int64)(key, value)
+                case float():
+                    writer.add_float32(key, value)
+                case str():
+                    writer.add_string(key, value)
+                case _ if len(value):
+                    writer.add_array(key, value.tolist() if isinstance(value, np.ndarray) else value)
+        info = source.info(EMBEDDING)
+        writer.add_tensor(EMBEDDING, source.raw(EMBEDDING), raw_dtype=info.kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    finally:
+        writer.close()

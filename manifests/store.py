@@ -1,0 +1,169 @@
+"""An artifact on disk: opening it, checking its files on first use, hashing packages."""
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from anespec.manifests.errors import ArtifactError, StorageError
+from anespec.manifests.schema import SCHEMA_VERSION, Manifest, Shard
+from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict
+
+MANIFEST_NAME = "manifest.json"
+HASH_CHUNK_BYTES = 1 << 22
+
+
+class Artifact:
+    """An artifact folder whose manifest has been read; files are checked when they are asked for."""
+
+    def __init__(self, root: Path | str) -> None:
+        """Read the manifest.
+
+        Raises:
+            ArtifactError: no artifact there, or its manifest is of another schema or damaged.
+        """
+        self.root = Path(root)
+        path = self.root / MANIFEST_NAME
+        try:
+            data = json.loads(path.read_text("utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            raise ArtifactError(
+                f"{self.root}: is not an artifact (it has no {MANIFEST_NAME}); "
+                "make one with `anespec convert`"
+            ) from None
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+        except ValueError:
+            raise ArtifactError(f"{path}: is not JSON; convert the model again") from None
+        version = data.get("schema_version") if isinstance(data, dict) else None
+        if version != SCHEMA_VERSION:
+            raise ArtifactError(
+                f"{path}: has schema version {version}, this anespec reads {SCHEMA_VERSION}; "
+                "convert the model again"
+            )
+        try:
+            self.manifest = Manifest.model_validate(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"]) or "as a whole"
+            raise ArtifactError(
+                f"{path}: {place} is invalid ({first['msg']}); convert the model again"
+            ) from None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over the hashes of all shards: what a verdict about numbers belongs to."""
+        shards = (*self.manifest.layer_shards, *self.manifest.head_shards)
+        return hashlib.sha256("".join(shard.sha256 for shard in shards).encode()).hexdigest()
+
+    def tokens_path(self) -> Path:
+        """tokens.gguf, its size checked.
+
+        Raises:
+            ArtifactError: missing or of another size than the manifest says.
+        """
+        tokens = self.manifest.tokens
+        path = self._inside(tokens.path)
+        size = path.stat().st_size if path.is_file() else None
+        if size is None:
+            raise ArtifactError(f"{path}: is missing; convert the model again")
+        if size != tokens.bytes:
+            raise _mismatch(path, "bytes", size, tokens.bytes)
+        return path
+
+    def shard_path(self, shard: Shard, *, verify: bool = True) -> Path:
+        """The folder of a shard, its size checked, and its hash too unless `verify` is False.
+
+        Raises:
+            ArtifactError: missing, or not what the manifest says.
+        """
+        path = self._inside(shard.path)
+        if not path.is_dir():
+            raise ArtifactError(f"{path}: the shard is missing; convert the model again")
+        size = package_bytes(path)
+        if size != shard.bytes:
+            raise _mismatch(path, "bytes", size, shard.bytes)
+        if verify:
+            digest = package_sha256(path)
+            if digest != shard.sha256:
+                raise _mismatch(path, "sha256", digest, shard.sha256)
+        return path
+
+    def _inside(self, relative: str) -> Path:
+        path = self.root / relative
+        if not path.resolve().is_relative_to(self.root.resolve()):
+            raise ArtifactError(f"{self.root / MANIFEST_NAME}: the path {relative!r} leaves the artifact")
+        return path
+
+    @property
+    def gates(self) -> Path:
+        """Where the gates' verdicts are written."""
+        return self.root / "gates"
+
+    def read_exactness(self) -> ExactnessFile:
+        """The exactness verdicts; an empty file where there are none or they are unreadable.
+
+        Unreadable verdicts prove nothing, so they are treated as absent and measured again.
+        """
+        try:
+            text = (self.gates / "exactness.json").read_text("utf-8")
+            return ExactnessFile.model_validate_json(text)
+        except (OSError, ValueError):
+            return ExactnessFile()
+
+    def record_exactness(self, verdict: ExactnessVerdict) -> None:
+        """Add a verdict to gates/exactness.json.
+
+        Raises:
+            StorageError: the artifact cannot be written.
+        """
+        self.write_gate("exactness", self.read_exactness().with_verdict(verdict).model_dump_json(indent=2))
+
+    def write_gate(self, name: str, text: str) -> None:
+        """Replace gates/NAME.json as one step; raises StorageError where that is refused."""
+        try:
+            self.gates.mkdir(exist_ok=True)
+            write_atomically(self.gates / f"{name}.json", text + "\n")
+        except OSError as error:
+            raise StorageError(f"{self.gates}: cannot be written ({error.strerror})") from error
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file so that a reader sees the old or the new one, never a part."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, "utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def package_files(path: Path) -> list[Path]:
+    """The files of a package in a fixed order."""
+    return sorted(file for file in path.rglob("*") if file.is_file())
+
+
+def package_bytes(path: Path) -> int:
+    """Bytes of all files of a package."""
+    return sum(file.stat().st_size for file in package_files(path))
+
+
+def package_sha256(path: Path) -> str:
+    """SHA-256 over each file's relative path, size and content, in `package_files` order."""
+    digest = hashlib.sha256()
+    for file in package_files(path):
+        relative = file.relative_to(path).as_posix()
+        digest.update(f"{relative}\0{file.stat().st_size}\0".encode())
+        with file.open("rb") as stream:
+            while chunk := stream.read(HASH_CHUNK_BYTES):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _mismatch(path: Path, what: str, found: object, expected: object) -> ArtifactError:
+    return ArtifactError(
+        f"{path}: {what} is {found}, but the manifest says {expected}; the file changed since it was "
+        "made: convert the model again"
+    )

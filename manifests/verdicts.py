@@ -1,0 +1,104 @@
+"""What the gates write and the runtime reads: verdicts per backend, library version and machine."""
+
+import platform
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from anespec.manifests.schema import Record
+
+
+class Invariance(StrEnum):
+    """A change of circumstances that leaves a row's bits alone (DESIGN.md section 5)."""
+
+    LANE = "lane"
+    NEIGHBOURS = "neighbours"
+    STALE = "stale"
+    PARTITION = "partition"
+    REGION = "region"
+    WIDTH = "width"
+
+
+REQUIRED_FOR_SPECULATION = (
+    Invariance.LANE,
+    Invariance.NEIGHBOURS,
+    Invariance.STALE,
+    Invariance.PARTITION,
+)
+
+
+class Circumstances(Record):
+    """Where a verdict holds: another backend, library version or processor needs its own."""
+
+    backend: str
+    library_version: str
+    machine: str
+    threads: int = Field(ge=1)
+    artifact: str = Field(description="sha256 over the shards' hashes")
+
+
+class InvarianceVerdict(Record):
+    """The outcome for one invariance: `cases` comparisons, of which `unequal` differed in some bit.
+
+    `largest_difference` is over logits (0 when only state bits differed).
+    """
+
+    invariance: Invariance
+    cases: int = Field(ge=0)
+    unequal: int = Field(ge=0)
+    largest_difference: float = Field(ge=0)
+    detail: str = ""
+
+    @property
+    def proven(self) -> bool:
+        """True where at least one comparison was made and none differed."""
+        return self.cases > 0 and self.unequal == 0
+
+
+class ExactnessVerdict(Record):
+    """One run of the exactness gate."""
+
+    circumstances: Circumstances
+    form: Literal["quick", "full"]
+    measured_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    invariances: tuple[InvarianceVerdict, ...]
+
+    def proves(self, invariance: Invariance) -> bool:
+        """Whether this invariance was measured and held."""
+        return any(v.proven for v in self.invariances if v.invariance is invariance)
+
+    @property
+    def allows_speculation(self) -> bool:
+        """Whether the four invariances that speculation needs all hold."""
+        return all(self.proves(invariance) for invariance in REQUIRED_FOR_SPECULATION)
+
+
+class ExactnessFile(Record):
+    """gates/exactness.json: at most one verdict per circumstances, the newest kept."""
+
+    schema_version: Literal[1] = 1
+    verdicts: tuple[ExactnessVerdict, ...] = ()
+
+    def find(self, circumstances: Circumstances) -> ExactnessVerdict | None:
+        """The verdict measured under exactly these circumstances."""
+        return next((v for v in self.verdicts if v.circumstances == circumstances), None)
+
+    def with_verdict(self, verdict: ExactnessVerdict) -> "ExactnessFile":
+        """This file with `verdict` in place of an older one under the same circumstances."""
+        kept = [v for v in self.verdicts if v.circumstances != verdict.circumstances]
+        return ExactnessFile(verdicts=(*kept, verdict))
+
+
+def machine_name() -> str:
+    """Processor and system in one line, e.g. `Linux x86_64 AMD EPYC`; what kernels depend on."""
+    processor = platform.processor() or platform.machine()
+    if platform.system() == "Linux":
+        try:
+            with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
+                model = next((line for line in file if line.startswith("model name")), "")
+            processor = model.partition(":")[2].strip() or processor
+        except OSError:
+            pass
+    return f"{platform.system()} {platform.machine()} {processor}".strip()

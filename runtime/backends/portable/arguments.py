@@ -1,0 +1,92 @@
+"""What a lowering sees of one operation: its values in a library's terms, and its constants."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from anespec.manifests.errors import ArtifactError
+from anespec.runtime.backends.portable.program import Constant, Operation
+
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True)
+class Arguments(Generic[ValueT]):
+    """Inputs of `operation`: tensors from `known`, parameters from the program's constants.
+
+    Accessors raise ArtifactError where the operation lacks what is asked for.
+    """
+
+    operation: Operation
+    known: Mapping[str, ValueT]
+    constants: Mapping[str, Constant]
+    source: str
+
+    def has(self, key: str) -> bool:
+        """Whether the operation has this input."""
+        return key in self.operation.inputs
+
+    def values(self, key: str) -> list[ValueT]:
+        """All tensors of an input that takes several."""
+        return [self.known[name] for name in self._names(key)]
+
+    def value(self, key: str) -> ValueT:
+        """The tensor of an input."""
+        return self.known[self._names(key)[0]]
+
+    def state(self, key: str = "input") -> str:
+        """The name of the state that an input refers to."""
+        return self._names(key)[0]
+
+    def integers(self, key: str) -> list[int]:
+        """A constant list of integers."""
+        return [int(i) for i in np.atleast_1d(np.asarray(self._constant(key)))]
+
+    def integer(self, key: str) -> int:
+        """A constant integer."""
+        return self.integers(key)[0]
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A constant boolean."""
+        return bool(np.asarray(self._constant(key))) if self.has(key) else default
+
+    def number(self, key: str, default: float) -> float:
+        """A constant number."""
+        return float(np.asarray(self._constant(key))) if self.has(key) else default
+
+    def require_pointwise_conv(self) -> None:
+        """Raise ArtifactError unless this is a 1x1 convolution, stride 1, no padding, one group."""
+        weight_free = (
+            set(self.integers("strides")) == {1}
+            and set(self.integers("dilations")) == {1}
+            and self.integer("groups") == 1
+            and not any(self.integers("pad"))
+        )
+        if not weight_free:
+            raise ArtifactError(f"{self.source}: {self.operation.name} is a convolution other than 1x1")
+
+    def _names(self, key: str) -> tuple[str, ...]:
+        try:
+            return self.operation.inputs[key]
+        except KeyError:
+            raise ArtifactError(
+                f"{self.source}: {self.operation.kind} {self.operation.name} lacks its input {key!r}"
+            ) from None
+
+    def _constant(self, key: str) -> Constant:
+        try:
+            return self.constants[self._names(key)[0]]
+        except KeyError:
+            raise ArtifactError(
+                f"{self.source}: input {key!r} of {self.operation.name} is not a constant"
+            ) from None
+
+
+def unknown_operation(operation: Operation, source: str, library: str) -> ArtifactError:
+    """The error for an operation that a library's table lacks."""
+    return ArtifactError(
+        f"{source}: the operation {operation.kind} ({operation.name}) has no {library} equivalent; "
+        "use another --backend"
+    )

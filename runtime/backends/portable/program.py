@@ -1,0 +1,248 @@
+"""A shard as a typed list of operations: the one loader of the portable backend.
+
+An .mlpackage holds a protobuf (Apple's MIL.proto) whose large constants live in a blob file
+(MILBlob: at a value's offset a 64-byte record, sentinel 0xDEADBEEF, type, size, offset of the data).
+Blobs stay memory-mapped.
+"""
+
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.manifests.errors import ArtifactError
+from anespec.runtime.backends.portable.proto import model_classes
+
+BLOB_SENTINEL = 0xDEADBEEF
+BLOB_RECORD = struct.Struct("<IIQQ")
+BLOB_PREFIX = "@model_path/"
+
+FUNCTION = "main"
+
+# MIL.proto's DataType; bytes-encoded types say how numpy reads them.
+_DTYPES: Mapping[int, np.dtype[Any]] = {
+    1: np.dtype(np.bool_),
+    10: np.dtype(np.float16),
+    11: np.dtype(np.float32),
+    12: np.dtype(np.float64),
+    21: np.dtype(np.int8),
+    22: np.dtype(np.int16),
+    23: np.dtype(np.int32),
+    24: np.dtype(np.int64),
+    31: np.dtype(np.uint8),
+    32: np.dtype(np.uint16),
+    33: np.dtype(np.uint32),
+    34: np.dtype(np.uint64),
+}
+_STRING = 2
+
+Constant = NDArray[Any] | str
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One MIL operation. An input may take several values (concat); names refer to values."""
+
+    kind: str
+    name: str
+    inputs: Mapping[str, tuple[str, ...]]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Operations in execution order. Shapes have None where a dimension is T.
+
+    `constants` are arrays (memory-mapped where large) or strings, by value name.
+    """
+
+    source: str
+    inputs: Mapping[str, tuple[int | None, ...]]
+    states: Mapping[str, tuple[int, ...]]
+    outputs: tuple[str, ...]
+    operations: tuple[Operation, ...]
+    constants: Mapping[str, Constant]
+
+
+def load_program(package: Path) -> Program:
+    """Read the function `main` of an .mlpackage.
+
+    Raises:
+        ArtifactError: a file is missing or is not an ML program.
+    """
+    try:
+        model_file = package / "Data" / _root_model(package)
+        model = model_classes().Model()
+        model.ParseFromString(model_file.read_bytes())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{package}: is not a readable .mlpackage ({error}); convert again") from error
+    except Exception as error:  # protobuf's DecodeError lives in a module that varies with its version
+        if type(error).__name__ != "DecodeError":
+            raise
+        raise ArtifactError(f"{package}: its model file is damaged; convert again") from error
+    if model.WhichOneof("Type") != "mlProgram" or FUNCTION not in model.mlProgram.functions:
+        raise ArtifactError(f"{package}: is not an ML program with a function {FUNCTION!r}")
+    return _Reader(package, model_file.parent).program(model.mlProgram.functions[FUNCTION])
+
+
+def _root_model(package: Path) -> str:
+    manifest = json.loads((package / "Manifest.json").read_text("utf-8"))
+    return str(manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"])
+
+
+class _Reader:
+    """Turns one protobuf function into a Program."""
+
+    def __init__(self, package: Path, folder: Path) -> None:
+        self.package = package
+        self.folder = folder
+        self.blobs: dict[str, NDArray[np.uint8]] = {}
+        self.constants: dict[str, Constant] = {}
+
+    def program(self, function: Any) -> Program:
+        block = function.block_specializations[function.opset]
+        inputs: dict[str, tuple[int | None, ...]] = {}
+        states: dict[str, tuple[int, ...]] = {}
+        for value in function.inputs:
+            if value.type.WhichOneof("type") == "stateType":
+                shape = _shape(value.type.stateType.wrappedType.tensorType)
+                states[value.name] = tuple(size or 0 for size in shape)
+            else:
+                inputs[value.name] = _shape(value.type.tensorType)
+        operations = tuple(op for op in (self._operation(raw) for raw in block.operations) if op is not None)
+        return Program(str(self.package), inputs, states, tuple(block.outputs), operations, self.constants)
+
+    def _operation(self, raw: Any) -> Operation | None:
+        outputs = tuple(str(value.name) for value in raw.outputs)
+        if raw.type == "const":
+            self.constants[outputs[0]] = self._value(raw.attributes["val"])
+            return None
+        name = outputs[0] if outputs else f"{raw.type}_{raw.inputs['input'].arguments[0].name}"
+        if raw.blocks:
+            raise ArtifactError(
+                f"{self.package}: {name} is a {raw.type} with nested blocks, which is not run"
+            )
+        inputs = {key: tuple(self._argument(raw, key, binding)) for key, binding in raw.inputs.items()}
+        return Operation(str(raw.type), name, inputs, outputs)
+
+    def _argument(self, raw: Any, key: str, binding: Any) -> Iterator[str]:
+        for index, argument in enumerate(binding.arguments):
+            if argument.WhichOneof("binding") == "name":
+                yield str(argument.name)
+            else:
+                name = f"{raw.outputs[0].name}/{key}/{index}"
+                self.constants[name] = self._value(argument.value)
+                yield name
+
+    def _value(self, value: Any) -> Constant:
+        tensor = value.type.tensorType
+        shape = tuple(size or 0 for size in _shape(tensor))
+        if value.WhichOneof("value") == "blobFileValue":
+            return self._blob(value.blobFileValue, tensor.dataType, shape)
+        data = value.immediateValue.tensor
+        which = data.WhichOneof("value")
+        if tensor.dataType == _STRING:
+            return str(data.strings.values[0])
+        dtype = self._dtype(tensor.dataType)
+        if which == "bytes":
+            return np.frombuffer(data.bytes.values, dtype).reshape(shape)
+        values = getattr(data, which).values if which else ()
+        return np.array(list(values), dtype).reshape(shape)
+
+    def _dtype(self, code: int) -> np.dtype[Any]:
+        try:
+            return _DTYPES[code]
+        except KeyError:
+            raise ArtifactError(
+                f"{self.package}: holds a constant of the unsupported MIL type {code}"
+            ) from None
+
+    def _blob(self, reference: Any, code: int, shape: tuple[int, ...]) -> NDArray[Any]:
+        if reference.fileName not in self.blobs:
+            path = self.folder / str(reference.fileName).removeprefix(BLOB_PREFIX)
+            try:
+                self.blobs[reference.fileName] = np.memmap(path, np.uint8, "r")
+            except (OSError, ValueError) as error:
+                raise ArtifactError(f"{path}: the weights cannot be read ({error}); convert again") from None
+        blob, dtype = self.blobs[reference.fileName], self._dtype(code)
+        record = bytes(blob[reference.offset : reference.offset + BLOB_RECORD.size])
+        if len(record) == BLOB_RECORD.size:
+            sentinel, _, size, offset = BLOB_RECORD.unpack(record)
+            wanted = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+            if sentinel == BLOB_SENTINEL and size == wanted and offset + size <= blob.size:
+                return blob[offset : offset + size].view(dtype).reshape(shape)
+        raise ArtifactError(
+            f"{self.package}: the weights file is damaged at byte {reference.offset}; convert again"
+        )
+
+
+def _shape(tensor: Any) -> tuple[int | None, ...]:
+    return tuple(
+        int(dimension.constant.size) if dimension.WhichOneof("dimension") == "constant" else None
+        for dimension in tensor.dimensions
+    )
+
+
+def chain(programs: Sequence[Program], hidden_in: str, hidden_out: str) -> Program:
+    """One program out of consecutive layer shards: each one's `hidden_out` is the next one's `hidden_in`.
+
+    Other inputs are shared by name; states must differ in name. Operations are kept as they are.
+    """
+    if len(programs) == 1:
+        return programs[0]
+    operations: list[Operation] = []
+    constants: dict[str, Constant] = {}
+    inputs: dict[str, tuple[int | None, ...]] = dict(programs[0].inputs)
+    states: dict[str, tuple[int, ...]] = {}
+    hidden = hidden_in
+    for number, program in enumerate(programs):
+        if states.keys() & program.states.keys():
+            raise ArtifactError(f"{program.source}: has a state that an earlier shard has too")
+        shared = {name: name for name in (*program.inputs, *program.states)} | {hidden_in: hidden}
+        renamed = _Renaming(shared, f"{number}/")
+        operations += [renamed.operation(op) for op in program.operations]
+        constants |= {renamed(name): value for name, value in program.constants.items()}
+        inputs = dict(program.inputs) | inputs
+        states |= program.states
+        hidden = renamed(hidden_out)
+    return Program(programs[0].source, inputs, states, (hidden,), tuple(operations), constants)
+
+
+def beside(programs: Sequence[Program]) -> Program:
+    """One program out of shards that take the same inputs, such as head shards; outputs in order."""
+    if len(programs) == 1:
+        return programs[0]
+    operations: list[Operation] = []
+    constants: dict[str, Constant] = {}
+    outputs: list[str] = []
+    for number, program in enumerate(programs):
+        renamed = _Renaming({name: name for name in program.inputs}, f"{number}/")
+        operations += [renamed.operation(op) for op in program.operations]
+        constants |= {renamed(name): value for name, value in program.constants.items()}
+        outputs += [renamed(name) for name in program.outputs]
+    first = programs[0]
+    return Program(first.source, first.inputs, {}, tuple(outputs), tuple(operations), constants)
+
+
+@dataclass(frozen=True)
+class _Renaming:
+    """Puts a prefix before value names that are not shared between shards."""
+
+    shared: Mapping[str, str]
+    prefix: str
+
+    def __call__(self, name: str) -> str:
+        return self.shared.get(name, self.prefix + name)
+
+    def operation(self, op: Operation) -> Operation:
+        return replace(
+            op,
+            name=self.prefix + op.name,
+            inputs={key: tuple(self(name) for name in names) for key, names in op.inputs.items()},
+            outputs=tuple(self(name) for name in op.outputs),
+        )

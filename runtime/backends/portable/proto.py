@@ -1,0 +1,37 @@
+"""Core ML's protobuf classes, without importing the whole of coremltools.
+
+`import coremltools` takes seconds and drags in torch; the classes generated from Apple's .proto
+files are a self-contained package inside it, so that package alone is loaded, under a name of ours.
+"""
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from anespec.manifests.errors import AnespecError
+
+PACKAGE = "anespec._coreml_proto"
+
+
+def model_classes() -> ModuleType:
+    """The module with the class `Model` (Model.proto).
+
+    Raises:
+        AnespecError: coremltools is not installed.
+    """
+    if PACKAGE not in sys.modules:
+        found = importlib.util.find_spec("coremltools")
+        if found is None or not found.submodule_search_locations:
+            raise AnespecError("coremltools is not installed; run `pip install coremltools`")
+        folder = Path(next(iter(found.submodule_search_locations))) / "proto"
+        spec = importlib.util.spec_from_file_location(
+            PACKAGE, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        package = importlib.util.module_from_spec(spec)
+        sys.modules[PACKAGE] = package
+        spec.loader.exec_module(package)
+    return importlib.import_module(f"{PACKAGE}.Model_pb2")

@@ -1,0 +1,87 @@
+"""Runs a program with torch, operation by operation."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from anespec.runtime.backends.portable.arguments import Arguments, unknown_operation
+from anespec.runtime.backends.portable.program import Constant, Operation, Program
+from anespec.runtime.backends.portable.torch_table import TABLE
+from anespec.runtime.backends.runner import Feed, Tensor
+
+LIBRARY = "torch"
+
+
+class TorchRunner:
+    """A ShardRunner over torch. Weights are dequantised once, to fp16."""
+
+    def __init__(self, program: Program, threads: int) -> None:
+        """Prepare constants and states.
+
+        Raises:
+            ArtifactError: an operation is not in the table.
+        """
+        torch.set_num_threads(threads)
+        self.program = program
+        self.states = {
+            name: torch.zeros(shape, dtype=torch.float16) for name, shape in program.states.items()
+        }
+        self.constants: dict[str, torch.Tensor] = {
+            name: _tensor(value) for name, value in program.constants.items() if not isinstance(value, str)
+        }
+        self.operations: list[Operation] = []
+        for operation in program.operations:
+            if operation.kind not in TABLE and operation.kind not in ("read_state", "write_state"):
+                raise unknown_operation(operation, program.source, LIBRARY)
+            if operation.kind.startswith("constexpr_"):
+                self._run(operation, self.constants, program.constants)
+                for name in (name for names in operation.inputs.values() for name in names):
+                    self.constants.pop(name, None)
+            else:
+                self.operations.append(operation)
+
+    def run(self, feed: Feed) -> dict[str, Tensor]:
+        """Execute once; see ShardRunner."""
+        known = dict(self.constants)
+        for name in self.program.inputs:
+            known[name] = torch.from_numpy(np.ascontiguousarray(feed[name], dtype=np.float16))
+        with torch.inference_mode():
+            for operation in self.operations:
+                self._run(operation, known, self.program.constants)
+        return {name: known[name].contiguous().numpy() for name in self.program.outputs}
+
+    def _run(
+        self, operation: Operation, known: dict[str, torch.Tensor], constants: Mapping[str, Constant]
+    ) -> None:
+        arguments = Arguments(operation, known, constants, self.program.source)
+        if operation.kind == "write_state":
+            self.states[arguments.state()] = arguments.value("data")
+            return
+        if operation.kind == "read_state":
+            result: torch.Tensor | tuple[torch.Tensor, ...] = self.states[arguments.state()]
+        else:
+            result = TABLE[operation.kind](arguments)
+        results = (result,) if isinstance(result, torch.Tensor) else result
+        for name, value in zip(operation.outputs, results, strict=True):
+            known[name] = value
+
+    def read_state(self, name: str) -> Tensor:
+        """A copy of a state; see ShardRunner."""
+        value: Tensor = self.states[name].numpy().copy()
+        return value
+
+    def write_state(self, name: str, value: Tensor) -> None:
+        """Replace a state; see ShardRunner."""
+        self.states[name] = torch.from_numpy(np.array(value, dtype=np.float16))
+
+    def close(self) -> None:
+        """Release memory."""
+        self.states.clear()
+        self.constants.clear()
+
+
+def _tensor(value: NDArray[Any]) -> torch.Tensor:
+    return torch.from_numpy(np.array(value))

@@ -1,0 +1,84 @@
+"""MIL operations in torch: the reference. Every result is rounded to fp16; sums run in fp32.
+
+Values are fp16 tensors. Elementwise operations on them compute in fp32 and round once; matrix
+products, sums and softmax are widened here explicitly, since torch's own fp16 products need not be.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from anespec.runtime.backends.portable.arguments import Arguments
+
+Lowering = Callable[[Arguments[Tensor]], Tensor | tuple[Tensor, ...]]
+
+
+def _binary(function: Callable[[Tensor, Tensor], Tensor]) -> Lowering:
+    return lambda a: function(a.value("x"), a.value("y"))
+
+
+def _unary(function: Callable[[Tensor], Tensor]) -> Lowering:
+    return lambda a: function(a.value("x"))
+
+
+def _reduce(function: Callable[..., Tensor]) -> Lowering:
+    return lambda a: function(
+        a.value("x").float(), dim=a.integers("axes"), keepdim=a.flag("keep_dims", False)
+    ).half()
+
+
+def _matmul(a: Arguments[Tensor]) -> Tensor:
+    x, y = a.value("x").float(), a.value("y").float()
+    x = x.transpose(-1, -2) if a.flag("transpose_x", False) else x
+    y = y.transpose(-1, -2) if a.flag("transpose_y", False) else y
+    return torch.matmul(x, y).half()
+
+
+def _conv(a: Arguments[Tensor]) -> Tensor:
+    """A 1x1 convolution is a matrix product over the channels of [1, in, T, 1]."""
+    a.require_pointwise_conv()
+    x, weight = a.value("x"), a.value("weight")
+    rows = x[0, :, :, 0].transpose(0, 1).float()
+    bias = a.value("bias").float() if a.has("bias") else None
+    out = torch.nn.functional.linear(rows, weight[:, :, 0, 0].float(), bias)
+    return out.transpose(0, 1).half()[None, :, :, None]
+
+
+def _dequantise(a: Arguments[Tensor]) -> Tensor:
+    data, scale = a.value("data"), a.value("scale")
+    for axis, (size, blocks) in enumerate(zip(data.shape, scale.shape, strict=True)):
+        if blocks not in (1, size):
+            scale = scale.repeat_interleave(size // blocks, dim=axis)
+    values = data.half() if not a.has("offset") else data.half() - a.value("offset").half()
+    return values * scale
+
+
+def _split(a: Arguments[Tensor]) -> tuple[Tensor, ...]:
+    x, axis = a.value("x"), a.integer("axis")
+    sizes = a.integers("split_sizes") if a.has("split_sizes") else x.shape[axis] // a.integer("num_splits")
+    return tuple(torch.split(x, sizes, dim=axis))
+
+
+TABLE: Mapping[str, Lowering] = {
+    "abs": _unary(torch.abs),
+    "add": _binary(torch.add),
+    "concat": lambda a: torch.cat(a.values("values"), dim=a.integer("axis")),
+    "constexpr_blockwise_shift_scale": _dequantise,
+    "conv": _conv,
+    "identity": _unary(lambda x: x),
+    "matmul": _matmul,
+    "maximum": _binary(torch.maximum),
+    "mul": _binary(torch.mul),
+    "real_div": _binary(torch.div),
+    "reduce_max": _reduce(torch.amax),
+    "reduce_mean": _reduce(torch.mean),
+    "reduce_sum": _reduce(torch.sum),
+    "reshape": lambda a: a.value("x").reshape(a.integers("shape")),
+    "rsqrt": lambda a: torch.rsqrt(a.value("x").float() + a.number("epsilon", 1e-12)).half(),
+    "silu": _unary(lambda x: torch.nn.functional.silu(x.float()).half()),
+    "softmax": lambda a: torch.softmax(a.value("x").float(), dim=a.integer("axis")).half(),
+    "split": _split,
+    "sub": _binary(torch.sub),
+    "transpose": lambda a: a.value("x").permute(a.integers("perm")),
+}

@@ -1,0 +1,101 @@
+"""The verifier of an artifact, whatever executes its shards."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from anespec.manifests.schema import Manifest, StateSpec
+from anespec.runtime.backends.feeds import HIDDEN_IN, Embedding, Feeds
+from anespec.runtime.backends.runner import ShardRunner, Tensor
+from anespec.runtime.block import Block, Logits, PoolShape, VerifierShape
+
+
+class LayerStage:
+    """A runner of one or several layer shards, with the states that live in it."""
+
+    def __init__(self, runner: ShardRunner, output: str, states: Sequence[StateSpec]) -> None:
+        self.runner = runner
+        self.output = output
+        self.states = tuple(states)
+
+
+class HeadStage:
+    """A runner of one or several head shards; `outputs` are its logits in vocabulary order."""
+
+    def __init__(self, runner: ShardRunner, outputs: Sequence[str]) -> None:
+        self.runner = runner
+        self.outputs = tuple(outputs)
+
+
+class ArtifactVerifier:
+    """A Verifier (see runtime.block) over stages of shard runners."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        embedding: Embedding,
+        layers: Sequence[LayerStage],
+        heads: Sequence[HeadStage],
+    ) -> None:
+        self.manifest = manifest
+        self.embedding = embedding
+        self.feeds = Feeds(manifest)
+        self.layers = tuple(layers)
+        self.heads = tuple(heads)
+        self._shape = VerifierShape(
+            block=manifest.block,
+            t_max=manifest.t_max,
+            context=manifest.context,
+            sequences=manifest.sequences,
+            vocabulary=manifest.hyperparameters.vocabulary,
+            pools=tuple(PoolShape(p.name, p.region_slots, p.window) for p in manifest.pools),
+        )
+
+    @property
+    def shape(self) -> VerifierShape:
+        """Sizes, from the manifest."""
+        return self._shape
+
+    def forward(self, block: Block) -> Logits | None:
+        """Run one pass; see Verifier."""
+        tokens = np.array([row.token for row in block.rows], dtype=np.int64)
+        feed = self.feeds.block_feed(block, self.embedding.hidden(tokens))
+        for stage in self.layers:
+            feed[HIDDEN_IN] = stage.runner.run(feed)[stage.output]
+        if not block.wants_logits:
+            return None
+        hidden = {HIDDEN_IN: feed[HIDDEN_IN]}
+        parts = []
+        for head in self.heads:
+            outputs = head.runner.run(hidden)
+            parts += [outputs[name][0, :, :, 0] for name in head.outputs]
+        channels = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return np.ascontiguousarray(channels.T)
+
+    def _pool_states(self, pool: int) -> list[tuple[ShardRunner, StateSpec]]:
+        name = self.manifest.pools[pool].name
+        return [(stage.runner, spec) for stage in self.layers for spec in stage.states if spec.pool == name]
+
+    def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
+        """Copy K/V bits between slots; see Verifier."""
+        self.import_slots(pool, target, self.export_slots(pool, source, count))
+
+    def export_slots(self, pool: int, first: int, count: int) -> list[Tensor]:
+        """K/V bits of a span of slots; see Verifier."""
+        return [
+            runner.read_state(spec.name)[:, :, first : first + count].copy()
+            for runner, spec in self._pool_states(pool)
+        ]
+
+    def import_slots(self, pool: int, first: int, values: Sequence[Tensor]) -> None:
+        """Write back a span of slots; see Verifier."""
+        for (runner, spec), value in zip(self._pool_states(pool), values, strict=True):
+            state = runner.read_state(spec.name)
+            state[:, :, first : first + value.shape[2]] = value
+            runner.write_state(spec.name, state)
+
+    def close(self) -> None:
+        """Release every runner and the embedding."""
+        for runner in (*(s.runner for s in self.layers), *(s.runner for s in self.heads)):
+            runner.close()
+        self.embedding.close()

@@ -1,0 +1,396 @@
+"""Plan -> forward -> commit, for every active sequence.
+
+The law (DESIGN.md section 5): a row writes its K/V to the home slot of its own position; a draft is
+accepted iff it equals the token drawn for that position from the row before it; nothing is rolled
+back. So the text does not depend on the drafts, only the number of passes does.
+"""
+
+import logging
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from anespec.manifests.errors import AnespecError, RequestError
+from anespec.runtime.block import Block, Logits, Row, RowKind, Verifier
+from anespec.runtime.drafters import Draft, Drafter, Outcome
+from anespec.runtime.prefixes import Admission, Prefixes
+from anespec.runtime.regions import RegionMap, Regions
+from anespec.runtime.requests import Event, FinishReason, OutputToken, Request, Statistics
+from anespec.runtime.rows import chain_rows, pad_rows, share_certain, share_drafts
+from anespec.runtime.sampling import Sampler
+
+_log = logging.getLogger(__name__)
+_LEAST_PROBABILITY = 1e-9
+
+
+@dataclass
+class _Waiting:
+    """A request in the queue."""
+
+    number: int
+    request: Request
+    prompt: list[int]
+    sampler: Sampler
+    statistics: Statistics
+    since: float
+
+
+@dataclass
+class _Sequence:
+    """An active sequence. The K/V of its first `computed` tokens stands in its region.
+
+    `for_drafter` is a copy of `tokens`: whatever a drafter does to it cannot change the text.
+    """
+
+    number: int
+    request: Request
+    sampler: Sampler
+    statistics: Statistics
+    region: int
+    limit: int
+    tokens: list[int]
+    computed: int
+    drafter: Drafter | None
+    for_drafter: list[int]
+    since: float
+    last_pass: int = -1
+    in_prefill: bool = True
+
+    @property
+    def pending(self) -> int:
+        """Tokens whose rows must run before the next one can be drawn."""
+        return len(self.tokens) - self.computed
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A sequence's rows in a block: `certain` ones from lane `first` on, then those of `draft`."""
+
+    sequence: _Sequence
+    first: int
+    certain: int
+    draft: Draft
+
+
+@dataclass
+class _Drawn:
+    """What one pass drew for one sequence."""
+
+    tokens: list[OutputToken] = field(default_factory=list)
+    accepted: int = 0
+    finish: FinishReason | None = None
+    error: str | None = None
+
+
+class Engine:
+    """Runs requests on a verifier, as many at a time as it has regions; the others wait in a queue.
+
+    The flags say what the exactness gate has proven for this artifact, backend and machine:
+
+    - `speculate`: lane, neighbours, stale and partition hold, so drafts may fill rows.
+    - `wide_prefill`: width holds, so passes with prompt rows may have up to t_max rows.
+    - `region_independent`: region holds. Otherwise only the first region is used, one sequence
+      after another, since an answer would else depend on who else is being served.
+
+    `reuse_prefixes` False prefills every prompt from its first token. Not safe for use from
+    several threads at once.
+    """
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        *,
+        speculate: bool,
+        wide_prefill: bool,
+        region_independent: bool = False,
+        reuse_prefixes: bool = True,
+    ) -> None:
+        self._verifier = verifier
+        self._shape = verifier.shape
+        self._speculate = speculate
+        self._widest = self._shape.t_max if wide_prefill else self._shape.block
+        self._reuse_prefixes = reuse_prefixes
+        self._map = RegionMap.of(self._shape)
+        self._regions = Regions(self._shape.sequences if region_independent else 1)
+        self._prefixes = Prefixes(self._map)
+        self._queue: deque[_Waiting] = deque()
+        self._active: dict[int, _Sequence] = {}
+        self._submitted = 0
+        self._passes = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._queue or self._active)
+
+    def submit(self, request: Request) -> int:
+        """Queue a request; the number of its sequence.
+
+        Raises RequestError for a prompt that is empty, longer than the context or has ids out of
+        the vocabulary, and for a bias on such an id. Nothing else is affected.
+        """
+        prompt = [int(token) for token in request.prompt]
+        context, vocabulary = self._shape.context, self._shape.vocabulary
+        if not prompt:
+            raise RequestError("the prompt is empty; it needs at least one token")
+        if len(prompt) > context:
+            raise RequestError(
+                f"the prompt has {len(prompt)} tokens but the context only {context}; "
+                "shorten the prompt or convert with a longer context"
+            )
+        stranger = next((token for token in prompt if not 0 <= token < vocabulary), None)
+        if stranger is not None:
+            raise RequestError(
+                f"the prompt has token {stranger}, but the vocabulary has {vocabulary} tokens; "
+                "use this model's tokenizer"
+            )
+        sampler = Sampler(request.sampling, prompt, vocabulary)
+        number = self._submitted
+        self._submitted += 1
+        statistics = Statistics(prompt_tokens=len(prompt))
+        self._queue.append(_Waiting(number, request, prompt, sampler, statistics, perf_counter()))
+        return number
+
+    def cancel(self, sequence: int, reason: FinishReason = FinishReason.CANCELLED) -> Event | None:
+        """End a sequence now, for example with STOP at a stop string.
+
+        Returns its last event, or None if there is no such sequence (any more). What it computed
+        stays in its region for later prompts.
+        """
+        if sequence in self._active:
+            active = self._active[sequence]
+            self._retire(active)
+            return Event(sequence, active.statistics, finish=reason)
+        for waiting in self._queue:
+            if waiting.number == sequence:
+                self._queue.remove(waiting)
+                return Event(sequence, waiting.statistics, finish=reason)
+        return None
+
+    def step(self) -> tuple[Event, ...]:
+        """Admit what fits, run one pass, commit; the events of all sequences that got on or ended.
+
+        A pass that ran only prompt rows yields no event. If the verifier raises, nothing was
+        committed and the step can be tried again.
+        """
+        events = self._admit()
+        if not self._active:
+            return tuple(events)
+        parts = self._plan()
+        block = self._block(parts)
+        for part in parts:
+            end = part.sequence.computed + part.certain + len(part.draft.tokens)
+            self._prefixes.will_write(part.sequence.region, end)
+        logits = self._verifier.forward(block)
+        self._passes += 1
+        events += [event for part in parts if (event := self._commit(part, logits)) is not None]
+        return tuple(events)
+
+    def generate(self, request: Request) -> Iterator[Event]:
+        """Run one request on an idle engine; its events as they come, the last with a finish reason.
+
+        Closing the iterator cancels the sequence. For several requests at once use `submit` and
+        `step`. Raises RequestError, at the first event, as `submit` does or if the engine is busy.
+        """
+        if self.busy:
+            raise RequestError("the engine is busy with another request; wait for it to end")
+        number = self.submit(request)
+        try:
+            while self.busy:
+                yield from self.step()
+        finally:
+            self.cancel(number)
+
+    def _admit(self) -> list[Event]:
+        """Move requests from the queue to idle regions; those without room for a token end at once."""
+        events = []
+        while self._queue and self._regions.idle:
+            waiting = self._queue[0]
+            waiting.statistics.queue_seconds = perf_counter() - waiting.since
+            if len(waiting.prompt) == self._shape.context:
+                events.append(Event(waiting.number, waiting.statistics, finish=FinishReason.LENGTH))
+            else:
+                self._activate(waiting, self._settle(waiting.prompt))
+            self._queue.popleft()
+        return events
+
+    def _activate(self, waiting: _Waiting, admission: Admission) -> None:
+        """Make an admitted request an active sequence."""
+        context = self._shape.context
+        request, prompt = waiting.request, waiting.prompt
+        waiting.statistics.reused_tokens = admission.reused
+        self._active[waiting.number] = _Sequence(
+            number=waiting.number,
+            request=request,
+            sampler=waiting.sampler,
+            statistics=waiting.statistics,
+            region=admission.region,
+            limit=min(context, len(prompt) + (request.max_tokens or context)),
+            tokens=prompt,
+            computed=admission.reused,
+            drafter=request.drafter if self._speculate else None,
+            for_drafter=prompt.copy(),
+            since=perf_counter(),
+        )
+
+    def _settle(self, prompt: list[int]) -> Admission:
+        """Take an idle region for `prompt`, with what can be used again of it in place."""
+        idle = self._regions.idle
+        admission = self._prefixes.choose(prompt, idle) if self._reuse_prefixes else Admission(idle[0], 0)
+        self._prefixes.begin(Admission(admission.region, 0), prompt)
+        for copy in admission.copies:
+            self._verifier.copy_slots(copy.pool, copy.source, copy.target, copy.count)
+        self._prefixes.begin(admission, prompt)
+        self._regions.take(admission.region)
+        return admission
+
+    def _plan(self) -> list[_Part]:
+        """Decide which rows the next pass runs; those that waited longest come first."""
+        sequences = sorted(self._active.values(), key=lambda s: (s.last_pass, s.number))
+        prefill = any(s.in_prefill for s in sequences)
+        capacity = self._widest if prefill else self._shape.block
+        certain = share_certain([s.pending for s in sequences], capacity, self._map.longest_run)
+        left = max(0, self._shape.block - sum(certain))
+        drafts = [
+            self._propose(s, left) if count == s.pending else Draft()
+            for s, count in zip(sequences, certain, strict=True)
+        ]
+        parts = []
+        first = 0
+        for s, count, draft, length in zip(
+            sequences, certain, drafts, share_drafts(drafts, left), strict=True
+        ):
+            if count:
+                run = Draft(draft.tokens[:length], draft.probabilities[:length])
+                parts.append(_Part(s, first, count, run))
+                first += count + length
+        return parts
+
+    def _propose(self, sequence: _Sequence, left: int) -> Draft:
+        """The drafter's proposal, within `left` rows and what may still become output.
+
+        A faulty drafter loses its turn for the rest of the sequence, and nothing more.
+        """
+        budget = min(left, sequence.limit - len(sequence.tokens) - 1)
+        if sequence.drafter is None or budget < 1:
+            return Draft()
+        try:
+            draft = sequence.drafter.propose(sequence.for_drafter, budget)
+            return self._sane(draft, budget, sequence.request.end_ids)
+        except Exception as error:
+            _dismiss_drafter(sequence, error)
+            return Draft()
+
+    def _sane(self, draft: Draft, budget: int, end_ids: frozenset[int]) -> Draft:
+        """The part of a proposal worth running: known ids, none after an end token, a sound estimate."""
+        tokens: list[int] = []
+        probabilities: list[float] = []
+        for token, probability in zip(draft.tokens[:budget], draft.probabilities, strict=False):
+            if not 0 <= token < self._shape.vocabulary or token in end_ids:
+                break
+            sound = float(probability) if math.isfinite(probability) else 0.0
+            tokens.append(int(token))
+            probabilities.append(min(max(sound, _LEAST_PROBABILITY), 1.0))
+        return Draft(tuple(tokens), tuple(probabilities))
+
+    def _block(self, parts: list[_Part]) -> Block:
+        """The rows of all parts, padded to a decoding pass's width."""
+        rows: list[Row] = []
+        for part in parts:
+            s = part.sequence
+            kind = RowKind.PROMPT if s.in_prefill else RowKind.CARRY
+            drafted = s.computed + part.certain
+            rows += chain_rows(self._map, s.region, s.computed, kind, s.tokens[s.computed : drafted])
+            rows += chain_rows(self._map, s.region, drafted, RowKind.DRAFT, part.draft.tokens)
+        rows += pad_rows(rows, self._shape.block)
+        return Block(tuple(rows), wants_logits=any(p.certain == p.sequence.pending for p in parts))
+
+    def _commit(self, part: _Part, logits: Logits | None) -> Event | None:
+        """Make a pass's certain rows and right drafts part of the sequence; its event, if any."""
+        s = part.sequence
+        s.last_pass = self._passes
+        was_prefill = s.in_prefill
+        if was_prefill:
+            s.statistics.prompt_passes += 1
+        else:
+            s.statistics.decode_passes += 1
+        before = s.computed
+        s.computed += part.certain
+        drawn = None
+        if s.pending == 0:
+            if logits is None:
+                raise AnespecError("the verifier returned no logits for a block that wants them")
+            drawn = self._draw(part, logits)
+        self._prefixes.extend(s.region, s.tokens[before : s.computed])
+        self._count_time(s, first_token=was_prefill and drawn is not None)
+        if drawn is None:
+            return None
+        s.in_prefill = False
+        s.statistics.output_tokens += len(drawn.tokens)
+        if not was_prefill:
+            s.statistics.drawn_in_decode += len(drawn.tokens) + (drawn.finish is FinishReason.STOP)
+        s.statistics.count_draft(len(part.draft.tokens), drawn.accepted)
+        self._observe(s, part.draft, drawn)
+        if drawn.finish is not None:
+            self._retire(s)
+        return Event(s.number, s.statistics, tuple(drawn.tokens), drawn.finish, drawn.error)
+
+    def _draw(self, part: _Part, logits: Logits) -> _Drawn:
+        """Draw token after token, from one lane after the other, while the drafts prove right."""
+        s, draft = part.sequence, part.draft.tokens
+        lane = part.first + part.certain - 1
+        drawn = _Drawn()
+        right = True
+        while right and drawn.finish is None:
+            try:
+                token = s.sampler.draw(logits[lane + drawn.accepted], len(s.tokens))
+            except AnespecError as error:
+                drawn.finish, drawn.error = FinishReason.FAILED, str(error)
+                break
+            if token in s.request.end_ids:
+                drawn.finish = FinishReason.STOP
+                break
+            right = drawn.accepted < len(draft) and draft[drawn.accepted] == token
+            drawn.accepted += right
+            s.computed += right
+            s.tokens.append(token)
+            s.sampler.accept(token)
+            drawn.tokens.append(OutputToken(token, RowKind.DRAFT if right else RowKind.CARRY))
+            if len(s.tokens) == s.limit:
+                drawn.finish = FinishReason.LENGTH
+        return drawn
+
+    def _observe(self, sequence: _Sequence, draft: Draft, drawn: _Drawn) -> None:
+        """Tell the drafter what became of its draft."""
+        if sequence.drafter is None:
+            return
+        committed = tuple(token.id for token in drawn.tokens)
+        sequence.for_drafter += committed
+        try:
+            sequence.drafter.observe(sequence.for_drafter, Outcome(draft, drawn.accepted, committed))
+        except Exception as error:
+            _dismiss_drafter(sequence, error)
+
+    def _count_time(self, sequence: _Sequence, first_token: bool) -> None:
+        """Bring the seconds of prefill or decode up to date."""
+        now = perf_counter()
+        if sequence.in_prefill:
+            sequence.statistics.prefill_seconds = now - sequence.since
+        else:
+            sequence.statistics.decode_seconds = now - sequence.since
+        if first_token:
+            sequence.since = now
+
+    def _retire(self, sequence: _Sequence) -> None:
+        """Free a sequence's region; what it holds stays until the region is needed."""
+        del self._active[sequence.number]
+        self._regions.release(sequence.region)
+
+
+def _dismiss_drafter(sequence: _Sequence, error: Exception) -> None:
+    """Go on without a drafter that raised."""
+    _log.warning("sequence %d goes on without its drafter: %r", sequence.number, error)
+    sequence.drafter = None
+    sequence.statistics.drafter_error = repr(error)

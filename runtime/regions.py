@@ -1,0 +1,109 @@
+"""Where sequences live: the slots of every position, and which regions are busy."""
+
+from dataclasses import dataclass
+
+from anespec.manifests.errors import ArtifactError
+from anespec.runtime.block import Place, PoolShape, VerifierShape
+
+BASE_ALIGNMENT = 64
+"""Bases are multiples of this; at finer bases kernels add up a region's slots in another order."""
+
+
+@dataclass(frozen=True)
+class RegionMap:
+    """The home slot of every position of every region, in every pool.
+
+    In a pool of `region_slots` slots per region, position p of region r lives in slot
+    `r * region_slots + p % region_slots`. A pool without a window holds the whole context, so there
+    the remainder is p itself; a pool with a window is a ring.
+
+    Raises ArtifactError where the sizes cannot work: a region shorter than the context (no window)
+    or than window + block - 1 (window), or a base that is no multiple of BASE_ALIGNMENT.
+    """
+
+    pools: tuple[PoolShape, ...]
+    block: int
+    context: int
+    regions: int
+
+    @classmethod
+    def of(cls, shape: VerifierShape) -> "RegionMap":
+        """The map of a verifier's state."""
+        return cls(shape.pools, shape.block, shape.context, shape.sequences)
+
+    def __post_init__(self) -> None:
+        for pool in self.pools:
+            needed = self.context if pool.window is None else min(self.context, pool.window + self.block - 1)
+            if pool.region_slots < needed:
+                raise ArtifactError(
+                    f"pool {pool.name} has {pool.region_slots} slots per sequence but needs {needed}; "
+                    "convert the model again"
+                )
+            if self.regions > 1 and pool.region_slots % BASE_ALIGNMENT:
+                raise ArtifactError(
+                    f"pool {pool.name} has {pool.region_slots} slots per sequence, which is no multiple "
+                    f"of {BASE_ALIGNMENT}; convert the model again"
+                )
+
+    @property
+    def longest_run(self) -> int:
+        """The most rows of one sequence that one pass may hold.
+
+        All rows are written before any is read, so the last row of a run must not overwrite what
+        the first one still sees in a ring.
+        """
+        return min(
+            self.context
+            if pool.window is None or pool.region_slots >= self.context
+            else pool.region_slots - pool.window + 1
+            for pool in self.pools
+        )
+
+    def first_visible(self, pool: int, position: int) -> int:
+        """The oldest position that a row at `position` attends to."""
+        window = self.pools[pool].window
+        return 0 if window is None else max(0, position - window + 1)
+
+    def spans(self, pool: int, region: int, positions: range) -> tuple[range, ...]:
+        """The slots of consecutive positions, oldest first: one range, or two where a ring wraps."""
+        size = self.pools[pool].region_slots
+        base = region * size
+        start = positions.start % size
+        stop = start + len(positions)
+        if stop <= size:
+            return (range(base + start, base + stop),)
+        return (range(base + start, base + size), range(base, base + stop - size))
+
+    def places(self, region: int, position: int) -> tuple[Place, ...]:
+        """Where the row at `position` of the sequence in `region` stands, in every pool."""
+        return tuple(
+            Place(
+                slot=region * pool.region_slots + position % pool.region_slots,
+                visible=self.spans(
+                    number, region, range(self.first_visible(number, position), position + 1)
+                ),
+            )
+            for number, pool in enumerate(self.pools)
+        )
+
+
+class Regions:
+    """Which regions are busy, and in which order the idle ones were last used."""
+
+    def __init__(self, count: int) -> None:
+        self._idle = list(range(count))
+
+    @property
+    def idle(self) -> tuple[int, ...]:
+        """Regions without an active sequence, the least recently used first."""
+        return tuple(self._idle)
+
+    def take(self, region: int) -> None:
+        """Make an idle region busy; ValueError if it is not idle."""
+        self._idle.remove(region)
+
+    def release(self, region: int) -> None:
+        """Make a busy region idle, as the most recently used one."""
+        if region in self._idle:
+            raise ValueError(f"region {region} is idle already")
+        self._idle.append(region)

@@ -1,0 +1,262 @@
+"""From logits to a token.
+
+The order is that of llama.cpp's default sampler chain: bias, penalties, top_k, top_p, min_p,
+temperature, draw (https://github.com/ggml-org/llama.cpp, common/sampling.cpp). So the filters look
+at the distribution at temperature 1, and each at what the one before it left.
+
+The token at absolute position p is drawn by inverse CDF from one uniform number, Philox4x64 keyed by
+(seed, p). A draw therefore depends on the seed, the position and the logits alone, never on how
+many tokens a pass committed. Gumbel-max would couple draws as well, but needs a random number per
+token of the vocabulary.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Philox
+from numpy.typing import NDArray
+
+from anespec.manifests.errors import AnespecError, RequestError
+
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+TokenIds = NDArray[np.int64]
+
+_FP16_LIMIT = 65536.0
+_LEAST_TEMPERATURE = 1e-6
+_CHUNKS = 64
+_SUM_BLOCK = 512
+
+
+@dataclass(frozen=True)
+class SamplingParameters:
+    """How tokens are drawn; the defaults are greedy.
+
+    `temperature` 0 takes the likeliest token, the lowest id on ties. `top_k` 0, `top_p` 1, `min_p` 0,
+    `repetition_penalty` 1 and the other penalties 0 are off. `repetition_penalty` looks at prompt
+    and output (Keskar et al. 2019, arXiv:1909.05858); `presence_penalty` and `frequency_penalty`
+    at the output alone, as OpenAI's API describes them. `logit_bias` is (token, bias) pairs.
+
+    Raises RequestError for a value out of range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_range("temperature", self.temperature, 0.0, 100.0)
+        _check_range("top_k", self.top_k, 0, 2**31 - 1)
+        _check_range("top_p", self.top_p, 0.0, 1.0)
+        _check_range("min_p", self.min_p, 0.0, 1.0)
+        _check_range("seed", self.seed, 0, 2**64 - 1)
+        _check_range("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
+        _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        for token, bias in self.logit_bias:
+            _check_range(f"logit_bias of token {token}", bias, -100.0, 100.0)
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether a draw depends on which tokens came before."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
+
+
+class Sampler:
+    """Draws the tokens of one sequence. `accept` every output token before drawing the next."""
+
+    def __init__(self, parameters: SamplingParameters, prompt: Sequence[int], vocabulary: int) -> None:
+        for token, _ in parameters.logit_bias:
+            if not 0 <= token < vocabulary:
+                raise RequestError(
+                    f"logit_bias names token {token}, but the vocabulary has {vocabulary} tokens"
+                )
+        self._parameters = parameters
+        self._penalties = _Penalties(parameters, prompt, vocabulary) if parameters.has_penalties else None
+
+    def draw(self, logits: NDArray[np.float16], position: int) -> int:
+        """The token at absolute `position`, from the row of logits [vocabulary] before it.
+
+        Raises AnespecError where the logits are not finite numbers.
+        """
+        parameters = self._parameters
+        adjusted = self._penalties is not None or bool(parameters.logit_bias)
+        if parameters.temperature == 0.0 and not adjusted:
+            return _greedy(logits, position)
+        values = _widen(logits)
+        _check_finite(float(values.max()), position)
+        for token, bias in parameters.logit_bias:
+            values[token] += bias
+        if self._penalties is not None:
+            self._penalties.apply(values)
+        if parameters.temperature == 0.0:
+            return int(values.argmax())
+        kept = _filter(values, parameters)
+        uniform = _uniform(parameters.seed, position)
+        if kept is None:
+            return _pick_from_all(values, parameters.temperature, uniform)
+        return int(kept[_pick(_weights(values[kept], parameters.temperature), uniform)])
+
+    def accept(self, token: int) -> None:
+        """Note that `token` is part of the output."""
+        if self._penalties is not None:
+            self._penalties.accept(token)
+
+
+class _Penalties:
+    """The tokens seen so far, and their effect on logits."""
+
+    def __init__(self, parameters: SamplingParameters, prompt: Sequence[int], vocabulary: int) -> None:
+        self._parameters = parameters
+        self._seen = np.zeros(vocabulary, dtype=np.bool_)
+        self._seen[np.asarray(prompt, dtype=np.int64)] = True
+        self._output_counts = np.zeros(vocabulary, dtype=np.int32)
+
+    def accept(self, token: int) -> None:
+        self._seen[token] = True
+        self._output_counts[token] += 1
+
+    def apply(self, values: Float32) -> None:
+        """Adjust float32 logits [vocabulary] in place."""
+        parameters = self._parameters
+        if parameters.repetition_penalty != 1.0:
+            seen = np.flatnonzero(self._seen)
+            old = values[seen]
+            penalty = np.float32(parameters.repetition_penalty)
+            values[seen] = np.where(old > 0, old / penalty, old * penalty)
+        if parameters.presence_penalty or parameters.frequency_penalty:
+            used = np.flatnonzero(self._output_counts)
+            values[used] -= np.float32(parameters.presence_penalty)
+            values[used] -= np.float32(parameters.frequency_penalty) * self._output_counts[used]
+
+
+def _check_range(name: str, value: float, lowest: float, highest: float) -> None:
+    if not lowest <= value <= highest:
+        raise RequestError(f"{name} is {value}; it must lie between {lowest} and {highest}")
+
+
+def _check_finite(highest: float, position: int) -> None:
+    if not -_FP16_LIMIT < highest < _FP16_LIMIT:
+        raise AnespecError(
+            f"the logits for position {position} are not finite numbers; validate the artifact"
+        )
+
+
+def _greedy(logits: NDArray[np.float16], position: int) -> int:
+    """The index of the largest logit, the lowest on ties.
+
+    The bits of positive fp16 numbers order like integers, and numpy compares those 400 times faster.
+    """
+    bits = logits.view(np.int16)
+    best = int(bits.argmax())
+    if bits[best] > 0:
+        _check_finite(float(_widen(logits[best : best + 1])[0]), position)
+        return best
+    values = _widen(logits)
+    best = int(values.argmax())
+    _check_finite(float(values[best]), position)
+    return best
+
+
+def _widen(logits: NDArray[np.float16]) -> Float32:
+    """fp16 -> float32, exactly, for finite numbers; infinities and NaN become +-65536 or beyond.
+
+    Moves the bits and mends the exponent's bias with a multiplication by 2^112: six times as fast as
+    numpy's own conversion, which would take half of the host's time budget.
+    """
+    bits = logits.view(np.int16).astype(np.int32)
+    bits <<= 13
+    bits &= -0x70002000
+    values: Float32 = bits.view(np.float32)
+    values *= np.float32(2.0**112)
+    return values
+
+
+def _filter(values: Float32, parameters: SamplingParameters) -> TokenIds | None:
+    """The ids that top_k, top_p and min_p leave; None for the whole vocabulary."""
+    kept: TokenIds | None = None
+    if 0 < parameters.top_k < len(values):
+        kept = _largest(values, parameters.top_k)
+    if parameters.top_p < 1.0:
+        kept = _nucleus(values, kept, parameters.top_p)
+    if parameters.min_p > 0.0:
+        limit = values.max() + np.float32(math.log(parameters.min_p))
+        kept = np.flatnonzero(values >= limit) if kept is None else kept[values[kept] >= limit]
+    return kept
+
+
+def _largest(values: Float32, count: int) -> TokenIds:
+    """The ids of the `count` largest values, largest first, the lower id first on ties."""
+    chunks = len(values) // _CHUNKS
+    if count <= chunks:
+        # The count-th largest of the chunks' maxima is no larger than the count-th largest value.
+        maxima = values[: chunks * _CHUNKS].reshape(_CHUNKS, chunks).max(axis=0)
+        limit = np.partition(maxima, chunks - count)[chunks - count]
+    else:
+        count = min(count, len(values))
+        limit = np.partition(values, len(values) - count)[len(values) - count]
+    ids = np.flatnonzero(values >= limit)
+    return ids[np.argsort(-values[ids], kind="stable")[:count]]
+
+
+def _nucleus(values: Float32, kept: TokenIds | None, share: float) -> TokenIds:
+    """The fewest of the largest values whose probabilities reach `share` of those kept so far."""
+    if kept is not None:
+        return _head(kept, values, _weights(values[kept]).sum(), share)
+    total = float(_weights32(values).sum(dtype=np.float64))
+    count = 64
+    while True:
+        ids = _largest(values, count)
+        head = _head(ids, values, total, share)
+        if len(head) < len(ids) or count >= len(values):
+            return head
+        count *= 16
+
+
+def _head(ids: TokenIds, values: Float32, total: float, share: float) -> TokenIds:
+    """The leading ids, largest first, whose weights reach `share` of `total`; all if they do not."""
+    reached = np.cumsum(_weights(values[ids]))
+    return ids[: int(np.searchsorted(reached, share * total)) + 1]
+
+
+def _weights(values: Float32, temperature: float = 1.0) -> Float64:
+    """exp(value / temperature), the largest being 1."""
+    wide = values.astype(np.float64)
+    return np.exp((wide - wide.max()) / max(temperature, _LEAST_TEMPERATURE))
+
+
+def _weights32(values: Float32, temperature: float = 1.0) -> Float32:
+    """The same in float32, four times as fast, for a whole vocabulary."""
+    scaled = (values - values.max()) / np.float32(max(temperature, _LEAST_TEMPERATURE))
+    return np.exp(scaled, out=scaled)
+
+
+def _pick(weights: Float64, uniform: float) -> int:
+    """Inverse CDF: the first index where the running sum exceeds `uniform` of the total."""
+    reached = np.cumsum(weights)
+    index = int(np.searchsorted(reached, uniform * reached[-1], side="right"))
+    return min(index, int(np.flatnonzero(weights)[-1]))
+
+
+def _pick_from_all(values: Float32, temperature: float, uniform: float) -> int:
+    """Inverse CDF over the vocabulary in two levels, since one long running sum is slow."""
+    weights = _weights32(values, temperature)
+    sums = np.add.reduceat(weights, np.arange(0, len(weights), _SUM_BLOCK)).astype(np.float64)
+    block = _pick(sums, uniform)
+    before = float(sums[:block].sum())
+    inside = (uniform * float(sums.sum()) - before) / float(sums[block])
+    first = block * _SUM_BLOCK
+    return first + _pick(weights[first : first + _SUM_BLOCK].astype(np.float64), min(max(inside, 0.0), 1.0))
+
+
+def _uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) with 53 random bits, keyed by (seed, position)."""
+    return (int(Philox(key=seed | position << 64).random_raw()) >> 11) * 2.0**-53

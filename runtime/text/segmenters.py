@@ -1,0 +1,104 @@
+"""From ordinary text to token ids, for each kind of vocabulary that GGUF files carry.
+
+All three are byte-pair encodings, run by the `tokenizers` library; they differ in the symbols that
+they start from, in where their merges come from and in what may not be merged.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Protocol
+
+from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Encoder
+from tokenizers.models import BPE
+
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.runtime.text.pretokenizers import PreTokenizer
+from anespec.runtime.text.vocabulary import Vocabulary, read_merges, read_scores
+
+SPACE_MARK = "\u2581"
+
+
+class Segmenter(Protocol):
+    """Cuts text without special tokens into token ids."""
+
+    def segment(self, text: str) -> list[int]:
+        """The ids of `text`, which is valid Unicode without surrogates."""
+        ...
+
+
+class ByteLevelSegmenter:
+    """`gpt2`: bytes, written as one printable character each, are merged within pre-tokenized words."""
+
+    def __init__(self, file: GGUFFile, vocabulary: Vocabulary, pretokenizer: PreTokenizer) -> None:
+        """Raises GGUFError where the merges do not fit the vocabulary."""
+        merges = read_merges(file, vocabulary.ids)
+        self._encoder = Encoder(BPE(vocabulary.ids, merges, ignore_merges=pretokenizer.ignore_merges))
+        self._encoder.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in pretokenizer.patterns),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+
+    def segment(self, text: str) -> list[int]:
+        """See `Segmenter.segment`."""
+        return _encode(self._encoder, text)
+
+
+class SentencePieceSegmenter:
+    """`llama`: characters are merged, always into the token of highest score, over the whole text.
+
+    llama.cpp merges the leftmost of several pairs that would form tokens of the same score. The library
+    ranks every pair apart, so pairs of equal score go by rank instead, the shorter left part first. No
+    difference arises in vocabularies that SentencePiece trained: their scores are distinct.
+    """
+
+    def __init__(self, file: GGUFFile, vocabulary: Vocabulary, unknown_id: int | None) -> None:
+        """Raises GGUFError where the scores do not fit the vocabulary."""
+        unknown = None if unknown_id is None else vocabulary.tokens[unknown_id]
+        self._encoder = Encoder(
+            BPE(vocabulary.ids, _merges_by_score(file, vocabulary.ids), byte_fallback=True, unk_token=unknown)
+        )
+        self._encoder.normalizer = normalizers.Replace(" ", SPACE_MARK)
+
+    def segment(self, text: str) -> list[int]:
+        """See `Segmenter.segment`."""
+        return _encode(self._encoder, text)
+
+
+class Gemma4Segmenter:
+    """`gemma4`: characters are merged by rank within lines; a run of newlines that is a token stays one."""
+
+    _LINES = re.compile(r"\n+|[^\n]+")
+
+    def __init__(self, file: GGUFFile, vocabulary: Vocabulary) -> None:
+        """Raises GGUFError where the merges do not fit the vocabulary."""
+        self._ids = vocabulary.ids
+        self._encoder = Encoder(BPE(vocabulary.ids, read_merges(file, vocabulary.ids), byte_fallback=True))
+        self._encoder.normalizer = normalizers.Replace(" ", SPACE_MARK)
+
+    def segment(self, text: str) -> list[int]:
+        """See `Segmenter.segment`."""
+        ids: list[int] = []
+        for piece in self._LINES.findall(text):
+            whole = self._ids.get(piece) if piece[0] == "\n" else None
+            ids += _encode(self._encoder, piece) if whole is None else [whole]
+        return ids
+
+
+def _encode(encoder: Encoder, text: str) -> list[int]:
+    ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
+    return ids
+
+
+def _merges_by_score(file: GGUFFile, ids: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Every way to put a token together from two tokens, the token of highest score first."""
+    scores = read_scores(file, len(ids)).tolist()
+    merges: list[tuple[str, str]] = []
+    for token in sorted(ids, key=lambda token: -scores[ids[token]]):
+        for cut in range(1, len(token)):
+            left = token[:cut]
+            if left in ids and (right := token[cut:]) in ids:
+                merges.append((left, right))
+    return merges

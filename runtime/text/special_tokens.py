@@ -1,0 +1,150 @@
+"""Special tokens: which ids begin and end a text, and where special tokens stand in one.
+
+The rules, and the texts that mark a token whose file forgot to say what it is, are llama.cpp's
+(src/llama-vocab.cpp), with one exception: there a token with such a text ends generation whatever
+its kind. Qwen2's vocabulary has an ordinary token `</s>`, which is the end of HTML's struck-out text.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from anespec.manifests.errors import GGUFError
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.runtime.text.vocabulary import TokenKind, Vocabulary, read_token_id
+
+END_TEXTS = frozenset({
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
+    "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
+    "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    "[e~[", "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>",
+    "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>",
+})  # fmt: skip
+INFILL_TEXTS = frozenset({
+    "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<\uff5cfim\u2581begin\uff5c>", "<PRE>", "\u2581<PRE>",
+    "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<\uff5cfim\u2581hole\uff5c>", "<SUF>", "\u2581<SUF>",
+    "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<\uff5cfim\u2581end\uff5c>", "<MID>", "\u2581<MID>",
+    "<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>", "<|prefix|>", "<|suffix|>", "<|middle|>",
+})  # fmt: skip
+END_KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+
+_MARKED = (TokenKind.CONTROL, TokenKind.USER_DEFINED)
+_ASCII_SPACES = " \t\n\v\f\r"
+
+
+@dataclass(frozen=True)
+class SpecialToken:
+    """A token that is found in a text before anything else is.
+
+    `hidden`: only found where special tokens are asked for. `takes_spaces`: swallows ASCII spaces after it.
+    """
+
+    id: int
+    text: str
+    hidden: bool
+    takes_spaces: bool
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """The ids that begin and end a text, and all that end a generation."""
+
+    bos: int | None
+    eos: int | None
+    unknown: int | None
+    ends: frozenset[int]
+
+
+def with_control_tokens(vocabulary: Vocabulary) -> Vocabulary:
+    """The vocabulary with user-defined tokens that end or structure a text as the control tokens they are."""
+    texts = END_TEXTS | INFILL_TEXTS
+    kinds = list(vocabulary.kinds)
+    for id in (vocabulary.ids[text] for text in texts if text in vocabulary.ids):
+        if kinds[id] is TokenKind.USER_DEFINED:
+            kinds[id] = TokenKind.CONTROL
+    return replace(vocabulary, kinds=tuple(kinds))
+
+
+def read_special_ids(file: GGUFFile, vocabulary: Vocabulary) -> SpecialIds:
+    """The special ids of `file`; SentencePiece's usual 1, 2 and 0 where a `llama` file names none.
+
+    Raises:
+        GGUFError: a named id is outside the vocabulary.
+    """
+    size = len(vocabulary)
+    named = {key: read_token_id(file, f"tokenizer.ggml.{key}_token_id", size) for key in END_KEYS}
+    bos = read_token_id(file, "tokenizer.ggml.bos_token_id", size)
+    unknown = read_token_id(file, "tokenizer.ggml.unknown_token_id", size)
+    if file.text("tokenizer.ggml.model") == "llama" and size > 2:
+        bos = 1 if bos is None else bos
+        unknown = 0 if unknown is None else unknown
+        named["eos"] = 2 if named["eos"] is None else named["eos"]
+    ends = {
+        text: vocabulary.ids[text]
+        for text in END_TEXTS
+        if text in vocabulary.ids and vocabulary.kinds[vocabulary.ids[text]] in _MARKED
+    }
+    # In these formats the one text only closes a message, and the other is not part of the format.
+    if {"<|return|>", "<|call|>"} <= ends.keys() or {"<|flush|>", "<|calls|>"} <= ends.keys():
+        ends.pop("<|end|>", None)
+    if "<|tool_response>" in ends:
+        ends.pop("</s>", None)
+    ids = {id for id in named.values() if id is not None}
+    return SpecialIds(bos, named["eos"], unknown, frozenset(ids | set(ends.values())))
+
+
+def read_adds(file: GGUFFile, ids: SpecialIds, bos_default: bool) -> tuple[bool, bool]:
+    """Whether an encoded text begins with BOS, and whether it ends with EOS.
+
+    Raises:
+        GGUFError: one is to be added and the file does not say which token it is.
+    """
+    adds = (
+        file.flag("tokenizer.ggml.add_bos_token", bos_default),
+        file.flag("tokenizer.ggml.add_eos_token", False),
+    )
+    for name, add, id in zip(("bos", "eos"), adds, (ids.bos, ids.eos), strict=True):
+        if add and id is None:
+            raise GGUFError(
+                f"{file.path}: a text begins or ends with {name.upper()}, "
+                f"yet 'tokenizer.ggml.{name}_token_id' is missing"
+            )
+    return adds
+
+
+def special_tokens(file: GGUFFile, vocabulary: Vocabulary) -> tuple[SpecialToken, ...]:
+    """The special tokens in the order in which they are looked for: the longest first."""
+    # Phi-3 was trained on templates that strip what follows a special token; only its name tells.
+    name = file.text("general.name", "").lower()
+    strips = "phi-3" in name or "phi3" in name
+    keeps_spaces = {"<unk>", "<s>", "<|endoftext|>"}
+    found = [
+        SpecialToken(id, text, kind is not TokenKind.USER_DEFINED, strips and text not in keeps_spaces)
+        for id, (text, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True))
+        if kind in (*_MARKED, TokenKind.UNKNOWN)
+    ]
+    return tuple(sorted(found, key=lambda token: -len(token.text.encode())))
+
+
+def partition(text: str, tokens: Iterable[SpecialToken]) -> list[str | int]:
+    """`text` cut at the special tokens: ordinary text, never empty, and ids, in order.
+
+    Tokens earlier in `tokens` win over later ones, wherever they stand in the text.
+    """
+    parts: list[str | int] = [text] if text else []
+    for token in tokens:
+        if token.text in text:
+            parts = [
+                piece for part in parts for piece in (_cut(part, token) if isinstance(part, str) else (part,))
+            ]
+    return parts
+
+
+def _cut(text: str, token: SpecialToken) -> Iterator[str | int]:
+    first, *rest = text.split(token.text)
+    if first:
+        yield first
+    for piece in rest:
+        yield token.id
+        ordinary = piece.lstrip(_ASCII_SPACES) if token.takes_spaces else piece
+        if ordinary:
+            yield ordinary

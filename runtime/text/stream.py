@@ -1,0 +1,94 @@
+"""From token ids to text, one token at a time, and where to stop."""
+
+import codecs
+from collections.abc import Sequence
+from typing import Protocol
+
+from anespec.manifests.errors import RequestError
+
+
+class Pieces(Protocol):
+    """What a stream needs of a tokenizer."""
+
+    @property
+    def adds_space(self) -> bool:
+        """Whether encoding puts a space before a text, which decoding takes away again."""
+        ...
+
+    def piece(self, id: int, *, skip_special: bool) -> bytes:
+        """The bytes that a token adds to a text."""
+        ...
+
+
+class StreamDecoder:
+    """Text of a growing token sequence. What it returned, put together, is `decode` of all the ids.
+
+    A character is returned once all its bytes are there; bytes that are no UTF-8 become U+FFFD.
+    """
+
+    def __init__(self, tokenizer: Pieces, *, skip_special: bool = True, continues: bool = False) -> None:
+        """`continues`: the ids go on from ordinary text before them, so their first space is their own."""
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._drops_space = tokenizer.adds_space and not continues
+        self._characters = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token_id: int) -> str:
+        """The text that this token completes; may be empty.
+
+        Raises:
+            RequestError: the id is outside the vocabulary.
+        """
+        piece = self._tokenizer.piece(token_id, skip_special=self._skip_special)
+        if piece and self._drops_space:
+            piece = piece.removeprefix(b" ")
+            self._drops_space = False
+        return self._characters.decode(piece)
+
+    def flush(self) -> str:
+        """The end of the text: U+FFFD where a character was left unfinished, else nothing."""
+        return self._characters.decode(b"", final=True)
+
+
+class StopStrings:
+    """Ends a stream of text before the first stop string that is complete in it.
+
+    Where several are complete at the same character, the longest counts.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        """Raises RequestError where a stop string is empty."""
+        if "" in stops:
+            raise RequestError("a stop string is empty; leave it out or give it a character")
+        self._stops = tuple(stops)
+        self._held = ""
+        self._stopped = False
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Take more text; returns what can be shown of all so far, and whether a stop string was found.
+
+        Text that may be the start of a stop string is held back. After a stop nothing more is shown.
+        """
+        if self._stopped:
+            return "", True
+        text = self._held + text
+        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if found:
+            self._stopped, self._held = True, ""
+            return text[: min(found)[1]], True
+        shown = len(text) - self._undecided(text)
+        self._held = text[shown:]
+        return text[:shown], False
+
+    def flush(self) -> str:
+        """What was held back, now that no more text comes."""
+        held, self._held = self._held, ""
+        return held
+
+    def _undecided(self, text: str) -> int:
+        """Length of the longest end of `text` that begins a stop string."""
+        longest = min(len(text), max(map(len, self._stops), default=1) - 1)
+        return next(
+            (size for size in range(longest, 0, -1) if any(s.startswith(text[-size:]) for s in self._stops)),
+            0,
+        )

@@ -1,0 +1,66 @@
+"""The reference against answers that other implementations computed (transformers, numpy, llama.cpp)."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from anespec.manifests.errors import UnsupportedModelError
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.validate.reference import Reference
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+STORIES = SHARED / "models" / "stories260K.F32.gguf"
+FAMILIES = SHARED / "families"
+MARGIN = 0.03
+
+needs_shared = pytest.mark.skipif(not STORIES.exists(), reason="needs the shared models beside the repository")
+
+
+def greedy(reference: Reference, prompt: list[int], count: int) -> tuple[list[int], torch.Tensor]:
+    """`count` greedy tokens after `prompt`, and the logits of its last row."""
+    caches = reference.caches()
+    layers = reference.sizes.layers
+    hidden = reference.layers(0, layers, reference.embed(prompt), range(len(prompt)), caches)
+    first = logits = reference.logits(hidden[-1:])[0]
+    tokens: list[int] = []
+    while len(tokens) < count:
+        tokens.append(int(logits.argmax()))
+        position = len(prompt) + len(tokens) - 1
+        hidden = reference.layers(0, layers, reference.embed(tokens[-1:]), [position], caches)
+        logits = reference.logits(hidden)[0]
+    return tokens, first
+
+
+@needs_shared
+@pytest.mark.parametrize("prompt", ["Once upon a time", "One day, Tom", "Lily said"])
+def test_greedy_ids_of_a_trained_model(prompt: str) -> None:
+    answers = json.loads((SHARED / "models" / "stories260K.greedy.json").read_text())["numpy_f32"][prompt]
+    ids, prompt_ids = answers["greedy"], answers["prompt_ids"]
+    with GGUFFile(STORIES) as file:
+        tokens, _ = greedy(Reference(file, resident_layers=5), prompt_ids, len(ids) - len(prompt_ids))
+    assert prompt_ids + tokens == ids
+
+
+@needs_shared
+@pytest.mark.parametrize("family", ["llama", "llama3", "mistral"])
+def test_families(family: str) -> None:
+    answers = json.loads((FAMILIES / f"{family}.json").read_text())
+    with GGUFFile(FAMILIES / f"{family}.gguf") as file:
+        tokens, first = greedy(
+            Reference(file, resident_layers=4), answers["prompt_ids"], len(answers["greedy"])
+        )
+    np.testing.assert_allclose(first.numpy(), answers["first_logits"], atol=0.01)
+    sure = next((i for i, m in enumerate(answers["margins"]) if m < MARGIN), len(tokens))
+    assert sure > 0
+    assert tokens[:sure] == answers["greedy"][:sure]
+
+
+@needs_shared
+def test_another_architecture_is_refused_by_name() -> None:
+    with (
+        GGUFFile(FAMILIES / "qwen2.gguf") as file,
+        pytest.raises(UnsupportedModelError, match="'qwen2'"),
+    ):
+        Reference(file)

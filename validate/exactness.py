@@ -1,0 +1,259 @@
+"""Gate (b): every invariance of DESIGN.md section 5, measured bit by bit on logits and K/V.
+
+Each check plays one scene in two ways that must agree: the plain way, one row a pass in lane 0 beside
+pads, and a way in which one circumstance differs. Nothing here knows a model or a backend.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+
+from anespec.manifests.errors import ExactnessGateError
+from anespec.manifests.verdicts import (
+    REQUIRED_FOR_SPECULATION,
+    Circumstances,
+    ExactnessVerdict,
+    Invariance,
+    InvarianceVerdict,
+)
+from anespec.runtime.block import Verifier, VerifierShape
+from anespec.validate.plays import (
+    Difference,
+    Play,
+    Recording,
+    Scene,
+    Stage,
+    compare,
+    cut,
+    in_region,
+    one_row_a_pass,
+    speculated,
+    with_another_sequence,
+    with_random_pads,
+)
+
+Form = Literal["quick", "full"]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much a form of the gate measures.
+
+    `depths` says where scenes start, as a share of the context; `tokens` is the length of a play
+    beyond one block; `past` how many tokens the model itself computes before it.
+    """
+
+    depths: tuple[float, ...]
+    past: int
+    tokens: int
+    mixed_cuts: int
+    every_width: bool
+
+
+EFFORTS: Mapping[Form, Effort] = MappingProxyType(
+    {
+        "quick": Effort(depths=(0.5,), past=16, tokens=2, mixed_cuts=1, every_width=False),
+        "full": Effort(depths=(0.0, 0.5, 1.0), past=32, tokens=28, mixed_cuts=4, every_width=True),
+    }
+)
+
+
+def exactness_gate(
+    verifier: Verifier,
+    circumstances: Circumstances,
+    *,
+    form: Form,
+    prompts: Sequence[Sequence[int]] = (),
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> ExactnessVerdict:
+    """Measure the six invariances of `verifier` and return the verdict; never raises on a red one.
+
+    `prompts` are token ids to play; random tokens of the vocabulary fill up what they lack. The
+    verifier's state is overwritten and left as zeros. Same arguments, same cases.
+    """
+    effort = EFFORTS[form]
+    stage = Stage(verifier)
+    rng = np.random.default_rng(seed)
+    total = dict.fromkeys(Invariance, Difference())
+    problem = stage.not_finite_slot()
+    if problem:
+        total[Invariance.STALE] += Difference(1, 1, 0.0, f"before the first pass {problem}")
+    try:
+        for scene in _scenes(verifier.shape, effort, prompts, rng):
+            for invariance, difference in _Trial(stage, scene, effort, rng).measure(progress):
+                total[invariance] += difference
+    finally:
+        stage.clear()
+    return ExactnessVerdict(
+        circumstances=circumstances,
+        form=form,
+        invariances=tuple(
+            InvarianceVerdict(
+                invariance=invariance,
+                cases=difference.cases,
+                unequal=difference.unequal,
+                largest_difference=difference.largest,
+                detail=difference.first,
+            )
+            for invariance, difference in total.items()
+        ),
+    )
+
+
+def require_exactness(verdict: ExactnessVerdict) -> None:
+    """Do nothing where the verdict allows speculation.
+
+    Raises:
+        ExactnessGateError: an invariance that speculation needs is not proven; it is named.
+    """
+    if verdict.allows_speculation:
+        return
+    red = [v for v in verdict.invariances if v.invariance in REQUIRED_FOR_SPECULATION and not v.proven]
+    names = ", ".join(v.invariance for v in red)
+    detail = next((v.detail for v in red if v.detail), "it was not measured")
+    raise ExactnessGateError(
+        f"on {verdict.circumstances.backend} {verdict.circumstances.library_version} speculation would "
+        f"change the text, since {names} is not proven ({detail}); use another backend, or --drafter none"
+    )
+
+
+def _scenes(
+    shape: VerifierShape, effort: Effort, prompts: Sequence[Sequence[int]], rng: np.random.Generator
+) -> list[Scene]:
+    """One scene per depth, and one more for every prompt beyond those; ids from the prompts first."""
+    scenes = []
+    for number in range(max(len(effort.depths), len(prompts))):
+        room = max(1, shape.context - shape.block)
+        count = min(shape.block + effort.tokens, room)
+        start = int((room - count) * effort.depths[number % len(effort.depths)])
+        past = min(effort.past, start)
+        prompt = [token % shape.vocabulary for token in prompts[number]] if number < len(prompts) else []
+        missing = max(0, past + count - len(prompt))
+        ids = [*prompt, *(int(i) for i in rng.integers(shape.vocabulary, size=missing))]
+        scenes.append(Scene(tuple(ids[:past]), start, tuple(ids[past : past + count])))
+    return scenes
+
+
+class _Trial:
+    """All checks over one scene."""
+
+    def __init__(self, stage: Stage, scene: Scene, effort: Effort, rng: np.random.Generator) -> None:
+        self.stage, self.scene, self.effort, self.rng = stage, scene, effort, rng
+        self.shape = stage.shape
+        self.plain = one_row_a_pass(scene, self.shape.block)
+        self.expected = self._fresh(self.plain)
+
+    def measure(self, progress: Progress | None) -> list[tuple[Invariance, Difference]]:
+        """Every invariance with what was found, and a search for values that are not finite."""
+        checks: Mapping[Invariance, Callable[[], Difference]] = {
+            Invariance.LANE: self._lane,
+            Invariance.NEIGHBOURS: self._neighbours,
+            Invariance.STALE: self._stale,
+            Invariance.PARTITION: self._partition,
+            Invariance.REGION: self._region,
+            Invariance.WIDTH: self._width,
+        }
+        found = []
+        for invariance, check in checks.items():
+            if progress is not None:
+                progress(invariance)
+            difference = check()
+            problem = self.stage.not_finite_slot()
+            if problem:
+                difference += Difference(1, 1, 0.0, f"afterwards {problem}")
+            found.append((invariance, difference))
+        return found
+
+    def _fresh(self, play: Play, region: int = 0) -> Recording:
+        """Run a play on nothing but its own past."""
+        self.stage.clear()
+        self.stage.lay_past(self.scene, region)
+        return self.stage.run(play, self.scene, region)
+
+    def _against_plain(self, plays: Sequence[Play], region: int = 0) -> Difference:
+        total = Difference()
+        for play in plays:
+            total += compare(self.expected, self._fresh(play, region), play.name)
+        return total
+
+    def _lane(self) -> Difference:
+        """Every lane; lane 0 once more, so that a verifier that merely wavers is caught too."""
+        return self._against_plain(
+            [one_row_a_pass(self.scene, self.shape.block, lane) for lane in range(self.shape.block)]
+        )
+
+    def _neighbours(self) -> Difference:
+        """The same lane beside other pads, wrong drafts, or rows of another sequence."""
+        block, vocabulary = self.shape.block, self.shape.vocabulary
+        if block == 1:
+            return Difference()
+        total = Difference()
+        for lane in sorted({0, block - 1}):
+            plain = one_row_a_pass(self.scene, block, lane)
+            expected = self._fresh(plain)
+            plays = [with_random_pads(plain, self.scene, vocabulary, self.rng)]
+            if lane == 0:
+                plays.append(speculated(self.scene, [0], block, vocabulary, self.rng))
+            if self.shape.sequences > 1:
+                plays.append(with_another_sequence(plain, self.shape.sequences - 1, vocabulary, self.rng))
+            for play in plays:
+                total += compare(expected, self._fresh(play), play.name)
+        return total
+
+    def _stale(self) -> Difference:
+        """Loud values in every slot that is not visible, and what a run of rejected drafts left."""
+        self.stage.clear()
+        self.stage.lay_past(self.scene)
+        self.stage.litter(self.scene, self.rng)
+        found = self.stage.run(self.plain, self.scene)
+        total = compare(self.expected, found, "loud values in stale slots")
+        self._fresh(speculated(self.scene, [0], self.shape.block, self.shape.vocabulary, self.rng))
+        found = self.stage.run(self.plain, self.scene)
+        return total + compare(self.expected, found, "after rejected drafts")
+
+    def _partition(self) -> Difference:
+        """Rows cut into passes evenly, at random, without logits, and by speculation."""
+        block, scene = self.shape.block, self.scene
+        plays = [cut(scene, [size], block) for size in range(2, block + 1)]
+        plays.append(replace(cut(scene, [block], block), name="prefill without logits", wants_logits=False))
+        plays.append(speculated(scene, [block - 1], block, self.shape.vocabulary, self.rng))
+        for _ in range(self.effort.mixed_cuts):
+            plays.append(cut(scene, self._random_sizes(block), block))
+            accepted = [size - 1 for size in self._random_sizes(block)]
+            plays.append(speculated(scene, accepted, block, self.shape.vocabulary, self.rng))
+        return self._against_plain(plays)
+
+    def _region(self) -> Difference:
+        """The same sequence at every other base: computed there, and continued from a copy."""
+        total = Difference()
+        for region in range(1, self.shape.sequences):
+            play = in_region(self.plain, region)
+            total += compare(self.expected, self._fresh(play, region), play.name)
+            self.stage.clear()
+            self.stage.lay_past(self.scene)
+            self.stage.copy_past(self.scene, 0, region)
+            found = self.stage.run(play, self.scene, region)
+            total += compare(self.expected, found, f"{play.name}, after a copied past")
+        return total
+
+    def _width(self) -> Difference:
+        """Passes of other T than the block's: full ones, and random cuts filled up with pads."""
+        block, widest = self.shape.block, self.shape.t_max
+        widths = {1, min(2 * block, widest), widest}
+        if self.effort.every_width:
+            widths |= set(range(1, min(2 * block, widest) + 1))
+            widths |= {1 << power for power in range(widest.bit_length()) if 1 << power <= widest}
+        plays = []
+        for width in sorted(widths - {block}):
+            plays.append(cut(self.scene, [width], width))
+            if self.effort.every_width and width > 1:
+                plays.append(cut(self.scene, self._random_sizes(width), width))
+        return self._against_plain(plays)
+
+    def _random_sizes(self, limit: int) -> list[int]:
+        return [int(size) for size in self.rng.integers(1, limit + 1, size=len(self.scene.tokens))]

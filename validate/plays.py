@@ -1,0 +1,383 @@
+"""One token sequence played to a verifier in many ways: what the gates compare bit by bit.
+
+A *scene* says which tokens stand at which positions. A *play* says how they are cut into passes, in
+which lanes they stand and what stands beside them. Every play of a scene must leave the same bits.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.runtime.block import Block, Logits, Place, PoolShape, Row, RowKind, Verifier
+
+SLOTS_AT_ONCE = 256
+"""How many slots are exported or imported in one call, which bounds the memory of a check."""
+
+FP16_MAX = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One lane of a planned pass: a row that has no slots yet.
+
+    `recorded` is False for rows whose logits nobody compares: pads, wrong drafts, other sequences.
+    A pad stands at `position` only to look at that position's slot.
+    """
+
+    kind: RowKind
+    token: int
+    position: int
+    region: int = 0
+    recorded: bool = False
+
+
+Lanes = tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """`tokens` stand at positions `start` and on. The past before them is laid once.
+
+    The past is made of the K/V of `past`, run through the model, and copies of it up to `start`.
+    """
+
+    past: tuple[int, ...]
+    start: int
+    tokens: tuple[int, ...]
+
+    @property
+    def positions(self) -> range:
+        """The positions that every play of this scene visits."""
+        return range(self.start, self.start + len(self.tokens))
+
+    def cell(self, index: int, kind: RowKind = RowKind.PROMPT) -> Cell:
+        """The row of token number `index`."""
+        return Cell(kind, self.tokens[index], self.start + index, recorded=True)
+
+
+@dataclass(frozen=True)
+class Play:
+    """A named way to run a scene."""
+
+    name: str
+    passes: tuple[Lanes, ...]
+    wants_logits: bool = True
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a play left: logits and K/V bits by position, and what was not finite.
+
+    `logits[p]` is fp16 [vocabulary], `states[p]` one fp16 array per state of every pool. A position
+    whose home slot a ring has since given to a later one is absent from `states`.
+    """
+
+    logits: Mapping[int, Logits]
+    states: Mapping[int, tuple[NDArray[np.float16], ...]]
+    not_finite: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The comparison of two recordings: `cases` positions, of which `unequal` differ in some bit."""
+
+    cases: int = 0
+    unequal: int = 0
+    largest: float = 0.0
+    first: str = ""
+
+    def __add__(self, other: "Difference") -> "Difference":
+        return Difference(
+            self.cases + other.cases,
+            self.unequal + other.unequal,
+            max(self.largest, other.largest),
+            self.first or other.first,
+        )
+
+
+def home_slot(pool: PoolShape, region: int, position: int) -> int:
+    """Where the token at `position` of the sequence in `region` lives (DESIGN.md section 5, law 2)."""
+    return region * pool.region_slots + position % pool.region_slots
+
+
+def home_place(pool: PoolShape, region: int, position: int) -> Place:
+    """A row at its home slot that sees its sequence up to itself, as far back as the window goes."""
+    first = 0 if pool.window is None else max(0, position + 1 - pool.window)
+    start, end = home_slot(pool, region, first), home_slot(pool, region, position)
+    if start <= end:
+        return Place(end, (range(start, end + 1),))
+    base = region * pool.region_slots
+    return Place(end, (range(base, end + 1), range(start, base + pool.region_slots)))
+
+
+def row_of(cell: Cell, pools: Sequence[PoolShape]) -> Row:
+    """Give a cell its slots; a pad writes nowhere and sees one slot."""
+    places = tuple(home_place(pool, cell.region, cell.position) for pool in pools)
+    if cell.kind is RowKind.PAD:
+        places = tuple(Place(None, (range(p.slot or 0, (p.slot or 0) + 1),)) for p in places)
+    return Row(cell.kind, cell.token, cell.position, places)
+
+
+def padded(cells: Sequence[Cell], width: int, lane: int = 0) -> Lanes:
+    """`cells` from `lane` on in a pass of `width` lanes, the others pads that see the first cell's slot."""
+    pad = Cell(RowKind.PAD, 0, cells[0].position, cells[0].region)
+    after = width - lane - len(cells)
+    return (pad,) * lane + tuple(cells) + (pad,) * after
+
+
+def one_row_a_pass(scene: Scene, width: int, lane: int = 0) -> Play:
+    """Every token alone in its pass, in one lane, beside pads."""
+    count = len(scene.tokens)
+    passes = tuple(padded([scene.cell(i, RowKind.CARRY)], width, lane) for i in range(count))
+    return Play(f"one row a pass in lane {lane} of {width}", passes)
+
+
+def cut(scene: Scene, sizes: Sequence[int], width: int) -> Play:
+    """The tokens cut into passes of `sizes` rows (repeated as needed), filled up with pads."""
+    passes: list[Lanes] = []
+    done = 0
+    while done < len(scene.tokens):
+        size = min(sizes[len(passes) % len(sizes)], len(scene.tokens) - done)
+        passes.append(padded([scene.cell(i) for i in range(done, done + size)], width))
+        done += size
+    return Play(f"cut into {'+'.join(map(str, sizes))} rows in {width} lanes", tuple(passes))
+
+
+def speculated(
+    scene: Scene, accepted: Sequence[int], width: int, vocabulary: int, rng: np.random.Generator
+) -> Play:
+    """A carry row and drafts in every pass: the first `accepted` of them right, the others wrong.
+
+    `accepted` is repeated as needed. A wrong draft is any token but the right one.
+    """
+    passes: list[Lanes] = []
+    done, count = 0, len(scene.tokens)
+    while done < count:
+        right = min(accepted[len(passes) % len(accepted)], width - 1, count - done - 1)
+        cells = [scene.cell(done, RowKind.CARRY)]
+        cells += [scene.cell(done + i, RowKind.DRAFT) for i in range(1, right + 1)]
+        for index in range(done + right + 1, done + width):
+            true = scene.tokens[index] if index < count else 0
+            wrong = (true + 1 + int(rng.integers(max(1, vocabulary - 1)))) % vocabulary
+            cells.append(Cell(RowKind.DRAFT, wrong, scene.start + index))
+        passes.append(tuple(cells))
+        done += right + 1
+    return Play(f"drafts of which {'+'.join(map(str, accepted))} are accepted", tuple(passes))
+
+
+def with_random_pads(play: Play, scene: Scene, vocabulary: int, rng: np.random.Generator) -> Play:
+    """The same rows in the same lanes beside pads of other tokens that see other slots."""
+    passes = tuple(
+        tuple(
+            replace(
+                cell,
+                token=int(rng.integers(vocabulary)),
+                position=int(rng.integers(scene.start + 1)),
+            )
+            if cell.kind is RowKind.PAD
+            else cell
+            for cell in lanes
+        )
+        for lanes in play.passes
+    )
+    return Play(f"{play.name}, other pads", passes)
+
+
+def with_another_sequence(play: Play, region: int, vocabulary: int, rng: np.random.Generator) -> Play:
+    """Every pad becomes a row of a sequence that grows in another region."""
+    passes: list[Lanes] = []
+    position = 0
+    for lanes in play.passes:
+        cells = []
+        for cell in lanes:
+            if cell.kind is RowKind.PAD:
+                cells.append(Cell(RowKind.PROMPT, int(rng.integers(vocabulary)), position, region))
+                position += 1
+            else:
+                cells.append(cell)
+        passes.append(tuple(cells))
+    return Play(f"{play.name}, beside another sequence", tuple(passes))
+
+
+def in_region(play: Play, region: int) -> Play:
+    """The same play at another base."""
+    passes = tuple(tuple(replace(cell, region=region) for cell in lanes) for lanes in play.passes)
+    return Play(f"{play.name} in region {region}", passes, play.wants_logits)
+
+
+class Stage:
+    """A verifier with the means to lay a past, run a play, record it, and sweep up.
+
+    The verifier's state must belong to nobody else meanwhile; `clear` leaves it as zeros.
+    """
+
+    def __init__(self, verifier: Verifier) -> None:
+        self.verifier = verifier
+        self.shape = verifier.shape
+        self._samples = [verifier.export_slots(pool, 0, 1) for pool in range(len(self.shape.pools))]
+
+    def clear(self) -> None:
+        """Zero every slot of every pool."""
+        for pool, first, count in self._all_slots():
+            zeros = [np.zeros((1, s.shape[1], count, s.shape[3]), np.float16) for s in self._samples[pool]]
+            self.verifier.import_slots(pool, first, zeros)
+
+    def lay_past(self, scene: Scene, region: int = 0) -> None:
+        """Fill positions 0..start-1 of a region: run `past` in whole blocks, then copy it onwards."""
+        width, past = self.shape.block, scene.past[: scene.start]
+        cells = [Cell(RowKind.PROMPT, token, p, region) for p, token in enumerate(past)]
+        for first in range(0, len(cells), width):
+            self._forward(padded(cells[first : first + width], width), wants_logits=False)
+        for index, pool in enumerate(self.shape.pools):
+            reach = min(len(past), pool.region_slots)
+            position = max(len(past), scene.start - pool.region_slots)
+            while position < scene.start:
+                source, target = (home_slot(pool, region, p) for p in (position % reach, position))
+                count = 1 if pool.window is not None else min(reach, scene.start - position)
+                if pool.window is None:
+                    source = home_slot(pool, region, 0)
+                if source != target:
+                    self.verifier.copy_slots(index, source, target, count)
+                position += count
+
+    def copy_past(self, scene: Scene, source: int, target: int) -> None:
+        """Copy the K/V of positions 0..start-1 from one region to another."""
+        for index, pool in enumerate(self.shape.pools):
+            count = min(scene.start, pool.region_slots)
+            if count:
+                self.verifier.copy_slots(index, source * pool.region_slots, target * pool.region_slots, count)
+
+    def run(self, play: Play, scene: Scene, region: int = 0) -> Recording:
+        """Run every pass of `play` and record the scene's positions in `region`."""
+        logits: dict[int, Logits] = {}
+        not_finite: list[str] = []
+        for number, lanes in enumerate(play.passes):
+            result = self._forward(lanes, play.wants_logits)
+            if result is None:
+                continue
+            for lane, (cell, row) in enumerate(zip(lanes, result, strict=True)):
+                if not np.isfinite(row).all():
+                    not_finite.append(
+                        f"a logit of the {cell.kind} row in lane {lane} of pass {number} is not finite"
+                    )
+                if cell.recorded:
+                    logits[cell.position] = np.array(row, np.float16)
+        states = self._home_states(scene.positions, region)
+        for position, arrays in states.items():
+            if not all(np.isfinite(array).all() for array in arrays):
+                not_finite.append(f"the K/V of position {position} is not finite")
+        return Recording(logits, states, tuple(not_finite))
+
+    def not_finite_slot(self) -> str:
+        """The first slot of any pool that holds a value which is not finite; empty where none does."""
+        for pool, first, count in self._all_slots():
+            for array in self.verifier.export_slots(pool, first, count):
+                bad = ~np.isfinite(array).all(axis=(0, 1, 3))
+                if bad.any():
+                    slot = first + int(bad.argmax())
+                    return f"slot {slot} of pool {self.shape.pools[pool].name} holds a value that is not finite"
+        return ""
+
+    def litter(self, scene: Scene, rng: np.random.Generator, region: int = 0) -> None:
+        """Fill every slot outside the scene's past with stale-looking K/V.
+
+        Each value is a real one of the same state, taken from a random place, with a random sign and
+        up to twice as large: louder than anything a rejected draft or a finished sequence leaves.
+        """
+        for index, pool in enumerate(self.shape.pools):
+            known = min(max(scene.start, 1), pool.region_slots, SLOTS_AT_ONCE)
+            real = self.verifier.export_slots(index, home_slot(pool, region, 0), known)
+            noise = [_louder(values, rng) for values in real]
+            oldest = 0 if pool.window is None else max(0, scene.start + 1 - pool.window)
+            kept = {home_slot(pool, region, position) for position in range(oldest, scene.start)}
+            for number, first, count in self._all_slots():
+                if number != index:
+                    continue
+                stale = [slot - first for slot in range(first, first + count) if slot not in kept]
+                values = [np.array(old) for old in self.verifier.export_slots(index, first, count)]
+                for value, tile in zip(values, noise, strict=True):
+                    value[:, :, stale] = tile[:, :, stale]
+                self.verifier.import_slots(index, first, values)
+
+    def _forward(self, lanes: Lanes, wants_logits: bool) -> Logits | None:
+        rows = tuple(row_of(cell, self.shape.pools) for cell in lanes)
+        return self.verifier.forward(Block(rows, wants_logits))
+
+    def _home_states(
+        self, positions: range, region: int
+    ) -> dict[int, tuple[NDArray[np.float16], ...]]:
+        """The K/V of those positions whose home slots are still theirs in every pool."""
+        reach = min((pool.region_slots for pool in self.shape.pools), default=0)
+        drafts = self.shape.block - 1 if any(p.window is not None for p in self.shape.pools) else 0
+        states: dict[int, tuple[NDArray[np.float16], ...]] = {}
+        for position in positions:
+            if position < positions.stop + drafts - reach:
+                continue
+            arrays: list[NDArray[np.float16]] = []
+            for index, pool in enumerate(self.shape.pools):
+                arrays += self.verifier.export_slots(index, home_slot(pool, region, position), 1)
+            states[position] = tuple(arrays)
+        return states
+
+    def _all_slots(self) -> Iterator[tuple[int, int, int]]:
+        """Every slot as (pool, first, count), at most SLOTS_AT_ONCE at a time."""
+        for index, pool in enumerate(self.shape.pools):
+            slots = pool.region_slots * self.shape.sequences
+            for first in range(0, slots, SLOTS_AT_ONCE):
+                yield index, first, min(SLOTS_AT_ONCE, slots - first)
+
+
+def compare(expected: Recording, found: Recording, name: str) -> Difference:
+    """Compare every position that both recordings hold, bit by bit; what is not finite is unequal."""
+    total = Difference()
+    for position, states in expected.states.items():
+        total += _compare_states(states, found.states.get(position), position, name)
+    for position, logits in expected.logits.items():
+        other = found.logits.get(position)
+        if other is not None:
+            total += _compare_logits(logits, other, position, name)
+    for problem in (*expected.not_finite, *found.not_finite):
+        total += Difference(1, 1, 0.0, f"{name}: {problem}")
+    return total
+
+
+def same_bits(a: NDArray[np.float16], b: NDArray[np.float16]) -> bool:
+    """Whether two fp16 arrays agree in every bit, the sign of zero included."""
+    return bool(np.array_equal(_bits(a), _bits(b)))
+
+
+def _louder(real: NDArray[np.float16], rng: np.random.Generator) -> NDArray[np.float16]:
+    """Values of `real` [1, n_kv, n, head_dim] shuffled and scaled: [1, n_kv, SLOTS_AT_ONCE, head_dim]."""
+    shape = (1, real.shape[1], SLOTS_AT_ONCE, real.shape[3])
+    noise = rng.choice(real.ravel(), size=shape).astype(np.float32) * rng.uniform(-2, 2, size=shape)
+    noise = np.clip(noise, -FP16_MAX, FP16_MAX)
+    return np.where(noise == 0, 1.0, noise).astype(np.float16)
+
+
+def _bits(values: NDArray[np.float16]) -> NDArray[np.uint16]:
+    return np.ascontiguousarray(values, dtype=np.float16).view(np.uint16)
+
+
+def _compare_logits(a: Logits, b: Logits, position: int, name: str) -> Difference:
+    if same_bits(a, b):
+        return Difference(cases=1)
+    gap = np.abs(np.nan_to_num(a.astype(np.float32)) - np.nan_to_num(b.astype(np.float32)))
+    differing = int((_bits(a) != _bits(b)).sum())
+    largest = float(gap.max())
+    what = f"{name}: {differing} of {a.size} logits at position {position} differ, by up to {largest:.4g}"
+    return Difference(1, 1, largest, what)
+
+
+def _compare_states(
+    a: tuple[NDArray[np.float16], ...],
+    b: tuple[NDArray[np.float16], ...] | None,
+    position: int,
+    name: str,
+) -> Difference:
+    if b is None:
+        return Difference()
+    if all(same_bits(x, y) for x, y in zip(a, b, strict=True)):
+        return Difference(cases=1)
+    return Difference(1, 1, 0.0, f"{name}: the K/V bits at position {position} differ")
