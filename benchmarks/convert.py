@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from measure import Budget, default_threads, emit, gigabytes, machine, show_budgets, show_table
+from measure import Budget, emit, gigabytes, machine, show_budgets, show_table
 
 from anespec.manifests.store import Artifact
 
@@ -175,7 +175,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="convert-", dir=folder) as work:
         cost = cost_of(options.gguf, Path(work), options.convert_options)
     if options.json:
-        emit({"gguf": options.gguf.name, **machine(default_threads()), **cost.as_json()})
+        emit({"gguf": options.gguf.name, **machine(), **cost.as_json()})
     else:
         cost.show()
 

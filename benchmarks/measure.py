@@ -39,14 +39,9 @@ def gigabytes(count: int) -> str:
     return f"{count / 1e9:.2f} GB"
 
 
-def machine(threads: int) -> dict[str, str | int]:
+def machine() -> dict[str, str | int]:
     """Where the numbers hold."""
-    return {"machine": machine_name(), "cores": os.cpu_count() or 0, "threads": threads}
-
-
-def default_threads() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {"machine": machine_name(), "cores": os.cpu_count() or 0}
 
 
 def show_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

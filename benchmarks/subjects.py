@@ -1,4 +1,4 @@
-"""What is measured: an artifact made from a GGUF, and blocks built by hand for its verifier."""
+"""What is measured: an artifact made from a GGUF, and blocks of chosen width for its verifier."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,9 @@ from anespec.convert.pipeline import convert
 from anespec.convert.plan import ConversionPlan, ConvertOptions
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.runtime.block import Block, Place, Row, RowKind, Verifier
+from anespec.runtime.block import Block, RowKind, Verifier
+from anespec.runtime.regions import RegionMap
+from anespec.runtime.rows import chain_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 ARTIFACTS = ROOT / "build" / "benchmarks"
@@ -22,13 +24,10 @@ def artifact_of(gguf: Path, options: ConvertOptions) -> Path:
     return output
 
 
-def block_of(tokens: list[int], position: int, *, wants_logits: bool = True) -> Block:
-    """Rows of one sequence from `position` on, each in its home slot of region 0, seeing all before it."""
-    rows = tuple(
-        Row(RowKind.PROMPT, token, place, (Place(place, (range(place + 1),)),))
-        for place, token in enumerate(tokens, position)
-    )
-    return Block(rows, wants_logits)
+def block_of(verifier: Verifier, tokens: list[int], position: int, *, wants_logits: bool = True) -> Block:
+    """Rows of one sequence from `position` on, in the first region."""
+    home = RegionMap.of(verifier.shape)
+    return Block(tuple(chain_rows(home, 0, position, RowKind.PROMPT, tokens)), wants_logits)
 
 
 def prefill(verifier: Verifier, tokens: list[int]) -> None:
@@ -36,4 +35,4 @@ def prefill(verifier: Verifier, tokens: list[int]) -> None:
     width = verifier.shape.t_max
     for start in range(0, len(tokens), width):
         last = start + width >= len(tokens)
-        verifier.forward(block_of(tokens[start : start + width], start, wants_logits=last))
+        verifier.forward(block_of(verifier, tokens[start : start + width], start, wants_logits=last))

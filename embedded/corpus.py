@@ -87,9 +87,15 @@ def train_tokenizer(sources: Sequence[Source], vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
+def end_of_text(tokenizer: Tokenizer) -> int:
+    """The id of the token that ends a text, and begins one."""
+    token: int = tokenizer.token_to_id(END_OF_TEXT)
+    return token
+
+
 def token_stream(sources: Sequence[Source], tokenizer: Tokenizer) -> NDArray[np.int64]:
     """All files one after another, int64 [tokens], each behind an end-of-text token."""
-    end = tokenizer.token_to_id(END_OF_TEXT)
+    end = end_of_text(tokenizer)
     encodings = tokenizer.encode_batch([source.text for source in sources], add_special_tokens=False)
     return np.concatenate([np.array([end, *encoding.ids], dtype=np.int64) for encoding in encodings])
 

@@ -11,7 +11,7 @@ import torch
 from gguf import GGMLQuantizationType, TokenType
 from tokenizers import Tokenizer, models
 
-from anespec.embedded.corpus import END_OF_TEXT, byte_level_bpe
+from anespec.embedded.corpus import byte_level_bpe, end_of_text
 from anespec.embedded.network import Network, Shape
 from anespec.manifests.gguf_file import GGUFFile
 
@@ -69,7 +69,7 @@ def _add_hyperparameters(writer: gguf.GGUFWriter, shape: Shape) -> None:
 
 
 def _add_vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
-    end = tokenizer.token_to_id(END_OF_TEXT)
+    end = end_of_text(tokenizer)
     ids = range(tokenizer.get_vocab_size())
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
     writer.add_tokenizer_model("gpt2")

@@ -6,7 +6,6 @@ greedy text without it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from anespec.embedded import model_path
-from anespec.embedded.corpus import END_OF_TEXT, split, standard_library, token_stream
+from anespec.embedded.corpus import end_of_text, split, standard_library, token_stream
 from anespec.embedded.gguf_export import read_network, read_tokenizer
 from anespec.embedded.network import Network
 
@@ -71,7 +70,8 @@ def greedy(network: Network, prompts: NDArray[np.int64], count: int) -> NDArray[
     for _ in range(count):
         chosen = network(tokens)[:, -1].argmax(-1, keepdim=True)
         tokens = torch.cat((tokens, chosen), 1)
-    return tokens[:, prompts.shape[1] :].numpy()
+    generated: NDArray[np.int64] = tokens[:, prompts.shape[1] :].numpy()
+    return generated
 
 
 @dataclass(frozen=True)
@@ -94,3 +94,54 @@ def acceptance(prompts: NDArray[np.int64], outputs: NDArray[np.int64]) -> Accept
         tuple(len(output) / len(pass_sizes(prompt, output)) for prompt, output in pairs),
         sum(loops(output) for _, output in pairs),
     )
+
+
+def evenly_spread(stream: NDArray[np.int64], count: int, length: int) -> NDArray[np.int64]:
+    """Stretches of a stream at equal distances, int64 [count, length]."""
+    starts = np.linspace(0, len(stream) - length, count, dtype=np.int64)
+    return stream[starts[:, None] + np.arange(length)]
+
+
+def most_repetitive(stream: NDArray[np.int64], count: int, length: int) -> NDArray[np.int64]:
+    """The stretches, side by side, that lookup guesses best by themselves; int64 [count, length]."""
+    stretches = stream[: len(stream) // length * length].reshape(-1, length)
+    passes = [len(pass_sizes(text[:1], text[1:])) for text in stretches.tolist()]
+    return stretches[np.sort(np.argsort(passes, kind="stable")[:count])]
+
+
+@click.command()
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    default=None,
+    help="A GGUF that the training wrote; by default the embedded model.",
+)
+@click.option("--prompts", default=20, show_default=True, help="How many prompts of each kind.")
+@click.option("--length", default=256, show_default=True, help="Tokens in a prompt.")
+@click.option("--tokens", default=200, show_default=True, help="Tokens to generate.")
+@click.option("--samples", default=0, show_default=True, help="How many continuations to show.")
+@click.option("--threads", default=2, show_default=True, help="CPU threads.")
+def main(model: Path | None, prompts: int, length: int, tokens: int, samples: int, threads: int) -> None:
+    """Continue held-out files greedily and count the tokens per pass that prompt lookup would give."""
+    torch.set_num_threads(threads)
+    path = model or model_path()
+    network, tokenizer = read_network(path), read_tokenizer(path)
+    _, held_out = split(standard_library())
+    stream = token_stream(held_out, tokenizer)
+    begin = np.full((prompts, 1), end_of_text(tokenizer))
+    for kind, choose in (("repetitive", most_repetitive), ("evenly spread", evenly_spread)):
+        chosen = np.concatenate((begin, choose(stream, prompts, length - 1)), 1)
+        outputs = greedy(network, chosen, tokens)
+        found = acceptance(chosen, outputs)
+        click.echo(
+            f"{kind} prompts: {found.mean:.2f} tokens per pass "
+            f"({min(found.tokens_per_pass):.2f} to {max(found.tokens_per_pass):.2f}), "
+            f"{found.looping} of {prompts} end in a loop"
+        )
+        for prompt, output, rate in list(zip(chosen, outputs, found.tokens_per_pass, strict=True))[:samples]:
+            ending, continuation = tokenizer.decode(prompt[-64:].tolist()), tokenizer.decode(output.tolist())
+            click.echo(f"--- {rate:.2f} tokens per pass; …{ending}\n>>>{continuation}")
+
+
+if __name__ == "__main__":
+    main()

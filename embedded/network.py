@@ -44,7 +44,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
     `x` is [batch, heads, T, head_dim]; `cos` and `sin` are [T, head_dim / 2].
     """
-    even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    even, odd = x.float().reshape(*x.shape[:-1], -1, 2).unbind(-1)
     return torch.stack((even * cos - odd * sin, odd * cos + even * sin), -1).flatten(-2).to(x.dtype)
 
 
@@ -69,18 +69,20 @@ class Layer(nn.Module):
         """Map [batch, T, width] to the same shape."""
         x = x + self.attention(self.attn_norm(x), cos, sin)
         y = self.ffn_norm(x)
-        return x + self.ffn_down(functional.silu(self.ffn_gate(y)) * self.ffn_up(y))
+        output: Tensor = x + self.ffn_down(functional.silu(self.ffn_gate(y)) * self.ffn_up(y))
+        return output
 
     def attention(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Causal attention over [batch, T, width]."""
-        heads = (-1, self.shape.head_dim)
-        q = rotate(self.attn_q(x).unflatten(-1, heads).transpose(1, 2), cos, sin)
-        k = rotate(self.attn_k(x).unflatten(-1, heads).transpose(1, 2), cos, sin)
-        v = self.attn_v(x).unflatten(-1, heads).transpose(1, 2)
+        heads = (*x.shape[:2], -1, self.shape.head_dim)
+        q = rotate(self.attn_q(x).reshape(heads).transpose(1, 2), cos, sin)
+        k = rotate(self.attn_k(x).reshape(heads).transpose(1, 2), cos, sin)
+        v = self.attn_v(x).reshape(heads).transpose(1, 2)
         group = self.shape.heads // self.shape.kv_heads
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.attn_output(mixed.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
+        output: Tensor = self.attn_output(mixed.transpose(1, 2).flatten(-2))
+        return output
 
 
 class Network(nn.Module):

@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer
 
 from anespec.embedded import model_path
-from anespec.embedded.corpus import END_OF_TEXT, split, standard_library, token_stream, train_tokenizer
+from anespec.embedded.corpus import end_of_text, split, standard_library, token_stream, train_tokenizer
 from anespec.embedded.network import Network, Shape
 from anespec.embedded.training import CHECKPOINT, Recipe, Streams, Training, run, validation_loss
 
@@ -55,7 +55,7 @@ def main(
     streams = Streams(
         token_stream(learn, tokenizer),
         token_stream(held_out, tokenizer),
-        tokenizer.token_to_id(END_OF_TEXT),
+        end_of_text(tokenizer),
     )
     click.echo(
         f"{len(learn)} files, {len(streams.training)} tokens to learn from; {len(held_out)} files, "

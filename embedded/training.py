@@ -21,6 +21,7 @@ from anespec.embedded.network import Network, Shape
 
 CHECKPOINT = "checkpoint.pt"
 QUICK_VALIDATION_WINDOWS = 16
+FIRST_EXPORT_MINUTES = 5.0
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class Training:
                 group["lr"] = self.recipe.rate(self.done)
         with torch.autocast(self.device.type, torch.bfloat16):
             loss = self.loss(batch)
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.clip)
         for optimiser in self.optimisers:
             optimiser.step()
@@ -197,7 +198,7 @@ def validation_loss(network: Network, streams: Streams, limit: int | None = None
 def run(training: Training, streams: Streams, tokenizer: Tokenizer, work: Path, output: Path) -> None:
     """Train until the time is over; keep checkpoints in `work` and write GGUF files to `output`."""
     recipe = training.recipe
-    export = Interval(recipe.export_minutes, min(5.0, recipe.export_minutes))
+    export = Interval(recipe.export_minutes, min(FIRST_EXPORT_MINUTES, recipe.export_minutes))
     validate = Interval(recipe.validate_minutes)
     checkpoint = Interval(recipe.checkpoint_minutes)
     while training.done < 1:

@@ -239,7 +239,8 @@ class Engine:
         """Take an idle region for `prompt`, with what can be used again of it in place."""
         idle = self._regions.idle
         admission = self._prefixes.choose(prompt, idle) if self._reuse_prefixes else Admission(idle[0], 0)
-        self._prefixes.begin(Admission(admission.region, 0), prompt)
+        if admission.copies:
+            self._prefixes.clear(admission.region)
         for copy in admission.copies:
             self._verifier.copy_slots(copy.pool, copy.source, copy.target, copy.count)
         self._prefixes.begin(admission, prompt)

@@ -82,6 +82,10 @@ class Prefixes:
             return Admission(oldest, longest)
         return Admission(oldest, longest, self._copies(lengths.index(longest), oldest, longest))
 
+    def clear(self, region: int) -> None:
+        """Note that what the region held is being overwritten."""
+        self._held[region] = _Held(held_from=[0] * len(self._map.pools))
+
     def begin(self, admission: Admission, prompt: Sequence[int]) -> None:
         """Note that the region now holds just the reused part of `prompt`."""
         held = self._held[admission.region]

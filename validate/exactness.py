@@ -4,7 +4,7 @@ Each check plays one scene in two ways that must agree: the plain way, one row a
 pads, and a way in which one circumstance differs. Nothing here knows a model or a backend.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
@@ -80,9 +80,7 @@ def exactness_gate(
     stage = Stage(verifier)
     rng = np.random.default_rng(seed)
     total = dict.fromkeys(Invariance, Difference())
-    problem = stage.not_finite_slot()
-    if problem:
-        total[Invariance.STALE] += Difference(1, 1, 0.0, f"before the first pass {problem}")
+    total[Invariance.STALE] += _not_finite(stage, "before the first pass")
     try:
         for scene in _scenes(verifier.shape, effort, prompts, rng):
             for invariance, difference in _Trial(stage, scene, effort, rng).measure(progress):
@@ -139,6 +137,11 @@ def _scenes(
     return scenes
 
 
+def _not_finite(stage: Stage, when: str) -> Difference:
+    problem = stage.not_finite_slot()
+    return Difference(1, 1, 0.0, f"{when} {problem}") if problem else Difference()
+
+
 class _Trial:
     """All checks over one scene."""
 
@@ -146,39 +149,34 @@ class _Trial:
         self.stage, self.scene, self.effort, self.rng = stage, scene, effort, rng
         self.shape = stage.shape
         self.plain = one_row_a_pass(scene, self.shape.block)
+        self.stage.prepare(scene)
         self.expected = self._fresh(self.plain)
 
-    def measure(self, progress: Progress | None) -> list[tuple[Invariance, Difference]]:
-        """Every invariance with what was found, and a search for values that are not finite."""
+    def measure(self, progress: Progress | None) -> Iterator[tuple[Invariance, Difference]]:
+        """Every invariance with what was found; a slot that is not finite at the end counts as stale."""
         checks: Mapping[Invariance, Callable[[], Difference]] = {
             Invariance.LANE: self._lane,
             Invariance.NEIGHBOURS: self._neighbours,
             Invariance.STALE: self._stale,
             Invariance.PARTITION: self._partition,
-            Invariance.REGION: self._region,
             Invariance.WIDTH: self._width,
+            Invariance.REGION: self._region,
         }
-        found = []
         for invariance, check in checks.items():
             if progress is not None:
                 progress(invariance)
-            difference = check()
-            problem = self.stage.not_finite_slot()
-            if problem:
-                difference += Difference(1, 1, 0.0, f"afterwards {problem}")
-            found.append((invariance, difference))
-        return found
+            yield invariance, check()
+        yield Invariance.STALE, _not_finite(self.stage, "afterwards")
 
-    def _fresh(self, play: Play, region: int = 0) -> Recording:
-        """Run a play on nothing but its own past."""
-        self.stage.clear()
-        self.stage.lay_past(self.scene, region)
-        return self.stage.run(play, self.scene, region)
+    def _fresh(self, play: Play) -> Recording:
+        """Run a play on the past alone, as if no other had run before."""
+        self.stage.restore()
+        return self.stage.run(play, self.scene)
 
-    def _against_plain(self, plays: Sequence[Play], region: int = 0) -> Difference:
+    def _against_plain(self, plays: Sequence[Play]) -> Difference:
         total = Difference()
         for play in plays:
-            total += compare(self.expected, self._fresh(play, region), play.name)
+            total += compare(self.expected, self._fresh(play), play.name)
         return total
 
     def _lane(self) -> Difference:
@@ -203,18 +201,20 @@ class _Trial:
                 plays.append(with_another_sequence(plain, self.shape.sequences - 1, vocabulary, self.rng))
             for play in plays:
                 total += compare(expected, self._fresh(play), play.name)
+        self.stage.prepare(self.scene)
         return total
 
     def _stale(self) -> Difference:
         """Loud values in every slot that is not visible, and what a run of rejected drafts left."""
-        self.stage.clear()
-        self.stage.lay_past(self.scene)
-        self.stage.litter(self.scene, self.rng)
-        found = self.stage.run(self.plain, self.scene)
-        total = compare(self.expected, found, "loud values in stale slots")
         self._fresh(speculated(self.scene, [0], self.shape.block, self.shape.vocabulary, self.rng))
         found = self.stage.run(self.plain, self.scene)
-        return total + compare(self.expected, found, "after rejected drafts")
+        total = compare(self.expected, found, "after rejected drafts")
+        self.stage.restore()
+        self.stage.litter(self.scene, self.rng)
+        found = self.stage.run(self.plain, self.scene)
+        total += compare(self.expected, found, "loud values in stale slots")
+        self.stage.prepare(self.scene)
+        return total
 
     def _partition(self) -> Difference:
         """Rows cut into passes evenly, at random, without logits, and by speculation."""
@@ -233,9 +233,10 @@ class _Trial:
         total = Difference()
         for region in range(1, self.shape.sequences):
             play = in_region(self.plain, region)
-            total += compare(self.expected, self._fresh(play, region), play.name)
-            self.stage.clear()
-            self.stage.lay_past(self.scene)
+            self.stage.prepare(self.scene, region)
+            found = self.stage.run(play, self.scene, region)
+            total += compare(self.expected, found, play.name)
+            self.stage.prepare(self.scene)
             self.stage.copy_past(self.scene, 0, region)
             found = self.stage.run(play, self.scene, region)
             total += compare(self.expected, found, f"{play.name}, after a copied past")

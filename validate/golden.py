@@ -21,7 +21,8 @@ from anespec.manifests.schema import HeadShard, LayerShard, Manifest, Record, Sh
 from anespec.manifests.verdicts import Circumstances
 from anespec.runtime.backends.runner import Feed, ShardRunner, Tensor
 from anespec.runtime.block import Block, Place, PoolShape, Row, RowKind, Verifier
-from anespec.validate.plays import Cell, home_slot, padded, row_of
+from anespec.runtime.regions import RegionMap
+from anespec.validate.plays import Cell, padded, row_of
 from anespec.validate.reference import Reference
 
 Stimulus = Literal["embeddings", "random"]
@@ -131,7 +132,8 @@ class GoldenVerdict(Record):
     def failures(self) -> tuple[str, ...]:
         """What is out of bounds, one clause each."""
         shards = [
-            f"{s.shard} on {s.stimulus}: {_bounds(s)}" + (f", {s.stray_slots} stray slots" * bool(s.stray_slots))
+            f"{s.shard} on {s.stimulus}: {_bounds(s)}"
+            + (f", {s.stray_slots} stray slots" * bool(s.stray_slots))
             for s in self.shards
             if not s.within(self.thresholds[s.weights])
         ]
@@ -216,12 +218,13 @@ def check_shards(
             progress(shard.path)
         runner = open_shard(shard)
         try:
-            noise = _like(hidden, len(plans["random"].positions), rng)
-            expected = hidden
-            for stimulus, inputs in (("random", noise), ("embeddings", hidden)):
-                plan = plans[stimulus]  # type: ignore[index]
-                expected = _reference_layers(reference, shard, inputs, plan.positions)
-                figures.append(_layer_figures(shard, runner, feeds, plan, inputs, expected))
+            noise = _like(hidden, count, rng)
+            aside = _reference_layers(reference, shard, noise, plans["random"].positions)
+            expected = _reference_layers(reference, shard, hidden, plans["embeddings"].positions)
+            figures += [
+                _layer_figures(shard, runner, feeds, plans["embeddings"], hidden, expected),
+                _layer_figures(shard, runner, feeds, plans["random"], noise, aside),
+            ]
         finally:
             runner.close()
         hidden = _rounded(expected)
@@ -230,10 +233,10 @@ def check_shards(
             progress(head.path)
         runner = open_shard(head)
         try:
-            for stimulus in STIMULI:
-                plan = plans[stimulus]
-                inputs = hidden if stimulus == "embeddings" else _like(hidden, len(plan.positions), rng)
-                figures.append(_head_figures(head, reference, runner, feeds, plan, inputs))
+            figures += [
+                _head_figures(head, reference, runner, feeds, plans["embeddings"], hidden),
+                _head_figures(head, reference, runner, feeds, plans["random"], _like(hidden, count, rng)),
+            ]
         finally:
             runner.close()
     return tuple(figures)
@@ -275,6 +278,7 @@ class _Pass:
 class _Plan:
     """The passes of one stimulus; row i of hidden stands at `positions[i]`."""
 
+    stimulus: Stimulus
     passes: tuple[_Pass, ...]
     positions: tuple[int, ...]
     home_slots: Mapping[str, frozenset[int]]
@@ -309,11 +313,12 @@ def _plan_passes(manifest: Manifest, stimulus: Stimulus) -> _Plan:
     near = min(2 * block, total) if stimulus == "random" else total
     positions = (*range(near), *range(manifest.context - total + near, manifest.context))
     region = manifest.sequences - 1 if stimulus == "random" else 0
-    pools = [PoolShape(pool.name, pool.region_slots, pool.window) for pool in manifest.pools]
+    pools = tuple(PoolShape(pool.name, pool.region_slots, pool.window) for pool in manifest.pools)
+    region_map = RegionMap(pools, block, manifest.context, manifest.sequences)
     passes, done = [], 0
     for width, real in fitting:
-        rows = [_row(pools, positions[: index + 1], region) for index in range(done, done + real)]
-        pad = row_of(Cell(RowKind.PAD, 0, positions[done], region), pools)
+        rows = [_row(region_map, positions[: index + 1], region) for index in range(done, done + real)]
+        pad = row_of(Cell(RowKind.PAD, 0, positions[done], region), region_map)
         passes.append(
             _Pass(
                 Block((*rows, *(pad,) * (width - real)), wants_logits=False),
@@ -322,35 +327,45 @@ def _plan_passes(manifest: Manifest, stimulus: Stimulus) -> _Plan:
             )
         )
         done += real
-    homes = {pool.name: frozenset(home_slot(pool, region, p) for p in positions) for pool in pools}
-    return _Plan(tuple(passes), positions, homes)
+    homes = {
+        pool.name: frozenset(region_map.places(region, p)[number].slot or 0 for p in positions)
+        for number, pool in enumerate(pools)
+    }
+    return _Plan(stimulus, tuple(passes), positions, homes)
 
 
-def _row(pools: Sequence[PoolShape], positions: Sequence[int], region: int) -> Row:
+def _row(region_map: RegionMap, positions: Sequence[int], region: int) -> Row:
     """The row at the last of `positions`, which sees all of them that its window reaches."""
     last = positions[-1]
-    places = []
-    for pool in pools:
-        seen = [p for p in positions if pool.window is None or p > last - pool.window]
-        places.append(
-            Place(home_slot(pool, region, last), _spans([home_slot(pool, region, p) for p in seen]))
+    places = tuple(
+        Place(
+            own.slot,
+            tuple(
+                span
+                for run in _runs(positions)
+                for span in region_map.spans(
+                    pool, region, range(max(run.start, region_map.first_visible(pool, last)), run.stop)
+                )
+                if span
+            ),
         )
-    return Row(RowKind.PROMPT, 0, last, tuple(places))
-
-
-def _spans(slots: Sequence[int]) -> tuple[range, ...]:
-    """The runs of consecutive numbers among `slots`."""
-    ordered = sorted(slots)
-    edges = [i for i in range(1, len(ordered)) if ordered[i] != ordered[i - 1] + 1]
-    bounds = zip([0, *edges], [*edges, len(ordered)], strict=True)
-    return tuple(range(ordered[a], ordered[b - 1] + 1) for a, b in bounds)
-
-
-def _reference_layers(reference: Reference, shard: LayerShard, inputs: Rows, positions: Sequence[int]) -> Rows:
-    hidden = torch.from_numpy(inputs)
-    output = reference.layers(
-        shard.first_layer, shard.end_layer, hidden, positions, reference.caches()
+        for pool, own in enumerate(region_map.places(region, last))
     )
+    return Row(RowKind.PROMPT, 0, last, places)
+
+
+def _runs(positions: Sequence[int]) -> list[range]:
+    """Ascending positions as runs without a gap."""
+    edges = [i for i in range(1, len(positions)) if positions[i] != positions[i - 1] + 1]
+    bounds = zip([0, *edges], [*edges, len(positions)], strict=True)
+    return [range(positions[a], positions[b - 1] + 1) for a, b in bounds]
+
+
+def _reference_layers(
+    reference: Reference, shard: LayerShard, inputs: Rows, positions: Sequence[int]
+) -> Rows:
+    hidden = torch.from_numpy(inputs)
+    output = reference.layers(shard.first_layer, shard.end_layer, hidden, positions, reference.caches())
     return output.numpy()
 
 
@@ -384,13 +399,11 @@ def _head_figures(
     return _shard_figures(shard, plan, _closeness(expected, found, expected), 0, 0)
 
 
-def _shard_figures(
-    shard: Shard, plan: _Plan, close: _Closeness, not_finite: int, stray: int
-) -> ShardFigures:
+def _shard_figures(shard: Shard, plan: _Plan, close: _Closeness, not_finite: int, stray: int) -> ShardFigures:
     return ShardFigures(
         shard=shard.path,
         weights=shard.weights,
-        stimulus="embeddings" if plan.positions[-1] == len(plan.positions) - 1 else "random",
+        stimulus=plan.stimulus,
         tokens=len(plan.positions),
         cosine=close.cosine,
         error=close.error,
@@ -401,9 +414,7 @@ def _shard_figures(
     )
 
 
-def _run_shard(
-    shard: Shard, runner: ShardRunner, feeds: BlockFeeds, plan: _Plan, inputs: Rows
-) -> Rows:
+def _run_shard(shard: Shard, runner: ShardRunner, feeds: BlockFeeds, plan: _Plan, inputs: Rows) -> Rows:
     """The shard's outputs for every real row of the plan, [rows, channels]."""
     pieces = []
     for step in plan.passes:
@@ -419,15 +430,15 @@ def _run_shard(
 def _stack_figures(
     verifier: Verifier, reference: Reference, prompt: list[int], greedy_tokens: int
 ) -> StackFigures:
-    block, pools = verifier.shape.block, verifier.shape.pools
+    block, region_map = verifier.shape.block, RegionMap.of(verifier.shape)
     ids, found = list(prompt), []
     for done in range(0, len(prompt), block):
         cells = [Cell(RowKind.PROMPT, t, done + i) for i, t in enumerate(prompt[done : done + block])]
-        found.append(_forward(verifier, cells, pools))
+        found.append(_forward(verifier, cells, region_map))
     for _ in range(greedy_tokens):
         ids.append(int(np.nan_to_num(found[-1][-1]).argmax()))
         if len(ids) < len(prompt) + greedy_tokens:
-            found.append(_forward(verifier, [Cell(RowKind.CARRY, ids[-1], len(ids) - 1)], pools))
+            found.append(_forward(verifier, [Cell(RowKind.CARRY, ids[-1], len(ids) - 1)], region_map))
     logits = np.concatenate(found)
     count = len(logits)
     hidden = reference.layers(
@@ -453,9 +464,9 @@ def _stack_figures(
     )
 
 
-def _forward(verifier: Verifier, cells: Sequence[Cell], pools: Sequence[PoolShape]) -> Rows:
+def _forward(verifier: Verifier, cells: Sequence[Cell], region_map: RegionMap) -> Rows:
     lanes = padded(cells, verifier.shape.block)
-    logits = verifier.forward(Block(tuple(row_of(cell, pools) for cell in lanes)))
+    logits = verifier.forward(Block(tuple(row_of(cell, region_map) for cell in lanes)))
     if logits is None:
         raise RuntimeError("the verifier returned no logits for a block that wants them")
     return np.asarray(logits[: len(cells)], dtype=np.float32)

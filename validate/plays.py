@@ -10,10 +10,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.block import Block, Logits, Place, PoolShape, Row, RowKind, Verifier
+from anespec.runtime.block import Block, Logits, Place, Row, RowKind, Verifier
+from anespec.runtime.regions import RegionMap
 
-SLOTS_AT_ONCE = 256
+SLOTS_AT_ONCE = 4096
 """How many slots are exported or imported in one call, which bounds the memory of a check."""
+
+SLOTS_OF_NOISE = 256
+"""How many slots of loud values are made; more slots repeat them."""
 
 FP16_MAX = float(np.finfo(np.float16).max)
 
@@ -97,27 +101,17 @@ class Difference:
         )
 
 
-def home_slot(pool: PoolShape, region: int, position: int) -> int:
-    """Where the token at `position` of the sequence in `region` lives (DESIGN.md section 5, law 2)."""
-    return region * pool.region_slots + position % pool.region_slots
-
-
-def home_place(pool: PoolShape, region: int, position: int) -> Place:
-    """A row at its home slot that sees its sequence up to itself, as far back as the window goes."""
-    first = 0 if pool.window is None else max(0, position + 1 - pool.window)
-    start, end = home_slot(pool, region, first), home_slot(pool, region, position)
-    if start <= end:
-        return Place(end, (range(start, end + 1),))
-    base = region * pool.region_slots
-    return Place(end, (range(base, end + 1), range(start, base + pool.region_slots)))
-
-
-def row_of(cell: Cell, pools: Sequence[PoolShape]) -> Row:
-    """Give a cell its slots; a pad writes nowhere and sees one slot."""
-    places = tuple(home_place(pool, cell.region, cell.position) for pool in pools)
+def row_of(cell: Cell, region_map: RegionMap) -> Row:
+    """Give a cell its slots; a pad writes nowhere and sees the one slot of its position."""
+    places = region_map.places(cell.region, cell.position)
     if cell.kind is RowKind.PAD:
-        places = tuple(Place(None, (range(p.slot or 0, (p.slot or 0) + 1),)) for p in places)
+        places = tuple(_looking_at(place) for place in places)
     return Row(cell.kind, cell.token, cell.position, places)
+
+
+def _looking_at(place: Place) -> Place:
+    slot = place.slot or 0
+    return Place(None, (range(slot, slot + 1),))
 
 
 def padded(cells: Sequence[Cell], width: int, lane: int = 0) -> Lanes:
@@ -208,7 +202,7 @@ def in_region(play: Play, region: int) -> Play:
 
 
 class Stage:
-    """A verifier with the means to lay a past, run a play, record it, and sweep up.
+    """A verifier with the means to lay a past, run plays on it, record them, and sweep up.
 
     The verifier's state must belong to nobody else meanwhile; `clear` leaves it as zeros.
     """
@@ -216,38 +210,51 @@ class Stage:
     def __init__(self, verifier: Verifier) -> None:
         self.verifier = verifier
         self.shape = verifier.shape
-        self._samples = [verifier.export_slots(pool, 0, 1) for pool in range(len(self.shape.pools))]
+        self.map = RegionMap.of(self.shape)
+        self._pools = range(len(self.shape.pools))
+        self._untouched: list[_Excerpt] = []
 
     def clear(self) -> None:
         """Zero every slot of every pool."""
         for pool, first, count in self._all_slots():
-            zeros = [np.zeros((1, s.shape[1], count, s.shape[3]), np.float16) for s in self._samples[pool]]
-            self.verifier.import_slots(pool, first, zeros)
+            values = self.verifier.export_slots(pool, first, count)
+            self.verifier.import_slots(pool, first, [np.zeros_like(value) for value in values])
 
-    def lay_past(self, scene: Scene, region: int = 0) -> None:
-        """Fill positions 0..start-1 of a region: run `past` in whole blocks, then copy it onwards."""
+    def prepare(self, scene: Scene, region: int = 0) -> None:
+        """Clear everything, then fill positions 0..start-1 of a region.
+
+        `past` is run in whole blocks; its K/V is copied onwards as often as it takes.
+        """
+        self.clear()
         width, past = self.shape.block, scene.past[: scene.start]
         cells = [Cell(RowKind.PROMPT, token, p, region) for p, token in enumerate(past)]
         for first in range(0, len(cells), width):
             self._forward(padded(cells[first : first + width], width), wants_logits=False)
-        for index, pool in enumerate(self.shape.pools):
-            reach = min(len(past), pool.region_slots)
-            position = max(len(past), scene.start - pool.region_slots)
-            while position < scene.start:
-                source, target = (home_slot(pool, region, p) for p in (position % reach, position))
-                count = 1 if pool.window is not None else min(reach, scene.start - position)
-                if pool.window is None:
-                    source = home_slot(pool, region, 0)
-                if source != target:
-                    self.verifier.copy_slots(index, source, target, count)
-                position += count
+        for pool in self._pools:
+            slots = min(scene.start, self.shape.pools[pool].region_slots)
+            base = self._slot(pool, region, 0)
+            for filled in range(len(past), slots, max(1, len(past))):
+                count = min(len(past), slots - filled)
+                self.verifier.copy_slots(pool, base, base + filled, count)
+        self._untouched = [
+            _Excerpt(pool, span.start, self.verifier.export_slots(pool, span.start, len(span)))
+            for pool in self._pools
+            for span in self._touchable(pool, scene, region)
+        ]
+
+    def restore(self) -> None:
+        """Put back what a play of the prepared scene has overwritten."""
+        for excerpt in self._untouched:
+            self.verifier.import_slots(excerpt.pool, excerpt.first, excerpt.values)
 
     def copy_past(self, scene: Scene, source: int, target: int) -> None:
         """Copy the K/V of positions 0..start-1 from one region to another."""
-        for index, pool in enumerate(self.shape.pools):
-            count = min(scene.start, pool.region_slots)
+        for pool in self._pools:
+            count = min(scene.start, self.shape.pools[pool].region_slots)
             if count:
-                self.verifier.copy_slots(index, source * pool.region_slots, target * pool.region_slots, count)
+                self.verifier.copy_slots(
+                    pool, self._slot(pool, source, 0), self._slot(pool, target, 0), count
+                )
 
     def run(self, play: Play, scene: Scene, region: int = 0) -> Recording:
         """Run every pass of `play` and record the scene's positions in `region`."""
@@ -258,7 +265,7 @@ class Stage:
             if result is None:
                 continue
             for lane, (cell, row) in enumerate(zip(lanes, result, strict=True)):
-                if not np.isfinite(row).all():
+                if not is_finite(row):
                     not_finite.append(
                         f"a logit of the {cell.kind} row in lane {lane} of pass {number} is not finite"
                     )
@@ -266,7 +273,7 @@ class Stage:
                     logits[cell.position] = np.array(row, np.float16)
         states = self._home_states(scene.positions, region)
         for position, arrays in states.items():
-            if not all(np.isfinite(array).all() for array in arrays):
+            if not all(is_finite(array) for array in arrays):
                 not_finite.append(f"the K/V of position {position} is not finite")
         return Recording(logits, states, tuple(not_finite))
 
@@ -274,59 +281,80 @@ class Stage:
         """The first slot of any pool that holds a value which is not finite; empty where none does."""
         for pool, first, count in self._all_slots():
             for array in self.verifier.export_slots(pool, first, count):
-                bad = ~np.isfinite(array).all(axis=(0, 1, 3))
-                if bad.any():
-                    slot = first + int(bad.argmax())
-                    return f"slot {slot} of pool {self.shape.pools[pool].name} holds a value that is not finite"
+                if not is_finite(array):
+                    slot = first + int((~np.isfinite(array)).any(axis=(0, 1, 3)).argmax())
+                    return (
+                        f"slot {slot} of pool {self.shape.pools[pool].name} holds a value that is not finite"
+                    )
         return ""
 
     def litter(self, scene: Scene, rng: np.random.Generator, region: int = 0) -> None:
-        """Fill every slot outside the scene's past with stale-looking K/V.
+        """Fill every slot that no row of the scene's past left, or that is out of sight, with loud K/V.
 
         Each value is a real one of the same state, taken from a random place, with a random sign and
-        up to twice as large: louder than anything a rejected draft or a finished sequence leaves.
+        up to twice as large: louder than anything a rejected draft or a finished sequence leaves, but
+        not so loud that its masked score would overflow fp16, which nothing in use can.
         """
-        for index, pool in enumerate(self.shape.pools):
-            known = min(max(scene.start, 1), pool.region_slots, SLOTS_AT_ONCE)
-            real = self.verifier.export_slots(index, home_slot(pool, region, 0), known)
+        for pool in self._pools:
+            size = self.shape.pools[pool].region_slots
+            base = self._slot(pool, region, 0)
+            real = self.verifier.export_slots(pool, base, min(max(scene.start, 1), size, SLOTS_OF_NOISE))
             noise = [_louder(values, rng) for values in real]
-            oldest = 0 if pool.window is None else max(0, scene.start + 1 - pool.window)
-            kept = {home_slot(pool, region, position) for position in range(oldest, scene.start)}
+            visible = range(self.map.first_visible(pool, scene.start), scene.start)
+            kept = [slot for span in self.map.spans(pool, region, visible) for slot in span]
             for number, first, count in self._all_slots():
-                if number != index:
+                if number != pool:
                     continue
-                stale = [slot - first for slot in range(first, first + count) if slot not in kept]
-                values = [np.array(old) for old in self.verifier.export_slots(index, first, count)]
+                stale = np.setdiff1d(np.arange(first, first + count), kept)
+                values = [np.array(old) for old in self.verifier.export_slots(pool, first, count)]
                 for value, tile in zip(values, noise, strict=True):
-                    value[:, :, stale] = tile[:, :, stale]
-                self.verifier.import_slots(index, first, values)
+                    value[:, :, stale - first] = tile[:, :, stale % SLOTS_OF_NOISE]
+                self.verifier.import_slots(pool, first, values)
 
     def _forward(self, lanes: Lanes, wants_logits: bool) -> Logits | None:
-        rows = tuple(row_of(cell, self.shape.pools) for cell in lanes)
+        rows = tuple(row_of(cell, self.map) for cell in lanes)
         return self.verifier.forward(Block(rows, wants_logits))
 
-    def _home_states(
-        self, positions: range, region: int
-    ) -> dict[int, tuple[NDArray[np.float16], ...]]:
+    def _slot(self, pool: int, region: int, position: int) -> int:
+        return self.map.spans(pool, region, range(position, position + 1))[0].start
+
+    def _touchable(self, pool: int, scene: Scene, region: int) -> tuple[range, ...]:
+        """The slots that rows of the scene, or drafts past its end, may write."""
+        size = self.shape.pools[pool].region_slots
+        end = min(scene.positions.stop + self.shape.block, self.shape.context)
+        if end - scene.start >= size:
+            return self.map.spans(pool, region, range(size))
+        return self.map.spans(pool, region, range(scene.start, end))
+
+    def _home_states(self, positions: range, region: int) -> dict[int, tuple[NDArray[np.float16], ...]]:
         """The K/V of those positions whose home slots are still theirs in every pool."""
-        reach = min((pool.region_slots for pool in self.shape.pools), default=0)
-        drafts = self.shape.block - 1 if any(p.window is not None for p in self.shape.pools) else 0
-        states: dict[int, tuple[NDArray[np.float16], ...]] = {}
-        for position in positions:
-            if position < positions.stop + drafts - reach:
-                continue
-            arrays: list[NDArray[np.float16]] = []
-            for index, pool in enumerate(self.shape.pools):
-                arrays += self.verifier.export_slots(index, home_slot(pool, region, position), 1)
-            states[position] = tuple(arrays)
-        return states
+        reach = min(
+            self.shape.context if pool.window is None else pool.region_slots - self.shape.block + 1
+            for pool in self.shape.pools
+        )
+        kept = range(max(positions.start, positions.stop - reach), positions.stop)
+        arrays: list[NDArray[np.float16]] = []
+        for pool in self._pools:
+            spans = self.map.spans(pool, region, kept)
+            pieces = [self.verifier.export_slots(pool, span.start, len(span)) for span in spans]
+            arrays += [np.concatenate(parts, axis=2) for parts in zip(*pieces, strict=True)]
+        return {position: tuple(a[:, :, i] for a in arrays) for i, position in enumerate(kept)}
 
     def _all_slots(self) -> Iterator[tuple[int, int, int]]:
         """Every slot as (pool, first, count), at most SLOTS_AT_ONCE at a time."""
-        for index, pool in enumerate(self.shape.pools):
-            slots = pool.region_slots * self.shape.sequences
+        for pool in self._pools:
+            slots = self.shape.pools[pool].region_slots * self.shape.sequences
             for first in range(0, slots, SLOTS_AT_ONCE):
-                yield index, first, min(SLOTS_AT_ONCE, slots - first)
+                yield pool, first, min(SLOTS_AT_ONCE, slots - first)
+
+
+@dataclass(frozen=True)
+class _Excerpt:
+    """The K/V of some slots of one pool, as `export_slots` gave it."""
+
+    pool: int
+    first: int
+    values: Sequence[NDArray[np.float16]]
 
 
 def compare(expected: Recording, found: Recording, name: str) -> Difference:
@@ -343,14 +371,19 @@ def compare(expected: Recording, found: Recording, name: str) -> Difference:
     return total
 
 
+def is_finite(values: NDArray[np.float16]) -> bool:
+    """Whether no fp16 value is infinite or not a number; reads the exponent bits, which is quick."""
+    return not bool(((_bits(values) & 0x7C00) == 0x7C00).any())
+
+
 def same_bits(a: NDArray[np.float16], b: NDArray[np.float16]) -> bool:
     """Whether two fp16 arrays agree in every bit, the sign of zero included."""
     return bool(np.array_equal(_bits(a), _bits(b)))
 
 
 def _louder(real: NDArray[np.float16], rng: np.random.Generator) -> NDArray[np.float16]:
-    """Values of `real` [1, n_kv, n, head_dim] shuffled and scaled: [1, n_kv, SLOTS_AT_ONCE, head_dim]."""
-    shape = (1, real.shape[1], SLOTS_AT_ONCE, real.shape[3])
+    """Values of `real` [1, n_kv, n, head_dim] shuffled and scaled, for SLOTS_OF_NOISE slots."""
+    shape = (1, real.shape[1], SLOTS_OF_NOISE, real.shape[3])
     noise = rng.choice(real.ravel(), size=shape).astype(np.float32) * rng.uniform(-2, 2, size=shape)
     noise = np.clip(noise, -FP16_MAX, FP16_MAX)
     return np.where(noise == 0, 1.0, noise).astype(np.float16)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from anespec.manifests.errors import UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.validate.reference import Reference
@@ -15,7 +16,9 @@ STORIES = SHARED / "models" / "stories260K.F32.gguf"
 FAMILIES = SHARED / "families"
 MARGIN = 0.03
 
-needs_shared = pytest.mark.skipif(not STORIES.exists(), reason="needs the shared models beside the repository")
+needs_shared = pytest.mark.skipif(
+    not STORIES.exists(), reason="needs the shared models beside the repository"
+)
 
 
 def greedy(reference: Reference, prompt: list[int], count: int) -> tuple[list[int], torch.Tensor]:

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anespec.manifests.errors import ArtifactError
 from anespec.runtime.backends.portable.program import Constant, Operation
@@ -39,6 +40,13 @@ class Arguments(Generic[ValueT]):
     def state(self, key: str = "input") -> str:
         """The name of the state that an input refers to."""
         return self._names(key)[0]
+
+    def array(self, key: str) -> NDArray[Any]:
+        """A constant array."""
+        value = self._constant(key)
+        if isinstance(value, str):
+            raise ArtifactError(f"{self.source}: input {key!r} of {self.operation.name} is a string")
+        return value
 
     def integers(self, key: str) -> list[int]:
         """A constant list of integers."""

@@ -1,0 +1,190 @@
+"""Text with speculation against text without: how many tokens differ (none may) and tokens per pass.
+
+    python benchmarks/speculation.py model.gguf [more.gguf] [--blocks 2 4 8] [--backends torch openvino]
+
+Every prompt is continued twice per way of sampling, block size and backend: without a drafter and with
+prompt lookup. Both start from an empty past, in a state full of what earlier runs left behind.
+"""
+
+import argparse
+import itertools
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from measure import emit, machine, show_table
+from subjects import artifact_of
+
+from anespec.convert.plan import ConvertOptions
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import Target, WeightFormat
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import Invariance
+from anespec.runtime.backends import BACKENDS, circumstances, open_verifier
+from anespec.runtime.drafters.lookup import LookupDrafter
+from anespec.runtime.engine import Engine
+from anespec.runtime.requests import Request, Statistics
+from anespec.runtime.sampling import SamplingParameters
+from anespec.runtime.text.tokenizer import Tokenizer
+
+SAMPLINGS = {
+    "greedy": SamplingParameters(),
+    **{f"0.8, seed {seed}": SamplingParameters(temperature=0.8, seed=seed) for seed in (1, 2, 3)},
+}
+NAMES = ("Lily", "Tom", "Sue", "Ben", "Mia")
+THINGS = ("ball", "dog", "tree", "boat", "cake")
+VERBS = ("read", "write", "find", "close", "update")
+NOUNS = ("lines", "items", "config", "buffer", "names")
+
+
+def prompts() -> Iterator[str]:
+    """125 prompts: stories, functions, and texts that repeat themselves, where lookup has most to copy."""
+    for name, thing in itertools.product(NAMES, THINGS):
+        yield f"Once upon a time, there was a {thing}. One day, {name}"
+        yield f"{name} had a {thing}. {name} had a {thing}. {name} had"
+    for verb, noun in itertools.product(VERBS, NOUNS):
+        yield f"def {verb}_{noun}(self, {noun}):\n"
+        yield f"    self.{noun} = {noun}\n    self.{verb} = {verb}\n    self.{noun} = {noun}\n    self."
+        yield f"import os\nimport sys\n\nclass {noun.title()}:\n    def {verb}(self):\n"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to run all prompts."""
+
+    model: str
+    backend: str
+    block: int
+    sampling: str
+
+
+@dataclass
+class Tally:
+    """Sums over prompts. Passes are decoding passes: those after the prompt's."""
+
+    prompts: int = 0
+    tokens: int = 0
+    differing: int = 0
+    texts_differing: int = 0
+    plain_passes: int = 0
+    passes: int = 0
+    drawn: int = 0
+    proposed: int = 0
+    accepted: int = 0
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Tokens drawn in decoding passes, with speculation."""
+        return self.drawn / self.passes if self.passes else 0.0
+
+    def add(self, plain: tuple[list[int], Statistics], drafted: tuple[list[int], Statistics]) -> None:
+        """Compare one prompt's two texts, token by token, and add up what they cost."""
+        (expected, without), (found, with_drafts) = plain, drafted
+        differing = sum(a != b for a, b in itertools.zip_longest(expected, found))
+        self.prompts += 1
+        self.tokens += len(expected)
+        self.differing += differing
+        self.texts_differing += differing > 0
+        self.plain_passes += without.decode_passes
+        self.passes += with_drafts.decode_passes
+        self.drawn += with_drafts.drawn_in_decode
+        self.proposed += with_drafts.proposed
+        self.accepted += with_drafts.accepted
+
+    def as_json(self) -> dict[str, float | int]:
+        """All sums."""
+        return {**vars(self), "tokens_per_pass": round(self.tokens_per_pass, 4)}
+
+
+def continued(engine: Engine, request: Request) -> tuple[list[int], Statistics]:
+    """The output ids and what they cost."""
+    ids: list[int] = []
+    for event in engine.generate(request):
+        ids += [token.id for token in event.tokens]
+        statistics = event.statistics
+        if event.error is not None:
+            raise SystemExit(f"a sequence failed: {event.error}")
+    return ids, statistics
+
+
+def sweep(gguf: Path, options: argparse.Namespace) -> Iterator[tuple[Case, Tally]]:
+    """Every case of one model."""
+    with GGUFFile(gguf) as file:
+        tokenizer = Tokenizer.from_gguf(file)
+        encoded = [tokenizer.encode(prompt) for prompt in itertools.islice(prompts(), options.prompts)]
+    for block in options.blocks:
+        plan = ConvertOptions(target=options.target, block=block, weights=options.weights)
+        artifact = Artifact(artifact_of(gguf, plan))
+        for backend in options.backends:
+            verifier = open_verifier(artifact, backend)
+            verdict = artifact.read_exactness().find(circumstances(artifact, backend))
+            wide = verdict is not None and verdict.proves(Invariance.WIDTH)
+            engine = Engine(verifier, speculate=True, wide_prefill=wide, reuse_prefixes=False)
+            for name in SAMPLINGS:
+                yield Case(gguf.stem, backend, block, name), tally(engine, encoded, name, options.tokens)
+            verifier.close()
+
+
+def tally(engine: Engine, encoded: Sequence[list[int]], sampling: str, length: int) -> Tally:
+    """Both texts of every prompt under one way of sampling."""
+    result = Tally()
+    for ids in encoded:
+        plain = Request(ids, length, SAMPLINGS[sampling])
+        drafted = Request(ids, length, SAMPLINGS[sampling], LookupDrafter())
+        result.add(continued(engine, plain), continued(engine, drafted))
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("gguf", type=Path, nargs="+")
+    parser.add_argument("--target", type=Target, choices=list(Target), default=Target.CPU)
+    parser.add_argument(
+        "--weights", type=WeightFormat, choices=list(WeightFormat), default=WeightFormat.INT8_CHANNEL
+    )
+    parser.add_argument("--blocks", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
+    parser.add_argument("--prompts", type=int, default=125, help="how many of the 125 prompts")
+    parser.add_argument("--tokens", type=int, default=48, help="tokens to write after each prompt")
+    parser.add_argument("--json", action="store_true")
+
+    options = parser.parse_args()
+    results: list[tuple[Case, Tally]] = []
+    began = time.perf_counter()
+    for gguf in options.gguf:
+        for case, result in sweep(gguf, options):
+            results.append((case, result))
+            spent = time.perf_counter() - began
+            print(f"{spent:6.0f} s  {case}: {result.differing} tokens differ", file=sys.stderr)
+    differing = sum(result.differing for _, result in results)
+    if options.json:
+        rows = [{**vars(case), **result.as_json()} for case, result in results]
+        emit({**machine(), "weights": options.weights, "differing": differing, "cases": rows})
+    else:
+        show(results)
+    sys.exit(differing > 0)
+
+
+def show(results: Sequence[tuple[Case, Tally]]) -> None:
+    """Print a table and its sum."""
+    head = ("model", "backend", "block", "sampling", "prompts", "tokens", "differ", "per pass", "accepted")
+    rows = [
+        (
+            *(str(value) for value in vars(case).values()),
+            *map(str, (result.prompts, result.tokens, result.differing)),
+            f"{result.tokens_per_pass:.3f}",
+            f"{result.accepted}/{result.proposed}",
+        )
+        for case, result in results
+    ]
+    show_table(head, rows)
+    texts = sum(result.prompts for _, result in results)
+    tokens = sum(result.tokens for _, result in results)
+    differing = sum(result.differing for _, result in results)
+    print(f"\n{texts} pairs of texts, {tokens} tokens, {differing} differing tokens")
+
+
+if __name__ == "__main__":
+    main()

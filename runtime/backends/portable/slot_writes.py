@@ -1,0 +1,71 @@
+"""Recognises the graph's mask blend and names it as what it is: a write of T rows into slots.
+
+`state * (1 - sum_t mask) + mask @ new` touches all S slots to change T of them, because a scatter
+leaves the Neural Engine. A library that has a cheap scatter may run the write as one: the result is
+the same, bit for bit, whenever each column of the mask is one-hot or zero, no two columns share a
+slot, and the state is finite. That is the contract of kv_write_mask (DESIGN.md section 4).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from anespec.runtime.backends.portable.program import Operation, Program
+from anespec.runtime.backends.runner import Tensor
+
+SLOT_WRITE = "slot_write"
+"""The operation put in the blend's place: inputs `state`, `mask` [1, 1, S, T], `new` [1, n, T, m]."""
+
+
+def fuse_slot_writes(program: Program) -> Program:
+    """`program` with every blend's `add` replaced by a `slot_write`; other operations stay.
+
+    The blend's other operations remain in the list, unused.
+    """
+    producers = {name: op for op in program.operations for name in op.outputs}
+    operations = tuple(_fused(op, producers, program) for op in program.operations)
+    return replace(program, operations=operations)
+
+
+def write_masks(program: Program) -> frozenset[str]:
+    """The program inputs that are masks of slot writes."""
+    return frozenset(op.inputs["mask"][0] for op in program.operations if op.kind == SLOT_WRITE)
+
+
+def is_legal_mask(mask: Tensor) -> bool:
+    """Whether kv_write_mask [1, 1, S, T] keeps its contract and writes at least one slot."""
+    columns, slots = mask.sum(axis=(0, 1, 2)), mask.sum(axis=(0, 1, 3))
+    return bool(
+        np.isin(mask.reshape(-1).view(np.uint16), (0, _ONE)).all()
+        and columns.max() == 1
+        and slots.max() == 1
+    )
+
+
+_ONE = int(np.float16(1).view(np.uint16))
+
+
+def _fused(add: Operation, producers: Mapping[str, Operation], program: Program) -> Operation:
+    if add.kind != "add":
+        return add
+    kept_part, new_part = (producers.get(add.inputs[side][0]) for side in ("x", "y"))
+    if kept_part is None or new_part is None or (kept_part.kind, new_part.kind) != ("mul", "matmul"):
+        return add
+    old, kept = (producers.get(kept_part.inputs[side][0]) for side in ("x", "y"))
+    if old is None or kept is None or (old.kind, kept.kind) != ("read_state", "sub"):
+        return add
+    mask, one = new_part.inputs["x"][0], program.constants.get(kept.inputs["x"][0])
+    summed = producers.get(kept.inputs["y"][0])
+    if (
+        mask not in program.inputs
+        or one is None
+        or isinstance(one, str)
+        or one != 1
+        or summed is None
+        or summed.kind != "reduce_sum"
+        or summed.inputs["x"] != (mask,)
+    ):
+        return add
+    inputs = {"state": old.outputs, "mask": (mask,), "new": new_part.inputs["y"]}
+    return Operation(SLOT_WRITE, add.name, inputs, add.outputs)

@@ -1,0 +1,316 @@
+"""The law: the text with speculation is the text without it, whatever the circumstances."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+from drafting import HostileDrafter, OracleDrafter
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy import GLOBAL, ToyVerifier, sequential_text, toy_shape
+
+from anespec.runtime.block import Block, PoolShape, RowKind, VerifierShape
+from anespec.runtime.drafters import Drafter
+from anespec.runtime.drafters.lookup import LookupDrafter
+from anespec.runtime.engine import Engine
+from anespec.runtime.requests import Event, FinishReason, Request, Statistics
+from anespec.runtime.sampling import SamplingParameters
+
+VOCABULARY = 12
+GREEDY = SamplingParameters()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request, when it arrives (in steps), and which drafter it brings."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int | None
+    sampling: SamplingParameters
+    end_ids: frozenset[int]
+    drafter: str
+    arrival: int
+
+
+@dataclass
+class Result:
+    ids: list[int]
+    kinds: list[RowKind]
+    finish: FinishReason
+    statistics: Statistics
+
+
+def drafter_for(job: Job, shape: VerifierShape, repetitive: int) -> Drafter | None:
+    match job.drafter:
+        case "lookup":
+            return LookupDrafter()
+        case "hostile":
+            return HostileDrafter(len(job.prompt), VOCABULARY)
+        case "raising":
+            return HostileDrafter(len(job.prompt), VOCABULARY, raises=True)
+        case "oracle" | "flawed oracle":
+            text = text_of(job, shape, repetitive)
+            return OracleDrafter(job.prompt, text, wrong_each=0 if job.drafter == "oracle" else 3)
+        case _:
+            return None
+
+
+def text_of(job: Job, shape: VerifierShape, repetitive: int) -> list[int]:
+    return sequential_text(shape, repetitive, job.prompt, job.max_tokens, job.sampling, job.end_ids)
+
+
+def run(engine: Engine, shape: VerifierShape, repetitive: int, jobs: Sequence[Job]) -> list[Result]:
+    """Submit every job at its arrival and step until all have ended."""
+    waiting = sorted(range(len(jobs)), key=lambda i: jobs[i].arrival)
+    owner: dict[int, int] = {}
+    events: dict[int, list[Event]] = {i: [] for i in range(len(jobs))}
+    steps = 0
+    while waiting or engine.busy:
+        while waiting and jobs[waiting[0]].arrival <= steps:
+            job = jobs[waiting[0]]
+            request = Request(
+                job.prompt, job.max_tokens, job.sampling, drafter_for(job, shape, repetitive), job.end_ids
+            )
+            owner[engine.submit(request)] = waiting.pop(0)
+        for event in engine.step():
+            events[owner[event.sequence]].append(event)
+        steps += 1
+        assert steps < 10_000
+    return [result(events[i]) for i in range(len(jobs))]
+
+
+def result(events: list[Event]) -> Result:
+    assert all(event.finish is None for event in events[:-1])
+    assert events[-1].finish is not None
+    tokens = [token for event in events for token in event.tokens]
+    return Result(
+        [token.id for token in tokens],
+        [token.kind for token in tokens],
+        events[-1].finish,
+        events[-1].statistics,
+    )
+
+
+def finish_of(job: Job, shape: VerifierShape, text: list[int]) -> FinishReason:
+    limit = min(shape.context, len(job.prompt) + (job.max_tokens or shape.context))
+    return FinishReason.LENGTH if len(job.prompt) + len(text) == limit else FinishReason.STOP
+
+
+def check(engine: Engine, verifier: ToyVerifier, repetitive: int, jobs: Sequence[Job]) -> list[Result]:
+    """Every text is that of the sequential computation, and the state holds what the engine thinks."""
+    results = run(engine, verifier.shape, repetitive, jobs)
+    for job, outcome in zip(jobs, results, strict=True):
+        text = text_of(job, verifier.shape, repetitive)
+        assert outcome.ids == text
+        assert outcome.finish is finish_of(job, verifier.shape, text)
+        check_statistics(job, outcome)
+    check_slots(engine, verifier)
+    return results
+
+
+def check_statistics(job: Job, outcome: Result) -> None:
+    statistics = outcome.statistics
+    assert statistics.prompt_tokens == len(job.prompt)
+    assert statistics.output_tokens == len(outcome.ids)
+    assert statistics.accepted == outcome.kinds.count(RowKind.DRAFT)
+    assert all(
+        accepted <= proposed
+        for accepted, proposed in zip(
+            statistics.accepted_by_position, statistics.proposed_by_position, strict=True
+        )
+    )
+    if not statistics.proposed and statistics.decode_passes:
+        assert statistics.tokens_per_pass == 1.0
+
+
+def check_slots(engine: Engine, verifier: ToyVerifier) -> None:
+    """Every committed token that a later row may see is at home, whatever was drafted over it."""
+    for region in range(verifier.shape.sequences):
+        held = engine._prefixes.tokens(region)
+        for number, pool in enumerate(verifier.shape.pools):
+            oldest = engine._prefixes._held[region].held_from[number]
+            for position in range(oldest, len(held)):
+                home = region * pool.region_slots + position % pool.region_slots
+                assert verifier.first_tags[number][home] == (position, held[position])
+
+
+def prompts(longest: int) -> st.SearchStrategy[tuple[int, ...]]:
+    random = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=longest)
+    periodic = st.tuples(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=5), st.integers(1, longest))
+    return st.one_of(random, periodic.map(lambda p: (p[0] * p[1])[: p[1]])).map(tuple)
+
+
+samplings = st.one_of(
+    st.just(GREEDY),
+    st.builds(
+        SamplingParameters,
+        temperature=st.sampled_from([0.0, 0.3, 1.0, 2.5]),
+        top_k=st.sampled_from([0, 1, 4]),
+        top_p=st.sampled_from([1.0, 0.8]),
+        min_p=st.sampled_from([0.0, 0.1]),
+        seed=st.integers(0, 2**64 - 1),
+        repetition_penalty=st.sampled_from([1.0, 1.3]),
+        presence_penalty=st.sampled_from([0.0, 0.5]),
+        frequency_penalty=st.sampled_from([0.0, 0.2]),
+        logit_bias=st.sampled_from([(), ((3, 4.0),), ((0, -100.0), (5, 2.0))]),
+    ),
+)
+drafters = st.sampled_from(["none", "lookup", "hostile", "raising", "oracle", "flawed oracle"])
+
+
+def jobs_within(longest: int) -> st.SearchStrategy[Job]:
+    return st.builds(
+        Job,
+        prompt=prompts(longest),
+        max_tokens=st.one_of(st.none(), st.integers(1, 40)),
+        sampling=samplings,
+        end_ids=st.sampled_from([frozenset(), frozenset({2}), frozenset({0, 7})]),
+        drafter=drafters,
+        arrival=st.integers(0, 30),
+    )
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> VerifierShape:
+    block = draw(st.sampled_from([1, 2, 3, 4, 8]))
+    pools = draw(
+        st.sampled_from(
+            [
+                (GLOBAL,),
+                (PoolShape("global", 128, None),),
+                (PoolShape("local", 64, 64 - block),),
+                (PoolShape("global", 128, None), PoolShape("local", 64, 9)),
+                (PoolShape("global", 128, None), PoolShape("local", 64, 65 - block)),
+            ]
+        )
+    )
+    longest = 60 if pools == (GLOBAL,) else 120
+    return toy_shape(
+        block=block,
+        t_max=draw(st.integers(block, 4 * block)),
+        context=draw(st.integers(8, longest)),
+        sequences=draw(st.integers(1, 3)),
+        vocabulary=VOCABULARY,
+        pools=pools,
+    )
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.data())
+def test_any_traffic_gives_the_sequential_texts(data: st.DataObject) -> None:
+    shape = data.draw(shapes())
+    repetitive = data.draw(st.sampled_from([0, 3, 9]))
+    jobs = data.draw(st.lists(jobs_within(shape.context), min_size=1, max_size=5))
+    verifier = ToyVerifier(shape, repetitive)
+    engine = Engine(
+        verifier,
+        speculate=data.draw(st.booleans()),
+        wide_prefill=data.draw(st.booleans()),
+        region_independent=data.draw(st.booleans()),
+        reuse_prefixes=data.draw(st.booleans()),
+    )
+    check(engine, verifier, repetitive, jobs)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_related_prompts_share_regions_and_give_the_same_texts(data: st.DataObject) -> None:
+    """Prompts that begin alike, so that prefixes are continued and copied while others decode."""
+    shape = data.draw(shapes())
+    stem = data.draw(prompts(shape.context))
+    jobs = [
+        replace(job, prompt=(stem[: data.draw(st.integers(1, len(stem)))] + job.prompt)[: shape.context])
+        for job in data.draw(st.lists(jobs_within(6), min_size=2, max_size=6))
+    ]
+    verifier = ToyVerifier(shape, 9)
+    engine = Engine(verifier, speculate=True, wide_prefill=data.draw(st.booleans()), region_independent=True)
+    check(engine, verifier, 9, jobs)
+
+
+@pytest.mark.parametrize("block", [2, 3, 4, 8])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_perfect_drafter_fills_every_pass(block: int, temperature: float) -> None:
+    shape = toy_shape(block=block)
+    verifier = ToyVerifier(shape)
+    job = Job((1, 2, 3), 41, SamplingParameters(temperature, seed=5), frozenset(), "oracle", 0)
+    engine = Engine(verifier, speculate=True, wide_prefill=False)
+    (outcome,) = check(engine, verifier, 0, [job])
+    assert outcome.statistics.accepted == outcome.statistics.proposed > 0
+    assert outcome.statistics.passes <= -(-41 // block) + 3
+    assert outcome.statistics.proposed_by_position[0] >= outcome.statistics.proposed_by_position[-1] > 0
+
+
+def test_lookup_is_right_on_repetitive_text_and_saves_passes() -> None:
+    shape = toy_shape()
+    verifier = ToyVerifier(shape, repetitive=20)
+    job = Job((1, 2, 3), None, GREEDY, frozenset(), "lookup", 0)
+    (outcome,) = check(Engine(verifier, speculate=True, wide_prefill=False), verifier, 20, [job])
+    assert outcome.statistics.accepted > 20
+    assert outcome.statistics.tokens_per_pass > 1.5
+    plain = ToyVerifier(shape, repetitive=20)
+    (slow,) = check(Engine(plain, speculate=False, wide_prefill=False), plain, 20, [job])
+    assert slow.statistics.proposed == 0
+    assert len(verifier.blocks) < 0.7 * len(plain.blocks)
+
+
+def test_rejected_drafts_leave_stale_slots_that_nobody_sees() -> None:
+    shape = toy_shape()
+    verifier = ToyVerifier(shape)
+    job = Job((1, 2, 3), None, GREEDY, frozenset(), "flawed oracle", 0)
+    (outcome,) = check(Engine(verifier, speculate=True, wide_prefill=False), verifier, 0, [job])
+    assert 0 < outcome.statistics.accepted < outcome.statistics.proposed
+
+
+class Mutant(ToyVerifier):
+    """A verifier whose states depend on something that they must not depend on."""
+
+    def __init__(self, shape: VerifierShape, dependence: str) -> None:
+        super().__init__(shape)
+        self.dependence = dependence
+
+    def salt(self, lane: int, block: Block) -> int:
+        row = block.rows[lane]
+        slot = row.places[0].slot
+        assert slot is not None
+        match self.dependence:
+            case "lane":
+                return lane
+            case "neighbours":
+                return hash(tuple(other.token for other in block.rows))
+            case "stale":
+                following = (slot + 1) % len(self.state[0])
+                return self.state[0][following]
+            case "partition":
+                return row.position - block.rows[0].position
+            case "region":
+                return slot // self.shape.pools[0].region_slots
+            case "width":
+                return len(block.rows)
+        raise AssertionError(self.dependence)
+
+
+SPECULATIVE = Job(tuple(range(9)), 30, GREEDY, frozenset(), "flawed oracle", 0)
+PLAIN = replace(SPECULATIVE, drafter="none")
+
+
+def mutant_texts(dependence: str, jobs: Sequence[Job], **flags: bool) -> list[list[int]]:
+    shape = toy_shape(sequences=2, t_max=16)
+    engine = Engine(Mutant(shape, dependence), **{"speculate": True, "wide_prefill": False, **flags})
+    return [outcome.ids for outcome in run(engine, shape, 0, jobs)]
+
+
+@pytest.mark.parametrize("dependence", ["lane", "neighbours", "stale", "partition"])
+def test_these_tests_would_see_a_verifier_without_invariance(dependence: str) -> None:
+    assert mutant_texts(dependence, [SPECULATIVE]) != mutant_texts(dependence, [PLAIN])
+
+
+def test_only_proven_regions_are_used() -> None:
+    other = Job((5, 4, 3), 30, GREEDY, frozenset(), "none", 0)
+    alone = mutant_texts("region", [SPECULATIVE])
+    assert mutant_texts("region", [other, SPECULATIVE])[1:] == alone
+    assert mutant_texts("region", [other, SPECULATIVE], region_independent=True)[1:] != alone
+
+
+def test_only_proven_widths_are_used() -> None:
+    assert mutant_texts("width", [SPECULATIVE]) == mutant_texts("width", [PLAIN])
+    assert mutant_texts("width", [PLAIN]) != mutant_texts("width", [PLAIN], wide_prefill=True)

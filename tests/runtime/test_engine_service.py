@@ -1,0 +1,304 @@
+"""Queue, cancellation, errors, reuse of regions, fairness and limits."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from drafting import HostileDrafter, OracleDrafter, SenselessDrafter
+from numpy.typing import NDArray
+from toy import GLOBAL, ToyVerifier, sequential_text, toy_shape
+
+from anespec.manifests.errors import RequestError
+from anespec.runtime.block import Block, PoolShape, RowKind, VerifierShape
+from anespec.runtime.engine import Engine
+from anespec.runtime.requests import Event, FinishReason, Request
+from anespec.runtime.sampling import SamplingParameters
+
+GREEDY = SamplingParameters()
+
+
+def drain(engine: Engine) -> dict[int, list[Event]]:
+    """Step until nothing is left; the events by sequence."""
+    events: dict[int, list[Event]] = {}
+    while engine.busy:
+        for event in engine.step():
+            events.setdefault(event.sequence, []).append(event)
+    return events
+
+
+def ids(events: list[Event]) -> list[int]:
+    return [token.id for event in events for token in event.tokens]
+
+
+def prompt_rows(verifier: ToyVerifier) -> int:
+    return sum(row.kind is RowKind.PROMPT for block in verifier.blocks for row in block.rows)
+
+
+def text(shape: VerifierShape, prompt: list[int], max_tokens: int | None) -> list[int]:
+    return sequential_text(shape, 0, prompt, max_tokens, GREEDY)
+
+
+def plain_engine(verifier: ToyVerifier) -> Engine:
+    return Engine(verifier, speculate=True, wide_prefill=False, region_independent=True)
+
+
+def test_second_turn_prefills_only_what_is_new() -> None:
+    shape = toy_shape()
+    verifier = ToyVerifier(shape)
+    engine = plain_engine(verifier)
+    first = list(range(10))
+    answer = ids(list(engine.generate(Request(first, 8))))
+    before = prompt_rows(verifier)
+    second = [*first, *answer, 1, 2, 3]
+    events = list(engine.generate(Request(second, 8)))
+    assert ids(events) == text(shape, second, 8)
+    assert events[-1].statistics.reused_tokens == len(first) + len(answer) - 1
+    assert prompt_rows(verifier) - before == 4
+
+
+def test_the_same_prompt_again_runs_one_prompt_row() -> None:
+    verifier = ToyVerifier(toy_shape())
+    engine = plain_engine(verifier)
+    once = ids(list(engine.generate(Request(range(10), 5))))
+    before = prompt_rows(verifier)
+    assert ids(list(engine.generate(Request(range(10), 5)))) == once
+    assert prompt_rows(verifier) - before == 1
+
+
+def test_a_prefix_in_a_busy_region_is_copied() -> None:
+    shape = toy_shape(sequences=2)
+    verifier = ToyVerifier(shape)
+    engine = plain_engine(verifier)
+    stem = list(range(12))
+    engine.submit(Request(stem, 30))
+    for _ in range(6):
+        engine.step()
+    before = prompt_rows(verifier)
+    second = engine.submit(Request([*stem, 3, 3], 10))
+    events = drain(engine)
+    assert ids(events[second]) == text(shape, [*stem, 3, 3], 10)
+    assert events[second][-1].statistics.reused_tokens == len(stem)
+    assert prompt_rows(verifier) - before == 2
+
+
+def test_a_ring_is_reused_only_while_it_holds_the_window() -> None:
+    local = PoolShape("local", 64, 16)
+    shape = toy_shape(context=200, pools=(PoolShape("global", 256, None), local))
+    verifier = ToyVerifier(shape)
+    engine = plain_engine(verifier)
+    stem = [i % 12 for i in range(40)]
+    for generated, reused in [(10, 39), (100, 0)]:
+        list(engine.generate(Request(stem, generated)))
+        events = list(engine.generate(Request(stem, 5)))
+        assert ids(events) == text(shape, stem, 5)
+        assert events[-1].statistics.reused_tokens == reused
+
+
+def test_a_chat_keeps_its_region_while_another_one_is_idle() -> None:
+    verifier = ToyVerifier(toy_shape(sequences=2))
+    engine = plain_engine(verifier)
+    chats = [[1, 2, 3, 4, 5], [1, 9, 8, 7, 6]]
+    for turn in range(3):
+        for chat in chats:
+            events = list(engine.generate(Request(chat, 4)))
+            assert (events[-1].statistics.reused_tokens >= len(chat) - 3) == (turn > 0)
+            chat += [*ids(events), 11, 10]
+
+
+def test_requests_wait_in_turn_for_a_region() -> None:
+    shape = toy_shape(sequences=2)
+    engine = plain_engine(ToyVerifier(shape))
+    prompts = [[i, i + 1] for i in range(5)]
+    numbers = [engine.submit(Request(prompt, 6)) for prompt in prompts]
+    first_seen: list[int] = []
+    events: dict[int, list[Event]] = {number: [] for number in numbers}
+    while engine.busy:
+        for event in engine.step():
+            events[event.sequence].append(event)
+            if event.sequence not in first_seen:
+                first_seen.append(event.sequence)
+    assert first_seen == numbers
+    for number, prompt in zip(numbers, prompts, strict=True):
+        assert ids(events[number]) == text(shape, prompt, 6)
+    assert events[numbers[4]][-1].statistics.queue_seconds > 0
+
+
+def test_more_sequences_than_rows_take_turns() -> None:
+    shape = toy_shape(block=2, sequences=3)
+    engine = plain_engine(ToyVerifier(shape))
+    numbers = [engine.submit(Request([i], 20)) for i in range(3)]
+    counts = dict.fromkeys(numbers, 0)
+    for _ in range(15):
+        for event in engine.step():
+            counts[event.sequence] += len(event.tokens)
+        assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_a_long_prompt_does_not_hold_up_the_others() -> None:
+    shape = toy_shape(sequences=2)
+    engine = plain_engine(ToyVerifier(shape))
+    first = engine.submit(Request([1], 30))
+    engine.step()
+    engine.submit(Request([3] * 40, 5))
+    for _ in range(10):
+        assert [event.sequence for event in engine.step()] == [first]
+
+
+def test_wide_prefill_takes_few_passes_and_decodes_at_block() -> None:
+    shape = toy_shape(t_max=16)
+    verifier = ToyVerifier(shape)
+    engine = Engine(verifier, speculate=True, wide_prefill=True)
+    assert ids(list(engine.generate(Request(range(40 % 12, 12), 5)))) == text(shape, list(range(4, 12)), 5)
+    verifier.blocks.clear()
+    events = list(engine.generate(Request([i % 12 for i in range(40)], 5)))
+    assert events[-1].statistics.prompt_passes == 3
+    assert [len(block.rows) for block in verifier.blocks] == [16, 16, 8, 4, 4, 4, 4]
+    assert [block.wants_logits for block in verifier.blocks[:3]] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [([], "empty"), ([1] * 61, "61 tokens but the context only 60"), ([1, 12], "token 12"), ([-1], "token -1")],
+)
+def test_an_impossible_prompt_is_refused_and_harms_nobody(prompt: list[int], words: str) -> None:
+    shape = toy_shape()
+    engine = plain_engine(ToyVerifier(shape))
+    number = engine.submit(Request([1, 2], 5))
+    engine.step()
+    with pytest.raises(RequestError, match=words):
+        engine.submit(Request(prompt, 5))
+    assert ids(drain(engine)[number])[-4:] == text(shape, [1, 2], 5)[-4:]
+
+
+def test_other_impossible_requests_are_refused() -> None:
+    engine = plain_engine(ToyVerifier(toy_shape()))
+    with pytest.raises(RequestError, match="max_tokens is 0"):
+        Request([1], 0)
+    with pytest.raises(RequestError, match="names token 99"):
+        engine.submit(Request([1], 5, SamplingParameters(logit_bias=((99, 1.0),))))
+    assert not engine.busy
+
+
+def test_the_context_end_ends_the_request() -> None:
+    shape = toy_shape(context=20)
+    verifier = ToyVerifier(shape)
+    engine = plain_engine(verifier)
+    prompt = list(range(7))
+    oracle = OracleDrafter(prompt, [*text(shape, prompt, None), 1, 1, 1, 1])
+    events = list(engine.generate(Request(prompt, None, drafter=oracle)))
+    assert len(ids(events)) == 13
+    assert events[-1].finish is FinishReason.LENGTH
+    assert max(row.position for block in verifier.blocks for row in block.rows) < 20
+
+
+def test_a_prompt_that_fills_the_context_ends_at_once() -> None:
+    verifier = ToyVerifier(toy_shape(context=20))
+    (event,) = plain_engine(verifier).generate(Request([1] * 20))
+    assert (event.tokens, event.finish) == ((), FinishReason.LENGTH)
+    assert not verifier.blocks
+
+
+def test_an_end_token_is_not_part_of_the_output() -> None:
+    shape = toy_shape()
+    whole = text(shape, [1, 2], 30)
+    end = whole[12]
+    engine = plain_engine(ToyVerifier(shape))
+    oracle = OracleDrafter([1, 2], whole)
+    events = list(engine.generate(Request([1, 2], 30, drafter=oracle, end_ids=frozenset({end}))))
+    assert ids(events) == whole[: whole.index(end)]
+    assert events[-1].finish is FinishReason.STOP
+    events = list(engine.generate(Request([1, 2], 30, end_ids=frozenset())))
+    assert (ids(events), events[-1].finish) == (whole, FinishReason.LENGTH)
+
+
+def test_cancelling_frees_the_region_and_keeps_its_prefix() -> None:
+    shape = toy_shape()
+    engine = plain_engine(ToyVerifier(shape))
+    active, queued, third = (engine.submit(Request([1, 2, 3], 30)) for _ in range(3))
+    for _ in range(5):
+        engine.step()
+    stopped = engine.cancel(active, FinishReason.STOP)
+    assert stopped is not None
+    assert (stopped.finish, stopped.statistics.output_tokens) == (FinishReason.STOP, 5)
+    gone = engine.cancel(queued)
+    assert gone is not None
+    assert gone.finish is FinishReason.CANCELLED
+    assert engine.cancel(active) is None
+    assert engine.cancel(12345) is None
+    events = drain(engine)
+    assert set(events) == {third}
+    assert ids(events[third]) == text(shape, [1, 2, 3], 30)
+    assert events[third][-1].statistics.reused_tokens == 2
+
+
+def test_leaving_the_generator_cancels() -> None:
+    shape = toy_shape()
+    engine = plain_engine(ToyVerifier(shape))
+    stream = engine.generate(Request([1, 2], 30))
+    next(stream)
+    with pytest.raises(RequestError, match="busy"):
+        next(engine.generate(Request([1], 3)))
+    stream.close()  # type: ignore[attr-defined]
+    assert not engine.busy
+    assert ids(list(engine.generate(Request([1, 2], 6)))) == text(shape, [1, 2], 6)
+
+
+@pytest.mark.parametrize(
+    "drafter", [SenselessDrafter, lambda: HostileDrafter(1, 12, raises=True)], ids=["senseless", "raising"]
+)
+def test_a_faulty_drafter_is_dismissed_and_named(drafter: Callable[[], HostileDrafter]) -> None:
+    shape = toy_shape()
+    engine = plain_engine(ToyVerifier(shape))
+    events = list(engine.generate(Request([1, 2], 50, drafter=drafter())))
+    assert ids(events) == text(shape, [1, 2], 50)
+    assert events[-1].statistics.drafter_error is not None
+
+
+class FaultyVerifier(ToyVerifier):
+    """Its logits are not numbers for the sequence in region 0, from `fails_at` passes on."""
+
+    fails_at = 10**9
+
+    def forward(self, block: Block) -> NDArray[np.float16] | None:
+        logits = super().forward(block)
+        if logits is not None and len(self.blocks) > self.fails_at:
+            for lane, row in enumerate(block.rows):
+                if row.places[0].slot is not None and row.places[0].slot < GLOBAL.region_slots:
+                    logits[lane] = np.nan
+        return logits
+
+
+def test_logits_that_are_not_numbers_end_only_their_own_sequence() -> None:
+    shape = toy_shape(sequences=2)
+    verifier = FaultyVerifier(shape)
+    verifier.fails_at = 3
+    engine = plain_engine(verifier)
+    bad, good = engine.submit(Request([1, 2], 20)), engine.submit(Request([3, 4], 20))
+    events = drain(engine)
+    assert events[bad][-1].finish is FinishReason.FAILED
+    assert "not finite" in (events[bad][-1].error or "")
+    assert ids(events[good]) == text(shape, [3, 4], 20)
+
+
+class InterruptedVerifier(ToyVerifier):
+    """Raises in every third pass, after it wrote to the state."""
+
+    def forward(self, block: Block) -> NDArray[np.float16] | None:
+        logits = super().forward(block)
+        if len(self.blocks) % 3 == 0:
+            raise OSError("interrupted")
+        return logits
+
+
+def test_a_step_that_failed_can_be_tried_again() -> None:
+    shape = toy_shape(context=150, pools=(PoolShape("global", 192, None), PoolShape("local", 64, 32)))
+    engine = plain_engine(InterruptedVerifier(shape))
+    number = engine.submit(Request([1, 2, 3], 120, drafter=HostileDrafter(3, 12)))
+    collected: list[Event] = []
+    while engine.busy:
+        try:
+            collected += engine.step()
+        except OSError:
+            continue
+    assert {event.sequence for event in collected} == {number}
+    assert ids(collected) == text(shape, [1, 2, 3], 120)

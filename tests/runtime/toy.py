@@ -1,0 +1,188 @@
+"""A toy verifier that models KV state faithfully, and the sequential computation it must agree with.
+
+Every layer's state holds one tag per slot. A row's tag in the first layer is made of its token and
+position; in every later layer, and in the logits, of the tags that the row sees one layer below, in
+the order of their slots. So a wrong slot, a stale slot or a wrong view changes the logits, at once or
+when a later row looks, just as in a transformer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.runtime.block import Block, Place, PoolShape, RowKind, VerifierShape
+from anespec.runtime.sampling import Sampler, SamplingParameters
+
+STYLES = 512
+GLOBAL = PoolShape("global", 64, None)
+
+
+def toy_shape(
+    *,
+    block: int = 4,
+    t_max: int | None = None,
+    context: int = 60,
+    sequences: int = 1,
+    vocabulary: int = 12,
+    pools: Sequence[PoolShape] = (GLOBAL,),
+) -> VerifierShape:
+    """A shape small enough for property tests."""
+    return VerifierShape(block, t_max or 4 * block, context, sequences, vocabulary, tuple(pools))
+
+
+@dataclass(frozen=True)
+class ToyModel:
+    """From what a row sees to its logits.
+
+    With `repetitive` the favoured token follows from the row's own token in all but one of
+    `repetitive` cases, so that drafts come true, while every tag still tells in the smaller logits.
+    """
+
+    vocabulary: int
+    repetitive: int = 0
+    table: NDArray[np.float16] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        noise = np.random.default_rng(7).normal(size=(STYLES, self.vocabulary))
+        object.__setattr__(self, "table", noise.astype(np.float16))
+
+    def logits(self, token: int, tags: Sequence[int]) -> NDArray[np.float16]:
+        """The row of logits of a row with this token that sees these tags in the last layer."""
+        digest = hash(tuple(tags))
+        row = self.table[digest % STYLES].copy()
+        if self.repetitive and digest % self.repetitive:
+            row[(token * 3 + 1) % self.vocabulary] += np.float16(6)
+        return row
+
+
+def tag_of(token: int, position: int, tags: Sequence[int]) -> int:
+    return hash((token, position, *tags))
+
+
+class ToyVerifier:
+    """Implements anespec.runtime.block.Verifier over tags; one layer per pool and one more."""
+
+    def __init__(self, shape: VerifierShape, repetitive: int = 0) -> None:
+        self._shape = shape
+        self.model = ToyModel(shape.vocabulary, repetitive)
+        self.layers = [i % len(shape.pools) for i in range(len(shape.pools) + 1)]
+        self.state = [[0] * (shape.pools[pool].region_slots * shape.sequences) for pool in self.layers]
+        self.first_tags = [dict[int, tuple[int, int]]() for _ in shape.pools]
+        self.blocks: list[Block] = []
+
+    @property
+    def shape(self) -> VerifierShape:
+        return self._shape
+
+    def seen(self, layer: int, lane: int, block: Block) -> list[int]:
+        """The tags in `layer` that the row of `lane` sees, in the order of their slots."""
+        place = block.rows[lane].places[self.layers[layer]]
+        return [self.state[layer][slot] for slot in sorted(slot for span in place.visible for slot in span)]
+
+    def salt(self, lane: int, block: Block) -> int:
+        """What a row's bits wrongly depend on besides what it sees: nothing, unless overridden."""
+        return 0
+
+    def forward(self, block: Block) -> NDArray[np.float16] | None:
+        self.check(block)
+        self.blocks.append(block)
+        for pool in range(len(self._shape.pools)):
+            for row in block.rows:
+                if (slot := row.places[pool].slot) is not None:
+                    self.first_tags[pool][slot] = (row.position, row.token)
+        for layer, pool in enumerate(self.layers):
+            tags = [
+                tag_of(row.token, row.position, self.seen(layer - 1, lane, block) if layer else ())
+                for lane, row in enumerate(block.rows)
+            ]
+            for lane, (row, tag) in enumerate(zip(block.rows, tags, strict=True)):
+                if (slot := row.places[pool].slot) is not None:
+                    self.state[layer][slot] = tag + self.salt(lane, block)
+        if not block.wants_logits:
+            return None
+        last = len(self.layers) - 1
+        return np.stack(
+            [self.model.logits(row.token, self.seen(last, lane, block)) for lane, row in enumerate(block.rows)]
+        )
+
+    def check(self, block: Block) -> None:
+        """The promises of block.py and DESIGN.md section 6."""
+        shape = self._shape
+        assert 1 <= len(block.rows) <= shape.t_max
+        if all(row.kind is not RowKind.PROMPT for row in block.rows):
+            assert len(block.rows) == shape.block, "a decoding pass has exactly block rows"
+        for pool, pool_shape in enumerate(shape.pools):
+            places = [row.places[pool] for row in block.rows]
+            written = [place.slot for place in places if place.slot is not None]
+            assert len(set(written)) == len(written), "two rows write the same slot"
+            for row, place in zip(block.rows, places, strict=True):
+                self.check_place(row.kind, place, pool_shape)
+
+    def check_place(self, kind: RowKind, place: Place, pool: PoolShape) -> None:
+        visible = [slot for span in place.visible for slot in span]
+        assert visible, "a row must attend to something"
+        assert len(set(visible)) == len(visible)
+        if kind is RowKind.PAD:
+            assert place.slot is None
+            assert len(visible) == 1
+        else:
+            assert place.slot is not None
+            assert place.slot in visible
+            region = place.slot // pool.region_slots
+            assert all(slot // pool.region_slots == region for slot in visible), "another sequence's slot"
+            assert pool.window is None or len(visible) <= pool.window
+
+    def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
+        for layer, its_pool in enumerate(self.layers):
+            if its_pool == pool:
+                self.state[layer][target : target + count] = self.state[layer][source : source + count]
+        for i in range(count):
+            if source + i in self.first_tags[pool]:
+                self.first_tags[pool][target + i] = self.first_tags[pool][source + i]
+
+    def export_slots(self, pool: int, first: int, count: int) -> Sequence[NDArray[np.float16]]:
+        raise NotImplementedError
+
+    def import_slots(self, pool: int, first: int, values: Sequence[NDArray[np.float16]]) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def sequential_text(
+    shape: VerifierShape,
+    repetitive: int,
+    prompt: Sequence[int],
+    max_tokens: int | None,
+    sampling: SamplingParameters,
+    end_ids: frozenset[int] = frozenset(),
+) -> list[int]:
+    """The text by definition: token after token, no engine, no blocks, no slots but their order."""
+    model = ToyModel(shape.vocabulary, repetitive)
+    sampler = Sampler(sampling, prompt, shape.vocabulary)
+    pools = [shape.pools[i % len(shape.pools)] for i in range(len(shape.pools) + 1)]
+    layers: list[list[int]] = [[] for _ in pools]
+
+    def seen(layer: int, position: int) -> list[int]:
+        pool = pools[layer]
+        first = 0 if pool.window is None else max(0, position - pool.window + 1)
+        return [layers[layer][p] for p in sorted(range(first, position + 1), key=lambda p: p % pool.region_slots)]
+
+    tokens = list(prompt)
+    limit = min(shape.context, len(prompt) + (max_tokens or shape.context))
+    position = 0
+    while len(tokens) < limit:
+        while position < len(tokens):
+            for layer in range(len(pools)):
+                below = seen(layer - 1, position) if layer else ()
+                layers[layer].append(tag_of(tokens[position], position, below))
+            position += 1
+        token = sampler.draw(model.logits(tokens[-1], seen(len(pools) - 1, position - 1)), len(tokens))
+        if token in end_ids:
+            break
+        sampler.accept(token)
+        tokens.append(token)
+    return tokens[len(prompt) :]

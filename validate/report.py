@@ -1,0 +1,101 @@
+"""The gates' tables, and their JSON beside the artifact."""
+
+from pydantic import ValidationError
+from rich.table import Table
+from rich.text import Text
+
+from anespec.manifests.errors import StorageError
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, ExactnessVerdict
+from anespec.validate.golden import GoldenFile, GoldenVerdict
+
+GOLDEN = "golden"
+
+
+def golden_tables(verdict: GoldenVerdict) -> tuple[Table, Table]:
+    """Shards and the whole stack, a row each, with the worst token's figures."""
+    shards = _table("golden gate: shards", ("shard", "stimulus", "tokens", "cosine", "error", "max error"))
+    for s in verdict.shards:
+        shards.add_row(
+            s.shard,
+            s.stimulus,
+            str(s.tokens),
+            f"{s.cosine:.6f}",
+            f"{s.error:.4f}",
+            f"{s.max_error:.4f}",
+            _mark(s.within(verdict.thresholds[s.weights])),
+        )
+    stack = _table(
+        "golden gate: whole stack",
+        ("prompt", "cosine", "error", "max error", "greedy equal", "leading", "worst margin"),
+    )
+    for number, p in enumerate(verdict.stack):
+        stack.add_row(
+            f"{number} ({p.prompt_tokens} tokens)",
+            f"{p.cosine:.6f}",
+            f"{p.error:.4f}",
+            f"{p.max_error:.4f}",
+            f"{p.agreeing} of {p.greedy_tokens}",
+            str(p.leading),
+            f"{p.worst_margin:.3f}",
+            _mark(p.within(verdict.stack_thresholds)),
+        )
+    return shards, stack
+
+
+def exactness_table(verdict: ExactnessVerdict) -> Table:
+    """One row per invariance; those that speculation does not need are marked as optional."""
+    c = verdict.circumstances
+    table = _table(
+        f"exactness gate ({verdict.form}): {c.backend} {c.library_version}, {c.threads} threads",
+        ("invariance", "cases", "unequal", "largest difference", "first difference"),
+    )
+    for v in verdict.invariances:
+        required = v.invariance in REQUIRED_FOR_SPECULATION
+        table.add_row(
+            v.invariance if required else f"{v.invariance} (optional)",
+            str(v.cases),
+            str(v.unequal),
+            f"{v.largest_difference:.4g}",
+            v.detail,
+            _mark(v.proven, required),
+        )
+    return table
+
+
+def read_golden(artifact: Artifact) -> GoldenFile:
+    """The golden verdicts; an empty file where there are none or they are unreadable.
+
+    Raises:
+        StorageError: the file is there but cannot be read.
+    """
+    path = artifact.gates / f"{GOLDEN}.json"
+    try:
+        return GoldenFile.model_validate_json(path.read_text("utf-8"))
+    except (FileNotFoundError, ValidationError, UnicodeDecodeError):
+        return GoldenFile()
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def record_golden(artifact: Artifact, verdict: GoldenVerdict) -> None:
+    """Add a verdict to gates/golden.json in one step.
+
+    Raises:
+        StorageError: the artifact cannot be read or written.
+    """
+    artifact.write_gate(GOLDEN, read_golden(artifact).with_verdict(verdict).model_dump_json(indent=2))
+
+
+def _table(title: str, columns: tuple[str, ...]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+    table.add_column("verdict")
+    return table
+
+
+def _mark(good: bool, required: bool = True) -> Text:
+    if good:
+        return Text("green", style="green")
+    return Text("red", style="bold red") if required else Text("not proven", style="yellow")
