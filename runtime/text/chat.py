@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import ClassVar, NoReturn
+from typing import NoReturn
 
 from jinja2 import Template, TemplateError, nodes
 from jinja2.exceptions import SecurityError
@@ -66,13 +66,16 @@ def render_chat(
 class _Sandbox(ImmutableSandboxedEnvironment):
     """Jinja's sandbox, which also refuses to compute values of absurd size."""
 
-    intercepted_binops = frozenset({"*", "**"})
+    intercepted_binops = frozenset({"+", "*", "**"})
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
         if operator == "*":
             for text, count in ((left, right), (right, left)):
                 if isinstance(text, str | list | tuple) and isinstance(count, int):
                     _refuse_over(MAX_CHARACTERS, len(text) * count)
+        elif operator == "+":
+            if isinstance(left, str) and isinstance(right, str):
+                _refuse_over(MAX_CHARACTERS, len(left) + len(right))
         elif isinstance(left, int) and isinstance(right, int):
             _refuse_over(MAX_POWER_BITS, left.bit_length() * right)
         return super().call_binop(context, operator, left, right)
@@ -81,7 +84,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 class _Generation(Extension):
     """`{% generation %}`, which marks the assistant's words for training: here it changes nothing."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 (declared so by Jinja)
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno

@@ -64,7 +64,7 @@ _GPT4O_WORDS = PreTokenizer((_GPT4O,))
 PRETOKENIZERS: Mapping[str, PreTokenizer] = {
     "default": PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
     "deepseek-coder": PreTokenizer(
-        (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u0800-\u9fa5\uac00-\ud7ff]+", r"\p{N}")
+        (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[[\u0800-\u9fa5\uac00-\ud7ff]&&[^\\s]]+", r"\p{N}")
     ),
     "deepseek-v3": _DEEPSEEK3_WORDS,
     "hunyuan-dense": _DEEPSEEK3_WORDS,

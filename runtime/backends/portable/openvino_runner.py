@@ -1,93 +1,163 @@
-"""Runs a program with OpenVINO on the CPU, its states as variables of one compiled model."""
+"""Runs a program with OpenVINO on the CPU; states are variables of one compiled model."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import openvino
 from openvino import Model, PartialShape, Type, opset15
-from openvino.op.util import VariableInfo, Variable
 
 from anespec.runtime.backends.portable.arguments import Arguments, unknown_operation
-from anespec.runtime.backends.portable.openvino_table import TABLE, Value, constant
+from anespec.runtime.backends.portable.openvino_layout import Value, constant, out, planar
+from anespec.runtime.backends.portable.openvino_table import TABLE
 from anespec.runtime.backends.portable.program import Program
-from anespec.runtime.backends.portable.slot_writes import fuse_slot_writes
+from anespec.runtime.backends.portable.slot_writes import fuse_slot_writes, is_legal_mask, write_masks
 from anespec.runtime.backends.runner import Feed, Tensor
 
 LIBRARY = "OpenVINO"
+PROBE = np.float16(7)
 
 
 class OpenVINORunner:
-    """A ShardRunner over OpenVINO's CPU plugin."""
+    """A ShardRunner over OpenVINO's CPU plugin, computing in f32 with int8 weights left compressed.
+
+    A state's slots are scattered into in place, so that a pass moves T rows and not the whole state.
+    OpenVINO gives no promise of that, so it is probed once at the start; where the probe fails, the
+    model is compiled again with a whole copy of every state per pass.
+    """
 
     def __init__(self, program: Program, threads: int) -> None:
-        self.program = program
-        program = fuse_slot_writes(program)
-        model = _Lowering(program).model()
-        core = openvino.Core()
-        compiled = core.compile_model(model, "CPU", {
-            "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1,
+        """Compile.
+
+        Raises:
+            ArtifactError: an operation is not in the table.
+        """
+        self.program = fuse_slot_writes(program)
+        self.masks = write_masks(self.program)
+        self.threads = threads
+        self._compile(in_place=True)
+        if self.program.states and not self._writes_in_place():
+            self._compile(in_place=False)
+
+    def _compile(self, in_place: bool) -> None:
+        model = build_model(self.program, in_place)
+        options = {
+            "INFERENCE_NUM_THREADS": self.threads,
+            "INFERENCE_PRECISION_HINT": "f32",
+            "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
-        })
-        self.request = compiled.create_infer_request()
-        self.states = {s.name: s for s in self.request.query_state()}
+        }
+        self.request = openvino.Core().compile_model(model, "CPU", options).create_infer_request()
+        self.states = {state.name: state for state in self.request.query_state()}
+        for name, shape in self.program.states.items():
+            self.write_state(name, np.zeros(shape, np.float16))
+
+    def _writes_in_place(self) -> bool:
+        """Write slot 0 of marked states: it must change and the others must not."""
+        for name, shape in self.program.states.items():
+            self.write_state(name, np.full(shape, PROBE))
+        feed = {
+            name: np.ones([size or 1 for size in shape], np.float16)
+            for name, shape in self.program.inputs.items()
+        }
+        for name in self.masks:
+            feed[name][:, :, 1:] = 0
+        self.run(feed)
+        held = True
+        for name, shape in self.program.states.items():
+            state = self.read_state(name)
+            held &= bool((state[:, :, 0] != PROBE).any() and (state[:, :, 1:] == PROBE).all())
+            self.write_state(name, np.zeros(shape, np.float16))
+        return held
 
     def run(self, feed: Feed) -> dict[str, Tensor]:
+        """Execute once; see ShardRunner.
+
+        Raises:
+            ValueError: a write mask breaks its contract (see slot_writes).
+        """
+        for name in self.masks:
+            if not is_legal_mask(feed[name]):
+                raise ValueError(f"{name} must write at least one slot, each row one slot of its own")
         inputs = {name: np.asarray(feed[name], np.float32) for name in self.program.inputs}
         results = self.request.infer(inputs, share_inputs=True, share_outputs=True)
-        return {name: results[i].astype(np.float16) for i, name in enumerate(self.program.outputs)}
+        return {
+            name: np.asarray(results[index]).astype(np.float16)
+            for index, name in enumerate(self.program.outputs)
+        }
 
     def read_state(self, name: str) -> Tensor:
-        return np.array(self.states[name].state.data).astype(np.float16)
+        """A copy of a state; every value in it was rounded to fp16 when written. See ShardRunner."""
+        value: Tensor = np.asarray(self.states[name].state.data).astype(np.float16)
+        return value
 
     def write_state(self, name: str, value: Tensor) -> None:
+        """Replace a state; see ShardRunner."""
         self.states[name].state = openvino.Tensor(value.astype(np.float32))
 
     def close(self) -> None:
+        """Release the compiled model."""
         self.states.clear()
         del self.request
 
 
-class _Lowering:
+class _Constants(Mapping[str, Value]):
+    """Values by name; a constant becomes a node when it is first asked for."""
+
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.nodes: dict[str, Value] = {}
 
-    def model(self) -> Model:
-        program = self.program
-        known: dict[str, Value] = {}
-        parameters = []
-        for name, shape in program.inputs.items():
-            node = opset15.parameter(PartialShape([-1 if s is None else s for s in shape]), Type.f32, name)
-            node.output(0).set_names({name})
-            parameters.append(node)
-            known[name] = node.output(0)
-        current = {}
-        infos = {}
-        for name, shape in program.states.items():
-            init = constant(np.zeros(shape, np.float32))
-            infos[name] = name
-            current[name] = opset15.read_value(init, name, Type.f32, PartialShape(list(shape))).output(0)
-        first = dict(current)
-        for op in program.operations:
-            a = Arguments(op, _Known(known, program), program.constants, program.source)
-            if op.kind == "read_state":
-                known[op.outputs[0]] = current[a.state()]
-            elif op.kind == "write_state":
-                current[a.state()] = a.value("data")
-            elif op.kind in TABLE:
-                r = TABLE[op.kind](a)
-                for n, v in zip(op.outputs, r if isinstance(r, tuple) else (r,)):
-                    known[n] = v
-            else:
-                raise unknown_operation(op, program.source, LIBRARY)
-        sinks = [opset15.assign(first[n].get_node(), n) for n in program.states]
-        return Model([opset15.result(known[n]) for n in program.outputs], sinks, parameters, "m")
+    def __getitem__(self, name: str) -> Value:
+        if name not in self.nodes:
+            self.nodes[name] = constant(self.program.constants[name])
+        return self.nodes[name]
 
-class _Known(dict):
-    def __init__(self, known, program):
-        self.known=known; self.program=program
-    def __getitem__(self, n):
-        if n not in self.known:
-            v=self.program.constants[n]
-            if v.ndim==4 and v.shape[2:]==(1,1) and v.shape[0]>1: v=v[:,:,0,0]
-            self.known[n]=constant(v)
-        return self.known[n]
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+
+def build_model(program: Program, in_place: bool) -> Model:
+    """An OpenVINO model of `program`.
+
+    With `in_place`, a variable is assigned what was read from it: OpenVINO then keeps one buffer for
+    it, and the scatter that is the buffer's only other reader works in that buffer.
+
+    Raises:
+        ArtifactError: an operation is not in the table.
+    """
+    known = _Constants(program)
+    parameters = []
+    for name, shape in program.inputs.items():
+        size = PartialShape([-1 if dimension is None else dimension for dimension in shape])
+        parameter = opset15.parameter(size, Type.f32, name)
+        out(parameter).set_names({name})
+        parameters.append(parameter)
+        known.nodes[name] = out(parameter)
+    variables = {
+        name: opset15.read_value(
+            constant(np.zeros(shape, np.float32)), name, Type.f32, PartialShape(list(shape))
+        )
+        for name, shape in program.states.items()
+    }
+    current: dict[str, Value] = {name: out(variable) for name, variable in variables.items()}
+    for operation in program.operations:
+        arguments = Arguments(operation, known, program.constants, program.source)
+        if operation.kind == "read_state":
+            known.nodes[operation.outputs[0]] = current[arguments.state()]
+        elif operation.kind == "write_state":
+            current[arguments.state()] = arguments.value("data")
+        elif operation.kind in TABLE:
+            result = TABLE[operation.kind](arguments)
+            values = result if isinstance(result, tuple) else (result,)
+            known.nodes.update(zip(operation.outputs, values, strict=True))
+        else:
+            raise unknown_operation(operation, program.source, LIBRARY)
+    sinks = [
+        opset15.assign(variable if in_place else planar(current[name]).get_node(), name)
+        for name, variable in variables.items()
+    ]
+    results = [opset15.result(planar(known[name])) for name in program.outputs]
+    return Model(results, sinks, parameters, "shards")

@@ -1,117 +1,110 @@
 """MIL operations as OpenVINO nodes: the fast portable library.
 
-Values are f32; weights stay int8 with their scale, which the CPU plugin fuses into its matrix
-products when they look like Constant -> Convert -> Multiply -> Convert -> MatMul.
+Values are f32. Weights stay int8 with their scales: the CPU plugin fuses
+Constant -> Convert -> Multiply -> Convert -> MatMul into one product over compressed weights.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 from openvino import Node, Output, Type, opset15
 
 from anespec.runtime.backends.portable.arguments import Arguments
+from anespec.runtime.backends.portable.openvino_layout import (
+    Rows,
+    Value,
+    constant,
+    elementwise,
+    integers,
+    out,
+    planar,
+    reduce,
+    rows,
+)
 from anespec.runtime.backends.portable.slot_writes import SLOT_WRITE
 
-Value = Output
 Lowering = Callable[[Arguments[Value]], Value | tuple[Value, ...]]
 
 
-def constant(values: Any, kind: type | None = None) -> Value:
-    """A constant node; fp16 values become f32, the table's value type, unless `kind` says otherwise."""
-    array = np.asarray(values, dtype=kind)
-    return opset15.constant(array.astype(np.float32) if array.dtype == np.float16 else array).output(0)
+def _binary(make: Callable[[Output, Output], Node]) -> Lowering:
+    return lambda a: elementwise(make, a.value("x"), a.value("y"))
 
 
-def _integers(values: list[int]) -> Value:
-    return constant(values, np.int64)
-
-
-def _out(node: Node) -> Value:
-    return node.output(0)
-
-
-def _binary(make: Callable[[Value, Value], Node]) -> Lowering:
-    return lambda a: _out(make(a.value("x"), a.value("y")))
-
-
-def _unary(make: Callable[[Value], Node]) -> Lowering:
-    return lambda a: _out(make(a.value("x")))
+def _unary(make: Callable[[Output], Node]) -> Lowering:
+    return lambda a: elementwise(make, a.value("x"))
 
 
 def _reduce(make: Callable[..., Node]) -> Lowering:
-    return lambda a: _out(make(a.value("x"), _integers(a.integers("axes")), a.flag("keep_dims", False)))
+    return lambda a: reduce(make, a.value("x"), a.integers("axes"), a.flag("keep_dims", False))
 
 
 def _matmul(a: Arguments[Value]) -> Value:
     transpose_x, transpose_y = a.flag("transpose_x", False), a.flag("transpose_y", False)
-    return _out(opset15.matmul(a.value("x"), a.value("y"), transpose_x, transpose_y))
+    return out(opset15.matmul(planar(a.value("x")), planar(a.value("y")), transpose_x, transpose_y))
 
 
 def _conv(a: Arguments[Value]) -> Value:
     """A 1x1 convolution over [1, in, T, 1] is a product of [1, T, in] rows with the weight's rows."""
     a.require_pointwise_conv()
-    weight = a.value("weight")
-    rows = opset15.transpose(opset15.squeeze(a.value("x"), _integers([3])), _integers([0, 2, 1]))
-    out = opset15.matmul(rows, weight, False, True)
-    if a.has("bias"):
-        out = opset15.add(out, a.value("bias"))
-    return _out(opset15.unsqueeze(opset15.transpose(out, _integers([0, 2, 1])), _integers([3])))
+    weight = planar(a.value("weight"))
+    if weight.get_partial_shape().rank.get_length() == 4:
+        weight = out(opset15.squeeze(weight, integers([2, 3])))
+    product = opset15.matmul(rows(a.value("x")), weight, False, True)
+    return Rows(out(opset15.add(product, planar(a.value("bias"))) if a.has("bias") else product))
 
 
 def _dequantise(a: Arguments[Value]) -> Value:
+    """The weight of a 1x1 convolution, its two last axes dropped: (out, in)."""
     data, scale = a.array("data"), a.array("scale")
-    matrix = opset15.constant(np.ascontiguousarray(data[:, :, 0, 0]))
-    scales = opset15.constant(np.ascontiguousarray(scale[:, :, 0, 0]))
+    matrix = opset15.constant(np.ascontiguousarray(data.reshape(data.shape[:2])))
+    scales = opset15.constant(np.ascontiguousarray(scale.reshape(scale.shape[:2])))
     scaled = opset15.multiply(opset15.convert(matrix, Type.f16), scales)
-    return _out(opset15.convert(scaled, Type.f32))
-
-
-def _concat(a: Arguments[Value]) -> Value:
-    return _out(opset15.concat(a.values("values"), a.integer("axis")))
+    return out(opset15.convert(scaled, Type.f32))
 
 
 def _rsqrt(a: Arguments[Value]) -> Value:
-    epsilon = a.number("epsilon", 1e-12)
-    x = a.value("x")
-    shifted = _out(opset15.add(x, constant(epsilon, np.float32))) if epsilon else x
-    return _out(opset15.divide(constant(1.0, np.float32), opset15.sqrt(shifted)))
+    epsilon = constant(a.number("epsilon", 1e-12), np.float32)
+    one = constant(1.0, np.float32)
+    return elementwise(lambda x: opset15.divide(one, opset15.sqrt(opset15.add(x, epsilon))), a.value("x"))
 
 
 def _split(a: Arguments[Value]) -> tuple[Value, ...]:
-    axis = constant(a.integer("axis"), np.int64)
+    x, axis = planar(a.value("x")), constant(a.integer("axis"), np.int64)
     if a.has("split_sizes"):
-        node = opset15.variadic_split(a.value("x"), axis, _integers(a.integers("split_sizes")))
+        node = opset15.variadic_split(x, axis, integers(a.integers("split_sizes")))
     else:
-        node = opset15.split(a.value("x"), axis, a.integer("num_splits"))
+        node = opset15.split(x, axis, a.integer("num_splits"))
     return tuple(node.outputs())
 
 
 def _slot_write(a: Arguments[Value]) -> Value:
-    """Scatter the rows that write; a row that does not repeats the first one that does."""
-    mask, new = a.value("mask"), _round_to_fp16(a.value("new"))
-    slots = opset15.topk(mask, constant(1, np.int64), 2, "max", "none", index_element_type="i64").output(1)
-    slots = opset15.reshape(slots, _integers([-1]), False)
-    writes = opset15.reduce_sum(mask, _integers([0, 1, 2]), False)
-    first = opset15.topk(writes, constant(1, np.int64), 0, "max", "none", index_element_type="i64").output(1)
-    count = opset15.gather(opset15.shape_of(mask), _integers([3]), constant(0, np.int64))
+    """Scatter the rows that write, rounded to fp16; a row that does not repeats the first one that does."""
+    mask, new = planar(a.value("mask")), _round_to_fp16(planar(a.value("new")))
+    slots = opset15.reshape(_argmax(mask, axis=2), integers([-1]), False)
+    writes = opset15.reduce_sum(mask, integers([0, 1, 2]), False)
+    count = opset15.gather(opset15.shape_of(mask), integers([3]), constant(0, np.int64))
     lanes = opset15.range(
         constant(0, np.int64), opset15.squeeze(count), constant(1, np.int64), output_type="i64"
     )
-    writers = opset15.select(opset15.greater(writes, constant(0.0, np.float32)), lanes, first)
+    is_writer = opset15.greater(writes, constant(0.0, np.float32))
+    writers = opset15.select(is_writer, lanes, _argmax(out(writes), axis=0))
     slots = opset15.gather(slots, writers, constant(0, np.int64))
-    rows = opset15.gather(new, writers, constant(2, np.int64))
-    return _out(opset15.scatter_update(a.value("state"), slots, rows, constant(2, np.int64)))
+    values = opset15.gather(new, writers, constant(2, np.int64))
+    return out(opset15.scatter_update(planar(a.value("state")), slots, values, constant(2, np.int64)))
 
 
-def _round_to_fp16(x: Value) -> Value:
-    return _out(opset15.convert(opset15.convert(x, Type.f16), Type.f32))
+def _argmax(x: Output, axis: int) -> Output:
+    return opset15.topk(x, constant(1, np.int64), axis, "max", "none", index_element_type="i64").output(1)
+
+
+def _round_to_fp16(x: Output) -> Output:
+    return out(opset15.convert(opset15.convert(x, Type.f16), Type.f32))
 
 
 TABLE: Mapping[str, Lowering] = {
     "abs": _unary(opset15.abs),
     "add": _binary(opset15.add),
-    "concat": _concat,
+    "concat": lambda a: out(opset15.concat([planar(v) for v in a.values("values")], a.integer("axis"))),
     "constexpr_blockwise_shift_scale": _dequantise,
     "conv": _conv,
     "identity": lambda a: a.value("x"),
@@ -122,12 +115,12 @@ TABLE: Mapping[str, Lowering] = {
     "reduce_max": _reduce(opset15.reduce_max),
     "reduce_mean": _reduce(opset15.reduce_mean),
     "reduce_sum": _reduce(opset15.reduce_sum),
-    "reshape": lambda a: _out(opset15.reshape(a.value("x"), _integers(a.integers("shape")), False)),
+    "reshape": lambda a: out(opset15.reshape(planar(a.value("x")), integers(a.integers("shape")), False)),
     "rsqrt": _rsqrt,
     "silu": _unary(opset15.swish),
     SLOT_WRITE: _slot_write,
-    "softmax": lambda a: _out(opset15.softmax(a.value("x"), a.integer("axis"))),
+    "softmax": lambda a: out(opset15.softmax(planar(a.value("x")), a.integer("axis"))),
     "split": _split,
     "sub": _binary(opset15.subtract),
-    "transpose": lambda a: _out(opset15.transpose(a.value("x"), _integers(a.integers("perm")))),
+    "transpose": lambda a: out(opset15.transpose(planar(a.value("x")), integers(a.integers("perm")))),
 }

@@ -35,15 +35,13 @@ def write_masks(program: Program) -> frozenset[str]:
 
 def is_legal_mask(mask: Tensor) -> bool:
     """Whether kv_write_mask [1, 1, S, T] keeps its contract and writes at least one slot."""
-    columns, slots = mask.sum(axis=(0, 1, 2)), mask.sum(axis=(0, 1, 3))
+    slots, lanes = np.nonzero(mask[0, 0])
     return bool(
-        np.isin(mask.reshape(-1).view(np.uint16), (0, _ONE)).all()
-        and columns.max() == 1
-        and slots.max() == 1
+        slots.size
+        and (mask[0, 0, slots, lanes] == 1).all()
+        and np.unique(slots).size == slots.size
+        and np.unique(lanes).size == lanes.size
     )
-
-
-_ONE = int(np.float16(1).view(np.uint16))
 
 
 def _fused(add: Operation, producers: Mapping[str, Operation], program: Program) -> Operation:

@@ -1,0 +1,77 @@
+"""Values in OpenVINO's terms, and the layout that its CPU kernels like.
+
+The block graph's channel tensors are [1, C, T, 1]. With T = 4 innermost, elementwise kernels would
+work four numbers at a time and every projection would be wrapped in transposes, so such a value is
+kept as rows [1, T, C] from one projection to the next and turned back only where an operation needs
+the graph's own layout.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from openvino import Node, Output, opset15
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A value that stands for [1, C, T, 1] and is laid out as [1, T, C]."""
+
+    output: Output
+
+
+Value = Output | Rows
+
+
+def constant(values: Any, kind: type | None = None) -> Output:
+    """A constant; fp16 becomes f32, the value type of the table."""
+    array = np.asarray(values, dtype=kind)
+    return opset15.constant(array.astype(np.float32) if array.dtype == np.float16 else array).output(0)
+
+
+def integers(values: Sequence[int]) -> Output:
+    """An int64 constant of axes or sizes."""
+    return constant(list(values), np.int64)
+
+
+def out(node: Node) -> Output:
+    """The only output of a node."""
+    return node.output(0)
+
+
+def planar(value: Value) -> Output:
+    """The value in the graph's own layout."""
+    if isinstance(value, Rows):
+        channels = opset15.transpose(value.output, integers([0, 2, 1]))
+        return out(opset15.unsqueeze(channels, integers([3])))
+    return value
+
+
+def rows(value: Value) -> Output:
+    """A [1, C, T, 1] value as [1, T, C]; constants [1, C, 1, 1] are turned when the model is built."""
+    if isinstance(value, Rows):
+        return value.output
+    node = value.get_node()
+    if node.get_type_name() == "Constant":
+        return constant(np.ascontiguousarray(node.data[..., 0].transpose(0, 2, 1)))
+    return out(opset15.transpose(opset15.squeeze(value, integers([3])), integers([0, 2, 1])))
+
+
+def elementwise(make: Callable[..., Node], *operands: Value) -> Value:
+    """Apply an elementwise operation: in rows where any operand is in rows, else as it stands."""
+    if not any(isinstance(operand, Rows) for operand in operands):
+        return out(make(*operands))
+    aligned = [operand if _is_scalar(operand) else rows(operand) for operand in operands]
+    return Rows(out(make(*aligned)))
+
+
+def reduce(make: Callable[..., Node], x: Value, axes: Sequence[int], keep_dims: bool) -> Value:
+    """Apply a reduction; over the channels of rows it stays in rows."""
+    if isinstance(x, Rows) and list(axes) == [1] and keep_dims:
+        return Rows(out(make(x.output, integers([2]), True)))
+    return out(make(planar(x), integers(axes), keep_dims))
+
+
+def _is_scalar(value: Value) -> bool:
+    return isinstance(value, Output) and value.get_partial_shape().rank.get_length() == 0
