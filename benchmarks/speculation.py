@@ -118,8 +118,8 @@ def sweep(gguf: Path, options: argparse.Namespace) -> Iterator[tuple[Case, Tally
         plan = ConvertOptions(target=options.target, block=block, weights=options.weights)
         artifact = Artifact(artifact_of(gguf, plan))
         for backend in options.backends:
-            verifier = open_verifier(artifact, backend)
-            verdict = artifact.read_exactness().find(circumstances(artifact, backend))
+            verifier = open_verifier(artifact, backend, options.threads)
+            verdict = artifact.read_exactness().find(circumstances(artifact, backend, options.threads))
             wide = verdict is not None and verdict.proves(Invariance.WIDTH)
             engine = Engine(verifier, speculate=True, wide_prefill=wide, reuse_prefixes=False)
             for name in SAMPLINGS:
@@ -148,6 +148,7 @@ def main() -> None:
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
     parser.add_argument("--prompts", type=int, default=125, help="how many of the 125 prompts")
     parser.add_argument("--tokens", type=int, default=48, help="tokens to write after each prompt")
+    parser.add_argument("--threads", type=int, default=1, help="small models need no more")
     parser.add_argument("--json", action="store_true")
 
     options = parser.parse_args()
@@ -161,7 +162,15 @@ def main() -> None:
     differing = sum(result.differing for _, result in results)
     if options.json:
         rows = [{**vars(case), **result.as_json()} for case, result in results]
-        emit({**machine(), "weights": options.weights, "differing": differing, "cases": rows})
+        emit(
+            {
+                **machine(),
+                "threads": options.threads,
+                "weights": options.weights,
+                "differing": differing,
+                "cases": rows,
+            }
+        )
     else:
         show(results)
     sys.exit(differing > 0)

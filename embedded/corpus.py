@@ -89,7 +89,9 @@ def train_tokenizer(sources: Sequence[Source], vocabulary: int) -> Tokenizer:
 
 def end_of_text(tokenizer: Tokenizer) -> int:
     """The id of the token that ends a text, and begins one."""
-    token: int = tokenizer.token_to_id(END_OF_TEXT)
+    token = tokenizer.token_to_id(END_OF_TEXT)
+    if token is None:
+        raise ValueError(f"the vocabulary lacks {END_OF_TEXT}")
     return token
 
 

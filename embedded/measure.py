@@ -99,7 +99,8 @@ def acceptance(prompts: NDArray[np.int64], outputs: NDArray[np.int64]) -> Accept
 def evenly_spread(stream: NDArray[np.int64], count: int, length: int) -> NDArray[np.int64]:
     """Stretches of a stream at equal distances, int64 [count, length]."""
     starts = np.linspace(0, len(stream) - length, count, dtype=np.int64)
-    return stream[starts[:, None] + np.arange(length)]
+    places: NDArray[np.int64] = starts[:, None] + np.arange(length)
+    return stream[places]
 
 
 def most_repetitive(stream: NDArray[np.int64], count: int, length: int) -> NDArray[np.int64]:

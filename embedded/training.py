@@ -30,7 +30,7 @@ class Recipe:
 
     minutes: float = 80.0
     seed: int = 0
-    tokens_per_step: int = 8192
+    tokens_per_step: int = 4096
     short_length: int = 512
     long_length: int = 1024
     # The share of the time spent on short windows before long ones teach the far positions.

@@ -55,7 +55,6 @@ class _Sequence:
     drafter: Drafter | None
     for_drafter: list[int]
     since: float
-    last_pass: int = -1
     in_prefill: bool = True
 
     @property
@@ -116,9 +115,9 @@ class Engine:
         self._regions = Regions(self._shape.sequences if region_independent else 1)
         self._prefixes = Prefixes(self._map)
         self._queue: deque[_Waiting] = deque()
+        # In order of turn: a sequence goes to the back when it had rows in a pass.
         self._active: dict[int, _Sequence] = {}
         self._submitted = 0
-        self._passes = 0
 
     @property
     def busy(self) -> bool:
@@ -184,7 +183,6 @@ class Engine:
             end = part.sequence.computed + part.certain + len(part.draft.tokens)
             self._prefixes.will_write(part.sequence.region, end)
         logits = self._verifier.forward(block)
-        self._passes += 1
         events += [event for part in parts if (event := self._commit(part, logits)) is not None]
         return tuple(events)
 
@@ -249,7 +247,7 @@ class Engine:
 
     def _plan(self) -> list[_Part]:
         """Decide which rows the next pass runs; those that waited longest come first."""
-        sequences = sorted(self._active.values(), key=lambda s: (s.last_pass, s.number))
+        sequences = list(self._active.values())
         prefill = any(s.in_prefill for s in sequences)
         capacity = self._widest if prefill else self._shape.block
         certain = share_certain([s.pending for s in sequences], capacity, self._map.longest_run)
@@ -311,7 +309,7 @@ class Engine:
     def _commit(self, part: _Part, logits: Logits | None) -> Event | None:
         """Make a pass's certain rows and right drafts part of the sequence; its event, if any."""
         s = part.sequence
-        s.last_pass = self._passes
+        self._active[s.number] = self._active.pop(s.number)
         was_prefill = s.in_prefill
         if was_prefill:
             s.statistics.prompt_passes += 1

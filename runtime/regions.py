@@ -79,9 +79,7 @@ class RegionMap:
         return tuple(
             Place(
                 slot=region * pool.region_slots + position % pool.region_slots,
-                visible=self.spans(
-                    number, region, range(self.first_visible(number, position), position + 1)
-                ),
+                visible=self.spans(number, region, range(self.first_visible(number, position), position + 1)),
             )
             for number, pool in enumerate(self.pools)
         )

@@ -7,7 +7,7 @@ from rich.text import Text
 from anespec.manifests.errors import StorageError
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, ExactnessVerdict
-from anespec.validate.golden import GoldenFile, GoldenVerdict
+from anespec.validate.figures import GoldenFile, GoldenVerdict
 
 GOLDEN = "golden"
 

@@ -41,9 +41,7 @@ class LookupDrafter:
         tokens = list(context[end + 1 : end + 1 + budget])
         while len(tokens) < budget:
             tokens.append(tokens[len(tokens) - (len(context) - end - 1)])
-        return Draft(
-            tuple(tokens), tuple(self._chance(length + step) for step in range(len(tokens)))
-        )
+        return Draft(tuple(tokens), tuple(self._chance(length + step) for step in range(len(tokens))))
 
     def observe(self, context: Sequence[int], outcome: Outcome) -> None:
         """Count hits and misses by match length, then index what was committed."""

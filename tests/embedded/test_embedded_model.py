@@ -9,7 +9,7 @@ import torch
 from gguf import GGMLQuantizationType
 
 from anespec.embedded import model_path
-from anespec.embedded.corpus import END_OF_TEXT
+from anespec.embedded.corpus import END_OF_TEXT, end_of_text
 from anespec.embedded.gguf_export import read_network, read_tokenizer
 from anespec.embedded.network import Shape
 from anespec.manifests.gguf_file import GGUFFile
@@ -92,7 +92,7 @@ def test_llama_cpp_tokenises_alike() -> None:
     ours = read_tokenizer(model_path())
     for text in (PYTHON_TEXT, AWKWARD_TEXT):
         ids = theirs.tokenize(text.encode(), add_bos=True)
-        assert ids == [ours.token_to_id(END_OF_TEXT), *ours.encode(text).ids]
+        assert ids == [end_of_text(ours), *ours.encode(text).ids]
 
 
 def test_llama_cpp_computes_alike() -> None:
@@ -111,6 +111,6 @@ def test_llama_cpp_computes_alike() -> None:
 def test_the_model_knows_python() -> None:
     """Far below the loss of a guess by token frequency alone, which is about 6 nats."""
     tokenizer = read_tokenizer(model_path())
-    ids = [tokenizer.token_to_id(END_OF_TEXT), *tokenizer.encode(PYTHON_TEXT).ids]
+    ids = [end_of_text(tokenizer), *tokenizer.encode(PYTHON_TEXT).ids]
     with torch.inference_mode():
         assert float(read_network(model_path()).loss(torch.tensor([ids]))) < 3.0

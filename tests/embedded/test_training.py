@@ -112,7 +112,7 @@ def test_a_row_sees_no_later_token() -> None:
 def test_a_tiny_network_learns(streams: Streams) -> None:
     training = tiny_training()
     before = validation_loss(training.network, streams)
-    for _ in range(30):
+    for _ in range(20):
         training.step(streams)
     assert validation_loss(training.network, streams) < before - 0.5
 

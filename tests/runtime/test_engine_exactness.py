@@ -113,6 +113,7 @@ def check_statistics(job: Job, outcome: Result) -> None:
     assert statistics.prompt_tokens == len(job.prompt)
     assert statistics.output_tokens == len(outcome.ids)
     assert statistics.accepted == outcome.kinds.count(RowKind.DRAFT)
+    assert job.drafter == "raising" or statistics.drafter_error is None
     assert all(
         accepted <= proposed
         for accepted, proposed in zip(
@@ -136,7 +137,9 @@ def check_slots(engine: Engine, verifier: ToyVerifier) -> None:
 
 def prompts(longest: int) -> st.SearchStrategy[tuple[int, ...]]:
     random = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=longest)
-    periodic = st.tuples(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=5), st.integers(1, longest))
+    periodic = st.tuples(
+        st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=5), st.integers(1, longest)
+    )
     return st.one_of(random, periodic.map(lambda p: (p[0] * p[1])[: p[1]])).map(tuple)
 
 

@@ -158,7 +158,12 @@ def test_wide_prefill_takes_few_passes_and_decodes_at_block() -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "words"),
-    [([], "empty"), ([1] * 61, "61 tokens but the context only 60"), ([1, 12], "token 12"), ([-1], "token -1")],
+    [
+        ([], "empty"),
+        ([1] * 61, "61 tokens but the context only 60"),
+        ([1, 12], "token 12"),
+        ([-1], "token -1"),
+    ],
 )
 def test_an_impossible_prompt_is_refused_and_harms_nobody(prompt: list[int], words: str) -> None:
     shape = toy_shape()

@@ -104,7 +104,10 @@ class ToyVerifier:
             return None
         last = len(self.layers) - 1
         return np.stack(
-            [self.model.logits(row.token, self.seen(last, lane, block)) for lane, row in enumerate(block.rows)]
+            [
+                self.model.logits(row.token, self.seen(last, lane, block))
+                for lane, row in enumerate(block.rows)
+            ]
         )
 
     def check(self, block: Block) -> None:
@@ -169,7 +172,9 @@ def sequential_text(
     def seen(layer: int, position: int) -> list[int]:
         pool = pools[layer]
         first = 0 if pool.window is None else max(0, position - pool.window + 1)
-        return [layers[layer][p] for p in sorted(range(first, position + 1), key=lambda p: p % pool.region_slots)]
+        return [
+            layers[layer][p] for p in sorted(range(first, position + 1), key=lambda p: p % pool.region_slots)
+        ]
 
     tokens = list(prompt)
     limit = min(shape.context, len(prompt) + (max_tokens or shape.context))

@@ -8,7 +8,7 @@ the graph's own layout.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from openvino import Node, Output, opset15
@@ -21,7 +21,7 @@ class Rows:
     output: Output
 
 
-Value = Output | Rows
+Value: TypeAlias = Output | Rows
 
 
 def constant(values: Any, kind: type | None = None) -> Output:

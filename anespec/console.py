@@ -1,0 +1,71 @@
+"""How verbs speak: tables and text on standard output, progress on standard error, or one JSON object."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+from anespec.manifests.errors import AnespecError
+
+Verb = Callable[..., Any]
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+
+
+def out() -> Console:
+    """Where results go: standard output."""
+    return Console(file=sys.stdout, highlight=False, soft_wrap=True)
+
+
+def notes() -> Console:
+    """Where progress and notes go: standard error, bound now so that a later redirection spares it."""
+    return Console(file=sys.stderr, highlight=False)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one object on one line of standard output."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def say_failure(error: AnespecError, as_json: bool) -> None:
+    """The error's sentence on standard error; with --json also an object on standard output."""
+    if as_json:
+        print_json({"error": str(error), "exit_code": error.exit_code})
+    click.echo(f"error: {error}", err=True)
+
+
+@contextlib.contextmanager
+def byte_progress(title: str, total: int, shown: bool) -> Iterator[Callable[[str, int], None]]:
+    """A bar over bytes; call the result with a note and the bytes done so far."""
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=notes(), transient=True, disable=not shown) as progress:
+        task = progress.add_task(title, total=total, note="")
+        yield lambda note, done: progress.update(task, completed=done, note=note)
+
+
+@contextlib.contextmanager
+def step_progress(title: str, shown: bool) -> Iterator[Callable[[str], None]]:
+    """A spinner with elapsed time for work of unknown length; call the result with what is being done."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=notes(), transient=True, disable=not shown) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda note: progress.update(task, description=f"{title}: {note}")
+
+
+def bytes_text(count: int) -> str:
+    """A byte count in decimal units, e.g. `1.23 GB`."""
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"

@@ -1,0 +1,87 @@
+"""The options that `convert` and `inspect` share: what would be built."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anespec.manifests.schema import AttentionShape, Target, WeightFormat
+
+if TYPE_CHECKING:
+    from anespec.convert.plan import ConvertOptions
+
+
+class LayerCounts(click.ParamType[tuple[int, ...]]):
+    """`20,4,6,2` or `20+4+6+2`: layers per shard."""
+
+    name = "N,N,…"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """The counts; a usage error where they are not positive integers."""
+        if isinstance(value, tuple):
+            return value
+        parts = str(value).replace("+", ",").split(",")
+        if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+            self.fail(f"{value!r} is not a list of layer counts such as 20,4,6,2", param, ctx)
+        return tuple(int(part) for part in parts)
+
+
+def conversion_options(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options to a verb; it gets them as keyword arguments for `read_options`."""
+    options = (
+        click.option(
+            "--target",
+            type=click.Choice([t.value for t in Target]),
+            default=Target.MAC.value,
+            show_default=True,
+            help="What to build for: the Neural Engine, or a processor with the portable backend.",
+        ),
+        click.option("--block", type=int, default=4, show_default=True, help="Rows of a decoding pass (T)."),
+        click.option(
+            "--context", type=click.IntRange(1), help="Tokens per sequence, rounded up to 64.  [default: "
+            "2048, or what the model was trained for if that is less]",
+        ),
+        click.option(
+            "--sequences",
+            type=click.IntRange(1),
+            default=1,
+            show_default=True,
+            help="How many sequences the state holds at a time.",
+        ),
+        click.option(
+            "--weights",
+            type=click.Choice([w.value for w in WeightFormat]),
+            default=WeightFormat.INT8_CHANNEL.value,
+            show_default=True,
+            help="How weights are stored.",
+        ),
+        click.option(
+            "--attention",
+            type=click.Choice([a.value for a in AttentionShape]),
+            help="How attention is written.  [default: per_kv_head for mac, grouped for cpu]",
+        ),
+        click.option("--topology", type=LayerCounts(), help="Layers per shard, e.g. 20,4,6,2."),
+        click.option("--head-shards", type=click.IntRange(1), help="Shards that the LM head is cut into."),
+    )  # fmt: skip
+    for option in reversed(options):
+        verb = option(verb)
+    return verb
+
+
+def read_options(chosen: dict[str, Any]) -> "ConvertOptions":
+    """The verb's keyword arguments as ConvertOptions."""
+    from anespec.convert.plan import ConvertOptions
+
+    attention = chosen["attention"]
+    return ConvertOptions(
+        target=Target(chosen["target"]),
+        block=chosen["block"],
+        context=chosen["context"],
+        sequences=chosen["sequences"],
+        weights=WeightFormat(chosen["weights"]),
+        attention=AttentionShape(attention) if attention else None,
+        topology=chosen["topology"],
+        head_shards=chosen["head_shards"],
+    )

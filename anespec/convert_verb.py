@@ -1,0 +1,91 @@
+"""`anespec convert`: a GGUF becomes an artifact."""
+
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anespec.console import byte_progress, bytes_text, json_option, notes, out, print_json
+from anespec.conversion_options import conversion_options, read_options
+
+
+def peak_memory_bytes() -> int:
+    """The process's largest resident size so far; macOS counts bytes, Linux kilobytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+@click.command()
+@click.argument("gguf", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="The artifact folder.  [default: NAME.anespec here]",
+)
+@conversion_options
+@click.option("--force", is_flag=True, help="Replace an artifact that stands there and differs.")
+@json_option
+def convert(gguf: Path, output: Path | None, force: bool, as_json: bool, **chosen: Any) -> None:
+    """Convert GGUF into stateful block-verifier shards.
+
+    An interrupted run goes on where it stopped when the same command is given again.
+
+    \b
+    Example:
+      anespec convert model.gguf -o model.anespec --target cpu --context 4096
+    """
+    from anespec.convert.plan import ConversionPlan
+    from anespec.convert.source.model import SourceModel
+    from anespec.manifests.gguf_file import GGUFFile
+    from anespec.runtime.text.tokenizer import Tokenizer
+
+    with GGUFFile(gguf) as file:
+        plan = ConversionPlan(SourceModel(file), read_options(chosen))
+        Tokenizer.from_gguf(file)
+        if plan.beyond_training:
+            notes().print(
+                f"note: a context of {plan.context} is longer than the {plan.model.sizes.trained_context} "
+                "tokens the model was trained for",
+                style="yellow",
+            )
+        target = output if output is not None else Path(f"{gguf.stem}.anespec")
+        total = plan.model.sizes.layers * plan.layer_bytes() + plan.head_bytes()
+        with byte_progress(f"converting {gguf.name}", total, shown=not as_json) as report:
+            from anespec.convert.pipeline import convert as run
+
+            done = run(
+                plan,
+                target,
+                replace=force,
+                on_progress=lambda shard: report(shard.name, shard.done_bytes),
+            )
+    manifest = done.manifest
+    shards = (*manifest.layer_shards, *manifest.head_shards)
+    size = sum(shard.bytes for shard in shards) + manifest.tokens.bytes
+    if as_json:
+        print_json(
+            {
+                "artifact": str(done.path),
+                "files": [shard.path for shard in shards] + [manifest.tokens.path, "manifest.json"],
+                "bytes": size,
+                "seconds": round(done.seconds, 3),
+                "peak_memory_bytes": peak_memory_bytes(),
+                "reused_shards": done.reused_shards,
+                "up_to_date": done.up_to_date,
+                "topology": list(manifest.topology),
+            }
+        )
+    elif done.up_to_date:
+        out().print(f"{done.path} is up to date: it was built from this file with these options.")
+    else:
+        layers = "+".join(map(str, manifest.topology))
+        reused = f", {done.reused_shards} shards kept from an interrupted run" if done.reused_shards else ""
+        out().print(
+            f"{done.path}: {layers} layers and {len(manifest.head_shards)} head shard(s), "
+            f"{bytes_text(size)} in {done.seconds:.1f} s, "
+            f"{bytes_text(peak_memory_bytes())} of memory at the peak{reused}."
+        )
+        out().print(f"Next: anespec validate {done.path}")

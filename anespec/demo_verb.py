@@ -1,0 +1,8 @@
+"""demo"""
+
+import click
+
+
+@click.command()
+def demo() -> None:
+    pass

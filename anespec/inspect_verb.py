@@ -1,0 +1,144 @@
+"""`anespec inspect`: what a GGUF is and what would be built from it."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+
+from anespec.console import bytes_text, json_option, out, print_json
+from anespec.conversion_options import conversion_options, read_options
+
+if TYPE_CHECKING:
+    from anespec.convert.plan import ConversionPlan
+    from anespec.manifests.gguf_file import GGUFFile
+
+
+@click.command()
+@click.argument("gguf", type=click.Path(path_type=Path))
+@conversion_options
+@json_option
+def inspect(gguf: Path, as_json: bool, **chosen: Any) -> None:
+    """Show what GGUF is, and what `convert` would build from it. Nothing is written.
+
+    \b
+    Example:
+      anespec inspect model.gguf --target cpu
+    """
+    from anespec.manifests.gguf_file import GGUFFile
+
+    with GGUFFile(gguf) as file:
+        facts = describe_file(file)
+        facts |= _describe_plan(file, chosen)
+    if as_json:
+        print_json(facts)
+    else:
+        _show(facts)
+
+
+def describe_file(file: "GGUFFile") -> dict[str, Any]:
+    """What the header says, whether or not the model can be converted."""
+    kinds: Counter[str] = Counter()
+    for info in file:
+        kinds[info.kind.name] += info.nbytes
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    return {
+        "file": str(file.path),
+        "bytes": file.nbytes,
+        "architecture": file.metadata.get("general.architecture"),
+        "name": file.metadata.get("general.name"),
+        "tensors": len(file.tensors),
+        "parameters": sum(info.elements for info in file),
+        "quantisation": dict(kinds.most_common()),
+        "tokenizer": file.metadata.get("tokenizer.ggml.model"),
+        "pre_tokenizer": file.metadata.get("tokenizer.ggml.pre"),
+        "vocabulary": len(tokens) if isinstance(tokens, list) else None,
+        "chat_template": "tokenizer.chat_template" in file.metadata,
+    }
+
+
+def _describe_plan(file: "GGUFFile", chosen: dict[str, Any]) -> dict[str, Any]:
+    from anespec.convert.plan import ConversionPlan
+    from anespec.convert.source.model import SourceModel
+    from anespec.manifests.errors import GGUFError, UnsupportedModelError
+    from anespec.runtime.text.tokenizer import Tokenizer
+
+    unsupported: list[str] = []
+    plan: ConversionPlan | None = None
+    try:
+        plan = ConversionPlan(SourceModel(file), read_options(chosen))
+    except UnsupportedModelError as error:
+        unsupported.append(str(error))
+    try:
+        Tokenizer.from_gguf(file)
+    except (UnsupportedModelError, GGUFError) as error:
+        unsupported.append(str(error))
+    return {"convertible": not unsupported, "unsupported": unsupported} | (plan_facts(plan) if plan else {})
+
+
+def plan_facts(plan: "ConversionPlan") -> dict[str, Any]:
+    """What would be built."""
+    sizes = plan.model.sizes
+    return {
+        "hyperparameters": sizes.model_dump(),
+        "tied_head": plan.model.tied_head,
+        "target": plan.options.target.value,
+        "attention": plan.attention.value,
+        "weights": plan.options.weights.value,
+        "block": plan.options.block,
+        "context": plan.context,
+        "beyond_training": plan.beyond_training,
+        "sequences": plan.options.sequences,
+        "topology": list(plan.topology.layers),
+        "head_shards": [len(tokens) for tokens in plan.topology.heads],
+        "layer_bytes": plan.layer_bytes(),
+        "head_bytes": plan.head_bytes(),
+        "artifact_bytes": plan.estimated_bytes(),
+        "state_bytes": plan.state_bytes(),
+    }
+
+
+def _show(facts: dict[str, Any]) -> None:
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column()
+    quantisation = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in facts["quantisation"].items())
+    table.add_row("file", f"{facts['file']} ({bytes_text(facts['bytes'])})")
+    table.add_row("model", f"{facts['name'] or 'unnamed'}, architecture {facts['architecture']}")
+    table.add_row("tensors", f"{facts['tensors']} with {facts['parameters']:,} parameters: {quantisation}")
+    table.add_row(
+        "tokenizer",
+        f"{facts['tokenizer']} ({facts['pre_tokenizer'] or 'no pre-tokenizer named'}), "
+        f"{facts['vocabulary']} tokens, {'with' if facts['chat_template'] else 'no'} chat template",
+    )
+    if "hyperparameters" in facts:
+        sizes = facts["hyperparameters"]
+        table.add_row(
+            "sizes",
+            f"{sizes['layers']} layers, d {sizes['d']}, {sizes['heads']}/{sizes['kv_heads']} heads of "
+            f"{sizes['head_dim']}, ff {sizes['ff']}, trained for {sizes['trained_context']} tokens, "
+            f"{'tied' if facts['tied_head'] else 'separate'} head",
+        )
+        table.add_row(
+            "would build",
+            f"for {facts['target']}: block {facts['block']}, "
+            f"{facts['sequences']} x {facts['context']} slots, "
+            f"{facts['weights']} weights, {facts['attention']} attention",
+        )
+        layers = "+".join(map(str, facts["topology"]))
+        table.add_row(
+            "topology",
+            f"{layers} layers ({bytes_text(facts['layer_bytes'])} each), "
+            f"{len(facts['head_shards'])} head shard(s) of up to {max(facts['head_shards'])} tokens",
+        )
+        table.add_row(
+            "artifact",
+            f"about {bytes_text(facts['artifact_bytes'])} on disk, "
+            f"{bytes_text(facts['state_bytes'])} of KV state in memory",
+        )
+        if facts["beyond_training"]:
+            table.add_row("note", "the context is longer than the model was trained for", style="yellow")
+    for problem in facts["unsupported"]:
+        table.add_row("unsupported", problem, style="red")
+    out().print(table)

@@ -1,0 +1,8 @@
+"""validate"""
+
+import click
+
+
+@click.command()
+def validate() -> None:
+    pass

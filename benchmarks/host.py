@@ -1,0 +1,152 @@
+"""The host's own work: drafts and everything in a pass but the forward, against DESIGN.md section 9.
+
+    python benchmarks/host.py [--json]
+
+Proposals are timed as an engine makes them: a token is added, then three are proposed. A pass is
+one `Engine.step` with a verifier that returns fixed logits at once, T=4, S=4096, V=200k, drafts from
+the lookup drafter, and logits such that every draft row is drawn from (the worst case). Building the
+mask tensors is the backend's part and not included. Medians; the exit code is 0 whatever they are.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.runtime.block import Block, PoolShape, VerifierShape
+from anespec.runtime.drafters.lookup import LookupDrafter
+from anespec.runtime.engine import Engine
+from anespec.runtime.requests import Request
+from anespec.runtime.sampling import SamplingParameters
+
+PROPOSAL_BUDGET_US = 20.0
+PASS_BUDGET_US = 1200.0
+VOCABULARY = 200_000
+SLOTS = 4096
+BLOCK = 4
+
+TEXTS: dict[str, Callable[[int], list[int]]] = {
+    "Zipf text": lambda length: (
+        np.random.default_rng(1).zipf(1.3, size=length).clip(0, VOCABULARY - 1).tolist()
+    ),
+    "copied text": lambda length: [i * 7919 % 1009 for i in range(length)],
+    "one token": lambda length: [5] * length,
+}
+SAMPLINGS = {
+    "greedy": SamplingParameters(),
+    "temperature": SamplingParameters(temperature=0.8),
+    "top_k 40, top_p 0.95, min_p 0.05": SamplingParameters(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05),
+    "top_p 0.95": SamplingParameters(temperature=0.8, top_p=0.95),
+    "all, with penalties": SamplingParameters(
+        temperature=0.8, top_k=40, top_p=0.95, repetition_penalty=1.1, frequency_penalty=0.1
+    ),
+}
+
+
+class InstantVerifier:
+    """Returns fixed logits at once and notes how long it was in charge."""
+
+    def __init__(self, logits: NDArray[np.float16]) -> None:
+        self.shape = VerifierShape(BLOCK, BLOCK, SLOTS, 1, VOCABULARY, (PoolShape("global", SLOTS, None),))
+        self._logits = logits
+
+    def forward(self, block: Block) -> NDArray[np.float16]:
+        return self._logits[: len(block.rows)]
+
+    def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
+        raise NotImplementedError
+
+    def export_slots(self, pool: int, first: int, count: int) -> Sequence[NDArray[np.float16]]:
+        raise NotImplementedError
+
+    def import_slots(self, pool: int, first: int, values: Sequence[NDArray[np.float16]]) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def proposal_us(make_text: Callable[[int], list[int]], length: int) -> float:
+    """Median microseconds to add one token and propose three, from `length` tokens on."""
+    text = make_text(length + 400)
+    drafter = LookupDrafter()
+    context = text[:length]
+    drafter.propose(context, 1)
+    seconds = []
+    for token in text[length:]:
+        context.append(token)
+        start = perf_counter()
+        drafter.propose(context, BLOCK - 1)
+        seconds.append(perf_counter() - start)
+    return statistics.median(seconds) * 1e6
+
+
+def indexing_ms(make_text: Callable[[int], list[int]], length: int) -> float:
+    """Milliseconds to index a whole prompt, once per request."""
+    text = make_text(length)
+    start = perf_counter()
+    LookupDrafter().propose(text, 1)
+    return (perf_counter() - start) * 1e3
+
+
+def pass_us(sampling: SamplingParameters) -> tuple[float, float]:
+    """Median microseconds of a decoding pass and the tokens that it committed on average.
+
+    One token is far ahead in the logits, so the drafts of the periodic text come true and all rows
+    are drawn from; the others are spread as a trained model's are.
+    """
+    logits = (np.random.default_rng(2).normal(size=(BLOCK, VOCABULARY)) * 2.5 - 8).astype(np.float16)
+    logits[:, 5] = 24
+    engine = Engine(InstantVerifier(logits), speculate=True, wide_prefill=False)
+    engine.submit(Request([5] * 1000, 1600, sampling, LookupDrafter()))
+    while not engine.step():
+        pass
+    seconds, tokens = [], 0
+    for _ in range(300):
+        start = perf_counter()
+        (event,) = engine.step()
+        seconds.append(perf_counter() - start)
+        tokens += len(event.tokens)
+    return statistics.median(seconds) * 1e6, tokens / len(seconds)
+
+
+def measure() -> list[dict[str, str | float]]:
+    """All measurements: what, microseconds, the budget, their ratio."""
+    rows: list[dict[str, str | float]] = []
+
+    def add(what: str, value: float, budget: float) -> None:
+        rows.append(
+            {"what": what, "us": round(value, 1), "budget_us": budget, "ratio": round(value / budget, 3)}
+        )
+
+    for name, make_text in TEXTS.items():
+        for length in (1024, 8192, 32768):
+            add(f"proposal, {name}, {length} tokens", proposal_us(make_text, length), PROPOSAL_BUDGET_US)
+    for name, sampling in SAMPLINGS.items():
+        value, tokens = pass_us(sampling)
+        add(f"pass, {name}, {tokens:.2f} tokens a pass", value, PASS_BUDGET_US)
+    return rows
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="Host work against its budgets.")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    as_json = parser.parse_args().json
+    rows = measure()
+    indexing = {name: round(indexing_ms(make_text, 32768), 1) for name, make_text in TEXTS.items()}
+    if as_json:
+        print(json.dumps({"measurements": rows, "indexing_32768_tokens_ms": indexing}, indent=2))
+        return
+    for row in rows:
+        print(f"{row['what']:<55} {row['us']:>8} us  budget {row['budget_us']:>6} us  ratio {row['ratio']}")
+    for name, value in indexing.items():
+        print(f"indexing a prompt of 32768 tokens once, {name}: {value} ms")
+
+
+if __name__ == "__main__":
+    main()

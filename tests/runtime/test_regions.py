@@ -1,0 +1,79 @@
+"""Home slots, what a row sees, and which regions are idle."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anespec.manifests.errors import ArtifactError
+from anespec.runtime.block import PoolShape
+from anespec.runtime.regions import RegionMap, Regions
+
+windows = st.one_of(st.none(), st.integers(1, 60))
+
+
+def slots(spans: tuple[range, ...]) -> list[int]:
+    return [slot for span in spans for slot in span]
+
+
+@given(windows, st.integers(0, 3), st.integers(0, 199))
+def test_places_are_home_slots_and_the_window_before_them(
+    window: int | None, region: int, position: int
+) -> None:
+    pool = PoolShape("pool", 256 if window is None else 64, window)
+    region_map = RegionMap((pool,), block=4, context=200, regions=4)
+    (place,) = region_map.places(region, position)
+    base, size = region * pool.region_slots, pool.region_slots
+    assert place.slot == base + position % size
+    first = 0 if window is None else max(0, position - window + 1)
+    assert slots(place.visible) == [base + p % size for p in range(first, position + 1)]
+    assert len(place.visible) <= 2
+    assert all(place.visible)
+
+
+@given(st.integers(1, 61), st.integers(1, 4), st.integers(0, 100))
+def test_the_longest_run_never_overwrites_what_its_first_row_sees(
+    window: int, block: int, start: int
+) -> None:
+    region_map = RegionMap((PoolShape("local", 64, window),), block, context=300, regions=1)
+    assert region_map.longest_run >= block
+    run = range(start, start + region_map.longest_run)
+    (first,) = region_map.places(0, start)
+    written = {region_map.places(0, position)[0].slot for position in run}
+    assert len(written) == len(run)
+    assert set(slots(first.visible)) & written == {first.slot}
+    beyond = region_map.places(0, run.stop)[0].slot
+    if start >= window - 1 > 0:
+        assert beyond in slots(first.visible)
+
+
+def test_a_ring_as_long_as_the_context_has_no_limit() -> None:
+    assert RegionMap((PoolShape("local", 128, 100),), block=4, context=128, regions=1).longest_run == 128
+
+
+@pytest.mark.parametrize(
+    ("pool", "regions", "words"),
+    [
+        (PoolShape("global", 64, None), 1, "pool global has 64 slots per sequence but needs 100"),
+        (PoolShape("local", 64, 62), 1, "pool local has 64 slots per sequence but needs 65"),
+        (PoolShape("global", 100, None), 2, "no multiple of 64"),
+    ],
+)
+def test_sizes_that_cannot_work_are_refused(pool: PoolShape, regions: int, words: str) -> None:
+    with pytest.raises(ArtifactError, match=words):
+        RegionMap((pool,), block=4, context=100, regions=regions)
+
+
+def test_idle_regions_stand_in_order_of_last_use() -> None:
+    regions = Regions(3)
+    assert regions.idle == (0, 1, 2)
+    regions.take(1)
+    regions.take(0)
+    assert regions.idle == (2,)
+    regions.release(1)
+    regions.release(0)
+    assert regions.idle == (2, 1, 0)
+    with pytest.raises(ValueError, match="idle already"):
+        regions.release(2)
+    regions.take(2)
+    with pytest.raises(ValueError, match="not in list"):
+        regions.take(2)

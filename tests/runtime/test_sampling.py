@@ -1,0 +1,195 @@
+"""Draws follow the processed distribution, depend on seed and position alone, and are refused nonsense."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from anespec.manifests.errors import AnespecError, RequestError
+from anespec.runtime import sampling
+from anespec.runtime.sampling import Sampler, SamplingParameters
+
+
+def by_definition(
+    logits: NDArray[np.float16], parameters: SamplingParameters, prompt: list[int], output: list[int]
+) -> dict[int, float]:
+    """The processed distribution in the plainest code, float64 throughout."""
+    values = {token: float(logit) for token, logit in enumerate(logits)}
+    for token, bias in parameters.logit_bias:
+        values[token] += bias
+    for token in {*prompt, *output}:
+        penalty = parameters.repetition_penalty
+        values[token] = values[token] / penalty if values[token] > 0 else values[token] * penalty
+    for token, count in Counter(output).items():
+        values[token] -= parameters.presence_penalty + count * parameters.frequency_penalty
+    ranked = sorted(values, key=lambda token: (-values[token], token))
+    if parameters.temperature == 0:
+        return {ranked[0]: 1.0}
+    if parameters.top_k:
+        ranked = ranked[: parameters.top_k]
+    if parameters.top_p < 1:
+        top_p, reached, kept = parameters.top_p * total(values, ranked), 0.0, 0
+        while kept < len(ranked) and reached < top_p or kept == 0:
+            reached += math.exp(values[ranked[kept]])
+            kept += 1
+        ranked = ranked[:kept]
+    if parameters.min_p > 0:
+        floor = values[ranked[0]] + math.log(parameters.min_p)
+        ranked = [token for token in ranked if values[token] >= floor]
+    highest = values[ranked[0]]
+    weights = {token: math.exp((values[token] - highest) / parameters.temperature) for token in ranked}
+    return {token: weight / sum(weights.values()) for token, weight in weights.items()}
+
+
+def total(values: dict[int, float], tokens: list[int]) -> float:
+    return sum(math.exp(values[token]) for token in tokens)
+
+
+def random_logits(seed: int, vocabulary: int, scale: float = 2.0) -> NDArray[np.float16]:
+    return (np.random.default_rng(seed).normal(size=vocabulary) * scale).astype(np.float16)
+
+
+def drawn_shares(sampler: Sampler, logits: NDArray[np.float16], draws: int) -> NDArray[np.float64]:
+    tokens = [sampler.draw(logits, position) for position in range(draws)]
+    return np.bincount(tokens, minlength=len(logits)) / draws
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        SamplingParameters(temperature=1.0),
+        SamplingParameters(temperature=0.5, seed=3),
+        SamplingParameters(temperature=1.5, top_k=7, seed=4),
+        SamplingParameters(temperature=1.0, top_p=0.7, seed=5),
+        SamplingParameters(temperature=1.0, min_p=0.1, seed=6),
+        SamplingParameters(temperature=0.8, top_k=20, top_p=0.9, min_p=0.05, seed=7),
+        SamplingParameters(temperature=1.0, repetition_penalty=1.5, seed=8),
+        SamplingParameters(temperature=1.0, presence_penalty=1.0, frequency_penalty=0.7, seed=9),
+        SamplingParameters(temperature=1.0, logit_bias=((3, 5.0), (4, -100.0)), top_k=5, seed=10),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("vocabulary", [30, 700])
+def test_draws_follow_the_processed_distribution(parameters: SamplingParameters, vocabulary: int) -> None:
+    logits = random_logits(1, vocabulary)
+    prompt, output = [0, 1, 2, 3], [2, 2, 5, 6, 7, 7, 7]
+    sampler = Sampler(parameters, prompt, vocabulary)
+    for token in output:
+        sampler.accept(token)
+    draws = 4000
+    shares = drawn_shares(sampler, logits, draws)
+    expected = np.zeros(vocabulary)
+    for token, chance in by_definition(logits, parameters, prompt, output).items():
+        expected[token] = chance
+    assert not shares[expected == 0].any()
+    assert (np.abs(shares - expected) < 5 * np.sqrt(expected / draws) + 2e-3).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    vocabulary=st.integers(2, 300),
+    top_k=st.integers(0, 400),
+    top_p=st.sampled_from([1.0, 0.999, 0.9, 0.5, 0.0]),
+    min_p=st.sampled_from([0.0, 0.01, 0.2, 1.0]),
+    scale=st.sampled_from([0.0, 0.1, 2.0, 12.0]),
+)
+def test_filters_keep_what_they_should(
+    seed: int, vocabulary: int, top_k: int, top_p: float, min_p: float, scale: float
+) -> None:
+    parameters = SamplingParameters(temperature=1.0, top_k=top_k, top_p=top_p, min_p=min_p)
+    logits = random_logits(seed, vocabulary, scale)
+    kept = sampling._filter(sampling._widen(logits), parameters)
+    expected = set(by_definition(logits, parameters, [], []))
+    actual = set(range(vocabulary)) if kept is None else set(kept.tolist())
+    # A sum that falls on the limit of top_p within rounding may keep one token more or fewer.
+    assert len(actual ^ expected) <= (top_p < 1)
+
+
+def test_a_wide_nucleus_is_found_beyond_the_first_guess() -> None:
+    logits = random_logits(3, 5000, 0.2)
+    parameters = SamplingParameters(temperature=1.0, top_p=0.6)
+    kept = sampling._filter(sampling._widen(logits), parameters)
+    assert kept is not None
+    assert len(kept) > 1024
+    assert len(set(kept.tolist()) ^ set(by_definition(logits, parameters, [], []))) <= 1
+
+
+@given(st.lists(st.floats(-60000, 60000, width=16), min_size=1, max_size=100))
+def test_greedy_takes_the_lowest_of_the_largest(values: list[float]) -> None:
+    logits = np.array(values, dtype=np.float16)
+    expected = int(logits.argmax())
+    assert Sampler(SamplingParameters(), [0], len(values)).draw(logits, 5) == expected
+    biased = SamplingParameters(logit_bias=((0, 0.0),))
+    assert Sampler(biased, [0], len(values)).draw(logits, 5) == expected
+
+
+def test_negative_zero_ties_with_zero() -> None:
+    logits = np.array([-1, -0.0, 0.0], dtype=np.float16)
+    assert Sampler(SamplingParameters(), [0], 3).draw(logits, 1) == 1
+
+
+def test_widening_is_exact_for_every_finite_number() -> None:
+    every = np.arange(65536, dtype=np.uint16).view(np.float16)
+    finite = np.isfinite(every)
+    np.testing.assert_array_equal(sampling._widen(every)[finite], every[finite].astype(np.float32))
+    assert (np.abs(sampling._widen(every)[~finite]) >= 65536).all()
+
+
+def test_a_draw_depends_on_seed_and_position_alone() -> None:
+    logits = random_logits(2, 500)
+    parameters = SamplingParameters(temperature=1.0, seed=11)
+    forwards = Sampler(parameters, [1], 500)
+    backwards = Sampler(parameters, [9, 9], 500)
+    positions = range(50)
+    drawn = {position: forwards.draw(logits, position) for position in positions}
+    assert drawn == {position: backwards.draw(logits, position) for position in reversed(positions)}
+    assert len(set(drawn.values())) > 10
+    other = Sampler(SamplingParameters(temperature=1.0, seed=12), [1], 500)
+    assert drawn != {position: other.draw(logits, position) for position in positions}
+
+
+def test_the_uniform_numbers_are_philox_keyed_by_seed_and_position() -> None:
+    key = np.array([7, 21], dtype=np.uint64)
+    expected = np.random.Generator(np.random.Philox(key=key)).random()
+    assert sampling._uniform(7, 21) == expected
+
+
+def test_tiny_temperatures_are_greedy() -> None:
+    logits = random_logits(4, 200)
+    for temperature in (1e-300, 1e-40, 1e-7):
+        sampler = Sampler(SamplingParameters(temperature=temperature), [0], 200)
+        assert {sampler.draw(logits, position) for position in range(20)} == {int(logits.argmax())}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf])
+def test_logits_that_are_not_numbers_are_an_error(temperature: float, value: float) -> None:
+    logits = np.full(100, value, dtype=np.float16)
+    with pytest.raises(AnespecError, match="position 9 are not finite"):
+        Sampler(SamplingParameters(temperature=temperature), [0], 100).draw(logits, 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", math.nan),
+        ("top_k", -1),
+        ("top_p", 1.1),
+        ("min_p", -0.1),
+        ("seed", -1),
+        ("seed", 2**64),
+        ("repetition_penalty", 0.0),
+        ("presence_penalty", 2.5),
+        ("frequency_penalty", -2.5),
+        ("logit_bias", ((5, 101.0),)),
+    ],
+)
+def test_values_out_of_range_are_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(RequestError, match=name):
+        SamplingParameters(**{name: value})  # type: ignore[arg-type]

@@ -1,0 +1,177 @@
+"""What the golden gate measured and how it is judged: thresholds, figures, verdict, file."""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Literal
+
+from pydantic import Field
+
+from anespec.manifests.errors import GoldenGateError
+from anespec.manifests.schema import Record, WeightFormat
+from anespec.manifests.verdicts import Circumstances
+
+Stimulus = Literal["embeddings", "random"]
+
+
+class GoldenThresholds(Record):
+    """What a healthy artifact stays within, for every single token.
+
+    The error of a token is |found - expected| / (|change| + |expected| / 256) in Euclidean norms, where
+    the change is what the shard adds to its input (a head shard: its whole output). Errors of layers
+    add up like noise, so a shard of n layers may err by `layer_error` * sqrt(n), and never by more than
+    `stack_error`, which bounds all shards at once, on logits less their mean. The cosine between
+    found and expected may be as low as 1 - error^2, twice the distance that such an error allows.
+    `stack_margin`: by how many standard deviations of its logits the reference may prefer another
+    greedy token than the artifact chose.
+    """
+
+    layer_error: float = Field(gt=0)
+    stack_error: float = Field(gt=0)
+    stack_margin: float = Field(gt=0)
+
+    def shard_error(self, layers: int) -> float:
+        """The largest error that a shard of so many layers may make."""
+        return min(self.layer_error * math.sqrt(layers), self.stack_error)
+
+
+THRESHOLDS: Mapping[WeightFormat, GoldenThresholds] = MappingProxyType(
+    {
+        WeightFormat.FP16: GoldenThresholds(layer_error=0.01, stack_error=0.05, stack_margin=0.1),
+        WeightFormat.INT8_CHANNEL: GoldenThresholds(layer_error=0.06, stack_error=0.25, stack_margin=0.5),
+    }
+)
+"""Two to three times the worst of healthy models (trained and random, 1 to 5 layers a shard); a planted
+bug errs by several times more (tests/validate). int8 includes the error of quantising to it."""
+
+
+class ShardFigures(Record):
+    """One shard under one stimulus: the worst token's cosine and error, and the largest difference.
+
+    `not_finite` counts values in outputs and states; `stray_slots` counts slots that hold K/V though
+    no row's home slot is there.
+    """
+
+    shard: str
+    weights: WeightFormat
+    layers: int = Field(gt=0, description="1 for a head shard")
+    stimulus: Stimulus
+    tokens: int = Field(gt=0)
+    cosine: float
+    error: float = Field(ge=0)
+    max_error: float = Field(ge=0)
+    worst_token: int = Field(ge=0)
+    not_finite: int = Field(ge=0)
+    stray_slots: int = Field(ge=0)
+
+    def within(self, thresholds: GoldenThresholds) -> bool:
+        """Whether nothing here is out of bounds."""
+        limit = thresholds.shard_error(self.layers)
+        return _close(self.cosine, self.error, limit) and not self.not_finite and not self.stray_slots
+
+
+class StackFigures(Record):
+    """All shards together over one prompt and the greedy tokens after it.
+
+    `leading` greedy tokens equal the reference's own choice before the first that does not; `agreeing`
+    counts all that do. `worst_margin` is the largest preference of the reference for another token, in
+    standard deviations of its logits.
+    """
+
+    prompt_tokens: int = Field(gt=0)
+    greedy_tokens: int = Field(ge=0)
+    agreeing: int = Field(ge=0)
+    leading: int = Field(ge=0)
+    worst_margin: float = Field(ge=0)
+    cosine: float
+    error: float = Field(ge=0)
+    max_error: float = Field(ge=0)
+    not_finite: int = Field(ge=0)
+
+    def within(self, thresholds: GoldenThresholds) -> bool:
+        """Whether nothing here is out of bounds."""
+        close = _close(self.cosine, self.error, thresholds.stack_error)
+        return close and self.worst_margin <= thresholds.stack_margin and not self.not_finite
+
+
+class GoldenVerdict(Record):
+    """One run of the golden gate, with the thresholds that it was judged by."""
+
+    circumstances: Circumstances
+    measured_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    thresholds: dict[WeightFormat, GoldenThresholds]
+    shards: tuple[ShardFigures, ...]
+    stack: tuple[StackFigures, ...]
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What is out of bounds, one clause each."""
+        shards = [
+            f"{s.shard} on {s.stimulus}: {_findings(s)}, {s.stray_slots} stray slots"
+            for s in self.shards
+            if not s.within(self.thresholds[s.weights])
+        ]
+        stack = [
+            f"the whole stack on prompt {i}: {_findings(s)}, margin {s.worst_margin:.3g}"
+            for i, s in enumerate(self.stack)
+            if not s.within(self.stack_thresholds)
+        ]
+        return (*shards, *stack)
+
+    @property
+    def stack_thresholds(self) -> GoldenThresholds:
+        """The whole stack is judged by its least precise shards."""
+        formats = {figures.weights for figures in self.shards} or set(self.thresholds)
+        return max((self.thresholds[f] for f in formats), key=lambda t: t.stack_error)
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was measured and everything is within its thresholds."""
+        return bool(self.shards and self.stack) and not self.failures
+
+
+class GoldenFile(Record):
+    """gates/golden.json: at most one verdict per circumstances, the newest kept."""
+
+    schema_version: Literal[1] = 1
+    verdicts: tuple[GoldenVerdict, ...] = ()
+
+    def with_verdict(self, verdict: GoldenVerdict) -> "GoldenFile":
+        """This file with `verdict` in place of an older one under the same circumstances."""
+        kept = [v for v in self.verdicts if v.circumstances != verdict.circumstances]
+        return GoldenFile(verdicts=(*kept, verdict))
+
+
+def golden_verdict(
+    circumstances: Circumstances, shards: Sequence[ShardFigures], stack: Sequence[StackFigures]
+) -> GoldenVerdict:
+    """The verdict over both parts by the documented thresholds."""
+    return GoldenVerdict(
+        circumstances=circumstances, thresholds=dict(THRESHOLDS), shards=tuple(shards), stack=tuple(stack)
+    )
+
+
+def require_golden(verdict: GoldenVerdict) -> None:
+    """Do nothing where the verdict passed.
+
+    Raises:
+        GoldenGateError: something is out of bounds; the first is named.
+    """
+    if verdict.passed:
+        return
+    first = next(iter(verdict.failures), "nothing was measured")
+    raise GoldenGateError(
+        f"on {verdict.circumstances.backend} {verdict.circumstances.library_version} the artifact does not "
+        f"compute what its GGUF means ({first}; {len(verdict.failures)} checks in all); convert the model "
+        "again or use another backend"
+    )
+
+
+def _close(cosine: float, error: float, limit: float) -> bool:
+    return error <= limit and cosine >= 1 - limit**2
+
+
+def _findings(figures: ShardFigures | StackFigures) -> str:
+    text = f"cosine {figures.cosine:.5f}, error {figures.error:.3g}"
+    return text + (f", {figures.not_finite} values not finite" if figures.not_finite else "")

@@ -1,0 +1,95 @@
+"""The passes by which the golden gate looks at one shard alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from anespec.manifests.schema import Manifest
+from anespec.runtime.block import Block, Place, PoolShape, Row, RowKind
+from anespec.runtime.regions import RegionMap
+from anespec.validate.figures import Stimulus
+from anespec.validate.plays import Cell, row_of
+
+
+@dataclass(frozen=True)
+class ShardPass:
+    """One pass over a shard alone: its block, and for every lane the row of hidden that it takes."""
+
+    block: Block
+    sources: tuple[int, ...]
+    real: int
+
+
+@dataclass(frozen=True)
+class PassPlan:
+    """The passes of one stimulus; row i of hidden stands at `positions[i]`."""
+
+    stimulus: Stimulus
+    passes: tuple[ShardPass, ...]
+    positions: tuple[int, ...]
+    home_slots: Mapping[str, frozenset[int]]
+
+
+def plan_passes(manifest: Manifest, stimulus: Stimulus) -> PassPlan:
+    """Blocks of several widths and fillings, so that later ones see what earlier ones wrote.
+
+    Random rows jump to the far end of the last region after two blocks, since slow rope frequencies
+    only show over a long distance; embeddings stand at the start of region 0 without a gap.
+    """
+    block = manifest.block
+    cuts = [(block, block), (block, block), (block, 1), (min(manifest.t_max, 2 * block), None)]
+    cuts += [(manifest.t_min, None), (block, max(1, block - 1))]
+    sizes = [(width, width if real is None else real) for width, real in cuts]
+    total, fitting = 0, []
+    for width, real in sizes:
+        if total + real <= manifest.context:
+            fitting.append((width, real))
+            total += real
+    near = min(2 * block, total) if stimulus == "random" else total
+    positions = (*range(near), *range(manifest.context - total + near, manifest.context))
+    region = manifest.sequences - 1 if stimulus == "random" else 0
+    pools = tuple(PoolShape(pool.name, pool.region_slots, pool.window) for pool in manifest.pools)
+    region_map = RegionMap(pools, block, manifest.context, manifest.sequences)
+    passes, done = [], 0
+    for width, real in fitting:
+        rows = [_row(region_map, positions[: index + 1], region) for index in range(done, done + real)]
+        pad = row_of(Cell(RowKind.PAD, 0, positions[done], region), region_map)
+        passes.append(
+            ShardPass(
+                Block((*rows, *(pad,) * (width - real)), wants_logits=False),
+                (*range(done, done + real), *(done,) * (width - real)),
+                real,
+            )
+        )
+        done += real
+    homes = {
+        pool.name: frozenset(region_map.places(region, p)[number].slot or 0 for p in positions)
+        for number, pool in enumerate(pools)
+    }
+    return PassPlan(stimulus, tuple(passes), positions, homes)
+
+
+def _row(region_map: RegionMap, positions: Sequence[int], region: int) -> Row:
+    """The row at the last of `positions`, which sees all of them that its window reaches."""
+    last = positions[-1]
+    places = tuple(
+        Place(
+            own.slot,
+            tuple(
+                span
+                for run in _runs(positions)
+                for span in region_map.spans(
+                    pool, region, range(max(run.start, region_map.first_visible(pool, last)), run.stop)
+                )
+                if span
+            ),
+        )
+        for pool, own in enumerate(region_map.places(region, last))
+    )
+    return Row(RowKind.PROMPT, 0, last, places)
+
+
+def _runs(positions: Sequence[int]) -> list[range]:
+    """Ascending positions as runs without a gap."""
+    edges = [i for i in range(1, len(positions)) if positions[i] != positions[i - 1] + 1]
+    bounds = zip([0, *edges], [*edges, len(positions)], strict=True)
+    return [range(positions[a], positions[b - 1] + 1) for a, b in bounds]
