@@ -1,8 +1,8 @@
 """Time and peak memory of `anespec convert`, beside copying the same bytes to the same disk.
 
-    python benchmarks/convert.py model.gguf [--output-folder DIR] [--json] [-- --target cpu ...]
+    python benchmarks/convert.py model.gguf [--output-folder DIR] [--json] [--target cpu ...]
 
-The conversion runs as its own process through the command line; what follows `--` goes to it. Both
+The conversion runs as its own process through the command line; options not known here go to it. Both
 sides start from a source that the system has read before, and both end with their bytes on the disk.
 """
 
@@ -165,18 +165,19 @@ def cost_of(source: Path, work: Path, convert_options: Sequence[str]) -> Cost:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
     parser.add_argument("gguf", type=Path)
     parser.add_argument("--output-folder", type=Path, help="on the disk to measure; default: beside the GGUF")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("convert_options", nargs="*", help="after --: options of `anespec convert`")
-    options = parser.parse_args()
+    options, convert_options = parser.parse_known_args()
+    where = machine()
     folder = options.output_folder or options.gguf.parent
     with tempfile.TemporaryDirectory(prefix="convert-", dir=folder) as work:
-        cost = cost_of(options.gguf, Path(work), options.convert_options)
+        cost = cost_of(options.gguf, Path(work), convert_options)
     if options.json:
-        emit({"gguf": options.gguf.name, **machine(), **cost.as_json()})
+        emit({"gguf": options.gguf.name, **where, **cost.as_json()})
     else:
+        print("{machine}, {cores} cores, load before {load_before}".format_map(where))
         cost.show()
 
 

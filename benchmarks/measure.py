@@ -39,9 +39,13 @@ def gigabytes(count: int) -> str:
     return f"{count / 1e9:.2f} GB"
 
 
-def machine() -> dict[str, str | int]:
-    """Where the numbers hold."""
-    return {"machine": machine_name(), "cores": os.cpu_count() or 0}
+def machine() -> dict[str, str | int | float]:
+    """Where the numbers hold, and the load that was there before: others at work spoil them."""
+    return {
+        "machine": machine_name(),
+        "cores": os.cpu_count() or 0,
+        "load_before": round(os.getloadavg()[0], 1),
+    }
 
 
 def show_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

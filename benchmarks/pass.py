@@ -87,6 +87,7 @@ class Report:
     """All figures of one run; timings by contestant and by rows (or tokens of the prompt)."""
 
     options: argparse.Namespace
+    machine: Mapping[str, str | int | float]
     weight_bytes: int
     loading: dict[str, float]
     passes: dict[Key, Timing]
@@ -123,7 +124,7 @@ class Report:
             "target": self.options.target,
             "block": self.options.block,
             "past": self.options.past,
-            **machine(),
+            **self.machine,
             "threads": self.options.threads,
             "weight_bytes": self.weight_bytes,
             "load_seconds": {name: round(seconds, 2) for name, seconds in self.loading.items()},
@@ -141,6 +142,7 @@ class Report:
     def show(self) -> None:
         """Print tables for a person."""
         options, reading = self.options, self.passes[READING, 0]
+        print("{machine}, {cores} cores, load before {load_before}".format_map(self.machine))
         print(f"{options.gguf.name}, target {options.target}, {options.threads} threads: ms, median (least)")
         print(f"{READING} once, {gigabytes(self.weight_bytes)}: {cell(reading)}\n")
         rows = [[name, *(cell(self.passes.get((name, t))) for t in options.rows)] for name in self.names]
@@ -157,6 +159,7 @@ def cell(timing: Timing | None) -> str:
 
 def measure(options: argparse.Namespace) -> Report:
     """Convert, load everything side by side, and let all take turns."""
+    where = machine()
     artifact = artifact_of(options.gguf, ConvertOptions(target=options.target, block=options.block))
     reader = WeightReader(artifact, options.threads)
     verifiers: dict[str, Verifier] = {}
@@ -193,7 +196,7 @@ def measure(options: argparse.Namespace) -> Report:
         if prompt:
             prompts[PEER, len(prompt)] = partial(peer.prefill, prompt)
             prompts |= {(n, len(prompt)): partial(prefill, v, prompt) for n, v in verifiers.items()}
-        return Report(options, reader.nbytes, loading, passes, take_turns(prompts, PREFILL_ROUNDS))
+        return Report(options, where, reader.nbytes, loading, passes, take_turns(prompts, PREFILL_ROUNDS))
 
 
 def main() -> None:

@@ -153,6 +153,7 @@ def main() -> None:
 
     options = parser.parse_args()
     results: list[tuple[Case, Tally]] = []
+    where = machine()
     began = time.perf_counter()
     for gguf in options.gguf:
         for case, result in sweep(gguf, options):
@@ -164,7 +165,7 @@ def main() -> None:
         rows = [{**vars(case), **result.as_json()} for case, result in results]
         emit(
             {
-                **machine(),
+                **where,
                 "threads": options.threads,
                 "weights": options.weights,
                 "differing": differing,

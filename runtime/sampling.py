@@ -81,6 +81,9 @@ class Sampler:
                 )
         self._parameters = parameters
         self._penalties = _Penalties(parameters, prompt, vocabulary) if parameters.has_penalties else None
+        self._adjusts = parameters.has_penalties or bool(parameters.logit_bias)
+        # Kept from draw to draw: getting fresh pages for them costs as much as the arithmetic.
+        self._values, self._weights = np.empty((2, vocabulary), dtype=np.float32)
 
     def draw(self, logits: NDArray[np.float16], position: int) -> int:
         """The token at absolute `position`, from the row of logits [vocabulary] before it.
@@ -88,10 +91,9 @@ class Sampler:
         Raises AnespecError where the logits are not finite numbers.
         """
         parameters = self._parameters
-        adjusted = self._penalties is not None or bool(parameters.logit_bias)
-        if parameters.temperature == 0.0 and not adjusted:
+        if parameters.temperature == 0.0 and not self._adjusts:
             return _greedy(logits, position)
-        values = _widen(logits)
+        values = _widen(logits, self._values)
         _check_finite(float(values.max()), position)
         for token, bias in parameters.logit_bias:
             values[token] += bias
@@ -99,10 +101,10 @@ class Sampler:
             self._penalties.apply(values)
         if parameters.temperature == 0.0:
             return int(values.argmax())
-        kept = _filter(values, parameters)
+        kept = _filter(values, self._weights, parameters)
         uniform = _uniform(parameters.seed, position)
         if kept is None:
-            return _pick_from_all(values, parameters.temperature, uniform)
+            return _pick_from_all(_weights_of_all(values, parameters.temperature, self._weights), uniform)
         return int(kept[_pick(_weights(values[kept], parameters.temperature), uniform)])
 
     def accept(self, token: int) -> None:
@@ -153,40 +155,40 @@ def _check_finite(highest: float, position: int) -> None:
 def _greedy(logits: NDArray[np.float16], position: int) -> int:
     """The index of the largest logit, the lowest on ties.
 
-    The bits of positive fp16 numbers order like integers, and numpy compares those 400 times faster.
+    The bits of fp16 numbers order like integers, those of negative ones backwards, and numpy compares
+    integers 400 times faster.
     """
     bits = logits.view(np.int16)
     best = int(bits.argmax())
-    if bits[best] > 0:
-        _check_finite(float(_widen(logits[best : best + 1])[0]), position)
-        return best
-    values = _widen(logits)
-    best = int(values.argmax())
-    _check_finite(float(values[best]), position)
+    if bits[best] < 0:
+        best = int(bits.argmin())
+    elif bits[best] == 0:
+        best = int(logits.argmax())  # 0 and -0 tie
+    _check_finite(float(logits[best]), position)
     return best
 
 
-def _widen(logits: NDArray[np.float16]) -> Float32:
-    """fp16 -> float32, exactly, for finite numbers; infinities and NaN become +-65536 or beyond.
+def _widen(logits: NDArray[np.float16], out: Float32) -> Float32:
+    """fp16 -> float32 in `out`, exactly, for finite numbers; infinities and NaN become +-65536 or beyond.
 
     Moves the bits and mends the exponent's bias with a multiplication by 2^112: six times as fast as
-    numpy's own conversion, which would take half of the host's time budget.
+    numpy's own conversion, which would take the whole of the host's time budget.
     """
-    bits = logits.view(np.int16).astype(np.int32)
+    bits = out.view(np.int32)
+    bits[:] = logits.view(np.int16)
     bits <<= 13
     bits &= -0x70002000
-    values: Float32 = bits.view(np.float32)
-    values *= np.float32(2.0**112)
-    return values
+    out *= np.float32(2.0**112)
+    return out
 
 
-def _filter(values: Float32, parameters: SamplingParameters) -> TokenIds | None:
+def _filter(values: Float32, scratch: Float32, parameters: SamplingParameters) -> TokenIds | None:
     """The ids that top_k, top_p and min_p leave; None for the whole vocabulary."""
     kept: TokenIds | None = None
     if 0 < parameters.top_k < len(values):
         kept = _largest(values, parameters.top_k)
     if parameters.top_p < 1.0:
-        kept = _nucleus(values, kept, parameters.top_p)
+        kept = _nucleus(values, scratch, kept, parameters.top_p)
     if parameters.min_p > 0.0:
         limit = values.max() + np.float32(math.log(parameters.min_p))
         kept = np.flatnonzero(values >= limit) if kept is None else kept[values[kept] >= limit]
@@ -207,11 +209,11 @@ def _largest(values: Float32, count: int) -> TokenIds:
     return ids[np.argsort(-values[ids], kind="stable")[:count]]
 
 
-def _nucleus(values: Float32, kept: TokenIds | None, share: float) -> TokenIds:
+def _nucleus(values: Float32, scratch: Float32, kept: TokenIds | None, share: float) -> TokenIds:
     """The fewest of the largest values whose probabilities reach `share` of those kept so far."""
     if kept is not None:
         return _head(kept, values, _weights(values[kept]).sum(), share)
-    total = float(_weights32(values).sum(dtype=np.float64))
+    total = float(_weights_of_all(values, 1.0, scratch).sum())
     count = 64
     while True:
         ids = _largest(values, count)
@@ -235,11 +237,13 @@ def _weights(values: Float32, temperature: float = 1.0) -> Float64:
     return np.exp(wide, out=wide)
 
 
-def _weights32(values: Float32, temperature: float = 1.0) -> Float32:
-    """The same in float32, four times as fast, for a whole vocabulary."""
-    scaled = values - values.max()
-    scaled /= np.float32(max(temperature, _LEAST_TEMPERATURE))
-    return np.exp(scaled, out=scaled)
+def _weights_of_all(values: Float32, temperature: float, out: Float32) -> Float32:
+    """The same in float32, several times as fast, for a whole vocabulary."""
+    np.subtract(values, values.max(), out=out)
+    if temperature != 1.0:
+        out /= np.float32(max(temperature, _LEAST_TEMPERATURE))
+    np.exp(out, out=out)
+    return out
 
 
 def _pick(weights: Float64, uniform: float) -> int:
@@ -249,9 +253,8 @@ def _pick(weights: Float64, uniform: float) -> int:
     return min(index, int(np.flatnonzero(weights)[-1]))
 
 
-def _pick_from_all(values: Float32, temperature: float, uniform: float) -> int:
+def _pick_from_all(weights: Float32, uniform: float) -> int:
     """Inverse CDF over the vocabulary in two levels, since one long running sum is slow."""
-    weights = _weights32(values, temperature)
     sums = np.add.reduceat(weights, np.arange(0, len(weights), _SUM_BLOCK)).astype(np.float64)
     block = _pick(sums, uniform)
     before = float(sums[:block].sum())

@@ -49,9 +49,10 @@ class ByteLevelSegmenter:
 class SentencePieceSegmenter:
     """`llama`: characters are merged, always into the token of highest score, over the whole text.
 
-    llama.cpp merges the leftmost of several pairs that would form tokens of the same score. The library
-    ranks every pair apart, so pairs of equal score go by rank instead, the shorter left part first. No
-    difference arises in vocabularies that SentencePiece trained: their scores are distinct.
+    llama.cpp merges the leftmost of several pairs that would form tokens of the same score, and merges
+    characters that are no tokens themselves. The library ranks every pair apart, so pairs of equal score go
+    by rank instead, the shorter left part first, and it merges tokens only. No difference arises in
+    vocabularies that SentencePiece trained: their scores are distinct and every character is a token.
     """
 
     def __init__(self, file: GGUFFile, vocabulary: Vocabulary, unknown_id: int | None) -> None:

@@ -33,7 +33,7 @@ def by_definition(
         ranked = ranked[: parameters.top_k]
     if parameters.top_p < 1:
         top_p, reached, kept = parameters.top_p * total(values, ranked), 0.0, 0
-        while kept < len(ranked) and reached < top_p or kept == 0:
+        while kept == 0 or (kept < len(ranked) and reached < top_p):
             reached += math.exp(values[ranked[kept]])
             kept += 1
         ranked = ranked[:kept]
@@ -43,6 +43,14 @@ def by_definition(
     highest = values[ranked[0]]
     weights = {token: math.exp((values[token] - highest) / parameters.temperature) for token in ranked}
     return {token: weight / sum(weights.values()) for token, weight in weights.items()}
+
+
+def widened(logits: NDArray[np.float16]) -> NDArray[np.float32]:
+    return sampling._widen(logits, np.empty(len(logits), dtype=np.float32))
+
+
+def kept_by_filters(logits: NDArray[np.float16], parameters: SamplingParameters) -> NDArray[np.int64] | None:
+    return sampling._filter(widened(logits), np.empty(len(logits), dtype=np.float32), parameters)
 
 
 def total(values: dict[int, float], tokens: list[int]) -> float:
@@ -103,7 +111,7 @@ def test_filters_keep_what_they_should(
 ) -> None:
     parameters = SamplingParameters(temperature=1.0, top_k=top_k, top_p=top_p, min_p=min_p)
     logits = random_logits(seed, vocabulary, scale)
-    kept = sampling._filter(sampling._widen(logits), parameters)
+    kept = kept_by_filters(logits, parameters)
     expected = set(by_definition(logits, parameters, [], []))
     actual = set(range(vocabulary)) if kept is None else set(kept.tolist())
     # A sum that falls on the limit of top_p within rounding may keep one token more or fewer.
@@ -113,13 +121,23 @@ def test_filters_keep_what_they_should(
 def test_a_wide_nucleus_is_found_beyond_the_first_guess() -> None:
     logits = random_logits(3, 5000, 0.2)
     parameters = SamplingParameters(temperature=1.0, top_p=0.6)
-    kept = sampling._filter(sampling._widen(logits), parameters)
+    kept = kept_by_filters(logits, parameters)
     assert kept is not None
     assert len(kept) > 1024
     assert len(set(kept.tolist()) ^ set(by_definition(logits, parameters, [], []))) <= 1
 
 
-@given(st.lists(st.floats(-60000, 60000, width=16), min_size=1, max_size=100))
+some_floats = st.one_of(
+    st.floats(-60000, 60000, width=16), st.floats(-5, -0.0, width=16), st.sampled_from([0.0, -0.0, 1.0])
+)
+
+
+@given(
+    st.one_of(
+        st.lists(some_floats, min_size=1, max_size=100),
+        st.lists(st.floats(-60000, 0, width=16), min_size=1, max_size=100),
+    )
+)
 def test_greedy_takes_the_lowest_of_the_largest(values: list[float]) -> None:
     logits = np.array(values, dtype=np.float16)
     expected = int(logits.argmax())
@@ -136,8 +154,8 @@ def test_negative_zero_ties_with_zero() -> None:
 def test_widening_is_exact_for_every_finite_number() -> None:
     every = np.arange(65536, dtype=np.uint16).view(np.float16)
     finite = np.isfinite(every)
-    np.testing.assert_array_equal(sampling._widen(every)[finite], every[finite].astype(np.float32))
-    assert (np.abs(sampling._widen(every)[~finite]) >= 65536).all()
+    np.testing.assert_array_equal(widened(every)[finite], every[finite].astype(np.float32))
+    assert (np.abs(widened(every)[~finite]) >= 65536).all()
 
 
 def test_a_draw_depends_on_seed_and_position_alone() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import gguf
 import pytest
+
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.runtime.text.tokenizer import Tokenizer
 

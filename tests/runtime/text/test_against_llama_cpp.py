@@ -1,5 +1,7 @@
 """The same ids and the same bytes as llama.cpp, over generated text."""
 
+# ruff: noqa: RUF001 (letters that look like other letters are the point)
+
 import ctypes
 import random
 from collections.abc import Callable, Iterator
@@ -7,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.runtime.text.pretokenizers import PRETOKENIZERS
 from anespec.runtime.text.tokenizer import Tokenizer
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
@@ -48,7 +51,7 @@ pieces = st.one_of(
     *(st.text(alphabet=alphabet, min_size=1, max_size=20) for alphabet in ALPHABETS),
 )
 texts = st.lists(pieces, max_size=5).map("".join)
-fuzz = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+fuzz = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 
 
 def load(path: Path) -> Any:
@@ -90,12 +93,11 @@ def test_same_ids_among_special_tokens(
     name: str,
     llama_of: Callable[[str], Any],
     tokenizer_of: TokenizerOf,
-    vocabulary_file: VocabularyFile,
     data: st.DataObject,
 ) -> None:
     tokenizer = tokenizer_of(name)
     special = st.sampled_from([token.text for token in tokenizer._special])
-    words = st.text(alphabet="ab <|>s/\n", max_size=6)
+    words = st.text(alphabet="ab <|s/\n", max_size=6)
     text = "".join(data.draw(st.lists(st.one_of(special, words), max_size=8)))
     for parse_special in (False, True):
         expected = llama_of(name).tokenize(text.encode(), add_bos=False, special=parse_special)
@@ -143,7 +145,7 @@ def test_same_words_for_every_pretokenizer(
 ) -> None:
     with GGUFFile(vocabulary_file("gpt-2")) as file:
         merges = file.strings("tokenizer.ggml.merges")[:6000]
-        tokens = [token for token in file.strings("tokenizer.ggml.tokens")[: 256 + len(merges)]]
+        tokens = file.strings("tokenizer.ggml.tokens")[: 256 + len(merges)]
     path = written(
         {
             "tokenizer.ggml.model": "gpt2",

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from anespec.manifests.errors import RequestError
 from anespec.runtime.text.chat import render_chat
 from anespec.runtime.text.tokenizer import Tokenizer
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
@@ -95,7 +96,7 @@ def test_a_template_may_refuse_a_conversation() -> None:
         "{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}",
         "{{ 'x' * 10 ** 12 }}",
         "{{ [0] * 10 ** 12 }}",
-        "{{ 10 ** 10 ** 10 }}",
+        "{{ 10 ** (10 ** 10) }}",
         "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
     ],

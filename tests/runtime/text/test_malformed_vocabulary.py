@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from anespec.manifests.errors import AnespecError, GGUFError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.runtime.text.tokenizer import Tokenizer

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from anespec.manifests.errors import RequestError
 from anespec.runtime.text.stream import StopStrings, StreamDecoder
 from anespec.runtime.text.tokenizer import Tokenizer
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 TokenizerOf = Callable[[str], Tokenizer]
 

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from anespec.manifests.errors import RequestError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.runtime.text.tokenizer import Tokenizer
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 TokenizerOf = Callable[[str], Tokenizer]
 

@@ -1,0 +1,169 @@
+"""Bugs to plant in the real graph and in its feeds, and what it takes to judge the result."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anespec.convert.graph import attention, kv
+from anespec.convert.graph.attention import AttentionSizes
+from anespec.convert.graph.builder import Var, mb
+from anespec.convert.pipeline import convert
+from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.source.model import SourceModel
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import Target, WeightFormat
+from anespec.manifests.store import Artifact
+from anespec.runtime.backends import circumstances, open_shard, open_verifier
+from anespec.runtime.backends.feeds import Feeds
+from anespec.runtime.backends.runner import Tensor
+from anespec.runtime.block import Block
+from anespec.validate.figures import GoldenVerdict, golden_verdict
+from anespec.validate.golden import check_shards, check_stack
+from anespec.validate.reference import Reference
+
+ROOT = Path(__file__).resolve().parents[2]
+STORIES = ROOT.parent / "shared" / "models" / "stories260K.F16.gguf"
+EMBEDDED = ROOT / "embedded" / "model.gguf"
+PROMPTS = ([1, 403, 407, 261, 378], list(range(3, 24)))
+TORCH = "torch"
+
+needs_stories = pytest.mark.skipif(
+    not STORIES.exists(), reason="needs the shared models beside the repository"
+)
+
+
+def convert_to(
+    folder: Path,
+    gguf: Path,
+    weights: WeightFormat,
+    *,
+    target: Target = Target.CPU,
+    topology: tuple[int, ...] | None = None,
+    sequences: int = 1,
+    block: int = 4,
+) -> Artifact:
+    """A small artifact of a model."""
+    options = ConvertOptions(
+        target=target,
+        block=block,
+        context=128,
+        sequences=sequences,
+        weights=weights,
+        topology=topology,
+        head_shards=2,
+    )
+    with GGUFFile(gguf) as file:
+        return Artifact(convert(ConversionPlan(SourceModel(file), options), folder / "artifact").path)
+
+
+def golden_of(
+    artifact: Artifact, gguf: Path, backend: str = TORCH, feeds: Feeds | None = None, greedy_tokens: int = 8
+) -> GoldenVerdict:
+    """The golden gate's verdict; `feeds`, where given, also feed the whole stack."""
+    with GGUFFile(gguf) as file:
+        reference = Reference(file, resident_layers=8)
+        shards = check_shards(
+            artifact.manifest,
+            reference,
+            lambda shard: open_shard(artifact, shard, backend, 1),
+            feeds or Feeds(artifact.manifest),
+        )
+        verifier = open_verifier(artifact, backend, 1)
+        verifier.feeds = feeds or verifier.feeds
+        stack = check_stack(verifier, reference, PROMPTS, greedy_tokens=greedy_tokens)
+        verifier.close()
+    return golden_verdict(circumstances(artifact, backend, 1), shards, stack)
+
+
+def flattened_without_transpose(x: Var, sizes: AttentionSizes) -> Var:
+    """[heads, T, dim] straight to channels: right for T = 1 only."""
+    return mb.reshape(x=x, shape=(1, sizes.heads * sizes.head_dim, -1, 1))
+
+
+def written_one_slot_late(state: Var, new: Var, write_mask: Var, kept: Var, name: str) -> Var:
+    """Every row's K/V goes to the slot after its own."""
+    slots = write_mask.shape[2]
+    rest, last = mb.split(x=write_mask, split_sizes=[slots - 1, 1], axis=2)
+    shifted = mb.concat(values=[last, rest], axis=2)
+    old = mb.mul(x=mb.read_state(input=state), y=kv.kept_slots(shifted))
+    blended = mb.add(x=old, y=mb.matmul(x=shifted, y=new))
+    return mb.coreml_update_state(state=state, value=blended, name=name)
+
+
+def rotated_with_swapped_pair(x: Var, cos: Var, sin: Var, rotary_dim: int, head_dim: int) -> Var:
+    """The two members of every pair change places."""
+    half, rest = rotary_dim // 2, head_dim - rotary_dim
+    sizes = [half, half, rest] if rest else [half, half]
+    second, first, *passing = mb.split(x=x, split_sizes=sizes, axis=-1)
+    turned = [
+        mb.sub(x=mb.mul(x=first, y=cos), y=mb.mul(x=second, y=sin)),
+        mb.add(x=mb.mul(x=second, y=cos), y=mb.mul(x=first, y=sin)),
+    ]
+    return mb.concat(values=[*turned, *passing], axis=-1)
+
+
+def plant_flattening(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(attention, "merge_heads", flattened_without_transpose)
+
+
+def plant_wrong_slot(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(kv, "write", written_one_slot_late)
+
+
+def plant_swapped_pair(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(attention, "rotate", rotated_with_swapped_pair)
+
+
+GRAPH_BUGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "head/token/dimension flattening": plant_flattening,
+    "K/V written to the wrong slot": plant_wrong_slot,
+    "rope pair swapped": plant_swapped_pair,
+}
+
+
+class AlteredFeeds(Feeds):
+    """Feeds with one array changed on its way to the shards."""
+
+    def __init__(self, artifact: Artifact, alter: Callable[[Artifact, dict[str, Tensor]], None]) -> None:
+        super().__init__(artifact.manifest)
+        self.artifact = artifact
+        self.alter = alter
+
+    def block_feed(self, block: Block, hidden: Tensor) -> dict[str, Tensor]:
+        feed = super().block_feed(block, hidden)
+        self.alter(self.artifact, feed)
+        return feed
+
+
+def see_one_slot_further(artifact: Artifact, feed: dict[str, Tensor]) -> None:
+    name = artifact.manifest.pools[0].mask_input
+    feed[name] = np.maximum(feed[name], np.roll(feed[name], 1, axis=3))
+
+
+def see_one_slot_less(artifact: Artifact, feed: dict[str, Tensor]) -> None:
+    """The newest visible slot, a row's own, is hidden, unless it is the only one."""
+    name = artifact.manifest.pools[0].mask_input
+    shorter = np.minimum(feed[name], np.roll(feed[name], -1, axis=3))
+    alone = (feed[name] == 0).sum(axis=3, keepdims=True) < 2
+    feed[name] = np.where(alone, feed[name], shorter)
+
+
+def write_one_slot_late(artifact: Artifact, feed: dict[str, Tensor]) -> None:
+    name = artifact.manifest.pools[0].write_input
+    feed[name] = np.roll(feed[name], 1, axis=2)
+
+
+def swap_two_frequencies(artifact: Artifact, feed: dict[str, Tensor]) -> None:
+    rope = artifact.manifest.ropes[0]
+    for name in (rope.cos_input, rope.sin_input):
+        feed[name] = np.ascontiguousarray(feed[name][:, [1, 0, *range(2, feed[name].shape[1])]])
+
+
+FEED_BUGS: dict[str, Callable[[Artifact, dict[str, Tensor]], None]] = {
+    "mask shows one slot too many": see_one_slot_further,
+    "mask hides the row itself": see_one_slot_less,
+    "K/V written to the wrong slot": write_one_slot_late,
+    "two rope frequencies swapped": swap_two_frequencies,
+}
