@@ -1,8 +1,177 @@
-"""demo"""
+"""`anespec demo`: the main job on the embedded model, from its GGUF to exact speculative text."""
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+from rich.table import Table
+
+from anespec.console import bytes_text, json_option, out, print_json, step_progress
+from anespec.manifests.errors import ExactnessGateError
+
+if TYPE_CHECKING:
+    from anespec.generate_verb import Session
+    from anespec.runtime.completion import Summary
+
+DEMO_TOKENS = 160
+
+PROMPTS = (
+    "class Point:\n"
+    '    """A point in the plane."""\n\n'
+    "    def __init__(self, x, y):\n"
+    "        self.x = x\n"
+    "        self.y = y\n\n"
+    "    def __repr__(self):\n"
+    '        return "Point(%r, %r)" % (self.x, self.y)\n\n'
+    "    def __eq__(self, other):\n"
+    "        if not isinstance(other, Point):\n"
+    "            return NotImplemented\n"
+    "        return self.x == other.x and self.y == other.y\n\n"
+    "    def __lt__(self, other):\n"
+    "        if not isinstance(other, Point):\n"
+    "            return NotImplemented\n"
+    "        return self.x < other.x and self.y < other.y\n\n"
+    "    def __le__(self, other):\n",
+    "def test_read(self):\n"
+    "    self.assertEqual(self.file.read(1), b'a')\n"
+    "    self.assertEqual(self.file.read(2), b'bc')\n"
+    "    self.assertEqual(self.file.tell(), 3)\n\n"
+    "def test_write(self):\n",
+)
 
 
 @click.command()
-def demo() -> None:
-    pass
+@click.option("--backend", default="auto", show_default=True, help="auto, torch or openvino.")
+@click.option(
+    "--keep", type=click.Path(path_type=Path), help="Keep the artifact here.  [default: a temporary folder]"
+)
+@json_option
+def demo(backend: str, keep: Path | None, as_json: bool) -> None:
+    """Convert, validate and generate on the embedded model, and prove that speculation changed nothing.
+
+    \b
+    Example:
+      anespec demo
+    """
+    with tempfile.TemporaryDirectory(prefix="anespec-demo-") as scratch:
+        artifact = keep if keep is not None else Path(scratch) / "demo.anespec"
+        facts = _convert(artifact, as_json) | _validate(artifact, backend, as_json)
+        facts |= _generate(artifact, backend, as_json)
+    if as_json:
+        print_json(facts)
+    if not facts["identical"]:
+        raise ExactnessGateError(
+            "the text with speculation differs from the text without; this is a bug: please report it "
+            "with the output of `anespec demo --json`"
+        )
+
+
+def _convert(artifact: Path, quiet: bool) -> dict[str, Any]:
+    from anespec.convert.pipeline import convert
+    from anespec.convert.plan import ConversionPlan, ConvertOptions
+    from anespec.convert.source.model import SourceModel
+    from anespec.embedded import model_path
+    from anespec.manifests.gguf_file import GGUFFile
+    from anespec.manifests.schema import Target
+
+    with step_progress("1/3 convert", shown=not quiet) as report, GGUFFile(model_path()) as file:
+        plan = ConversionPlan(SourceModel(file), ConvertOptions(target=Target.CPU))
+        done = convert(plan, artifact, on_progress=lambda shard: report(shard.name))
+    if not quiet:
+        out().print(
+            f"1/3 convert: {model_path().name} ({bytes_text(done.manifest.source.bytes)}) -> "
+            f"{len(done.manifest.layer_shards)} layer and {len(done.manifest.head_shards)} head shard(s) "
+            f"in {done.seconds:.1f} s"
+        )
+    return {"convert_seconds": round(done.seconds, 3)}
+
+
+def _validate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
+    from anespec.embedded import model_path
+    from anespec.manifests.store import Artifact
+    from anespec.runtime.backends import resolve_backend
+    from anespec.validate.exactness import require_exactness
+    from anespec.validate.figures import require_golden
+    from anespec.validate.gates import golden_gate, recorded_exactness
+
+    opened, name = Artifact(artifact), resolve_backend(backend)
+    with step_progress("2/3 validate", shown=not quiet) as report:
+        golden = golden_gate(opened, model_path(), name, None, report)
+        exactness = recorded_exactness(opened, name, None, "quick", report)
+    require_golden(golden)
+    require_exactness(exactness)
+    proven = [verdict.invariance.value for verdict in exactness.invariances if verdict.proven]
+    if not quiet:
+        cosine = min(figures.cosine for figures in golden.shards)
+        out().print(
+            f"2/3 validate on {name}: golden gate green (worst cosine of a shard {cosine:.6f}); "
+            f"exactness gate green: a row's bits do not depend on {', '.join(proven)}"
+        )
+    return {"backend": name, "golden": golden.passed, "proven": proven}
+
+
+def _generate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
+    from anespec.generate_verb import open_session
+
+    session = open_session(artifact, backend)
+    runs: list[dict[str, Any]] = []
+    try:
+        for prompt in PROMPTS:
+            plain = _complete(session, prompt, "none")
+            drafted = _complete(session, prompt, "lookup")
+            runs.append(
+                {
+                    "prompt": prompt,
+                    "text": drafted.text,
+                    "identical": plain.output_ids == drafted.output_ids and plain.text == drafted.text,
+                    "tokens": len(drafted.output_ids),
+                    "passes_without": plain.statistics.passes,
+                    "passes_with": drafted.statistics.passes,
+                    "tokens_per_pass": round(drafted.statistics.tokens_per_pass, 3),
+                    "seconds_without": round(plain.statistics.decode_seconds, 3),
+                    "seconds_with": round(drafted.statistics.decode_seconds, 3),
+                }
+            )
+    finally:
+        session.verifier.close()
+    if not quiet:
+        _show(runs)
+    return {"identical": all(run["identical"] for run in runs), "runs": runs}
+
+
+def _complete(session: "Session", prompt: str, drafter: str) -> "Summary":
+    from anespec.generate_verb import make_drafter
+    from anespec.runtime.completion import Completion
+    from anespec.runtime.requests import Request
+
+    request = Request(
+        prompt=tuple(session.tokenizer.encode(prompt)),
+        max_tokens=DEMO_TOKENS,
+        drafter=make_drafter(drafter),
+        end_ids=session.tokenizer.end_ids,
+    )
+    return Completion(session.engine, session.tokenizer, request).summary
+
+
+def _show(runs: list[dict[str, Any]]) -> None:
+    console = out()
+    console.print("3/3 generate, without and with speculation:\n")
+    console.print(runs[0]["prompt"], style="dim", end="", markup=False)
+    console.print(runs[0]["text"], markup=False)
+    table = Table(
+        "prompt", "tokens", "passes without", "passes with", "tokens per pass", "speed-up", "same text"
+    )
+    for number, run in enumerate(runs, 1):
+        faster = run["seconds_without"] / run["seconds_with"] if run["seconds_with"] else 0.0
+        table.add_row(
+            str(number),
+            str(run["tokens"]),
+            str(run["passes_without"]),
+            str(run["passes_with"]),
+            f"{run['tokens_per_pass']:.2f}",
+            f"{faster:.2f}x",
+            "yes" if run["identical"] else "NO",
+        )
+    console.print()
+    console.print(table)

@@ -132,7 +132,9 @@ def write(path: Path, sizes: Sizes, kind: GGMLQuantizationType, seed: int = 1) -
         block, block_bytes = gguf.GGML_QUANT_SIZES[stored]
         row_bytes = shape[-1] // block * block_bytes
         if stored is GGMLQuantizationType.Q8_0:
-            writer.add_tensor_info(name, (shape[0], row_bytes), np.uint8, shape[0] * row_bytes, stored)
+            writer.add_tensor_info(
+                name, (shape[0], row_bytes), np.dtype(np.uint8), shape[0] * row_bytes, stored
+            )
         else:
             dtype = np.dtype(np.float32 if stored is GGMLQuantizationType.F32 else np.float16)
             writer.add_tensor_info(name, shape, dtype, int(np.prod(shape)) * dtype.itemsize, stored)

@@ -15,6 +15,11 @@ from anespec.manifests.errors import StorageError
 
 DISK_FULL = "the disk is full; free some space and run the command again"
 
+FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+NATIVE_WRITER = "[MIL FileWriter]"
+"""How the messages of coremltools' weight writer begin; it tells nothing of what the system said."""
+
 
 def write_package(shard: ShardProgram, path: Path) -> None:
     """Write `shard` to `path` (a folder ending in .mlpackage); nothing stands there on failure.
@@ -51,13 +56,13 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise StorageError(
-                f"{path}: the disk is full; free some space and run the command again"
-            ) from error
-        raise StorageError(f"{path}: cannot be written ({error.strerror or error})") from error
+        # numpy reports a short write without an error number.
+        if error.errno is None or error.errno in FULL_DISK_ERRORS:
+            raise StorageError(f"{path}: {DISK_FULL}") from error
+        raise StorageError(f"{path}: cannot be written ({error.strerror})") from error
     except RuntimeError as error:
-        if shutil.disk_usage(path.parent).free > (64 << 20):
+        # The free space says nothing here: what filled the disk may be removed by now.
+        if not str(error).startswith(NATIVE_WRITER):
             raise
         raise StorageError(f"{path}: {DISK_FULL}") from error
 

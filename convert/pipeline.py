@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import hashlib
+import os
 import platform
 import shutil
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,13 +111,16 @@ def _shard_count(manifest: Manifest) -> int:
 
 
 def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:
-    """The manifest at `output` where it is what would be built; raises where something else is."""
+    """The manifest at `output` where it is what would be built; raises where something else is.
+
+    None where nothing is there, or what would be built but damaged: then it is built again.
+    """
     if not output.exists():
         return None
     with contextlib.suppress(ArtifactError):
-        manifest = Artifact(output).manifest
-        if manifest.built_with.get("recipe") == recipe:
-            return manifest
+        artifact = Artifact(output)
+        if artifact.manifest.built_with.get("recipe") == recipe:
+            return artifact.manifest if _is_whole(artifact) else None
     if not replace:
         raise StorageError(
             f"{output}: already stands there and differs from what would be built; "
@@ -128,22 +133,38 @@ def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:
     return None
 
 
+def _is_whole(artifact: Artifact) -> bool:
+    """Whether every file is what the manifest says."""
+    manifest = artifact.manifest
+    try:
+        for shard in (*manifest.layer_shards, *manifest.head_shards):
+            artifact.shard_path(shard)
+        return file_sha256(artifact.tokens_path()) == manifest.tokens.sha256
+    except ArtifactError:
+        return False
+
+
 @contextlib.contextmanager
 def _exclusive(work: Path) -> Iterator[None]:
     """Hold the work folder against a second run; the lock goes with the process, however it ends."""
     work.parent.mkdir(parents=True, exist_ok=True)
     lock_path = work.with_suffix(".lock")
     with lock_path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StorageError(
-                f"{work}: another conversion to the same place is running; let it end"
-            ) from None
+        if not _is_locked(lock, lock_path):
+            raise StorageError(f"{work}: another conversion to the same place is running; let it end")
         try:
             yield
         finally:
             lock_path.unlink(missing_ok=True)
+
+
+def _is_locked(lock: IO[str], path: Path) -> bool:
+    """Take the lock; False where another run holds it, or has removed the file that was opened."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 def _put_in_place(work: Path, output: Path) -> None:

@@ -40,9 +40,10 @@ class WeightFormat(StrEnum):
 
 
 class Source(Record):
-    """The GGUF that the artifact was made from."""
+    """The GGUF that the artifact was made from; `read_from` is where it lay then, a hint for validate."""
 
     name: str
+    read_from: str
     bytes: int = Field(ge=0)
     sha256: str
     architecture: str

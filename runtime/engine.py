@@ -248,7 +248,7 @@ class Engine:
     def _plan(self) -> list[_Part]:
         """Decide which rows the next pass runs; those that waited longest come first."""
         sequences = list(self._active.values())
-        prefill = any(s.in_prefill for s in sequences)
+        prefill = any(s.in_prefill for s in sequences[: self._widest])
         capacity = self._widest if prefill else self._shape.block
         certain = share_certain([s.pending for s in sequences], capacity, self._map.longest_run)
         left = max(0, self._shape.block - sum(certain))

@@ -21,8 +21,9 @@ class GoldenThresholds(Record):
     The error of a token is |found - expected| / (|change| + |expected| / 256) in Euclidean norms, where
     the change is what the shard adds to its input (a head shard: its whole output). Errors of layers
     add up like noise, so a shard of n layers may err by `layer_error` * sqrt(n), and never by more than
-    `stack_error`, which bounds all shards at once, on logits less their mean. The cosine between
-    found and expected may be as low as 1 - error^2, twice the distance that such an error allows.
+    `stack_error`, which bounds all shards at once, on logits less their mean. A head shard is held to
+    `stack_error` too: where its slice of the vocabulary has logits close to zero, little is relatively
+    much. The cosine between found and expected may be as low as 1 - error^2.
     `stack_margin`: by how many standard deviations of its logits the reference may prefer another
     greedy token than the artifact chose.
     """
@@ -32,8 +33,10 @@ class GoldenThresholds(Record):
     stack_margin: float = Field(gt=0)
 
     def shard_error(self, layers: int) -> float:
-        """The largest error that a shard of so many layers may make."""
-        return min(self.layer_error * math.sqrt(layers), self.stack_error)
+        """The largest error that a shard of so many layers may make; a head shard has none."""
+        return (
+            self.stack_error if layers == 0 else min(self.layer_error * math.sqrt(layers), self.stack_error)
+        )
 
 
 THRESHOLDS: Mapping[WeightFormat, GoldenThresholds] = MappingProxyType(
@@ -55,7 +58,7 @@ class ShardFigures(Record):
 
     shard: str
     weights: WeightFormat
-    layers: int = Field(gt=0, description="1 for a head shard")
+    layers: int = Field(ge=0, description="0 for a head shard")
     stimulus: Stimulus
     tokens: int = Field(gt=0)
     cosine: float

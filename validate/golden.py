@@ -166,7 +166,7 @@ def _shard_figures(
     return ShardFigures(
         shard=shard.path,
         weights=shard.weights,
-        layers=shard.end_layer - shard.first_layer if isinstance(shard, LayerShard) else 1,
+        layers=shard.end_layer - shard.first_layer if isinstance(shard, LayerShard) else 0,
         stimulus=plan.stimulus,
         tokens=len(plan.positions),
         cosine=close.cosine,

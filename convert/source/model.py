@@ -170,14 +170,20 @@ class SourceModel:
         return rotary
 
     def _read_rope(self) -> RopeTable:
-        """Angles as GGML computes them: base^(-2i/rotary_dim) / factor_i / linear scale."""
+        """Angles as GGML computes them: base^(-2i/rotary_dim) / factor_i / linear scale.
+
+        As in llama.cpp's load_hparams a scaling without a type is linear, `rope.scale_linear` is the
+        factor's old key, and a factor of 0 means none.
+        """
         base = self.file.number(self._key("rope.freq_base"), 10000.0)
-        scaling = self.file.text(self._key("rope.scaling.type"), "none")
+        scaling = self.file.text(self._key("rope.scaling.type"), "linear")
         if scaling not in ("none", "linear"):
             raise UnsupportedModelError(
                 f"{self.file.path}: rope scaling of type {scaling!r} is not supported"
             )
-        linear = self.file.number(self._key("rope.scaling.factor"), 1.0) if scaling == "linear" else 1.0
+        old_factor = self.file.number(self._key("rope.scale_linear"), 0.0)
+        factor = self.file.number(self._key("rope.scaling.factor"), old_factor)
+        linear = factor if scaling == "linear" and factor else 1.0
         if base <= 0 or linear <= 0:
             raise GGUFError(f"{self.file.path}: rope base {base} and factor {linear} must be positive")
         exponents = -2.0 * np.arange(self.rotary_dim // 2, dtype=np.float64) / self.rotary_dim
@@ -213,6 +219,7 @@ class SourceModel:
         """The manifest's description of the file; reads all of it once, for the hash."""
         return Source(
             name=self.file.path.name,
+            read_from=str(self.file.path.resolve()),
             bytes=self.file.nbytes,
             sha256=file_sha256(self.file.path),
             architecture=self.family.architecture,
@@ -250,7 +257,9 @@ class SourceModel:
         return (np.arange(heads)[:, None] * self.sizes.head_dim + within).reshape(-1)
 
     def _finite(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        if not math.isfinite(float(np.add.reduce(values, axis=None, dtype=np.float64))):
+        with np.errstate(invalid="ignore"):
+            total = float(np.add.reduce(values, axis=None, dtype=np.float64))
+        if not math.isfinite(total):
             raise GGUFError(f"{self.file.path}: tensor {name!r} holds values that are not finite")
         return values
 

@@ -1,5 +1,6 @@
 """tokens.gguf: the vocabulary, the chat template and the embedding table, as the source has them."""
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ def write_tokens(source: GGUFFile, path: Path) -> None:
     """Copy the tokenizer's keys and the embedding table's stored bytes into a GGUF of their own.
 
     Raises:
-        GGUFError: the source has no vocabulary.
+        GGUFError: the source has no vocabulary, or one with integers beyond 32 bits in it.
         OSError: the file system refuses.
     """
     if "tokenizer.ggml.tokens" not in source.metadata:
@@ -44,5 +45,9 @@ def write_tokens(source: GGUFFile, path: Path) -> None:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
+    except struct.error:
+        raise GGUFError(
+            f"{source.path}: a list of the vocabulary holds integers beyond 32 bits; the file is corrupt"
+        ) from None
     finally:
         writer.close()

@@ -11,6 +11,8 @@ from anespec.manifests.schema import WeightFormat
 FP16_MAX = float(np.finfo(np.float16).max)
 FP16_TINY = np.float16(np.finfo(np.float16).smallest_subnormal)
 INT8_MAX = 127
+LARGEST_SCALE = np.float16(515.5)
+"""127 times the next fp16 number is beyond fp16's range."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +33,19 @@ class ScaledWeight:
 StoredWeight = DenseWeight | ScaledWeight
 
 
+def require_fp16_range(values: NDArray[np.float32], name: str) -> None:
+    """Raise UnsupportedModelError where a value is beyond fp16's range."""
+    if values.size and float(np.abs(values).max()) > FP16_MAX:
+        raise UnsupportedModelError(f"tensor {name!r} has values beyond fp16's range")
+
+
 def to_fp16(values: NDArray[np.float32], name: str) -> NDArray[np.float16]:
     """Round to fp16.
 
     Raises:
         UnsupportedModelError: a value is beyond fp16's range.
     """
-    if values.size and float(np.abs(values).max()) > FP16_MAX:
-        raise UnsupportedModelError(f"tensor {name!r} has values beyond fp16's range")
+    require_fp16_range(values, name)
     return values.astype(np.float16)
 
 
@@ -46,10 +53,18 @@ def quantise_per_channel(values: NDArray[np.float32], name: str) -> ScaledWeight
     """Symmetric int8 with one scale per output channel: scale = absmax / 127.
 
     The scale is rounded to fp16 first and the integers are chosen for the rounded scale, so its
-    rounding costs no accuracy.
+    rounding costs no accuracy: no value is further than scale / 2 from what is stored.
+
+    Raises:
+        UnsupportedModelError: a value is beyond fp16's range.
     """
     absmax = np.maximum(values.max(axis=1), -values.min(axis=1))
-    scale = np.maximum(to_fp16(absmax / INT8_MAX, name), FP16_TINY)
+    require_fp16_range(absmax, name)
+    scale = (absmax / INT8_MAX).astype(np.float16)
+    # A scale among fp16's subnormal numbers may be rounded so far down that 127 of it fall short.
+    short = absmax > (INT8_MAX + 0.5) * scale.astype(np.float32)
+    scale = np.where(short, np.nextafter(scale, np.float16(np.inf)), scale)
+    scale = np.clip(scale, FP16_TINY, LARGEST_SCALE)
     scaled = values * (1.0 / scale.astype(np.float32))[:, None]
     np.rint(scaled, out=scaled)
     np.clip(scaled, -INT8_MAX, INT8_MAX, out=scaled)

@@ -29,9 +29,16 @@ class Embedding:
         self.vocabulary = self.file.info(self.tensor).shape[0]
 
     def hidden(self, tokens: NDArray[np.int64]) -> Tensor:
-        """Token ids (T,) to the first hidden state, fp16 [1, d, T, 1]."""
-        rows = self.file.rows(self.tensor, tokens) * np.float32(self.scale)
-        return np.ascontiguousarray(rows.astype(np.float16).T)[None, :, :, None]
+        """Token ids (T,) to the first hidden state, fp16 [1, d, T, 1].
+
+        Raises:
+            ArtifactError: a token's row is not finite in fp16; it would spoil the KV state for good.
+        """
+        with np.errstate(over="ignore"):
+            rows = (self.file.rows(self.tensor, tokens) * np.float32(self.scale)).astype(np.float16)
+        if not np.isfinite(rows).all():
+            raise ArtifactError(f"{self.file.path}: the embedding of a token in {tokens.tolist()} is not finite")
+        return np.ascontiguousarray(rows.T)[None, :, :, None]
 
     def close(self) -> None:
         """Release the file."""
@@ -81,6 +88,10 @@ def _masks(block: Block, index: int, pool: Pool) -> tuple[Tensor, Tensor]:
     write = np.zeros((1, 1, pool.slots, count), np.float16)
     for lane, row in enumerate(block.rows):
         place = row.places[index]
+        slots = [slot for span in place.visible if span for slot in (span[0], span[-1])]
+        slots += [] if place.slot is None else [place.slot]
+        if not all(0 <= slot < pool.slots for slot in slots):
+            raise ArtifactError(f"slots {slots} leave the pool {pool.name!r} of {pool.slots}")
         for span in place.visible:
             attend[0, 0, lane, span.start : span.stop : span.step] = 0
         if place.slot is not None:

@@ -133,13 +133,11 @@ class Tokenizer:
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             raise RequestError("the text holds half a surrogate pair; send valid Unicode")
         ids: list[int] = [self.bos_id] if add_special and self.adds_bos and self.bos_id is not None else []
-        after_special = True
         for part in partition(text, self._special if parse_special else self._plain_special):
             if isinstance(part, str):
-                ids += self._segmenter.segment(" " + part if self.adds_space and after_special else part)
+                ids += self._segmenter.segment(" " + part if self.adds_space else part)
             else:
                 ids.append(part)
-            after_special = not isinstance(part, str)
         if add_special and self.adds_eos and self.eos_id is not None:
             ids.append(self.eos_id)
         return ids

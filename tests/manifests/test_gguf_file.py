@@ -95,14 +95,14 @@ def read_everything(path: Path) -> int:
 
 
 def refusal(path: Path, content: bytes, seconds: float = 0.5, memory: int = 1 << 20) -> str:
-    """The message with which `content` is refused, within bounded time and memory; one sentence."""
+    """The message with which `content` is refused, within bounded processor time and memory; one sentence."""
     path.write_bytes(content)
     tracemalloc.start()
-    began = time.perf_counter()
+    began = time.process_time()
     try:
         with pytest.raises(GGUFError) as caught:
             GGUFFile(path)
-        assert time.perf_counter() - began < seconds
+        assert time.process_time() - began < seconds
         assert tracemalloc.get_traced_memory()[1] < memory
     finally:
         tracemalloc.stop()
@@ -348,7 +348,7 @@ def damaged(draw: st.DrawFn) -> Callable[[bytes], bytes]:
 
 @settings(
     max_examples=600,
-    deadline=2000,
+    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(changes=st.lists(damaged(), min_size=1, max_size=4), whole=st.booleans())
@@ -361,18 +361,22 @@ def test_damaged_files_raise_nothing_else(
         content = change(content)
     path = tmp_path / "damaged.gguf"
     path.write_bytes(content + rest)
+    began = time.process_time()
     try:
         read_everything(path)
     except AnespecError as error:
         assert path.name in str(error)
+    assert time.process_time() - began < 2
 
 
-@settings(max_examples=300, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(noise=st.binary(max_size=400))
 def test_noise_after_a_good_head_raises_nothing_else(tmp_path: Path, noise: bytes) -> None:
     path = tmp_path / "noise.gguf"
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, len(noise) % 3, len(noise) % 5) + noise)
+    began = time.process_time()
     try:
         read_everything(path)
     except AnespecError as error:
         assert path.name in str(error)
+    assert time.process_time() - began < 2

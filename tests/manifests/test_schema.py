@@ -38,6 +38,7 @@ def manifest(layers: list[tuple[int, int]] | None = None, **changes: Any) -> dic
     return {
         "source": {
             "name": "model.gguf",
+            "read_from": "models/model.gguf",
             "bytes": 1,
             "sha256": "aa",
             "architecture": "llama",

@@ -184,16 +184,19 @@ def test_other_impossible_requests_are_refused() -> None:
     assert not engine.busy
 
 
-def test_the_context_end_ends_the_request() -> None:
+@pytest.mark.parametrize("max_tokens", [None, 1, 2, 3, 4, 5, 6, 7])
+def test_no_draft_runs_beyond_the_end(max_tokens: int | None) -> None:
     shape = toy_shape(context=20)
     verifier = ToyVerifier(shape)
-    engine = plain_engine(verifier)
     prompt = list(range(7))
-    oracle = OracleDrafter(prompt, [*text(shape, prompt, None), 1, 1, 1, 1])
-    events = list(engine.generate(Request(prompt, None, drafter=oracle)))
-    assert len(ids(events)) == 13
+    expected = text(shape, prompt, max_tokens)
+    oracle = OracleDrafter(prompt, [*expected, 1, 1, 1, 1])
+    events = list(plain_engine(verifier).generate(Request(prompt, max_tokens, drafter=oracle)))
+    assert ids(events) == expected
+    assert len(expected) == (max_tokens or 13)
     assert events[-1].finish is FinishReason.LENGTH
-    assert max(row.position for block in verifier.blocks for row in block.rows) < 20
+    last = max(row.position for block in verifier.blocks for row in block.rows)
+    assert last == len(prompt) + len(expected) - 2
 
 
 def test_a_prompt_that_fills_the_context_ends_at_once() -> None:
@@ -206,12 +209,16 @@ def test_a_prompt_that_fills_the_context_ends_at_once() -> None:
 def test_an_end_token_is_not_part_of_the_output() -> None:
     shape = toy_shape()
     whole = text(shape, [1, 2], 30)
-    end = whole[12]
-    engine = plain_engine(ToyVerifier(shape))
+    end = max(whole, key=whole.index)
+    verifier = ToyVerifier(shape)
+    engine = plain_engine(verifier)
     oracle = OracleDrafter([1, 2], whole)
     events = list(engine.generate(Request([1, 2], 30, drafter=oracle, end_ids=frozenset({end}))))
     assert ids(events) == whole[: whole.index(end)]
     assert events[-1].finish is FinishReason.STOP
+    drafted = [row.token for block in verifier.blocks for row in block.rows if row.kind is RowKind.DRAFT]
+    assert drafted
+    assert end not in drafted
     events = list(engine.generate(Request([1, 2], 30, end_ids=frozenset())))
     assert (ids(events), events[-1].finish) == (whole, FinishReason.LENGTH)
 

@@ -116,6 +116,7 @@ class ToyVerifier:
         assert 1 <= len(block.rows) <= shape.t_max
         if all(row.kind is not RowKind.PROMPT for row in block.rows):
             assert len(block.rows) == shape.block, "a decoding pass has exactly block rows"
+        assert all(0 <= row.position < shape.context for row in block.rows)
         for pool, pool_shape in enumerate(shape.pools):
             places = [row.places[pool] for row in block.rows]
             written = [place.slot for place in places if place.slot is not None]

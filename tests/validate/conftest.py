@@ -9,6 +9,28 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from planted import EMBEDDED, FORMATS, STORIES, convert_to
+
+from anespec.manifests.schema import Target, WeightFormat
+from anespec.manifests.store import Artifact
+
+
+@pytest.fixture(scope="session")
+def stories(tmp_path_factory: pytest.TempPathFactory) -> dict[WeightFormat, Artifact]:
+    return {
+        weights: convert_to(
+            tmp_path_factory.mktemp("stories"), STORIES, weights, topology=(2, 2, 1), sequences=2
+        )
+        for weights in FORMATS
+    }
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return convert_to(
+        tmp_path_factory.mktemp("embedded"), EMBEDDED, WeightFormat.INT8_CHANNEL, target=Target.MAC
+    )
+
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:

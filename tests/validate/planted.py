@@ -28,6 +28,7 @@ STORIES = ROOT.parent / "shared" / "models" / "stories260K.F16.gguf"
 EMBEDDED = ROOT / "embedded" / "model.gguf"
 PROMPTS = ([1, 403, 407, 261, 378], list(range(3, 24)))
 TORCH = "torch"
+FORMATS = list(WeightFormat)
 
 needs_stories = pytest.mark.skipif(
     not STORIES.exists(), reason="needs the shared models beside the repository"

@@ -63,7 +63,13 @@ def _fused(add: Operation, producers: Mapping[str, Operation], program: Program)
         or summed is None
         or summed.kind != "reduce_sum"
         or summed.inputs["x"] != (mask,)
+        or _is_transposed(new_part, program)
     ):
         return add
     inputs = {"state": old.outputs, "mask": (mask,), "new": new_part.inputs["y"]}
     return Operation(SLOT_WRITE, add.name, inputs, add.outputs)
+
+
+def _is_transposed(matmul: Operation, program: Program) -> bool:
+    flags = (matmul.inputs[key][0] for key in ("transpose_x", "transpose_y") if key in matmul.inputs)
+    return any(bool(np.asarray(program.constants[flag])) for flag in flags)

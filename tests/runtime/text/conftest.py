@@ -59,7 +59,7 @@ def tokenizer_of() -> Callable[[str], Tokenizer]:
 
 
 def write_vocabulary(path: Path, metadata: Mapping[str, Any]) -> Path:
-    """Write a GGUF that holds nothing but `metadata`; empty lists are left out by the writer's types."""
+    """Write a GGUF that holds nothing but `metadata`, without its empty lists."""
     writer = gguf.GGUFWriter(path, "llama")
     for key, value in metadata.items():
         match value:

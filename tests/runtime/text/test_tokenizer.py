@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -98,6 +99,25 @@ def test_phi3_special_tokens_swallow_the_spaces_behind_them(tokenizer_of: Tokeni
     assert swallowed == phi3.encode("<|user|>Hi<|end|>", parse_special=True)
     kept = phi3.encode("<|endoftext|> Hi", parse_special=True)
     assert kept != phi3.encode("<|endoftext|>Hi", parse_special=True)
+
+
+@pytest.mark.parametrize(("pre", "ids"), [("llama-bpe", [3]), ("tekken", [3]), ("gpt-2", [2, 1])])
+def test_a_word_that_is_a_token_may_need_no_merges(
+    pre: str, ids: list[int], written: Callable[[dict[str, Any]], Path]
+) -> None:
+    path = written(
+        {
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": pre,
+            "tokenizer.ggml.tokens": ["a", "b", "ab", "abb"],
+            "tokenizer.ggml.merges": ["a b"],
+            "tokenizer.ggml.bos_token_id": 0,
+        }
+    )
+    with GGUFFile(path) as file:
+        tokenizer = Tokenizer.from_gguf(file)
+    assert tokenizer.encode("abb", add_special=False) == ids
+    assert tokenizer.encode("abb") == ([] if pre == "gpt-2" else [0]) + ids
 
 
 def test_half_a_surrogate_pair_is_refused(tokenizer_of: TokenizerOf) -> None:

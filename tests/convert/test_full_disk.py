@@ -1,0 +1,127 @@
+"""A full disk, wherever it strikes: one clear sentence, and nothing left beside the output."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from converting import build
+from tiny_model import TinyModel, write_gguf
+
+from anespec.manifests.errors import StorageError
+
+TESTS = Path(__file__).resolve().parents[1]
+MODEL = TinyModel(d=64, head_dim=16, ff=256, layers=2, vocabulary=64)
+
+RUN_OUT_OF_ROOM = """
+import json, resource, sys
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[1])
+from converting import build
+
+from anespec.manifests.errors import StorageError
+
+place = Path(sys.argv[3])
+outcomes = {}
+for limit in map(int, sys.argv[4:]):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        build(Path(sys.argv[2]), place / "m.anespec", topology=(1, 1))
+        outcomes[limit] = "none"
+    except StorageError as error:
+        outcomes[limit] = str(error)
+    except Exception as error:
+        outcomes[limit] = f"escaped: {error!r}"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    outcomes[limit] += "".join(f" left: {path.name}" for path in place.iterdir() if path.name != "m.anespec")
+print(json.dumps(outcomes))
+"""
+
+
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_gguf(tmp_path_factory.mktemp("source") / "tiny.gguf", MODEL)
+
+
+def test_the_system_refuses_a_file_s_growth(gguf: Path, tmp_path: Path) -> None:
+    """A real limit, met by the GGUF writer, by numpy's, by the native weight writer, and by none."""
+    limits = (100, 5_000, 10_000, 40_000, 100_000_000)
+    run = subprocess.run(
+        [sys.executable, "-c", RUN_OUT_OF_ROOM, str(TESTS), str(gguf), str(tmp_path), *map(str, limits)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *refused, allowed = json.loads(run.stdout.splitlines()[-1]).values()
+    assert allowed == "none"
+    for outcome in refused:
+        assert outcome.endswith("the disk is full; free some space and run the command again"), outcome
+    assert any("layers_00_01.mlpackage" in outcome for outcome in refused), "the native writer met none"
+
+
+def failing(real: Callable[..., Any], after: int) -> Callable[..., Any]:
+    """`real` that finds the disk full from its call number `after` on."""
+    calls = 0
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls >= after:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*arguments, **options)
+
+    return call
+
+
+@pytest.mark.parametrize("after", [1, 2])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "pathlib.Path.mkdir",
+        "pathlib.Path.rename",
+        "pathlib.Path.replace",
+        "pathlib.Path.write_text",
+        "gguf.GGUFWriter.write_tensors_to_file",
+        "coremltools.models.MLModel.save",
+        "tempfile.mkdtemp",
+        "anespec.convert.pipeline.write_package",
+        "anespec.convert.pipeline.write_atomically",
+        "anespec.convert.pipeline.package_sha256",
+    ],
+)
+def test_no_space_at_any_step(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, after: int
+) -> None:
+    module, _, name = place.rpartition(".")
+    owner = __import__(module.split(".")[0])
+    __import__("anespec.convert.pipeline")
+    for part in module.split(".")[1:]:
+        owner = getattr(owner, part)
+    once = place.startswith("gguf.")
+    with monkeypatch.context() as patched, pytest.raises(StorageError, match="the disk is full"):
+        patched.setattr(owner, name, failing(getattr(owner, name), 1 if once else after))
+        build(gguf, tmp_path / "m.anespec", topology=(1, 1))
+    assert not list(tmp_path.iterdir())
+    build(gguf, tmp_path / "m.anespec", topology=(1, 1))
+
+
+def test_an_error_of_ours_is_not_called_a_full_disk(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import anespec.convert.pipeline as pipeline
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(pipeline, "write_package", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        build(gguf, tmp_path / "m.anespec")
+    assert not list(tmp_path.iterdir())

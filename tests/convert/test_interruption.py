@@ -1,0 +1,161 @@
+"""An interrupted run leaves nothing at the final name, and the next one goes on where it stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from converting import build
+from tiny_model import TinyModel, write_gguf
+
+from anespec.convert.pipeline import ShardProgress
+from anespec.manifests.schema import WeightFormat
+from anespec.manifests.store import Artifact
+
+TESTS = Path(__file__).resolve().parents[1]
+TOPOLOGY = (1, 1, 1)
+
+KILLED_RUN = """
+import os, signal, sys
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[1])
+from converting import build
+
+def kill(progress):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+build(Path(sys.argv[2]), Path(sys.argv[3]), topology=(1, 1, 1), on_progress=kill)
+"""
+
+
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_gguf(tmp_path_factory.mktemp("source") / "tiny.gguf", TinyModel(layers=3))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return weights(build(gguf, tmp_path_factory.mktemp("whole") / "m.anespec", topology=TOPOLOGY).path)
+
+
+def weights(artifact: Path) -> dict[str, bytes]:
+    """The weights of every shard."""
+    return {
+        path.relative_to(artifact).as_posix(): path.read_bytes() for path in artifact.rglob("weight.bin")
+    }
+
+
+def interrupted(gguf: Path, output: Path, after: int, **options: object) -> None:
+    """Start a run that is interrupted after its shard number `after`."""
+    seen: list[str] = []
+
+    def stop(progress: ShardProgress) -> None:
+        seen.append(progress.name)
+        if len(seen) == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(gguf, output, on_progress=stop, **options)
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("after", [1, 3, 4])
+def test_finished_shards_are_reused(
+    gguf: Path, tmp_path: Path, uninterrupted: dict[str, bytes], after: int
+) -> None:
+    output = tmp_path / "m.anespec"
+    interrupted(gguf, output, after, topology=TOPOLOGY)
+    kept = {path.stat().st_ino for path in tmp_path.rglob("weight.bin")}
+    assert len(kept) == after
+
+    progress: list[ShardProgress] = []
+    done = build(gguf, output, topology=TOPOLOGY, on_progress=progress.append)
+    assert [p.reused for p in progress] == [True] * after + [False] * (4 - after)
+    assert done.reused_shards == after
+    assert kept <= {path.stat().st_ino for path in output.rglob("weight.bin")}, "written again"
+    assert progress[-1].done_bytes == progress[-1].total_bytes
+    assert weights(output) == uninterrupted
+    assert [path.name for path in tmp_path.iterdir()] == ["m.anespec"]
+    assert all(path.suffix == ".mlpackage" for path in (output / "shards").iterdir())
+    for shard in (*done.manifest.layer_shards, *done.manifest.head_shards):
+        Artifact(output).shard_path(shard)
+
+
+@pytest.mark.parametrize("damage", ["note", "weights"])
+def test_a_damaged_shard_of_an_interrupted_run_is_built_again(
+    gguf: Path, tmp_path: Path, uninterrupted: dict[str, bytes], damage: str
+) -> None:
+    output = tmp_path / "m.anespec"
+    interrupted(gguf, output, 2, topology=TOPOLOGY)
+    if damage == "note":
+        next(tmp_path.rglob("layers_00_01.json")).write_text("{")
+    else:
+        file = next(path for path in tmp_path.rglob("weight.bin") if "layers_00_01" in str(path))
+        file.write_bytes(bytes(file.stat().st_size))
+    assert build(gguf, output, topology=TOPOLOGY).reused_shards == 1
+    assert weights(output) == uninterrupted
+
+
+@pytest.mark.parametrize(
+    "options", [{"weights": WeightFormat.FP16}, {"block": 8}, {"context": 128}, {"sequences": 2}]
+)
+def test_shards_of_other_options_are_not_reused(
+    gguf: Path, tmp_path: Path, options: dict[str, object]
+) -> None:
+    output = tmp_path / "m.anespec"
+    interrupted(gguf, output, 2, topology=TOPOLOGY, **options)
+    assert build(gguf, output, topology=TOPOLOGY).reused_shards == 0
+
+
+def test_shards_of_another_model_are_not_reused(gguf: Path, tmp_path: Path) -> None:
+    other = write_gguf(tmp_path / "tiny.gguf", TinyModel(layers=3, seed=1))
+    output = tmp_path / "m.anespec"
+    interrupted(other, output, 2, topology=TOPOLOGY)
+    assert build(gguf, output, topology=TOPOLOGY).reused_shards == 0
+
+
+def test_shards_that_another_topology_shares_are_reused_and_others_removed(gguf: Path, tmp_path: Path) -> None:
+    output = tmp_path / "m.anespec"
+    interrupted(gguf, output, 3, topology=(1, 1, 1))
+    assert build(gguf, output, topology=(1, 2)).reused_shards == 1
+    assert {path.stem for path in (output / "shards").iterdir()} == {"layers_00_01", "layers_01_03", "head_00"}
+
+
+def test_an_interruption_within_a_shard_leaves_no_part_of_it(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import coremltools
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    output = tmp_path / "m.anespec"
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(coremltools.models.MLModel, "save", interrupt)
+        build(gguf, output)
+    assert not output.exists()
+    (work,) = tmp_path.iterdir()
+    assert not list((work / "shards").iterdir())
+    assert build(gguf, output).reused_shards == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["m.anespec"]
+
+
+def test_a_killed_run_can_be_repeated(
+    gguf: Path, tmp_path: Path, uninterrupted: dict[str, bytes]
+) -> None:
+    output = tmp_path / "m.anespec"
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_RUN, str(TESTS), str(gguf), str(output)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert not output.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {".m.anespec.partial", ".m.anespec.lock"}
+    done = build(gguf, output, topology=TOPOLOGY)
+    assert done.reused_shards == 1
+    assert weights(output) == uninterrupted
+    assert [path.name for path in tmp_path.iterdir()] == ["m.anespec"]

@@ -1,0 +1,281 @@
+"""The run: what an artifact holds, and what stands at its place before, during and after."""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from converting import build
+from gguf.constants import GGMLQuantizationType
+from tiny_model import TinyModel, write_gguf
+
+from anespec.convert.pipeline import ShardProgress
+from anespec.convert.source.model import file_sha256
+from anespec.manifests.errors import GGUFError, RequestError, StorageError
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import AttentionShape, Target, WeightFormat
+from anespec.manifests.store import Artifact
+
+TINY = TinyModel(layers=3)
+
+
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_gguf(tmp_path_factory.mktemp("source") / "tiny.gguf", TINY)
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, and what it holds."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def test_layout_and_manifest(gguf: Path, tmp_path: Path) -> None:
+    progress: list[ShardProgress] = []
+    done = build(
+        gguf, tmp_path / "m.anespec", topology=(2, 1), head_shards=2, sequences=2, on_progress=progress.append
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["m.anespec"]
+    assert {path.relative_to(done.path).as_posix() for path in done.path.glob("*")} == {
+        "manifest.json",
+        "tokens.gguf",
+        "shards",
+    }
+    names = ["layers_00_02", "layers_02_03", "head_00", "head_01"]
+    assert {path.name for path in (done.path / "shards").iterdir()} == {f"{name}.mlpackage" for name in names}
+    assert [(p.name, p.reused) for p in progress] == [(name, False) for name in names]
+    assert [p.done_bytes for p in progress] == sorted({p.done_bytes for p in progress})
+    assert progress[-1].done_bytes == progress[-1].total_bytes
+
+    artifact = Artifact(done.path)
+    manifest = artifact.manifest
+    assert manifest == done.manifest
+    assert (done.reused_shards, done.up_to_date) == (0, False)
+    assert manifest.topology == (2, 1)
+    assert [(s.first_token, s.end_token) for s in manifest.head_shards] == [(0, 20), (20, 40)]
+    assert manifest.source.sha256 == file_sha256(gguf)
+    assert (manifest.source.name, manifest.source.bytes) == ("tiny.gguf", gguf.stat().st_size)
+    assert (manifest.source.architecture, manifest.source.quantisation) == ("llama", "F32")
+    assert (manifest.target, manifest.attention) == (Target.MAC, AttentionShape.PER_KV_HEAD)
+    assert [pool.slots for pool in manifest.pools] == [128]
+    assert [s.name for s in manifest.layer_shards[1].states] == ["k_2", "v_2"]
+    assert all(s.weights is WeightFormat.INT8_CHANNEL for s in manifest.layer_shards)
+    for shard in (*manifest.layer_shards, *manifest.head_shards):
+        assert artifact.shard_path(shard).is_dir()
+    assert file_sha256(artifact.tokens_path()) == manifest.tokens.sha256
+
+
+@pytest.mark.parametrize(
+    "kind", [GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.Q8_0]
+)
+def test_tokens_keep_their_quantisation_rows_and_vocabulary(tmp_path: Path, kind: GGMLQuantizationType) -> None:
+    metadata = {
+        "tokenizer.chat_template": "{{ messages }}",
+        "tokenizer.ggml.token_type": [1] * TINY.vocabulary,
+        "general.name": "Tiny",
+        "llama.rope.freq_base": 10000.0,
+    }
+    source = write_gguf(tmp_path / "tiny.gguf", TINY, metadata=metadata, kind=kind)
+    artifact = Artifact(build(source, tmp_path / "m.anespec").path)
+    with GGUFFile(source) as original, GGUFFile(artifact.tokens_path()) as tokens:
+        assert list(tokens.tensors) == [artifact.manifest.tokens.embedding_tensor]
+        assert tokens.info("token_embd.weight").kind is kind
+        assert (tokens.raw("token_embd.weight") == original.raw("token_embd.weight")).all()
+        for key, value in original.metadata.items():
+            if key.startswith("tokenizer.") or key == "general.name":
+                np.testing.assert_array_equal(tokens.metadata[key], value)
+        assert not [key for key in tokens.metadata if key.startswith("llama.")]
+
+
+def test_a_model_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
+    source = write_gguf(tmp_path / "tiny.gguf", metadata={"tokenizer.ggml.tokens": None})
+    with pytest.raises(GGUFError, match="has no vocabulary"):
+        build(source, tmp_path / "m.anespec")
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.gguf"]
+
+
+def test_a_vocabulary_with_impossible_integers_is_refused(tmp_path: Path) -> None:
+    metadata = {"tokenizer.ggml.token_type": np.full(40, 1 << 40)}
+    source = write_gguf(tmp_path / "tiny.gguf", metadata={"tokenizer.ggml.token_type": [1] * 40})
+    file = GGUFFile(source)
+    file.metadata |= metadata
+    from anespec.convert.source.tokens import write_tokens
+
+    with pytest.raises(GGUFError, match="integers beyond 32 bits"):
+        write_tokens(file, tmp_path / "tokens.gguf")
+
+
+def test_a_failed_run_leaves_nothing(tmp_path: Path) -> None:
+    values = TINY.tensors()["blk.2.ffn_up.weight"]
+    values[0, 0] = np.nan
+    source = write_gguf(tmp_path / "tiny.gguf", TINY, tensors={"blk.2.ffn_up.weight": values})
+    with pytest.raises(GGUFError, match=r"'blk\.2\.ffn_up\.weight' holds values that are not finite"):
+        build(source, tmp_path / "m.anespec", topology=(1, 1, 1))
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.gguf"]
+
+
+def test_the_same_run_again_is_up_to_date(gguf: Path, tmp_path: Path) -> None:
+    first = build(gguf, tmp_path / "m.anespec")
+    before = everything(first.path)
+    again = build(gguf, tmp_path / "m.anespec", on_progress=lambda _: pytest.fail("worked again"))
+    assert again.up_to_date
+    assert again.manifest == first.manifest
+    assert everything(first.path) == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weights": WeightFormat.FP16},
+        {"block": 8},
+        {"target": Target.CPU},
+        {"attention": AttentionShape.GROUPED},
+        {"sequences": 2},
+        {"context": 128},
+        {"topology": (1, 2)},
+        {"head_shards": 2},
+    ],
+)
+def test_other_options_are_refused_and_replace_when_forced(
+    gguf: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    output = tmp_path / "m.anespec"
+    build(gguf, output)
+    before = everything(output)
+    with pytest.raises(StorageError, match=r"m\.anespec: already stands there .* --force"):
+        build(gguf, output, **options)
+    assert everything(output) == before
+
+    replaced = build(gguf, output, replace=True, **options)
+    assert not replaced.up_to_date
+    assert Artifact(output).manifest == replaced.manifest
+    assert build(gguf, output, **options).up_to_date
+    assert [path.name for path in tmp_path.iterdir()] == ["m.anespec"]
+
+
+def test_another_model_is_refused(gguf: Path, tmp_path: Path) -> None:
+    build(gguf, tmp_path / "m.anespec")
+    other = write_gguf(tmp_path / "other.gguf", TinyModel(layers=3, seed=1))
+    with pytest.raises(StorageError, match="differs from what would be built"):
+        build(other, tmp_path / "m.anespec")
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove a shard", "remove the tokens"])
+def test_a_damaged_artifact_is_built_again(gguf: Path, tmp_path: Path, damage: str) -> None:
+    """Every error about a damaged artifact says "convert the model again", so that must help."""
+    output = build(gguf, tmp_path / "m.anespec").path
+    before = everything(output)
+    package = output / "shards" / "layers_00_03.mlpackage"
+    weights = package / "Data" / "com.apple.CoreML" / "weights" / "weight.bin"
+    match damage:
+        case "flip":
+            data = bytearray(weights.read_bytes())
+            data[len(data) // 2] ^= 1
+            weights.write_bytes(data)
+        case "truncate":
+            os.truncate(weights, 1000)
+        case "remove a shard":
+            package.rename(tmp_path / "elsewhere")
+        case "remove the tokens":
+            (output / "tokens.gguf").unlink()
+    assert not build(gguf, output).up_to_date
+    assert {name for name in everything(output)} == set(before)
+    assert (weights.read_bytes()) == before[weights.relative_to(output).as_posix()]
+    assert build(gguf, output).up_to_date
+
+
+def test_a_failed_replacement_keeps_the_old_artifact(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = build(gguf, tmp_path / "m.anespec").path
+    before = everything(output)
+    rename = Path.rename
+
+    def refuse(self: Path, target: Path) -> Path:
+        if self.name.endswith(".partial"):
+            raise PermissionError(13, "Permission denied")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(StorageError, match="Permission denied"):
+        build(gguf, output, replace=True, block=8)
+    assert everything(output) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["m.anespec"]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_what_is_no_artifact_is_never_replaced(gguf: Path, tmp_path: Path, replace: bool) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "mine.txt").write_text("mine")
+    before = everything(tmp_path)
+    for name in ("file", "folder"):
+        with pytest.raises(StorageError, match=f"{name}: " + ("is not an" if replace else "already stands")):
+            build(gguf, tmp_path / name, replace=replace)
+    assert everything(tmp_path) == before
+
+
+def test_an_empty_folder_is_replaced_when_forced(gguf: Path, tmp_path: Path) -> None:
+    (tmp_path / "m.anespec").mkdir()
+    assert Artifact(build(gguf, tmp_path / "m.anespec", replace=True).path).manifest.topology == (3,)
+
+
+def test_a_place_below_a_file_is_refused(gguf: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StorageError, match=r"m\.anespec: cannot be written"):
+        build(gguf, tmp_path / "file" / "m.anespec")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_place_that_cannot_be_written_is_refused(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.open
+
+    def refuse(self: Path, mode: str = "r", **options: Any) -> Any:
+        if "w" in mode:
+            raise PermissionError(13, "Permission denied", str(self))
+        return real(self, mode, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(StorageError, match=r"m\.anespec: cannot be written \(Permission denied\)"):
+        build(gguf, tmp_path / "m.anespec")
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_that_do_not_fit_touch_nothing(gguf: Path, tmp_path: Path) -> None:
+    with pytest.raises(RequestError):
+        build(gguf, tmp_path / "m.anespec", topology=(9,))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_second_run_at_the_same_time_is_refused(gguf: Path, tmp_path: Path) -> None:
+    output = tmp_path / "m.anespec"
+    refused: list[str] = []
+
+    def start_another(_: ShardProgress) -> None:
+        with pytest.raises(StorageError, match="another conversion to the same place is running") as caught:
+            build(gguf, output)
+        refused.append(str(caught.value))
+
+    done = build(gguf, output, topology=(1, 2), on_progress=start_another)
+    assert len(refused) == 3
+    assert Artifact(done.path).manifest.topology == (1, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.anespec"]
+
+
+def test_a_lock_on_a_file_that_was_removed_is_no_lock(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run may remove the lock file between our opening and our locking of it."""
+    flock = fcntl.flock
+
+    def late(file: Any, operation: int) -> None:
+        Path(file.name).unlink()
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(StorageError, match="another conversion"):
+        build(gguf, tmp_path / "m.anespec")

@@ -1,0 +1,24 @@
+"""Converts a GGUF in one call, for tests."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from anespec.convert.pipeline import Conversion, ShardProgress, convert
+from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.source.model import SourceModel
+from anespec.manifests.gguf_file import GGUFFile
+
+
+def build(
+    gguf: Path,
+    output: Path,
+    *,
+    replace: bool = False,
+    on_progress: Callable[[ShardProgress], None] = lambda _: None,
+    **options: Any,
+) -> Conversion:
+    """Convert `gguf` to `output`; `options` are those of ConvertOptions."""
+    with GGUFFile(gguf) as file:
+        plan = ConversionPlan(SourceModel(file), ConvertOptions(**options))
+        return convert(plan, output, replace=replace, on_progress=on_progress)

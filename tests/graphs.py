@@ -1,0 +1,84 @@
+"""A layer with known weights as a program, and any few lines of MIL as one, for the graph's tests."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from anespec.convert.graph.attention import AttentionSizes, AttentionWeights
+from anespec.convert.graph.builder import Function, Program, Var, ct, mb, types
+from anespec.convert.graph.mlp import MLPWeights
+from anespec.convert.graph.projection import Projection
+from anespec.convert.graph.shards import (
+    LayerPlan,
+    LayerWeights,
+    ProgramScope,
+    ShardProgram,
+    layer_shard,
+)
+from anespec.convert.package import write_package
+from anespec.convert.weights.stored import store
+from anespec.manifests.schema import AttentionShape, Pool, RopeTable, StateSpec, TensorSpec, WeightFormat
+from anespec.runtime.backends.portable.program import Program as LoadedProgram
+from anespec.runtime.backends.portable.program import load_program
+
+D, HEADS, KV_HEADS, HEAD_DIM, FF, SLOTS = 16, 4, 2, 4, 24, 64
+POOL = Pool(
+    name="global", slots=SLOTS, region_slots=SLOTS, mask_input="attn_mask", write_input="kv_write_mask"
+)
+ROPE = RopeTable(cos_input="rope_cos", sin_input="rope_sin", frequencies=(1.0, 0.1))
+
+
+def layers(
+    shape: AttentionShape,
+    indices: range = range(1),
+    weight_format: WeightFormat = WeightFormat.FP16,
+    kv_heads: int = KV_HEADS,
+    rotary_dim: int = HEAD_DIM,
+    block: int = 4,
+    t_max: int = 128,
+) -> ShardProgram:
+    """A shard of tiny random layers."""
+    rng = np.random.default_rng(0)
+
+    def projection(rows: int, columns: int) -> Projection:
+        values = rng.normal(scale=columns**-0.5, size=(rows, columns)).astype(np.float32)
+        return Projection(store(values, weight_format, "w"))
+
+    q, kv = HEADS * HEAD_DIM, kv_heads * HEAD_DIM
+    norm = np.ones(D, np.float16)
+    weights = [
+        LayerWeights(
+            norm,
+            AttentionWeights(projection(q, D), projection(kv, D), projection(kv, D), projection(D, q)),
+            norm,
+            MLPWeights(projection(FF, D), projection(FF, D), projection(D, FF)),
+        )
+        for _ in indices
+    ]
+    sizes = AttentionSizes(HEADS, kv_heads, HEAD_DIM, rotary_dim, shape)
+    return layer_shard(LayerPlan(indices, sizes, 1e-5, POOL, ROPE), weights, D, ProgramScope(block, t_max))
+
+
+def program_of(
+    build: Callable[[Mapping[str, Var]], Var],
+    inputs: tuple[TensorSpec, ...],
+    output: str,
+    states: tuple[StateSpec, ...] = (),
+) -> ShardProgram:
+    """What `build` makes of its inputs, as a shard of its own."""
+    scope = ProgramScope(4, 16)
+    placeholders = {spec.name: scope.placeholder(spec) for spec in inputs}
+    placeholders |= {spec.name: mb.StateTensorSpec(spec.shape, dtype=types.fp16) for spec in states}
+    with Function(placeholders, ct.target.iOS18) as function:
+        function.set_outputs([mb.identity(x=build(function.inputs), name=output)])
+    program = Program()
+    program.add_function("main", function)
+    return ShardProgram(program, scope.types(inputs), [ct.TensorType(output, dtype=np.float16)])
+
+
+def reloaded(shard: ShardProgram, folder: Path) -> LoadedProgram:
+    """The program after it was written and loaded."""
+    path = folder / "shard.mlpackage"
+    write_package(shard, path)
+    return load_program(path)

@@ -1,0 +1,79 @@
+"""Plays tokens to a verifier by hand, pass by pass, without the engine."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from anespec.runtime.block import Block, Logits, Row, RowKind, Verifier
+from anespec.runtime.regions import RegionMap
+from anespec.runtime.rows import chain_rows, pad_rows
+
+
+def rows_for(
+    verifier: Verifier, tokens: Sequence[int], start: int, kind: RowKind = RowKind.PROMPT, region: int = 0
+) -> list[Row]:
+    """Rows of consecutive tokens at their home slots."""
+    return chain_rows(RegionMap.of(verifier.shape), region, start, kind, tokens)
+
+
+def run(verifier: Verifier, rows: Sequence[Row], width: int | None = None) -> Logits:
+    """One pass over `rows`, padded to `width` (the block, unless given); logits of `rows` alone."""
+    block = [*rows, *pad_rows(rows, width or verifier.shape.block)]
+    logits = verifier.forward(Block(tuple(block)))
+    assert logits is not None
+    return logits[: len(rows)]
+
+
+def feed(verifier: Verifier, tokens: Sequence[int], start: int = 0, width: int | None = None) -> Logits:
+    """Prompt rows in full passes; logits of every token."""
+    width = width or verifier.shape.block
+    parts = [
+        run(verifier, rows_for(verifier, tokens[i : i + width], start + i), width)
+        for i in range(0, len(tokens), width)
+    ]
+    return np.concatenate(parts)
+
+
+def greedy(
+    verifier: Verifier, prompt: Sequence[int], count: int, width: int | None = None
+) -> tuple[list[int], Logits]:
+    """`count` greedy tokens after `prompt`, and the logits that each was drawn from."""
+    logits = [feed(verifier, prompt, width=width)[-1]]
+    tokens = [int(logits[0].argmax())]
+    while len(tokens) < count:
+        carry = rows_for(verifier, tokens[-1:], len(prompt) + len(tokens) - 1, RowKind.CARRY)
+        logits.append(run(verifier, carry, width)[0])
+        tokens.append(int(logits[-1].argmax()))
+    return tokens, np.stack(logits)
+
+
+def in_lane(rows: Sequence[Row], lane: int) -> list[Row]:
+    """The one row of `rows` behind `lane` pads."""
+    row, *rest = rows
+    assert not rest
+    return [*pad_rows([row], lane + 1), row]
+
+
+def retoken(row: Row, token: int) -> Row:
+    """The row with another token."""
+    return replace(row, token=token)
+
+
+def equal_leading(found: Sequence[int], expected: Sequence[int]) -> int:
+    """How many leading tokens are equal."""
+    pairs = zip(found, expected, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(found), len(expected)))
+
+
+def states(verifier: Verifier) -> list[np.ndarray]:
+    """The bits of every state, over all slots."""
+    exported = []
+    for number, pool in enumerate(verifier.shape.pools):
+        exported += verifier.export_slots(number, 0, pool.region_slots * verifier.shape.sequences)
+    return [values.view(np.uint16) for values in exported]
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two fp16 arrays are equal bit for bit."""
+    return a.shape == b.shape and bool((a.view(np.uint16) == b.view(np.uint16)).all())

@@ -1,0 +1,84 @@
+"""Where special tokens stand in a text, and which tokens count as special."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.runtime.text.special_tokens import SpecialToken, partition
+from anespec.runtime.text.tokenizer import Tokenizer
+
+Written = Callable[[dict[str, Any]], Path]
+
+USER_DEFINED, CONTROL, NORMAL = 4, 3, 1
+
+
+def tokens(*texts: str) -> list[SpecialToken]:
+    return [SpecialToken(id, text, hidden=False, takes_spaces=False) for id, text in enumerate(texts)]
+
+
+def test_earlier_tokens_win_wherever_they_stand() -> None:
+    assert partition("xabcd", tokens("abcd", "xab")) == ["x", 0]
+    assert partition("xabcd", tokens("xab", "abcd")) == [0, "cd"]
+    assert partition("", tokens("a")) == []
+    assert partition("aa", tokens("a")) == [0, 0]
+
+
+@given(text=st.text(alphabet="abc", max_size=20), special=st.sets(st.text("abc", min_size=1, max_size=3)))
+def test_the_parts_are_the_text(text: str, special: set[str]) -> None:
+    found = tokens(*sorted(special))
+    parts = partition(text, found)
+    assert "".join(part if isinstance(part, str) else found[part].text for part in parts) == text
+    ordinary = [part for part in parts if isinstance(part, str)]
+    assert all(part and not any(token in part for token in special) for part in ordinary)
+
+
+def vocabulary(extra: dict[str, int]) -> dict[str, Any]:
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": ["a", "b", "ab", *extra],
+        "tokenizer.ggml.merges": ["a b"],
+        "tokenizer.ggml.token_type": [NORMAL, NORMAL, NORMAL, *extra.values()],
+    }
+
+
+def read(path: Path) -> Tokenizer:
+    with GGUFFile(path) as file:
+        return Tokenizer.from_gguf(file)
+
+
+def test_the_longest_token_is_looked_for_first(written: Written) -> None:
+    tokenizer = read(written(vocabulary({"<a>": USER_DEFINED, "<a>b": USER_DEFINED})))
+    assert tokenizer.encode("<a>b<a>a") == [4, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("extra", "ends"),
+    [
+        ({"<|im_end|>": CONTROL, "<|im_start|>": CONTROL}, {3}),
+        ({"<|im_end|>": USER_DEFINED}, {3}),
+        ({"<|im_end|>": NORMAL}, set()),
+        ({"<|end|>": CONTROL, "<|return|>": CONTROL, "<|call|>": CONTROL}, {4, 5}),
+        ({"<|end|>": CONTROL, "<|return|>": CONTROL}, {3, 4}),
+        ({"</s>": CONTROL, "<|tool_response>": CONTROL}, {4}),
+    ],
+)
+def test_end_ids_by_text(extra: dict[str, int], ends: set[int], written: Written) -> None:
+    assert read(written(vocabulary(extra))).end_ids == ends
+
+
+def test_named_end_ids_count_whatever_their_text(written: Written) -> None:
+    named = {"tokenizer.ggml.eot_token_id": 0, "tokenizer.ggml.eom_token_id": 1}
+    tokenizer = read(written(vocabulary({"<x>": CONTROL}) | named | {"tokenizer.ggml.eos_token_id": 3}))
+    assert tokenizer.end_ids == {0, 1, 3}
+
+
+def test_a_user_defined_end_token_is_a_control_token(written: Written) -> None:
+    tokenizer = read(written(vocabulary({"</s>": USER_DEFINED, "<ab>": USER_DEFINED})))
+    assert tokenizer.encode("</s><ab>", parse_special=True) == [3, 4]
+    assert 3 not in tokenizer.encode("</s><ab>")
+    assert tokenizer.decode([3, 4]) == "<ab>"

@@ -1,0 +1,234 @@
+"""A small transformer that keeps every promise of Verifier, and subclasses that break one each.
+
+Rows are computed one by one in float64 and rounded to fp16, so no bit of a row can depend on its lane,
+its neighbours, the partition, the base or the width, unless a fault makes it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.runtime.block import Block, Logits, Place, PoolShape, Row, VerifierShape
+
+D, HEADS, HEAD_DIM, VOCABULARY = 16, 2, 8, 40
+MASKED = -1e4
+Values = NDArray[np.float64]
+
+
+def shape_of(
+    *, block: int = 4, t_max: int = 8, context: int = 128, sequences: int = 1, window: int | None = None
+) -> VerifierShape:
+    """One global pool and, where there is a window, a ring beside it."""
+    pools = [PoolShape("global", context, None)]
+    if window is not None:
+        pools.append(PoolShape("local", 64, window))
+    return VerifierShape(block, t_max, context, sequences, VOCABULARY, tuple(pools))
+
+
+def rounded(values: Values) -> Values:
+    return values.astype(np.float16).astype(np.float64)
+
+
+class NumpyVerifier:
+    """Implements anespec.runtime.block.Verifier: one layer per pool and one more, one K/V head each."""
+
+    def __init__(self, shape: VerifierShape, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self._shape = shape
+        self.layers = [i % len(shape.pools) for i in range(len(shape.pools) + 1)]
+        self.embedding = rounded(rng.normal(size=(VOCABULARY, D)))
+        self.head = rounded(rng.normal(size=(VOCABULARY, D)))
+        self.q = [rounded(rng.normal(size=(D, D)) / 3) for _ in self.layers]
+        self.k = [rounded(rng.normal(size=(HEAD_DIM, D)) / 3) for _ in self.layers]
+        self.v = [rounded(rng.normal(size=(HEAD_DIM, D)) / 3) for _ in self.layers]
+        self.out = [rounded(rng.normal(size=(D, D)) / 3) for _ in self.layers]
+        slots = [shape.pools[pool].region_slots * shape.sequences for pool in self.layers]
+        self.keys = [np.zeros((count, HEAD_DIM)) for count in slots]
+        self.values = [np.zeros((count, HEAD_DIM)) for count in slots]
+        self.passes = 0
+
+    @property
+    def shape(self) -> VerifierShape:
+        return self._shape
+
+    def slot_of(self, lane: int, place: Place) -> int | None:
+        """The slot that a row's K/V goes to."""
+        return place.slot
+
+    def visible(self, place: Place, slots: int) -> list[int]:
+        """The slots that a row sees."""
+        return [slot for span in place.visible for slot in span]
+
+    def disturbance(self, lane: int, block: Block) -> float:
+        """What a row's hidden state is multiplied with in every layer."""
+        return 1.0
+
+    def merged(self, mixed: Values) -> Values:
+        """[heads, T, head_dim] -> [T, heads * head_dim]."""
+        return mixed.transpose(0, 2, 1).reshape(D, -1).T
+
+    def rotated(self, x: Values, lane: int, row: Row) -> Values:
+        angles = row.position / 10.0 ** np.arange(HEAD_DIM // 2)
+        even, odd = x[..., 0::2], x[..., 1::2]
+        return np.stack(
+            (even * np.cos(angles) - odd * np.sin(angles), even * np.sin(angles) + odd * np.cos(angles)),
+            axis=-1,
+        ).reshape(x.shape)
+
+    def forward(self, block: Block) -> Logits | None:
+        self.passes += 1
+        hidden = [self.embedding[row.token] for row in block.rows]
+        for layer, pool in enumerate(self.layers):
+            hidden = self.run_layer(layer, pool, block, hidden)
+        if not block.wants_logits:
+            return None
+        return np.stack([(self.head @ x).astype(np.float16) for x in hidden])
+
+    def run_layer(self, layer: int, pool: int, block: Block, hidden: list[Values]) -> list[Values]:
+        hidden = [rounded(x * self.disturbance(lane, block)) for lane, x in enumerate(hidden)]
+        queries = []
+        for lane, (row, x) in enumerate(zip(block.rows, hidden, strict=True)):
+            queries.append(self.rotated((self.q[layer] @ x).reshape(HEADS, HEAD_DIM), lane, row))
+            slot = self.slot_of(lane, row.places[pool])
+            if slot is not None:
+                self.keys[layer][slot] = rounded(self.rotated(self.k[layer] @ x, lane, row))
+                self.values[layer][slot] = rounded(self.v[layer] @ x)
+        mixed = np.stack(
+            [
+                self.attend(layer, query, row.places[pool])
+                for query, row in zip(queries, block.rows, strict=True)
+            ],
+            axis=1,
+        )
+        outputs = self.merged(mixed)
+        return [rounded(x + self.out[layer] @ outputs[lane]) for lane, x in enumerate(hidden)]
+
+    def attend(self, layer: int, query: Values, place: Place) -> Values:
+        """[heads, head_dim] of one row, over every slot through the mask."""
+        slots = len(self.keys[layer])
+        mask = np.full(slots, MASKED)
+        mask[self.visible(place, slots)] = 0
+        scores = query @ self.keys[layer].T + mask
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return rounded((weights / weights.sum(axis=1, keepdims=True)) @ self.values[layer])
+
+    def arrays(self, pool: int) -> list[Values]:
+        return [
+            array
+            for layer, its_pool in enumerate(self.layers)
+            if its_pool == pool
+            for array in (self.keys[layer], self.values[layer])
+        ]
+
+    def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
+        self.import_slots(pool, target, self.export_slots(pool, source, count))
+
+    def export_slots(self, pool: int, first: int, count: int) -> Sequence[NDArray[np.float16]]:
+        return [a[None, None, first : first + count].astype(np.float16) for a in self.arrays(pool)]
+
+    def import_slots(self, pool: int, first: int, values: Sequence[NDArray[np.float16]]) -> None:
+        for array, value in zip(self.arrays(pool), values, strict=True):
+            array[first : first + value.shape[2]] = value[0, 0]
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+SLIGHTLY = 1 + 2.0**-9
+
+
+class Flattened(NumpyVerifier):
+    """The head/token/dimension flattening bug: right for T = 1 only."""
+
+    def merged(self, mixed: Values) -> Values:
+        return mixed.reshape(D, -1).T
+
+
+class WrongSlot(NumpyVerifier):
+    """Every lane but the first writes its K/V one slot late."""
+
+    def slot_of(self, lane: int, place: Place) -> int | None:
+        return place.slot if place.slot is None or lane == 0 else place.slot + 1
+
+
+class MaskOffByOne(NumpyVerifier):
+    """Every row sees one slot too many."""
+
+    def visible(self, place: Place, slots: int) -> list[int]:
+        return [slot for span in place.visible for slot in range(span.start, min(span.stop + 1, slots))]
+
+
+class StaleNaN(NumpyVerifier):
+    """A slot that nobody wrote yet is not a number."""
+
+    def __init__(self, shape: VerifierShape, seed: int = 0) -> None:
+        super().__init__(shape, seed)
+        self.values[-1][-1] = np.nan
+
+
+class PadsWriteNaN(NumpyVerifier):
+    """A pad row, which must write nowhere, leaves what is not a number in the last slot."""
+
+    def slot_of(self, lane: int, place: Place) -> int | None:
+        if place.slot is None:
+            self.values[-1][-1] = np.nan
+        return place.slot
+
+
+class SwappedPairOffLane0(NumpyVerifier):
+    """Every lane but the first turns its pairs the other way."""
+
+    def rotated(self, x: Values, lane: int, row: Row) -> Values:
+        if lane == 0:
+            return super().rotated(x, lane, row)
+        swapped = x.reshape(*x.shape[:-1], -1, 2)[..., ::-1].reshape(x.shape)
+        return super().rotated(swapped, lane, row)
+
+
+class LaneVariant(NumpyVerifier):
+    def disturbance(self, lane: int, block: Block) -> float:
+        return 1.0 if lane == 0 else SLIGHTLY
+
+
+class PartitionDependent(NumpyVerifier):
+    """Passes with an odd number of rows that write round differently than even ones of three or more."""
+
+    def disturbance(self, lane: int, block: Block) -> float:
+        writing = sum(row.places[0].slot is not None for row in block.rows)
+        return SLIGHTLY if writing == 2 else 1.0
+
+
+class NeighbourDependent(NumpyVerifier):
+    """A row's bits depend on the tokens beside it."""
+
+    def disturbance(self, lane: int, block: Block) -> float:
+        others = sum(row.token for i, row in enumerate(block.rows) if i != lane)
+        return SLIGHTLY if others % 2 else 1.0
+
+
+class BaseDependent(NumpyVerifier):
+    def disturbance(self, lane: int, block: Block) -> float:
+        return SLIGHTLY if block.rows[lane].places[0].visible[0].start >= self.shape.context else 1.0
+
+
+class WidthDependent(NumpyVerifier):
+    def disturbance(self, lane: int, block: Block) -> float:
+        return 1.0 if len(block.rows) == self.shape.block else SLIGHTLY
+
+
+class Wavering(NumpyVerifier):
+    """The same pass twice gives other bits."""
+
+    def disturbance(self, lane: int, block: Block) -> float:
+        return SLIGHTLY if self.passes % 7 == 0 else 1.0
+
+
+class LogitsNaN(NumpyVerifier):
+    """The last lane's logits are not numbers; its K/V is fine."""
+
+    def forward(self, block: Block) -> Logits | None:
+        logits = super().forward(block)
+        if logits is not None:
+            logits[-1, 0] = np.nan
+        return logits

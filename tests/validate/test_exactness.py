@@ -1,0 +1,154 @@
+"""The exactness gate: green on a verifier that keeps the law, red by the right name on each that does not."""
+
+import numpy as np
+import pytest
+from numpy_verifier import (
+    BaseDependent,
+    Flattened,
+    LaneVariant,
+    LogitsNaN,
+    MaskOffByOne,
+    NeighbourDependent,
+    NumpyVerifier,
+    PadsWriteNaN,
+    PartitionDependent,
+    StaleNaN,
+    SwappedPairOffLane0,
+    Wavering,
+    WidthDependent,
+    WrongSlot,
+    shape_of,
+)
+
+from anespec.manifests.errors import ExactnessGateError
+from anespec.manifests.verdicts import (
+    REQUIRED_FOR_SPECULATION,
+    Circumstances,
+    ExactnessVerdict,
+    Invariance,
+)
+from anespec.runtime.block import VerifierShape
+from anespec.validate.exactness import Form, exactness_gate, require_exactness
+
+HERE = Circumstances(backend="numpy", library_version="2", machine="any", threads=1, artifact="0")
+LANE, NEIGHBOURS, STALE, PARTITION, REGION, WIDTH = Invariance
+ALL = set(Invariance)
+
+
+def gate(verifier: NumpyVerifier, form: Form = "quick") -> ExactnessVerdict:
+    return exactness_gate(verifier, HERE, form=form)
+
+
+def unproven(verdict: ExactnessVerdict) -> set[Invariance]:
+    return {invariance for invariance in Invariance if not verdict.proves(invariance)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "form"),
+    [
+        (shape_of(sequences=2), "full"),
+        (shape_of(sequences=3, window=20), "quick"),
+        (shape_of(block=2, t_max=2, sequences=2, context=64), "full"),
+        (shape_of(block=8, t_max=16, sequences=2, window=7), "quick"),
+    ],
+    ids=["two regions", "three regions and a ring", "one width", "eight lanes and a ring"],
+)
+def test_a_lawful_verifier_is_green(shape: VerifierShape, form: Form) -> None:
+    verdict = gate(NumpyVerifier(shape), form)
+    one_width_only = {WIDTH} if shape.t_max == 2 else set()
+    assert unproven(verdict) <= one_width_only
+    assert verdict.allows_speculation
+    require_exactness(verdict)
+
+
+def test_what_cannot_be_compared_is_not_proven() -> None:
+    verdict = gate(NumpyVerifier(shape_of(block=4, t_max=4, sequences=1)))
+    assert unproven(verdict) == {REGION}
+    assert verdict.allows_speculation
+
+
+@pytest.mark.parametrize("context", [4, 5, 9])
+def test_a_tiny_context_is_measured_as_far_as_it_goes(context: int) -> None:
+    verdict = gate(NumpyVerifier(shape_of(context=context)))
+    assert not any(v.unequal for v in verdict.invariances)
+
+
+@pytest.mark.parametrize(
+    ("faulty", "red", "green"),
+    [
+        (Flattened, {LANE, NEIGHBOURS, PARTITION}, {REGION}),
+        (WrongSlot, {LANE, PARTITION}, {REGION, STALE}),
+        (MaskOffByOne, {NEIGHBOURS, STALE, PARTITION}, {LANE}),
+        (StaleNaN, {STALE}, ALL - {STALE}),
+        (PadsWriteNaN, {LANE, STALE}, set()),
+        (SwappedPairOffLane0, {LANE, PARTITION}, {REGION, STALE}),
+        (LaneVariant, {LANE, PARTITION}, {REGION, STALE}),
+        (PartitionDependent, {PARTITION}, {LANE, STALE, REGION}),
+        (NeighbourDependent, {NEIGHBOURS, PARTITION}, {STALE, REGION}),
+        (BaseDependent, {REGION}, ALL - {REGION}),
+        (WidthDependent, {WIDTH}, ALL - {WIDTH}),
+        (Wavering, {LANE}, set()),
+        (LogitsNaN, {LANE}, set()),
+    ],
+)
+def test_a_fault_turns_the_right_invariance_red(
+    faulty: type[NumpyVerifier], red: set[Invariance], green: set[Invariance]
+) -> None:
+    verdict = gate(faulty(shape_of(sequences=2)))
+    assert red <= unproven(verdict)
+    assert not green & unproven(verdict)
+    required = red & set(REQUIRED_FOR_SPECULATION)
+    assert verdict.allows_speculation is not bool(required)
+    if required:
+        with pytest.raises(ExactnessGateError, match=min(required)):
+            require_exactness(verdict)
+    else:
+        require_exactness(verdict)
+
+
+def test_the_verdict_names_the_first_difference() -> None:
+    verdict = gate(LaneVariant(shape_of()))
+    (lane,) = (v for v in verdict.invariances if v.invariance is LANE)
+    assert "one row a pass in lane 1 of 4" in lane.detail
+    assert "position" in lane.detail
+    assert 0 < lane.unequal < lane.cases
+    assert lane.largest_difference > 0
+
+
+def test_a_value_that_is_not_finite_is_named() -> None:
+    stale = next(v for v in gate(StaleNaN(shape_of())).invariances if v.invariance is STALE)
+    assert stale.detail == "before the first pass slot 127 of pool global holds a value that is not finite"
+    lane = next(v for v in gate(LogitsNaN(shape_of())).invariances if v.invariance is LANE)
+    assert "a logit of the pad row in lane 3 of pass 0 is not finite" in lane.detail
+
+
+def test_the_state_is_left_as_zeros() -> None:
+    verifier = NumpyVerifier(shape_of(sequences=2, window=20))
+    gate(verifier)
+    assert not any(array.any() for array in (*verifier.keys, *verifier.values))
+
+
+def test_the_same_seed_measures_the_same_cases() -> None:
+    first, second = NumpyVerifier(shape_of()), NumpyVerifier(shape_of())
+    assert gate(first).invariances == gate(second).invariances
+    assert first.passes == second.passes
+
+
+def test_given_prompts_are_played() -> None:
+    seen: set[int] = set()
+
+    class Spy(NumpyVerifier):
+        def forward(self, block):  # type: ignore[no-untyped-def]
+            seen.update(row.token for row in block.rows if row.kind == "carry")
+            return super().forward(block)
+
+    exactness_gate(Spy(shape_of()), HERE, form="quick", prompts=[[7] * 100])
+    assert 7 in seen
+    assert len(seen) == 1
+
+
+def test_full_measures_more_than_quick() -> None:
+    quick, full = gate(NumpyVerifier(shape_of())), gate(NumpyVerifier(shape_of()), "full")
+    more = zip(quick.invariances, full.invariances, strict=True)
+    assert all(b.cases > 2 * a.cases for a, b in more if a.invariance is not REGION)
+    assert np.all([v.unequal == 0 for v in full.invariances])

@@ -1,0 +1,166 @@
+"""The golden gate: green on healthy artifacts of real models, red on every planted bug."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from planted import (
+    EMBEDDED,
+    FEED_BUGS,
+    FORMATS,
+    GRAPH_BUGS,
+    PROMPTS,
+    STORIES,
+    TORCH,
+    AlteredFeeds,
+    convert_to,
+    golden_of,
+    needs_stories,
+)
+
+from anespec.manifests.errors import GoldenGateError
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import Target, WeightFormat
+from anespec.manifests.store import Artifact
+from anespec.runtime.backends import circumstances, open_shard, open_verifier
+from anespec.runtime.backends.feeds import Feeds
+from anespec.runtime.backends.runner import Feed, ShardRunner, Tensor
+from anespec.validate.exactness import exactness_gate
+from anespec.validate.figures import THRESHOLDS, GoldenVerdict, require_golden
+from anespec.validate.golden import check_shards, check_stack
+from anespec.validate.reference import Reference
+
+
+def worst_share(verdict: GoldenVerdict) -> float:
+    """The largest error of a layer shard as a share of what it may be."""
+    return max(
+        f.error / verdict.thresholds[f.weights].shard_error(f.layers) for f in verdict.shards if f.layers
+    )
+
+
+@needs_stories
+@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("weights", FORMATS)
+def test_a_trained_model_is_green(
+    stories: dict[WeightFormat, Artifact], weights: WeightFormat, backend: str
+) -> None:
+    verdict = golden_of(stories[weights], STORIES, backend)
+    assert verdict.failures == ()
+    assert verdict.passed
+    assert worst_share(verdict) < 0.7
+    require_golden(verdict)
+
+
+def test_the_embedded_model_is_green(embedded: Artifact) -> None:
+    verdict = golden_of(embedded, EMBEDDED)
+    assert verdict.failures == ()
+    assert verdict.passed
+    assert worst_share(verdict) < 0.7
+
+
+@needs_stories
+@pytest.mark.parametrize("weights", FORMATS)
+@pytest.mark.parametrize("bug", GRAPH_BUGS)
+def test_a_bug_in_the_graph_is_red(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: str, weights: WeightFormat
+) -> None:
+    GRAPH_BUGS[bug](monkeypatch)
+    verdict = golden_of(convert_to(tmp_path, STORIES, weights), STORIES)
+    assert not verdict.passed
+    assert worst_share(verdict) > 3
+    assert any(f.stray_slots for f in verdict.shards) == ("wrong slot" in bug)
+    with pytest.raises(GoldenGateError, match="layers_00_05"):
+        require_golden(verdict)
+
+
+def test_flattening_in_the_embedded_model_is_red(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    GRAPH_BUGS["head/token/dimension flattening"](monkeypatch)
+    artifact = convert_to(tmp_path, EMBEDDED, WeightFormat.INT8_CHANNEL, target=Target.MAC)
+    verdict = golden_of(artifact, EMBEDDED)
+    assert not verdict.passed
+    assert worst_share(verdict) > 3
+    here = circumstances(artifact, TORCH, 1)
+    verifier = open_verifier(artifact, TORCH, 1)
+    assert not exactness_gate(verifier, here, form="quick").allows_speculation
+    verifier.close()
+
+
+@needs_stories
+@pytest.mark.parametrize("weights", FORMATS)
+@pytest.mark.parametrize("bug", FEED_BUGS)
+def test_a_bug_in_the_feeds_is_red(
+    stories: dict[WeightFormat, Artifact], bug: str, weights: WeightFormat
+) -> None:
+    artifact = stories[weights]
+    verdict = golden_of(artifact, STORIES, feeds=AlteredFeeds(artifact, FEED_BUGS[bug]))
+    assert not verdict.passed
+    assert worst_share(verdict) > 3
+
+
+@pytest.mark.parametrize("bug", FEED_BUGS)
+def test_a_bug_in_the_feeds_of_the_embedded_model_is_red(embedded: Artifact, bug: str) -> None:
+    assert not golden_of(embedded, EMBEDDED, feeds=AlteredFeeds(embedded, FEED_BUGS[bug])).passed
+
+
+class Unsound:
+    """A shard whose hidden output is not a number in one place."""
+
+    def __init__(self, inner: ShardRunner) -> None:
+        self.inner = inner
+
+    def run(self, feed: Feed) -> dict[str, Tensor]:
+        outputs = self.inner.run(feed)
+        for values in outputs.values():
+            values[0, 0, -1, 0] = np.nan
+        return outputs
+
+    def read_state(self, name: str) -> Tensor:
+        return self.inner.read_state(name)
+
+    def write_state(self, name: str, value: Tensor) -> None:
+        self.inner.write_state(name, value)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def test_values_that_are_not_finite_are_red(embedded: Artifact) -> None:
+    with GGUFFile(EMBEDDED) as file:
+        figures = check_shards(
+            embedded.manifest,
+            Reference(file),
+            lambda shard: Unsound(open_shard(embedded, shard, TORCH, 1)),
+            Feeds(embedded.manifest),
+        )
+    assert all(f.not_finite for f in figures)
+    assert not any(f.within(THRESHOLDS[f.weights]) for f in figures)
+
+
+def test_another_weight_in_one_layer_is_red(embedded: Artifact) -> None:
+    """The reference has a down projection in layer 0 that is half as large again."""
+
+    class Louder(GGUFFile):
+        def rows(self, name, rows=None):  # type: ignore[no-untyped-def]
+            values = super().rows(name, rows)
+            return values * 1.5 if name == "blk.0.ffn_down.weight" else values
+
+    with Louder(EMBEDDED) as file:
+        figures = check_shards(
+            embedded.manifest,
+            Reference(file),
+            lambda shard: open_shard(embedded, shard, TORCH, 1),
+            Feeds(embedded.manifest),
+        )
+    assert not all(f.within(THRESHOLDS[f.weights]) for f in figures)
+
+
+def test_greedy_tokens_continue_each_prompt(embedded: Artifact) -> None:
+    verifier = open_verifier(embedded, TORCH, 1)
+    with GGUFFile(EMBEDDED) as file:
+        prompts = [*PROMPTS, list(range(300))]
+        figures = check_stack(verifier, Reference(file, 8), prompts, greedy_tokens=6)
+    verifier.close()
+    context = embedded.manifest.context
+    assert [f.prompt_tokens for f in figures] == [5, 21, context - 6]
+    assert [f.greedy_tokens for f in figures] == [6, 6, 6]
+    assert all(f.leading <= f.agreeing <= 6 for f in figures)

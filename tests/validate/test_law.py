@@ -1,0 +1,76 @@
+"""Real artifacts under the exactness gate, and why the law of DESIGN.md section 5 is as it is."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from planted import TORCH, needs_stories
+
+from anespec.manifests.schema import WeightFormat
+from anespec.manifests.store import Artifact
+from anespec.runtime.backends import circumstances, open_verifier
+from anespec.runtime.backends.verifier import ArtifactVerifier
+from anespec.runtime.block import Block, Logits, Place, Row, RowKind
+from anespec.validate.exactness import exactness_gate
+from anespec.validate.plays import Scene, Stage, compare, one_row_a_pass, same_bits
+
+TOKENS = (1, *np.random.default_rng(0).integers(3, 512, size=95).tolist())
+
+
+@pytest.fixture
+def fp16(stories: dict[WeightFormat, Artifact]) -> Iterator[ArtifactVerifier]:
+    verifier = open_verifier(stories[WeightFormat.FP16], TORCH, 1)
+    yield verifier
+    verifier.close()
+
+
+@pytest.mark.parametrize("backend", ["torch", "openvino"])
+def test_the_embedded_model_allows_speculation(embedded: Artifact, backend: str) -> None:
+    verifier = open_verifier(embedded, backend, 1)
+    verdict = exactness_gate(verifier, circumstances(embedded, backend, 1), form="quick")
+    verifier.close()
+    assert verdict.allows_speculation, verdict.invariances
+
+
+@needs_stories
+@pytest.mark.parametrize("backend", ["torch", "openvino"])
+def test_a_trained_model_allows_speculation(stories: dict[WeightFormat, Artifact], backend: str) -> None:
+    for artifact in stories.values():
+        verifier = open_verifier(artifact, backend, 1)
+        verdict = exactness_gate(verifier, circumstances(artifact, backend, 1), form="quick")
+        verifier.close()
+        assert verdict.allows_speculation, verdict.invariances
+
+
+@needs_stories
+def test_one_shape_because_another_width_rounds_differently(fp16: ArtifactVerifier) -> None:
+    stage, scene = Stage(fp16), Scene((), 0, TOKENS)
+    stage.prepare(scene)
+    at_four = stage.run(one_row_a_pass(scene, 4), scene)
+    again = stage.run(one_row_a_pass(scene, 4, lane=2), scene)
+    at_one = stage.run(one_row_a_pass(scene, 1), scene)
+    assert compare(at_four, again, "another lane").unequal == 0
+    assert compare(at_four, at_one, "another width").unequal > 0
+
+
+@needs_stories
+def test_home_slots_because_permuted_slots_add_up_differently(fp16: ArtifactVerifier) -> None:
+    order = np.random.default_rng(0).permutation(len(TOKENS)).tolist()
+    home = _logits_at(fp16, list(range(len(TOKENS))))
+    permuted = _logits_at(fp16, order)
+    assert all(same_bits(a, b) for a, b in zip(home, _logits_at(fp16, sorted(order)), strict=True))
+    assert not all(same_bits(a, b) for a, b in zip(home, permuted, strict=True))
+    np.testing.assert_allclose(np.stack(permuted), np.stack(home), atol=0.2)
+
+
+def _logits_at(verifier: ArtifactVerifier, slots: list[int]) -> list[Logits]:
+    """The logits of every token, one row a pass, where token i lives in `slots[i]`."""
+    rows = []
+    for position, token in enumerate(TOKENS):
+        visible = tuple(range(slot, slot + 1) for slot in slots[: position + 1])
+        row = Row(RowKind.CARRY, token, position, (Place(slots[position], visible),))
+        pad = Row(RowKind.PAD, 0, 0, (Place(None, visible[:1]),))
+        logits = verifier.forward(Block((row, *(pad,) * (verifier.shape.block - 1))))
+        assert logits is not None
+        rows.append(logits[0])
+    return rows

@@ -1,0 +1,145 @@
+"""Verdicts on disk and in tables."""
+
+import io
+from pathlib import Path
+
+import pytest
+from numpy_verifier import LaneVariant, NumpyVerifier, shape_of
+from rich.console import Console
+
+from anespec.manifests.errors import GoldenGateError
+from anespec.manifests.schema import WeightFormat
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import Circumstances
+from anespec.validate.exactness import exactness_gate
+from anespec.validate.figures import (
+    GoldenVerdict,
+    ShardFigures,
+    StackFigures,
+    golden_verdict,
+    require_golden,
+)
+from anespec.validate.report import exactness_table, golden_tables, read_golden, record_golden
+
+HERE = Circumstances(backend="torch", library_version="2", machine="any", threads=1, artifact="0")
+THERE = HERE.model_copy(update={"machine": "other"})
+
+
+def shard(**changes: object) -> ShardFigures:
+    figures = {
+        "shard": "shards/layers_00_02.mlpackage",
+        "weights": WeightFormat.FP16,
+        "layers": 2,
+        "stimulus": "random",
+        "tokens": 20,
+        "cosine": 0.99999,
+        "error": 0.002,
+        "max_error": 0.01,
+        "worst_token": 3,
+        "not_finite": 0,
+        "stray_slots": 0,
+    }
+    return ShardFigures.model_validate(figures | changes)
+
+
+def stack(**changes: object) -> StackFigures:
+    figures = {
+        "prompt_tokens": 5,
+        "greedy_tokens": 8,
+        "agreeing": 8,
+        "leading": 8,
+        "worst_margin": 0.0,
+        "cosine": 0.9999,
+        "error": 0.01,
+        "max_error": 0.1,
+        "not_finite": 0,
+    }
+    return StackFigures.model_validate(figures | changes)
+
+
+def verdict(*shards: ShardFigures, whole: StackFigures | None = None) -> GoldenVerdict:
+    return golden_verdict(HERE, shards or [shard()], [whole or stack()])
+
+
+def test_healthy_figures_pass() -> None:
+    assert verdict().passed
+    require_golden(verdict())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cosine": 0.99},
+        {"error": 0.1},
+        {"not_finite": 1},
+        {"stray_slots": 2},
+        {"error": 0.012, "layers": 1},
+    ],
+)
+def test_one_figure_out_of_bounds_fails_and_is_named(changes: dict[str, object]) -> None:
+    red = verdict(shard(), shard(**changes))
+    assert not red.passed
+    assert len(red.failures) == 1
+    with pytest.raises(GoldenGateError, match="layers_00_02"):
+        require_golden(red)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"cosine": 0.9}, {"error": 0.2}, {"not_finite": 1}, {"worst_margin": 0.3}]
+)
+def test_the_whole_stack_can_fail(changes: dict[str, object]) -> None:
+    assert not verdict(whole=stack(**changes)).passed
+
+
+def test_thresholds_go_by_weight_format() -> None:
+    int8 = shard(weights=WeightFormat.INT8_CHANNEL, error=0.05, cosine=0.999)
+    assert verdict(int8, whole=stack(error=0.1, cosine=0.99)).passed
+    assert not verdict(shard(error=0.05, cosine=0.999)).passed
+
+
+def test_nothing_measured_is_not_a_pass() -> None:
+    empty = golden_verdict(HERE, [], [])
+    assert not empty.passed
+    with pytest.raises(GoldenGateError, match="nothing was measured"):
+        require_golden(empty)
+
+
+class Folder(Artifact):
+    """An artifact of which only the folder matters."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+
+def test_golden_verdicts_are_kept_per_circumstances(tmp_path: Path) -> None:
+    artifact = Folder(tmp_path)
+    assert read_golden(artifact).verdicts == ()
+    record_golden(artifact, verdict())
+    record_golden(artifact, verdict().model_copy(update={"circumstances": THERE}))
+    newer = verdict(shard(error=0.5))
+    record_golden(artifact, newer)
+    kept = read_golden(artifact).verdicts
+    assert {v.circumstances.machine: v.passed for v in kept} == {"other": True, "any": False}
+    assert kept[-1] == newer
+    assert [path.name for path in artifact.gates.iterdir()] == ["golden.json"]
+
+
+def test_unreadable_verdicts_are_measured_again(tmp_path: Path) -> None:
+    artifact = Folder(tmp_path)
+    artifact.gates.mkdir()
+    (artifact.gates / "golden.json").write_text('{"verdicts": 3}')
+    assert read_golden(artifact).verdicts == ()
+    record_golden(artifact, verdict())
+    assert len(read_golden(artifact).verdicts) == 1
+
+
+def test_tables_show_every_figure_and_colour() -> None:
+    output = io.StringIO()
+    console = Console(file=output, width=200)
+    for table in golden_tables(verdict(shard(), shard(error=0.5))):
+        console.print(table)
+    for verifier in (NumpyVerifier(shape_of()), LaneVariant(shape_of())):
+        console.print(exactness_table(exactness_gate(verifier, HERE, form="quick")))
+    text = output.getvalue()
+    assert text.count("layers_00_02") == 2
+    assert all(word in text for word in ("green", "red", "not proven", "lane", "width (optional)", "8 of 8"))

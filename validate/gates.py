@@ -1,0 +1,122 @@
+"""The gates over an artifact on disk: find its source, run, record."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from anespec.convert.source.model import file_sha256
+from anespec.manifests.errors import ArtifactError, GGUFError
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import Shard
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import ExactnessVerdict
+from anespec.runtime.backends import circumstances, open_shard, open_verifier
+from anespec.runtime.backends.feeds import Feeds
+from anespec.runtime.backends.runner import ShardRunner
+from anespec.runtime.block import Verifier
+from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.validate.exactness import exactness_gate
+from anespec.validate.figures import GoldenVerdict, golden_verdict
+from anespec.validate.golden import check_shards, check_stack
+from anespec.validate.reference import Reference
+from anespec.validate.report import record_golden
+
+Progress = Callable[[str], None]
+
+PROMPTS = (
+    "Once upon a time, there was a little girl who liked to count. One, two, three, one, two, three,",
+    "def area(width, height):\n    return width * height\n\n\ndef volume(width, height, depth):\n    return ",
+    "The year 2024 had 366 days; the 5 % rule (see p. 17) is «ça va»: naïve, 日本語, 🙂.",
+)
+"""Prompts of the full stack: prose that repeats, code, and a mixture that byte fallback must carry."""
+
+
+def find_source(artifact: Artifact, given: Path | None = None) -> Path:
+    """The GGUF that the artifact was made from, recognised by its hash.
+
+    Looks at `given` alone, or else where it lay at conversion, beside the artifact and here.
+
+    Raises:
+        ArtifactError: none of these is the very file.
+    """
+    source = artifact.manifest.source
+    places = [given] if given else [
+        Path(source.read_from), artifact.root.resolve().parent / source.name, Path(source.name)
+    ]  # fmt: skip
+    for path in places:
+        if path.is_file() and path.stat().st_size == source.bytes and file_sha256(path) == source.sha256:
+            return path
+    where = str(given) if given else "where it was converted from, beside the artifact or here"
+    raise ArtifactError(
+        f"{artifact.root}: the golden gate compares with {source.name}, which is not {where}; "
+        "pass the GGUF that was converted with --gguf"
+    )
+
+
+def prompt_ids(artifact: Artifact, texts: Sequence[str] = PROMPTS) -> list[list[int]]:
+    """The texts as token ids of the artifact's vocabulary."""
+    with GGUFFile(artifact.tokens_path()) as tokens:
+        tokenizer = Tokenizer.from_gguf(tokens)
+        return [tokenizer.encode(text) for text in texts]
+
+
+def golden_gate(
+    artifact: Artifact, source: Path, backend: str, threads: int | None, progress: Progress
+) -> GoldenVerdict:
+    """Run the golden gate and record its verdict in gates/golden.json; never raises on a red one.
+
+    Raises:
+        GGUFError: the source and the artifact disagree on sizes.
+        StorageError: the verdict cannot be written.
+    """
+    manifest = artifact.manifest
+
+    def one(shard: Shard) -> ShardRunner:
+        return open_shard(artifact, shard, backend, threads)
+
+    with GGUFFile(source) as file:
+        reference = Reference(file)
+        if reference.sizes.layers != manifest.hyperparameters.layers:
+            raise GGUFError(f"{source}: has {reference.sizes.layers} layers, the artifact has others")
+        prompts = prompt_ids(artifact)
+        ids = [token for prompt in prompts for token in prompt]
+        shards = check_shards(manifest, reference, one, Feeds(manifest), ids=ids, progress=progress)
+        verifier = open_verifier(artifact, backend, threads)
+        try:
+            stack = check_stack(verifier, reference, prompts, progress=progress)
+        finally:
+            verifier.close()
+    verdict = golden_verdict(circumstances(artifact, backend, threads), shards, stack)
+    record_golden(artifact, verdict)
+    return verdict
+
+
+def recorded_exactness(
+    artifact: Artifact,
+    backend: str,
+    threads: int | None,
+    form: Literal["quick", "full"],
+    progress: Progress,
+    verifier: Verifier | None = None,
+) -> ExactnessVerdict:
+    """Run the exactness gate and record its verdict in gates/exactness.json; never raises on a red one.
+
+    `verifier` is used where it is open already, its state overwritten.
+
+    Raises:
+        StorageError: the verdict cannot be written.
+    """
+    opened = verifier or open_verifier(artifact, backend, threads)
+    try:
+        verdict = exactness_gate(
+            opened,
+            circumstances(artifact, backend, threads),
+            form=form,
+            prompts=prompt_ids(artifact),
+            progress=progress,
+        )
+    finally:
+        if verifier is None:
+            opened.close()
+    artifact.record_exactness(verdict)
+    return verdict
