@@ -20,7 +20,7 @@ from anespec.embedded.network import Network
 
 LONGEST_MATCH = 16
 DRAFTS = 3
-LONGEST_LOOP = 16
+LONGEST_LOOP = 32
 
 
 def lookup(context: Sequence[int], budget: int) -> list[int]:
@@ -54,13 +54,20 @@ def pass_sizes(prompt: Sequence[int], output: Sequence[int], drafts: int = DRAFT
     return sizes
 
 
-def loops(output: Sequence[int]) -> bool:
-    """Whether the last quarter of the output repeats a cycle of at most 16 tokens, so says nothing new."""
-    tail = output[-max(len(output) // 4, 2 * LONGEST_LOOP) :]
-    return any(
-        all(left == right for left, right in zip(tail, tail[period:], strict=False))
-        for period in range(1, LONGEST_LOOP + 1)
-    )
+def loop_start(output: Sequence[int]) -> int:
+    """Where the output falls into a cycle that it never leaves; its length if it does not.
+
+    A cycle is at most 32 tokens long and comes at least twice, over at least 32 tokens.
+    """
+    size = len(output)
+    starts = [size]
+    for period in range(1, LONGEST_LOOP + 1):
+        start = size - period
+        while start > 0 and output[start - 1] == output[start - 1 + period]:
+            start -= 1
+        if size - start >= max(2 * period, LONGEST_LOOP):
+            starts.append(max(start, 0))
+    return min(starts)
 
 
 @torch.inference_mode()
@@ -76,23 +83,29 @@ def greedy(network: Network, prompts: NDArray[np.int64], count: int) -> NDArray[
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What the simulation found for a set of prompts."""
+    """What the simulation found for a set of prompts: tokens and passes of each text."""
 
-    tokens_per_pass: tuple[float, ...]
+    tokens: tuple[int, ...]
+    passes: tuple[int, ...]
     looping: int
 
     @property
+    def rates(self) -> list[float]:
+        """Tokens per pass of each text; texts without a token have none."""
+        return [tokens / passes for tokens, passes in zip(self.tokens, self.passes, strict=True) if passes]
+
+    @property
     def mean(self) -> float:
-        """Tokens per pass, averaged over the prompts."""
-        return sum(self.tokens_per_pass) / len(self.tokens_per_pass)
+        """Tokens per pass over all the texts together."""
+        return sum(self.tokens) / max(1, sum(self.passes))
 
 
-def acceptance(prompts: NDArray[np.int64], outputs: NDArray[np.int64]) -> Acceptance:
-    """Simulate lookup for texts of equal lengths, int64 [prompts, T] and [prompts, count]."""
-    pairs = list(zip(prompts.tolist(), outputs.tolist(), strict=True))
+def acceptance(prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]) -> Acceptance:
+    """Simulate lookup for each prompt and what the model made of it."""
     return Acceptance(
-        tuple(len(output) / len(pass_sizes(prompt, output)) for prompt, output in pairs),
-        sum(loops(output) for _, output in pairs),
+        tuple(len(output) for output in outputs),
+        tuple(len(pass_sizes(prompt, output)) for prompt, output in zip(prompts, outputs, strict=True)),
+        sum(loop_start(output) < len(output) for output in outputs),
     )
 
 
@@ -132,15 +145,17 @@ def main(model: Path | None, prompts: int, length: int, tokens: int, samples: in
     begin = np.full((prompts, 1), end_of_text(tokenizer))
     for kind, choose in (("repetitive", most_repetitive), ("evenly spread", evenly_spread)):
         chosen = np.concatenate((begin, choose(stream, prompts, length - 1)), 1)
-        outputs = greedy(network, chosen, tokens)
-        found = acceptance(chosen, outputs)
+        texts, outputs = chosen.tolist(), greedy(network, chosen, tokens).tolist()
+        whole = acceptance(texts, outputs)
+        before = acceptance(texts, [output[: loop_start(output)] for output in outputs])
         click.echo(
-            f"{kind} prompts: {found.mean:.2f} tokens per pass "
-            f"({min(found.tokens_per_pass):.2f} to {max(found.tokens_per_pass):.2f}), "
-            f"{found.looping} of {prompts} end in a loop"
+            f"{kind} prompts: {whole.mean:.2f} tokens per pass "
+            f"({min(whole.rates):.2f} to {max(whole.rates):.2f}); "
+            f"{whole.looping} of {prompts} end in a loop; {before.mean:.2f} before the loops "
+            f"({sum(before.tokens)} of {sum(whole.tokens)} tokens)"
         )
-        for prompt, output, rate in list(zip(chosen, outputs, found.tokens_per_pass, strict=True))[:samples]:
-            ending, continuation = tokenizer.decode(prompt[-64:].tolist()), tokenizer.decode(output.tolist())
+        for text, output, rate in list(zip(texts, outputs, whole.rates, strict=True))[:samples]:
+            ending, continuation = tokenizer.decode(text[-64:]), tokenizer.decode(output)
             click.echo(f"--- {rate:.2f} tokens per pass; …{ending}\n>>>{continuation}")
 
 

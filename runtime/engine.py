@@ -252,10 +252,8 @@ class Engine:
         capacity = self._widest if prefill else self._shape.block
         certain = share_certain([s.pending for s in sequences], capacity, self._map.longest_run)
         left = max(0, self._shape.block - sum(certain))
-        drafts = [
-            self._propose(s, left) if count == s.pending else Draft()
-            for s, count in zip(sequences, certain, strict=True)
-        ]
+        # Rows are left only where every certain row has one, since a run may be as long as a block.
+        drafts = [self._propose(s, left) for s in sequences]
         parts = []
         first = 0
         for s, count, draft, length in zip(

@@ -188,8 +188,6 @@ class _Trial:
     def _neighbours(self) -> Difference:
         """The same lane beside other pads, wrong drafts, or rows of another sequence."""
         block, vocabulary = self.shape.block, self.shape.vocabulary
-        if block == 1:
-            return Difference()
         total = Difference()
         for lane in sorted({0, block - 1}):
             plain = one_row_a_pass(self.scene, block, lane)
@@ -201,7 +199,8 @@ class _Trial:
                 plays.append(with_another_sequence(plain, self.shape.sequences - 1, vocabulary, self.rng))
             for play in plays:
                 total += compare(expected, self._fresh(play), play.name)
-        self.stage.prepare(self.scene)
+        if self.shape.sequences > 1:
+            self.stage.prepare(self.scene)
         return total
 
     def _stale(self) -> Difference:

@@ -212,35 +212,42 @@ class Stage:
         self.shape = verifier.shape
         self.map = RegionMap.of(self.shape)
         self._pools = range(len(self.shape.pools))
+        self._one_slot = [verifier.export_slots(pool, 0, 1) for pool in self._pools]
         self._untouched: list[_Excerpt] = []
 
     def clear(self) -> None:
         """Zero every slot of every pool."""
         for pool, first, count in self._all_slots():
-            values = self.verifier.export_slots(pool, first, count)
-            self.verifier.import_slots(pool, first, [np.zeros_like(value) for value in values])
+            shapes = [(1, one.shape[1], count, one.shape[3]) for one in self._one_slot[pool]]
+            self.verifier.import_slots(pool, first, [np.zeros(shape, np.float16) for shape in shapes])
 
     def prepare(self, scene: Scene, region: int = 0) -> None:
         """Clear everything, then fill positions 0..start-1 of a region.
 
-        `past` is run in whole blocks; its K/V is copied onwards as often as it takes.
+        `past` is run in whole blocks; its K/V is repeated as often as it takes.
         """
         self.clear()
         width, past = self.shape.block, scene.past[: scene.start]
         cells = [Cell(RowKind.PROMPT, token, p, region) for p, token in enumerate(past)]
         for first in range(0, len(cells), width):
             self._forward(padded(cells[first : first + width], width), wants_logits=False)
-        for pool in self._pools:
-            slots = min(scene.start, self.shape.pools[pool].region_slots)
-            base = self._slot(pool, region, 0)
-            for filled in range(len(past), slots, max(1, len(past))):
-                count = min(len(past), slots - filled)
-                self.verifier.copy_slots(pool, base, base + filled, count)
+        if past:
+            for pool in self._pools:
+                self._tile_past(pool, region, len(past), scene.start)
         self._untouched = [
             _Excerpt(pool, span.start, self.verifier.export_slots(pool, span.start, len(span)))
             for pool in self._pools
             for span in self._touchable(pool, scene, region)
         ]
+
+    def _tile_past(self, pool: int, region: int, filled: int, wanted: int) -> None:
+        """Repeat the K/V of the first `filled` positions up to position `wanted`, in one import."""
+        size = self.shape.pools[pool].region_slots
+        base, missing = self._slot(pool, region, 0), min(wanted, size) - filled
+        if missing > 0:
+            sources = np.arange(missing) % filled
+            real = self.verifier.export_slots(pool, base, filled)
+            self.verifier.import_slots(pool, base + filled, [values[:, :, sources] for values in real])
 
     def restore(self) -> None:
         """Put back what a play of the prepared scene has overwritten."""

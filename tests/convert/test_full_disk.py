@@ -15,7 +15,7 @@ from tiny_model import TinyModel, write_gguf
 
 from anespec.manifests.errors import StorageError
 
-TESTS = Path(__file__).resolve().parents[1]
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
 MODEL = TinyModel(d=64, head_dim=16, ff=256, layers=2, vocabulary=64)
 
 RUN_OUT_OF_ROOM = """
@@ -54,7 +54,7 @@ def test_the_system_refuses_a_file_s_growth(gguf: Path, tmp_path: Path) -> None:
     """A real limit, met by the GGUF writer, by numpy's, by the native weight writer, and by none."""
     limits = (100, 5_000, 10_000, 40_000, 100_000_000)
     run = subprocess.run(
-        [sys.executable, "-c", RUN_OUT_OF_ROOM, str(TESTS), str(gguf), str(tmp_path), *map(str, limits)],
+        [sys.executable, "-c", RUN_OUT_OF_ROOM, str(SUPPORT), str(gguf), str(tmp_path), *map(str, limits)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -14,7 +14,7 @@ from anespec.convert.pipeline import ShardProgress
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.store import Artifact
 
-TESTS = Path(__file__).resolve().parents[1]
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
 TOPOLOGY = (1, 1, 1)
 
 KILLED_RUN = """
@@ -148,7 +148,7 @@ def test_a_killed_run_can_be_repeated(
 ) -> None:
     output = tmp_path / "m.anespec"
     killed = subprocess.run(
-        [sys.executable, "-c", KILLED_RUN, str(TESTS), str(gguf), str(output)],
+        [sys.executable, "-c", KILLED_RUN, str(SUPPORT), str(gguf), str(output)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         check=False,
     )

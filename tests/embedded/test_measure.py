@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.embedded.measure import LONGEST_MATCH, lookup, loops, pass_sizes
+from anespec.embedded.measure import LONGEST_MATCH, acceptance, lookup, loop_start, pass_sizes
 
 TOKENS = st.lists(st.integers(0, 4), min_size=1, max_size=60)
 
@@ -36,6 +36,16 @@ def test_copied_text_fills_every_pass() -> None:
     assert pass_sizes([1, 2, 3, 4, 5, 6, 7, 8, 1], [2, 3, 4, 5, 6, 7, 8, 9]) == [4, 4]
 
 
-def test_loops_are_noticed() -> None:
-    assert loops([*range(100), *[1, 2, 3] * 40])
-    assert not loops(range(200))
+def test_loops_are_noticed_where_they_begin() -> None:
+    assert loop_start([*range(100), *[1, 2, 3] * 40]) == 100
+    assert loop_start([7] * 50) == 0
+    assert loop_start([*range(40), *range(40)]) == 80
+    assert loop_start([]) == 0
+
+
+def test_acceptance_counts_tokens_and_passes() -> None:
+    found = acceptance([[1, 2, 3], [4]], [[4, 5], [4] * 40])
+    assert found.tokens == (2, 40)
+    assert found.passes[0] == 2
+    assert found.looping == 1
+    assert found.mean == 42 / sum(found.passes)

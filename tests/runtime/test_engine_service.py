@@ -156,6 +156,17 @@ def test_wide_prefill_takes_few_passes_and_decodes_at_block() -> None:
     assert [block.wants_logits for block in verifier.blocks[:3]] == [False, False, True]
 
 
+def test_a_pass_without_prompt_rows_is_never_wide() -> None:
+    shape = toy_shape(block=1, t_max=2, sequences=3)
+    verifier = ToyVerifier(shape)
+    engine = Engine(verifier, speculate=True, wide_prefill=True, region_independent=True)
+    numbers = [engine.submit(Request([i], 8)) for i in range(4)]
+    events = drain(engine)
+    assert [ids(events[number]) for number in numbers] == [text(shape, [i], 8) for i in range(4)]
+    for block in verifier.blocks:
+        assert len(block.rows) == 1 or RowKind.PROMPT in {row.kind for row in block.rows}
+
+
 @pytest.mark.parametrize(
     ("prompt", "words"),
     [
@@ -314,3 +325,36 @@ def test_a_step_that_failed_can_be_tried_again() -> None:
             continue
     assert {event.sequence for event in collected} == {number}
     assert ids(collected) == text(shape, [1, 2, 3], 120)
+
+
+class TornCopyVerifier(ToyVerifier):
+    """Its first copy stops half-way."""
+
+    torn = False
+
+    def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
+        if self.torn:
+            super().copy_slots(pool, source, target, count)
+        else:
+            self.torn = True
+            super().copy_slots(pool, source, target, count // 2)
+            raise OSError("torn")
+
+
+def test_a_region_is_not_trusted_after_a_torn_copy() -> None:
+    shape = toy_shape(sequences=2)
+    engine = plain_engine(TornCopyVerifier(shape))
+    stem, old = [1, 2, 3, 4, 5, 6], [9, 8, 7, 6, 5, 4]
+    keeper = engine.submit(Request(stem, 50))
+    engine.step()
+    engine.submit(Request(old, 1))
+    while len(engine.step()) < 2:
+        pass
+    number = engine.submit(Request([*stem, 1], 5))
+    with pytest.raises(OSError, match="torn"):
+        engine.step()
+    assert engine.cancel(number) is not None
+    again = engine.submit(Request([*old, 1], 5))
+    events = drain(engine)
+    assert ids(events[again]) == text(shape, [*old, 1], 5)
+    assert events[keeper][-1].finish is FinishReason.LENGTH

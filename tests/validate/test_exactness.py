@@ -67,6 +67,10 @@ def test_what_cannot_be_compared_is_not_proven() -> None:
     assert verdict.allows_speculation
 
 
+def test_a_row_that_is_always_alone_has_nothing_to_depend_on() -> None:
+    assert gate(NumpyVerifier(shape_of(block=1))).allows_speculation
+
+
 @pytest.mark.parametrize("context", [4, 5, 9])
 def test_a_tiny_context_is_measured_as_far_as_it_goes(context: int) -> None:
     verdict = gate(NumpyVerifier(shape_of(context=context)))

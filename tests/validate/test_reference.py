@@ -14,6 +14,7 @@ from anespec.validate.reference import Reference
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 STORIES = SHARED / "models" / "stories260K.F32.gguf"
 FAMILIES = SHARED / "families"
+EMBEDDED = Path(__file__).resolve().parents[2] / "embedded" / "model.gguf"
 MARGIN = 0.03
 
 needs_shared = pytest.mark.skipif(
@@ -67,3 +68,45 @@ def test_another_architecture_is_refused_by_name() -> None:
         pytest.raises(UnsupportedModelError, match="'qwen2'"),
     ):
         Reference(file)
+
+
+def hidden_at(file: GGUFFile, positions: list[int]) -> torch.Tensor:
+    reference = Reference(file)
+    caches = reference.caches()
+    return reference.layers(0, 2, reference.embed([5, 9, 12, 40]), positions, caches)
+
+
+def test_linear_scaling_divides_positions() -> None:
+    with GGUFFile(EMBEDDED) as file:
+        plain = hidden_at(file, [0, 3, 4, 9])
+        file.metadata |= {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0}
+        torch.testing.assert_close(hidden_at(file, [0, 6, 8, 18]), plain, atol=1e-5, rtol=1e-5)
+        assert not torch.allclose(hidden_at(file, [0, 3, 4, 9]), plain, atol=1e-3)
+        file.metadata["llama.rope.scaling.type"] = "none"
+        torch.testing.assert_close(hidden_at(file, [0, 3, 4, 9]), plain)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [("rope.scaling.type", "yarn", "'yarn'"), ("expert_count", 8, "mixture of experts")],
+)
+def test_what_the_reference_lacks_is_refused_by_name(key: str, value: str | int, named: str) -> None:
+    with GGUFFile(EMBEDDED) as file:
+        file.metadata[f"llama.{key}"] = value
+        with pytest.raises(UnsupportedModelError, match=named):
+            Reference(file)
+
+
+def test_layer_ranges_and_head_slices_join_to_the_whole() -> None:
+    with GGUFFile(EMBEDDED) as file:
+        reference = Reference(file)
+        layers, ids = reference.sizes.layers, [5, 9, 12]
+        whole = reference.layers(0, layers, reference.embed(ids), range(3), reference.caches())
+        caches = reference.caches()
+        hidden = reference.layers(0, 2, reference.embed(ids), range(3), caches)
+        hidden = torch.cat(
+            [reference.layers(2, layers, row[None], [p], caches) for p, row in enumerate(hidden)]
+        )
+        assert torch.equal(hidden, whole)
+        parts = [reference.logits(hidden, 0, 100), reference.logits(hidden, 100)]
+        assert torch.equal(torch.cat(parts, dim=1), reference.logits(hidden))

@@ -2,8 +2,9 @@
 
 `state * (1 - sum_t mask) + mask @ new` touches all S slots to change T of them, because a scatter
 leaves the Neural Engine. A library that has a cheap scatter may run the write as one: the result is
-the same, bit for bit, whenever each column of the mask is one-hot or zero, no two columns share a
-slot, and the state is finite. That is the contract of kv_write_mask (DESIGN.md section 4).
+the same, bit for bit but for the sign of a zero, whenever each column of the mask is one-hot or zero,
+no two columns share a slot, and the state is finite. That is the contract of kv_write_mask (DESIGN.md
+section 4).
 """
 
 from collections.abc import Mapping

@@ -1,0 +1,40 @@
+"""Runs verbs as a person would: in a process of their own, seeing exit code and both streams."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The one object on standard output; fails where there is anything else."""
+        lines = self.out.splitlines()
+        assert len(lines) == 1, self.out
+        value = json.loads(lines[0])
+        assert isinstance(value, dict)
+        return value
+
+    def is_one_sentence(self) -> bool:
+        """Whether standard error is an error of one line and no traceback."""
+        lines = self.err.strip().splitlines()
+        return len(lines) == 1 and lines[0].startswith("error: ") and "Traceback" not in self.err
+
+
+def run(*arguments: object, cwd: Path | None = None, stdin: str = "") -> Outcome:
+    """Run `anespec` with the arguments."""
+    command = [sys.executable, "-c", "from anespec.main import main; main()", *map(str, arguments)]
+    done = subprocess.run(
+        command, cwd=cwd, input=stdin, capture_output=True, text=True, timeout=300, check=False
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)

@@ -1,0 +1,25 @@
+"""The tiny Llama as a person has it: a GGUF, and an artifact that the command line made from it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from commands import run
+
+
+@pytest.fixture(scope="session")
+def gguf(families: Path) -> Path:
+    """A GGUF of the Llama family, half a megabyte."""
+    return families / "llama.gguf"
+
+
+@pytest.fixture(scope="session")
+def artifact(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artifact of it for the portable backend, made by `anespec convert`."""
+    path = tmp_path_factory.mktemp("verbs") / "tiny.anespec"
+    outcome = run("convert", gguf, "-o", path, "--target", "cpu", "--weights", "fp16", "--json")
+    assert outcome.code == 0, outcome.err
+    return path

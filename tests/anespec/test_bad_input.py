@@ -1,0 +1,61 @@
+"""Files that are not what they say: one sentence, the documented code, nothing left behind."""
+
+from pathlib import Path
+
+import pytest
+from commands import run
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "tokenizers"
+
+
+def _refused(gguf: Path, folder: Path, code: int) -> str:
+    before = sorted(path.name for path in folder.iterdir())
+    outcome = run("convert", gguf, "-o", folder / "out.anespec")
+    assert outcome.code == code, outcome.err
+    assert outcome.is_one_sentence(), outcome.err
+    assert sorted(path.name for path in folder.iterdir()) == before
+    return outcome.err
+
+
+def test_truncated_anywhere(gguf: Path, tmp_path: Path) -> None:
+    from anespec.manifests.errors import GGUFError
+    from anespec.manifests.gguf_file import GGUFFile
+
+    data = gguf.read_bytes()
+    path = tmp_path / "cut.gguf"
+    for place in range(20):
+        path.write_bytes(data[: len(data) * place // 20])
+        with pytest.raises(GGUFError):
+            GGUFFile(path)
+    assert "truncated" in _refused(path, tmp_path, 3)
+
+
+def test_wrong_magic(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    path.write_bytes(b"PK\x03\x04" + bytes(100))
+    assert "not a GGUF" in _refused(path, tmp_path, 3)
+
+
+def test_huge_counts(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    path.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + (1 << 60).to_bytes(8, "little") * 2 + bytes(1000))
+    assert str(1 << 60) in _refused(path, tmp_path, 3)
+
+
+def test_duplicate_key_in_a_real_file(tmp_path: Path) -> None:
+    path = SHARED / "malformed-duplicate-key.vocab.gguf"
+    if not path.is_file():
+        pytest.skip("needs tokenizers/ of the shared folder beside the repository")
+    assert "general.file_type" in _refused(path, tmp_path, 3)
+
+
+def test_vocabulary_without_a_model(tmp_path: Path) -> None:
+    path = SHARED / "llama-spm.vocab.gguf"
+    if not path.is_file():
+        pytest.skip("needs tokenizers/ of the shared folder beside the repository")
+    assert "token_embd.weight" in _refused(path, tmp_path, 3)
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    assert "no such file" in _refused(tmp_path / "none.gguf", tmp_path, 6)
+    assert "folder" in _refused(tmp_path, tmp_path, 6)

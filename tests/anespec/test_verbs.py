@@ -1,0 +1,230 @@
+"""Every verb end to end, its --json, and its exit codes."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import run
+
+IDS = [5, 17, 300, 41, 5, 17, 300, 41, 5, 17]
+
+
+def test_inspect_says_what_would_be_built(gguf: Path) -> None:
+    facts = run("inspect", gguf, "--target", "cpu", "--topology", "3,1", "--json").json
+    assert facts["convertible"] is True
+    assert facts["architecture"] == "llama"
+    assert sum(facts["topology"]) == facts["hyperparameters"]["layers"]
+    assert facts["bytes"] == gguf.stat().st_size
+    text = run("inspect", gguf)
+    assert text.code == 0
+    assert "would build" in text.out
+
+
+def test_inspect_names_what_is_unsupported(gguf: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.gguf"
+    other.write_bytes(gguf.read_bytes().replace(b"llama", b"mamba"))
+    outcome = run("inspect", other, "--json")
+    assert outcome.code == 0
+    assert outcome.json["convertible"] is False
+    assert any("mamba" in problem for problem in outcome.json["unsupported"])
+    refused = run("convert", other, "-o", tmp_path / "x.anespec")
+    assert refused.code == 4
+    assert refused.is_one_sentence()
+    assert [path.name for path in tmp_path.iterdir()] == ["other.gguf"]
+
+
+def test_convert_reports_and_is_up_to_date_the_second_time(gguf: Path, tmp_path: Path) -> None:
+    target = tmp_path / "a.anespec"
+    first = run("convert", gguf, "-o", target, "--target", "cpu", "--json").json
+    assert first["up_to_date"] is False
+    assert first["peak_memory_bytes"] > 0
+    assert all((target / name).exists() for name in first["files"])
+    assert run("convert", gguf, "-o", target, "--target", "cpu", "--json").json["up_to_date"] is True
+    refused = run("convert", gguf, "-o", target, "--target", "cpu", "--block", "8")
+    assert refused.code == 6
+    assert refused.is_one_sentence()
+    assert run("convert", gguf, "-o", target, "--target", "cpu", "--block", "8", "--force").code == 0
+
+
+def test_convert_names_the_artifact_after_the_file(gguf: Path, tmp_path: Path) -> None:
+    assert run("convert", gguf, "--target", "cpu", cwd=tmp_path).code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["llama.anespec"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (("--topology", "1,9"), 7),
+        (("--topology", "x"), 2),
+        (("--block", "0"), 7),
+        (("--context", "2", "--block", "4"), 7),
+        (("--head-shards", "100000"), 7),
+        (("--target", "toaster"), 2),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    gguf: Path, tmp_path: Path, options: tuple[str, ...], code: int
+) -> None:
+    outcome = run("convert", gguf, "-o", tmp_path / "a.anespec", *options)
+    assert outcome.code == code
+    assert "Traceback" not in outcome.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("backend", ["torch", "openvino"])
+def test_validate_runs_both_gates_and_records_them(artifact: Path, backend: str) -> None:
+    outcome = run("validate", artifact, "--backend", backend, "--quick", "--threads", 1, "--json")
+    assert outcome.code == 0, outcome.err
+    gates = {gate["name"]: gate for gate in outcome.json["gates"]}
+    assert gates["golden"]["passed"]
+    assert gates["exactness"]["passed"]
+    for name in ("golden", "exactness"):
+        verdicts = json.loads((artifact / "gates" / f"{name}.json").read_text())["verdicts"]
+        assert backend in [verdict["circumstances"]["backend"] for verdict in verdicts]
+
+
+def test_validate_finds_a_damaged_shard(artifact: Path, tmp_path: Path) -> None:
+    """Weights that are not the GGUF's, with the manifest's hashes made to fit: only the gate can tell."""
+    from anespec.manifests.schema import Manifest
+    from anespec.manifests.store import package_sha256
+
+    broken = tmp_path / "broken.anespec"
+    shutil.copytree(artifact, broken)
+    manifest = Manifest.model_validate_json((broken / "manifest.json").read_text())
+    shard = manifest.layer_shards[0]
+    weights = next((broken / shard.path).rglob("weight.bin"))
+    data = np.fromfile(weights, np.uint8)
+    half = data.size // 2 // 2 * 2
+    data[half : half + 8192] = np.roll(data[half : half + 8192], 2)
+    data.tofile(weights)
+    fitting = shard.model_copy(update={"sha256": package_sha256(broken / shard.path)})
+    changed = manifest.model_copy(update={"layer_shards": (fitting, *manifest.layer_shards[1:])})
+    (broken / "manifest.json").write_text(changed.model_dump_json())
+    outcome = run("validate", broken, "--gate", "golden", "--threads", 1)
+    assert outcome.code == 12
+    assert "error: " in outcome.err
+
+
+def test_validate_needs_the_source(artifact: Path, tmp_path: Path, gguf: Path) -> None:
+    other = tmp_path / "other.gguf"
+    other.write_bytes(gguf.read_bytes() + b"\0")
+    outcome = run("validate", artifact, "--gate", "golden", "--gguf", other)
+    assert outcome.code == 5
+    assert outcome.is_one_sentence()
+
+
+def _prompt_file(folder: Path, *lines: object) -> Path:
+    path = folder / "prompts.jsonl"
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("sampling", [(), ("--temperature", "0.8", "--seed", "3", "--top-k", "2")])
+def test_generate_is_the_same_with_and_without_drafts(
+    artifact: Path, tmp_path: Path, backend: str, sampling: tuple[str, ...]
+) -> None:
+    prompts = _prompt_file(tmp_path, {"prompt_ids": IDS}, {"prompt": "one two one two one"})
+    common = ("--prompt-file", prompts, "--backend", backend, "--threads", 1, "-n", 40, "--ignore-eos")
+    texts, accepted = [], 0
+    for drafter in ("none", "lookup"):
+        outcome = run("generate", artifact, *common, *sampling, "--drafter", drafter)
+        assert outcome.code == 0, outcome.err
+        rows = [json.loads(line) for line in outcome.out.splitlines()]
+        texts.append([(row["prompt_ids"], row["output_ids"], row["text"]) for row in rows])
+        assert [len(row["output_ids"]) for row in rows] == [40, 40]
+        assert {row["finish_reason"] for row in rows} == {"length"}
+        accepted += sum(sum(row["accepted_by_position"]) for row in rows)
+    assert texts[0] == texts[1]
+    assert accepted > 0
+
+
+def test_generate_prints_one_object_with_what_the_issue_names(artifact: Path) -> None:
+    facts = run("generate", artifact, "-p", "hello", "-n", 5, "--json", "--threads", 1).json
+    names = ("prompt_ids", "output_ids", "text", "passes", "tokens_per_pass", "accepted_by_position")
+    assert set(names) <= facts.keys()
+    assert {"load", "prefill", "decode"} <= facts["seconds"].keys()
+
+
+def test_generate_measures_exactness_where_it_never_was(gguf: Path, tmp_path: Path) -> None:
+    target = tmp_path / "fresh.anespec"
+    assert run("convert", gguf, "-o", target, "--target", "cpu").code == 0
+    assert not (target / "gates").exists()
+    assert run("generate", target, "-p", "hello", "-n", 3, "--threads", 1).code == 0
+    verdicts = json.loads((target / "gates" / "exactness.json").read_text())["verdicts"]
+    assert [verdict["form"] for verdict in verdicts] == ["quick"]
+
+
+def test_generate_without_a_proof_does_not_speculate(artifact: Path, tmp_path: Path) -> None:
+    distrusted = tmp_path / "distrusted.anespec"
+    shutil.copytree(artifact, distrusted)
+    assert run("generate", distrusted, "-p", "x", "-n", 1, "--threads", 1).code == 0
+    path = distrusted / "gates" / "exactness.json"
+    file = json.loads(path.read_text())
+    for verdict in file["verdicts"]:
+        for row in verdict["invariances"]:
+            row["unequal"] = row["unequal"] + (row["invariance"] == "partition")
+    path.write_text(json.dumps(file))
+    prompts = _prompt_file(tmp_path, {"prompt_ids": IDS})
+    arguments = ("generate", distrusted, "--prompt-file", prompts, "-n", 30, "--ignore-eos", "--threads", 1)
+    plain = run(*arguments)
+    assert "not proven" in plain.err
+    assert sum(json.loads(plain.out)["proposed_by_position"]) == 0
+    assert sum(json.loads(run(*arguments, "--allow-inexact").out)["proposed_by_position"]) > 0
+
+
+def test_stop_strings_end_the_text_before_them(artifact: Path) -> None:
+    whole = run("generate", artifact, "-p", "hello", "-n", 30, "--ignore-eos", "--json", "--threads", 1).json
+    stop = whole["text"][8:11]
+    arguments = ("-p", "hello", "-n", 30, "--ignore-eos", "--stop", stop, "--json", "--threads", 1)
+    cut = run("generate", artifact, *arguments).json
+    assert cut["text"] == whole["text"][: whole["text"].find(stop)]
+    assert cut["finish_reason"] == "stop"
+    assert len(cut["output_ids"]) < len(whole["output_ids"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{", "[]", '{"prompt": 1}', '{"prompt_ids": [1.5]}', '{"prompt": "x", "prompt_ids": [1]}', "{}"],
+)
+def test_malformed_prompt_files_are_refused_before_anything_runs(
+    artifact: Path, tmp_path: Path, line: str
+) -> None:
+    outcome = run("generate", artifact, "--prompt-file", _prompt_file(tmp_path, {"prompt": "a"}, line))
+    assert outcome.code == 7
+    assert outcome.is_one_sentence()
+    assert "line 2" in outcome.err
+    assert outcome.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("-p", "x", "--backend", "abacus"), 7),
+        (("-p", "x", "--temperature", "-1"), 7),
+        (("-p", "x", "--prompt-file", "y"), 2),
+        ((), 2),
+        (("--prompt-file", "nowhere.jsonl"), 6),
+        (("-p", "word " * 5000), 7),
+    ],
+)
+def test_requests_that_cannot_be_served(artifact: Path, arguments: tuple[str, ...], code: int) -> None:
+    outcome = run("generate", artifact, *arguments)
+    assert outcome.code == code
+    assert "Traceback" not in outcome.err
+
+
+def test_errors_are_json_too(tmp_path: Path) -> None:
+    outcome = run("generate", tmp_path, "-p", "x", "--json")
+    assert outcome.code == 5
+    assert outcome.json["exit_code"] == 5
+    assert outcome.is_one_sentence()
+
+
+def test_demo_proves_its_point() -> None:
+    facts = run("demo", "--json").json
+    assert facts["identical"] is True
+    assert facts["golden"] is True
+    assert all(run["passes_with"] < run["passes_without"] for run in facts["runs"])

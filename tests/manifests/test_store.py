@@ -1,0 +1,122 @@
+"""Opening an artifact that is not whole: the file and the mismatch are named."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from converting import build
+from tiny_model import write_gguf
+
+from anespec.manifests.errors import ArtifactError
+from anespec.manifests.store import Artifact
+from anespec.runtime.backends import open_verifier
+
+WEIGHTS = Path("Data", "com.apple.CoreML", "weights", "weight.bin")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("store")
+    return build(write_gguf(folder / "tiny.gguf"), folder / "m.anespec", topology=(1, 1)).path
+
+
+@pytest.fixture
+def root(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "m.anespec"))
+
+
+def rewrite(root: Path, **changes: Any) -> None:
+    """Replace top-level entries of the manifest."""
+    path = root / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_a_whole_artifact_opens(root: Path) -> None:
+    open_verifier(root, "torch", threads=1).close()
+
+
+def test_a_missing_shard_is_named(root: Path) -> None:
+    shutil.rmtree(root / "shards" / "layers_01_02.mlpackage")
+    with pytest.raises(ArtifactError, match=r"layers_01_02\.mlpackage: the shard is missing; convert"):
+        open_verifier(root, "torch")
+
+
+def test_truncated_weights_are_named_with_both_sizes(root: Path) -> None:
+    shard = Artifact(root).manifest.layer_shards[0]
+    os.truncate(root / shard.path / WEIGHTS, 100)
+    with pytest.raises(
+        ArtifactError, match=rf"layers_00_01\.mlpackage: bytes is \d+, but the manifest says {shard.bytes};"
+    ):
+        open_verifier(root, "torch")
+
+
+def test_a_flipped_bit_is_named_with_both_hashes(root: Path) -> None:
+    artifact = Artifact(root)
+    shard = artifact.manifest.head_shards[0]
+    data = bytearray((root / shard.path / WEIGHTS).read_bytes())
+    data[-1] ^= 1
+    (root / shard.path / WEIGHTS).write_bytes(data)
+    with pytest.raises(ArtifactError, match=rf"head_00\.mlpackage: sha256 is .* says {shard.sha256};"):
+        artifact.shard_path(shard)
+    assert artifact.shard_path(shard, verify=False).is_dir(), "the size alone tells nothing"
+
+
+def test_a_renamed_file_of_a_shard_changes_its_hash(root: Path) -> None:
+    artifact = Artifact(root)
+    shard = artifact.manifest.layer_shards[0]
+    file = root / shard.path / WEIGHTS
+    file.rename(file.with_name("other.bin"))
+    with pytest.raises(ArtifactError, match="sha256"):
+        artifact.shard_path(shard)
+
+
+def test_missing_and_shortened_tokens_are_named(root: Path) -> None:
+    artifact = Artifact(root)
+    os.truncate(root / "tokens.gguf", 10)
+    with pytest.raises(ArtifactError, match=r"tokens\.gguf: bytes is 10, but"):
+        artifact.tokens_path()
+    (root / "tokens.gguf").unlink()
+    with pytest.raises(ArtifactError, match=r"tokens\.gguf: is missing"):
+        artifact.tokens_path()
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_another_schema_version_is_refused(root: Path, version: object) -> None:
+    rewrite(root, schema_version=version)
+    with pytest.raises(ArtifactError, match=rf"schema version {version}, this anespec reads 1; convert"):
+        Artifact(root)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema_version": 1}'])
+def test_a_damaged_manifest_is_refused(root: Path, text: str) -> None:
+    (root / "manifest.json").write_text(text)
+    with pytest.raises(ArtifactError, match=r"manifest\.json: .*convert the model again"):
+        Artifact(root)
+
+
+def test_a_folder_without_a_manifest_is_no_artifact(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(ArtifactError, match="is not an artifact"):
+            Artifact(path)
+
+
+@pytest.mark.parametrize("path", ["../outside.mlpackage", "shards/../../outside.mlpackage"])
+def test_a_path_that_leaves_the_artifact_is_refused(root: Path, path: str) -> None:
+    shutil.copytree(root / "shards" / "layers_00_01.mlpackage", root.parent / "outside.mlpackage")
+    shards = json.loads((root / "manifest.json").read_text())["layer_shards"]
+    shards[0]["path"] = path
+    rewrite(root, layer_shards=shards)
+    with pytest.raises(ArtifactError, match="leaves the artifact"):
+        open_verifier(root, "torch")
+
+
+def test_a_link_that_leaves_the_artifact_is_refused(root: Path) -> None:
+    package = root / "shards" / "layers_00_01.mlpackage"
+    package.rename(root.parent / "outside.mlpackage")
+    package.symlink_to(root.parent / "outside.mlpackage")
+    artifact = Artifact(root)
+    with pytest.raises(ArtifactError, match="leaves the artifact"):
+        artifact.shard_path(artifact.manifest.layer_shards[0])

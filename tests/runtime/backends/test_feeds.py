@@ -1,0 +1,128 @@
+"""What shards are fed, against formulas written here."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from converting import build
+from gguf.constants import GGMLQuantizationType
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_model import TinyModel, write_gguf
+
+from anespec.manifests.errors import ArtifactError
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import Manifest
+from anespec.manifests.store import Artifact
+from anespec.runtime.backends.feeds import Embedding, Feeds
+from anespec.runtime.block import Block, Place, Row, RowKind
+
+TINY = TinyModel()
+SLOTS = 128
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    folder = tmp_path_factory.mktemp("feeds")
+    factors = {"rope_freqs.weight": np.array([1, 2, 3, 4], np.float32)}
+    source = write_gguf(folder / "tiny.gguf", TINY, tensors=factors, kind=GGMLQuantizationType.Q8_0)
+    return Artifact(build(source, folder / "m.anespec", sequences=2).path)
+
+
+@pytest.fixture(scope="module")
+def manifest(artifact: Artifact) -> Manifest:
+    return artifact.manifest
+
+
+@pytest.fixture(scope="module")
+def embedding(artifact: Artifact) -> Iterator[Embedding]:
+    embedding = Embedding(artifact.tokens_path(), artifact.manifest.tokens)
+    yield embedding
+    embedding.close()
+
+
+def row(position: int, slot: int | None, *visible: range) -> Row:
+    return Row(RowKind.PROMPT, 0, position, (Place(slot, visible),))
+
+
+def hidden(count: int) -> np.ndarray:
+    return np.zeros((1, TINY.d, count, 1), np.float16)
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> Block:
+    count = draw(st.integers(1, 6))
+    slots = draw(st.permutations(range(SLOTS)))[:count]
+    rows = []
+    for slot in slots:
+        starts = draw(st.lists(st.integers(0, SLOTS - 1), min_size=1, max_size=3))
+        spans = [range(start, draw(st.integers(start + 1, SLOTS))) for start in starts]
+        rows.append(row(draw(st.integers(0, 63)), draw(st.sampled_from([slot, None])), *spans))
+    return Block(tuple(rows))
+
+
+@settings(deadline=None, max_examples=60)
+@given(block=blocks())
+def test_masks_and_rope_rows(manifest: Manifest, block: Block) -> None:
+    x = hidden(len(block.rows))
+    feed = Feeds(manifest).block_feed(block, x)
+    assert set(feed) == {"x", "rope_cos", "rope_sin", "attn_mask", "kv_write_mask"}
+    assert feed["x"] is x
+    assert all(values.dtype == np.float16 for values in feed.values())
+    assert feed["attn_mask"].shape == (1, 1, len(block.rows), SLOTS)
+    assert feed["kv_write_mask"].shape == (1, 1, SLOTS, len(block.rows))
+    for lane, this in enumerate(block.rows):
+        place = this.places[0]
+        for slot in range(SLOTS):
+            seen = any(slot in span for span in place.visible)
+            assert feed["attn_mask"][0, 0, lane, slot] == (0 if seen else -1e4)
+            assert feed["kv_write_mask"][0, 0, slot, lane] == (1 if slot == place.slot else 0)
+        for pair in range(4):
+            angle = this.position / 10000 ** (2 * pair / 8) / (pair + 1)
+            assert feed["rope_cos"][lane, pair] == np.float16(np.cos(angle))
+            assert feed["rope_sin"][lane, pair] == np.float16(np.sin(angle))
+
+
+def test_a_masked_slot_weighs_nothing_in_fp16(manifest: Manifest) -> None:
+    mask = Feeds(manifest).block_feed(Block((row(0, 0, range(1)),)), hidden(1))["attn_mask"]
+    assert np.exp(mask.astype(np.float32))[0, 0, 0, 1:].astype(np.float16).max() == 0
+
+
+@pytest.mark.parametrize("position", [-1, 64])
+def test_positions_outside_the_context_are_refused(manifest: Manifest, position: int) -> None:
+    with pytest.raises(ArtifactError, match=rf"positions \[{position}\] leave the context of 64"):
+        Feeds(manifest).block_feed(Block((row(position, 0, range(1)),)), hidden(1))
+
+
+@pytest.mark.parametrize(
+    ("slot", "visible"), [(-1, range(1)), (SLOTS, range(1)), (0, range(-2, 1)), (0, range(SLOTS + 1))]
+)
+def test_slots_outside_the_pool_are_refused(manifest: Manifest, slot: int, visible: range) -> None:
+    with pytest.raises(ArtifactError, match=rf"leave the pool 'global' of {SLOTS}"):
+        Feeds(manifest).block_feed(Block((row(0, slot, visible),)), hidden(1))
+
+
+def test_embedding_rows_are_the_dequantised_rows_of_the_source(
+    artifact: Artifact, embedding: Embedding
+) -> None:
+    tokens = np.array([3, 0, 39, 3])
+    with GGUFFile(artifact.tokens_path()) as file:
+        rows = file.rows("token_embd.weight")[tokens].astype(np.float16)
+    found = embedding.hidden(tokens)
+    assert found.shape == (1, TINY.d, 4, 1)
+    assert (found[0, :, :, 0].T == rows).all()
+    np.testing.assert_allclose(rows, TINY.tensors()["token_embd.weight"][tokens], atol=0.01)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e6])
+def test_an_embedding_that_is_not_finite_is_named(tmp_path: Path, value: float) -> None:
+    """With a head of its own the converter never reads the whole embedding table."""
+    table = TINY.tensors()["token_embd.weight"]
+    table[7, 3] = value
+    source = write_gguf(tmp_path / "tiny.gguf", TINY, tensors={"token_embd.weight": table})
+    artifact = Artifact(build(source, tmp_path / "m.anespec").path)
+    embedding = Embedding(artifact.tokens_path(), artifact.manifest.tokens)
+    assert np.isfinite(embedding.hidden(np.array([6, 8]))).all()
+    with pytest.raises(ArtifactError, match=r"tokens\.gguf: the embedding of a token in \[6, 7\] is not finite"):
+        embedding.hidden(np.array([6, 7]))

@@ -1,0 +1,80 @@
+"""Whole models against what transformers and llama.cpp computed from the same files."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from converting import build
+from playing import equal_leading, feed, greedy
+
+from anespec.manifests.schema import AttentionShape, Target, WeightFormat
+from anespec.runtime.backends import open_verifier
+
+MARGIN = 0.03
+"""llama.cpp's own logits of these files differ from transformers' by up to this."""
+
+BACKENDS = ("torch", "openvino")
+PROMPTS = ("Once upon a time", "One day, Tom", "Lily said")
+
+
+@pytest.fixture(scope="module", params=["llama", "llama3", "mistral"])
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", params=AttentionShape)
+def artifact(
+    request: pytest.FixtureRequest, family: str, families: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return build(
+        families / f"{family}.gguf",
+        tmp_path_factory.mktemp(family) / "m.anespec",
+        target=Target.CPU,
+        attention=request.param,
+        weights=WeightFormat.FP16,
+        context=192,
+    ).path
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_families_equal_transformers(artifact: Path, family: str, families: Path, backend: str) -> None:
+    answers = json.loads((families / f"{family}.json").read_text())
+    verifier = open_verifier(artifact, backend, threads=1)
+    tokens, logits = greedy(verifier, answers["prompt_ids"], len(answers["greedy"]))
+    assert np.abs(logits[0] - np.array(answers["first_logits"])).max() < MARGIN
+    sure = next((i for i, margin in enumerate(answers["margins"]) if margin < MARGIN), len(tokens))
+    assert sure >= 10, "the file's margins make this test say little"
+    assert tokens[:sure] == answers["greedy"][:sure]
+    verifier.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_a_trained_model_writes_llama_cpp_s_text(
+    stories_cpu: Path, shared_models: Path, prompt: str, backend: str
+) -> None:
+    answers = json.loads((shared_models / "stories260K.greedy.json").read_text())["llama.cpp_F16"][prompt]
+    start = len(answers["prompt_ids"])
+    expected = answers["greedy"][start:]
+    verifier = open_verifier(stories_cpu, backend, threads=1)
+    tokens, _ = greedy(verifier, answers["prompt_ids"], len(expected))
+    assert equal_leading(tokens, expected) == len(expected)
+    verifier.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_both_attention_shapes_and_both_weights_agree(
+    stories_cpu: Path, stories_mac: Path, stories_int8: Path, shared_models: Path, backend: str
+) -> None:
+    answers = json.loads((shared_models / "stories260K.greedy.json").read_text())["llama.cpp_F16"]
+    text = answers["Once upon a time"]["greedy"][:100]
+    reference, mac, int8 = (
+        feed(open_verifier(path, backend, threads=1), text).astype(np.float64)
+        for path in (stories_cpu, stories_mac, stories_int8)
+    )
+    assert np.abs(mac - reference).max() < 0.1
+    assert (mac.argmax(axis=1) == reference.argmax(axis=1)).mean() == 1
+    cosines = (int8 * reference).sum(axis=1) / np.linalg.norm(int8, axis=1) / np.linalg.norm(reference, axis=1)
+    assert cosines.min() > 0.995
+    assert (int8.argmax(axis=1) == reference.argmax(axis=1)).mean() > 0.9

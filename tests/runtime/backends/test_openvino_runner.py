@@ -1,0 +1,110 @@
+"""In-place writes are probed, and where they fail the copying form gives the same bits."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from graphs import D, SLOTS, layers, reloaded
+from openvino import Model
+
+from anespec.manifests.schema import AttentionShape
+from anespec.runtime.backends.portable import openvino_runner
+from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner, build_model
+from anespec.runtime.backends.portable.program import Program
+from anespec.runtime.backends.runner import Tensor
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    return reloaded(layers(AttentionShape.GROUPED, range(2)), tmp_path_factory.mktemp("openvino"))
+
+
+def played(runner: OpenVINORunner) -> list[Tensor]:
+    """Outputs of three passes of four rows, the last half empty, and the states after them."""
+    rng = np.random.default_rng(5)
+    found = []
+    for number, count in enumerate((4, 4, 2)):
+        write = np.zeros((1, 1, SLOTS, 4), np.float16)
+        attend = np.full((1, 1, 4, SLOTS), np.float16(-1e4))
+        for lane in range(count):
+            write[0, 0, 4 * number + lane, lane] = 1
+            attend[0, 0, lane, : 4 * number + lane + 1] = 0
+        attend[0, 0, count:, 0] = 0
+        feed = {
+            "x": rng.normal(size=(1, D, 4, 1)).astype(np.float16),
+            "rope_cos": np.ones((4, 2), np.float16),
+            "rope_sin": np.zeros((4, 2), np.float16),
+            "attn_mask": attend,
+            "kv_write_mask": write,
+        }
+        found.append(runner.run(feed)["hidden"])
+    return [*found, *(runner.read_state(name) for name in runner.program.states)]
+
+
+def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
+    assert all((a.view(np.uint16) == b.view(np.uint16)).all() for a, b in zip(found, expected, strict=True))
+
+
+def test_the_probe_finds_writes_in_place_and_leaves_no_trace(program: Program) -> None:
+    runner = OpenVINORunner(program, 1)
+    assert not any(runner.read_state(name).any() for name in program.states)
+    assert runner._writes_in_place()
+    assert not any(runner.read_state(name).any() for name in program.states)
+
+
+def test_the_copying_form_gives_the_same_bits(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = played(OpenVINORunner(program, 1))
+    monkeypatch.setattr(OpenVINORunner, "_writes_in_place", lambda _: False)
+    assert_same(played(OpenVINORunner(program, 1)), expected)
+
+
+def recorded_builds(monkeypatch: pytest.MonkeyPatch, in_place_form: Program | None) -> list[bool]:
+    """Which forms are built; the one in place is built from `in_place_form` where it is given."""
+    built: list[bool] = []
+
+    def build(fused: Program, in_place: bool) -> Model:
+        built.append(in_place)
+        return build_model(in_place_form if in_place and in_place_form is not None else fused, in_place)
+
+    monkeypatch.setattr(openvino_runner, "build_model", build)
+    return built
+
+
+def test_writes_that_are_lost_lead_to_the_copying_form(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph's own blend makes a new value, so assigning the old one loses the write."""
+    expected = played(OpenVINORunner(program, 1))
+    built = recorded_builds(monkeypatch, in_place_form=program)
+    runner = OpenVINORunner(program, 1)
+    assert built == [True, False]
+    assert not any(runner.read_state(name).any() for name in program.states)
+    assert_same(played(runner), expected)
+
+
+def test_writes_that_stray_lead_to_the_copying_form(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = played(OpenVINORunner(program, 1))
+    built = recorded_builds(monkeypatch, in_place_form=None)
+    read_state = OpenVINORunner.read_state
+
+    def strayed(self: OpenVINORunner, name: str) -> Tensor:
+        state = read_state(self, name)
+        if len(built) == 1:
+            state[:, :, 17] = 3
+        return state
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OpenVINORunner, "read_state", strayed)
+        runner = OpenVINORunner(program, 1)
+    assert built == [True, False]
+    assert_same(played(runner), expected)
+
+
+def test_one_build_is_enough_where_the_probe_passes(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = recorded_builds(monkeypatch, in_place_form=None)
+    OpenVINORunner(program, 1)
+    assert built == [True]

@@ -1,0 +1,154 @@
+"""The graph's mask blend against a scatter of rows: the same states, and what is refused."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from graphs import layers, program_of, reloaded
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from anespec.convert.graph import kv
+from anespec.convert.graph.builder import Var, mb
+from anespec.manifests.schema import AttentionShape, StateSpec, TensorSpec
+from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
+from anespec.runtime.backends.portable.program import Program
+from anespec.runtime.backends.portable.slot_writes import (
+    SLOT_WRITE,
+    fuse_slot_writes,
+    is_legal_mask,
+    write_masks,
+)
+from anespec.runtime.backends.portable.torch_runner import TorchRunner
+
+HEADS, SLOTS, DIM = 2, 8, 4
+MASK = TensorSpec(name="kv_write_mask", shape=(1, 1, SLOTS, None))
+NEW = TensorSpec(name="new", shape=(1, HEADS, None, DIM))
+STATE = StateSpec(name="k_0", shape=(1, HEADS, SLOTS, DIM), pool="global", layer=0)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """A program that writes `new` into its one state and returns the state."""
+
+    def build(values: Mapping[str, Var]) -> Var:
+        mask = values[MASK.name]
+        return kv.write(values[STATE.name], values[NEW.name], mask, kv.kept_slots(mask), "written")
+
+    shard = program_of(build, (NEW, MASK), "held", (STATE,))
+    return reloaded(shard, tmp_path_factory.mktemp("slots"))
+
+
+@pytest.fixture(scope="module")
+def blend(written: Program) -> TorchRunner:
+    return TorchRunner(written, 1)
+
+
+@pytest.fixture(scope="module")
+def scatter(written: Program) -> OpenVINORunner:
+    return OpenVINORunner(written, 1)
+
+
+def mask_of(slots: tuple[int | None, ...]) -> NDArray[np.float16]:
+    mask = np.zeros((1, 1, SLOTS, len(slots)), np.float16)
+    for lane, slot in enumerate(slots):
+        if slot is not None:
+            mask[0, 0, slot, lane] = 1
+    return mask
+
+
+def bits(values: NDArray[np.float16]) -> NDArray[np.uint16]:
+    """The bits of values, a negative zero taken for zero: the blend's sum makes it one."""
+    return np.ascontiguousarray(values + np.float16(0)).view(np.uint16)
+
+
+def values_of(seed: int, lanes: int) -> NDArray[np.float16]:
+    """K/V rows of all magnitudes, subnormal numbers and both zeros among them."""
+    rng = np.random.default_rng(seed)
+    exponents = rng.integers(-26, 15, (1, HEADS, lanes, DIM)).astype(np.float64)
+    return (rng.normal(size=exponents.shape) * 2**exponents).astype(np.float16)
+
+
+LANES = st.lists(st.integers(0, SLOTS - 1) | st.none(), min_size=1, max_size=6).filter(
+    lambda lanes: (taken := [slot for slot in lanes if slot is not None]) and len(set(taken)) == len(taken)
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(passes=st.lists(st.tuples(LANES, st.integers(0, 1 << 30)), min_size=1, max_size=4))
+def test_a_scatter_leaves_the_bits_of_the_blend(
+    blend: TorchRunner, scatter: OpenVINORunner, passes: list[tuple[list[int | None], int]]
+) -> None:
+    start = values_of(len(passes), SLOTS)
+    expected = start.copy()
+    for runner in (blend, scatter):
+        runner.write_state("k_0", start)
+    for lanes, seed in passes:
+        new, mask = values_of(seed, len(lanes)), mask_of(tuple(lanes))
+        assert is_legal_mask(mask)
+        feed = {"new": new, "kv_write_mask": mask}
+        outputs = [runner.run(feed)["held"] for runner in (blend, scatter)]
+        for lane, slot in enumerate(lanes):
+            if slot is not None:
+                expected[:, :, slot] = new[:, :, lane]
+        for found in (*outputs, blend.read_state("k_0"), scatter.read_state("k_0")):
+            assert (bits(found) == bits(expected)).all()
+
+
+ILLEGAL = {
+    "two lanes in one slot": [[0, 0], [0, 1]],
+    "one lane in two slots": [[0, 0], [1, 0]],
+    "half a write": [[0, 0]],
+    "no write": [],
+}
+
+
+@pytest.mark.parametrize("name", ILLEGAL)
+def test_illegal_masks_are_refused(scatter: OpenVINORunner, name: str) -> None:
+    mask = np.zeros((1, 1, SLOTS, 2), np.float16)
+    for slot, lane in ILLEGAL[name]:
+        mask[0, 0, slot, lane] = 0.5 if name == "half a write" else 1
+    assert not is_legal_mask(mask)
+    with pytest.raises(ValueError, match="kv_write_mask must write"):
+        scatter.run({"new": values_of(0, 2), "kv_write_mask": mask})
+
+
+@pytest.mark.parametrize("shape", AttentionShape)
+def test_every_write_of_a_shard_is_recognised(tmp_path: Path, shape: AttentionShape) -> None:
+    program = reloaded(layers(shape, range(2)), tmp_path)
+    fused = fuse_slot_writes(program)
+    assert [op.kind for op in fused.operations].count(SLOT_WRITE) == 4
+    assert write_masks(fused) == {"kv_write_mask"}
+    assert [op.outputs for op in fused.operations] == [op.outputs for op in program.operations]
+
+
+@pytest.mark.parametrize("change", ["another one", "transposed", "another mask"])
+def test_what_only_looks_like_a_write_stays_as_it_is(tmp_path: Path, change: str) -> None:
+    """A graph that writes wrongly must be run as wrongly as Core ML would run it."""
+    square = TensorSpec(name="kv_write_mask", shape=(1, 1, SLOTS, SLOTS))
+    other = TensorSpec(name="other_mask", shape=(1, 1, SLOTS, SLOTS))
+    new = TensorSpec(name="new", shape=(1, HEADS, SLOTS, DIM))
+
+    def build(values: Mapping[str, Var]) -> Var:
+        mask, other_mask = values[square.name], values[other.name]
+        summed = mb.reduce_sum(x=other_mask if change == "another mask" else mask, axes=[3], keep_dims=True)
+        kept = mb.sub(x=np.float16(2 if change == "another one" else 1), y=summed)
+        old = mb.read_state(input=values[STATE.name])
+        product = mb.matmul(x=mask, y=values[new.name], transpose_x=change == "transposed")
+        blended = mb.add(x=mb.mul(x=old, y=kept), y=product)
+        return mb.coreml_update_state(state=values[STATE.name], value=blended)
+
+    program = reloaded(program_of(build, (new, square, other), "held", (STATE,)), tmp_path)
+    assert not write_masks(fuse_slot_writes(program))
+    feed = {
+        "new": values_of(1, SLOTS),
+        "kv_write_mask": np.roll(np.eye(SLOTS, dtype=np.float16), 1, axis=0)[None, None],
+        "other_mask": np.zeros((1, 1, SLOTS, SLOTS), np.float16),
+    }
+    runners = (TorchRunner(program, 1), OpenVINORunner(program, 1))
+    for runner in runners:
+        runner.write_state("k_0", np.ones(STATE.shape, np.float16))
+        runner.run(feed)
+    np.testing.assert_allclose(*(runner.read_state("k_0") for runner in runners), rtol=1e-3)

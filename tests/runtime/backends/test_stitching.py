@@ -1,0 +1,67 @@
+"""Several shards stitched into one program compute what one shard does."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from converting import build
+from graphs import layers, reloaded
+from playing import feed, greedy, same_bits, states
+
+from anespec.manifests.errors import ArtifactError
+from anespec.manifests.schema import AttentionShape, Target, WeightFormat
+from anespec.manifests.store import Artifact
+from anespec.runtime.backends import open_verifier
+from anespec.runtime.backends.portable.program import beside, chain, load_program
+
+PROMPT = [1, 403, 407, 261, 378, 31, 5, 77, 9, 410]
+
+
+@pytest.fixture(scope="module")
+def cut(shared_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The artifact of `stories_cpu` in two layer shards and three head shards."""
+    return build(
+        shared_models / "stories260K.F16.gguf",
+        tmp_path_factory.mktemp("cut") / "cut.anespec",
+        target=Target.CPU,
+        weights=WeightFormat.FP16,
+        context=256,
+        topology=(2, 3),
+        head_shards=3,
+    ).path
+
+
+@pytest.mark.parametrize("backend", ["torch", "openvino"])
+def test_several_shards_give_the_bits_of_one(stories_cpu: Path, cut: Path, backend: str) -> None:
+    one, several = (open_verifier(path, backend, threads=1) for path in (stories_cpu, cut))
+    assert same_bits(feed(one, PROMPT), feed(several, PROMPT))
+    assert greedy(one, PROMPT, 12)[0] == greedy(several, PROMPT, 12)[0]
+    assert all((a == b).all() for a, b in zip(states(one), states(several), strict=True))
+
+
+def test_a_chain_joins_hidden_states_and_keeps_its_inputs(cut: Path) -> None:
+    artifact = Artifact(cut)
+    programs = [load_program(artifact.shard_path(shard)) for shard in artifact.manifest.layer_shards]
+    joined = chain(programs, "x", "hidden")
+    assert joined.inputs == programs[0].inputs
+    assert list(joined.states) == [*programs[0].states, *programs[1].states]
+    assert len(joined.operations) == sum(len(program.operations) for program in programs)
+    assert joined.outputs == ("1/hidden",)
+    names = [name for op in joined.operations for name in op.outputs]
+    assert len(set(names)) == len(names)
+    users = [op.name for op in joined.operations if ("0/hidden",) in op.inputs.values()]
+    assert users
+    assert all(name.startswith("1/") for name in users)
+
+
+def test_shards_that_share_a_state_cannot_be_chained(tmp_path: Path) -> None:
+    program = reloaded(layers(AttentionShape.GROUPED), tmp_path)
+    with pytest.raises(ArtifactError, match="has a state that an earlier shard has too"):
+        chain([program, replace(program)], "x", "hidden")
+
+
+def test_heads_stand_in_order(cut: Path) -> None:
+    artifact = Artifact(cut)
+    programs = [load_program(artifact.shard_path(shard)) for shard in artifact.manifest.head_shards]
+    assert beside(programs).outputs == ("0/logits_0", "1/logits_1", "2/logits_2")
+    assert beside(programs[:1]) is programs[0]
