@@ -1,22 +1,24 @@
-"""The host's own work: drafts and everything in a pass but the forward, against DESIGN.md section 9.
+"""The host's own work: drafts and everything in a pass but the shards, against DESIGN.md section 9.
 
     python benchmarks/host.py [--json]
 
 Proposals are timed as an engine makes them: a token is added, then three are proposed. A pass is
-one `Engine.step` with a verifier that returns fixed logits at once, T=4, S=4096, V=200k, drafts from
-the lookup drafter, and logits such that every draft row is drawn from (the worst case). Building the
-mask tensors is the backend's part and not included. Medians; the exit code is 0 whatever they are.
+one `Engine.step` with a verifier that builds masks and rope rows and returns fixed logits, T=4, S=4096,
+V=200k, with lookup drafts that all come true, so that every row is drawn from (the worst case). Medians
+in microseconds; the exit code is 0 whatever they are.
 """
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import numpy as np
+from measure import Budget, emit, machine, show_budgets, show_table
 from numpy.typing import NDArray
 
+from anespec.manifests.schema import Manifest, Pool, RopeTable
+from anespec.runtime.backends.feeds import Feeds
 from anespec.runtime.block import Block, PoolShape, VerifierShape
 from anespec.runtime.drafters.lookup import LookupDrafter
 from anespec.runtime.engine import Engine
@@ -41,20 +43,31 @@ SAMPLINGS = {
     "temperature": SamplingParameters(temperature=0.8),
     "top_k 40, top_p 0.95, min_p 0.05": SamplingParameters(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05),
     "top_p 0.95": SamplingParameters(temperature=0.8, top_p=0.95),
-    "all, with penalties": SamplingParameters(
+    "top_k, top_p, penalties": SamplingParameters(
         temperature=0.8, top_k=40, top_p=0.95, repetition_penalty=1.1, frequency_penalty=0.1
     ),
 }
 
 
 class InstantVerifier:
-    """Returns fixed logits at once and notes how long it was in charge."""
+    """Builds what shards would be fed and returns fixed logits."""
 
     def __init__(self, logits: NDArray[np.float16]) -> None:
         self.shape = VerifierShape(BLOCK, BLOCK, SLOTS, 1, VOCABULARY, (PoolShape("global", SLOTS, None),))
+        pool = Pool(
+            name="global",
+            slots=SLOTS,
+            region_slots=SLOTS,
+            mask_input="attn_mask",
+            write_input="kv_write_mask",
+        )
+        rope = RopeTable(cos_input="cos", sin_input="sin", frequencies=(1.0,) * 64)
+        self._feeds = Feeds(Manifest.model_construct(pools=(pool,), ropes=(rope,), context=SLOTS))
+        self._hidden = np.zeros((1, 3072, BLOCK, 1), dtype=np.float16)
         self._logits = logits
 
     def forward(self, block: Block) -> NDArray[np.float16]:
+        self._feeds.block_feed(block, self._hidden)
         return self._logits[: len(block.rows)]
 
     def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
@@ -114,38 +127,47 @@ def pass_us(sampling: SamplingParameters) -> tuple[float, float]:
     return statistics.median(seconds) * 1e6, tokens / len(seconds)
 
 
-def measure() -> list[dict[str, str | float]]:
-    """All measurements: what, microseconds, the budget, their ratio."""
-    rows: list[dict[str, str | float]] = []
-
-    def add(what: str, value: float, budget: float) -> None:
-        rows.append(
-            {"what": what, "us": round(value, 1), "budget_us": budget, "ratio": round(value / budget, 3)}
-        )
-
+def measure() -> list[tuple[Budget, float]]:
+    """Every measurement in microseconds and its share of the budget."""
+    found: list[tuple[Budget, float]] = []
     for name, make_text in TEXTS.items():
         for length in (1024, 8192, 32768):
-            add(f"proposal, {name}, {length} tokens", proposal_us(make_text, length), PROPOSAL_BUDGET_US)
+            value = proposal_us(make_text, length)
+            what = f"proposal after {length} tokens, {name}"
+            found.append((Budget(what, value / PROPOSAL_BUDGET_US, 1.0), value))
     for name, sampling in SAMPLINGS.items():
         value, tokens = pass_us(sampling)
-        add(f"pass, {name}, {tokens:.2f} tokens a pass", value, PASS_BUDGET_US)
-    return rows
+        what = f"pass, {name}, {tokens:.1f} tokens each"
+        found.append((Budget(what, value / PASS_BUDGET_US, 1.0), value))
+    return found
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Host work against its budgets.")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     as_json = parser.parse_args().json
-    rows = measure()
-    indexing = {name: round(indexing_ms(make_text, 32768), 1) for name, make_text in TEXTS.items()}
+    where = machine()
+    found = measure()
+    indexing = {name: indexing_ms(make_text, 32768) for name, make_text in TEXTS.items()}
     if as_json:
-        print(json.dumps({"measurements": rows, "indexing_32768_tokens_ms": indexing}, indent=2))
+        emit(
+            {
+                **where,
+                "budgets": [{**budget.as_json(), "us": round(value, 1)} for budget, value in found],
+                "indexing_32768_tokens_ms": {name: round(value, 1) for name, value in indexing.items()},
+            }
+        )
         return
-    for row in rows:
-        print(f"{row['what']:<55} {row['us']:>8} us  budget {row['budget_us']:>6} us  ratio {row['ratio']}")
-    for name, value in indexing.items():
-        print(f"indexing a prompt of 32768 tokens once, {name}: {value} ms")
+    print(", ".join(f"{name}: {value}" for name, value in where.items()))
+    show_table(("what", "us"), [(budget.name, f"{value:.1f}") for budget, value in found])
+    print()
+    show_budgets([budget for budget, _ in found])
+    print()
+    show_table(
+        ("indexing a prompt of 32768 tokens, once", "ms"),
+        [(name, f"{value:.0f}") for name, value in indexing.items()],
+    )
 
 
 if __name__ == "__main__":

@@ -37,7 +37,9 @@ class Embedding:
         with np.errstate(over="ignore"):
             rows = (self.file.rows(self.tensor, tokens) * np.float32(self.scale)).astype(np.float16)
         if not np.isfinite(rows).all():
-            raise ArtifactError(f"{self.file.path}: the embedding of a token in {tokens.tolist()} is not finite")
+            raise ArtifactError(
+                f"{self.file.path}: the embedding of a token in {tokens.tolist()} is not finite"
+            )
         return np.ascontiguousarray(rows.T)[None, :, :, None]
 
     def close(self) -> None:

@@ -28,6 +28,14 @@ class ShardRunner(Protocol):
         """Replace a state."""
         ...
 
+    def read_slots(self, name: str, first: int, count: int) -> Tensor:
+        """A copy of some slots of a state, fp16 [1, n_kv, count, head_dim]; costs what it copies."""
+        ...
+
+    def write_slots(self, name: str, first: int, value: Tensor) -> None:
+        """Replace the slots of a state from `first` on; costs what it copies."""
+        ...
+
     def close(self) -> None:
         """Release memory."""
         ...

@@ -82,17 +82,12 @@ class ArtifactVerifier:
 
     def export_slots(self, pool: int, first: int, count: int) -> list[Tensor]:
         """K/V bits of a span of slots; see Verifier."""
-        return [
-            runner.read_state(spec.name)[:, :, first : first + count].copy()
-            for runner, spec in self._pool_states(pool)
-        ]
+        return [runner.read_slots(spec.name, first, count) for runner, spec in self._pool_states(pool)]
 
     def import_slots(self, pool: int, first: int, values: Sequence[Tensor]) -> None:
         """Write back a span of slots; see Verifier."""
         for (runner, spec), value in zip(self._pool_states(pool), values, strict=True):
-            state = runner.read_state(spec.name)
-            state[:, :, first : first + value.shape[2]] = value
-            runner.write_state(spec.name, state)
+            runner.write_slots(spec.name, first, value)
 
     def close(self) -> None:
         """Release every runner and the embedding."""

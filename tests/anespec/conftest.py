@@ -9,11 +9,22 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from commands import run
 
+from anespec.embedded import model_path
+
 
 @pytest.fixture(scope="session")
 def gguf(families: Path) -> Path:
     """A GGUF of the Llama family, half a megabyte."""
     return families / "llama.gguf"
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artifact of the embedded model, whose text repeats, so that drafts are accepted."""
+    path = tmp_path_factory.mktemp("trained") / "embedded.anespec"
+    outcome = run("convert", model_path(), "-o", path, "--target", "cpu", "--context", 256)
+    assert outcome.code == 0, outcome.err
+    return path
 
 
 @pytest.fixture(scope="session")

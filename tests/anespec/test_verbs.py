@@ -85,8 +85,9 @@ def test_validate_runs_both_gates_and_records_them(artifact: Path, backend: str)
         assert backend in [verdict["circumstances"]["backend"] for verdict in verdicts]
 
 
-def test_validate_finds_a_damaged_shard(artifact: Path, tmp_path: Path) -> None:
+def test_validate_finds_a_damaged_shard(artifact: Path, gguf: Path, tmp_path: Path) -> None:
     """Weights that are not the GGUF's, with the manifest's hashes made to fit: only the gate can tell."""
+    from anespec.manifests.gguf_file import GGUFFile
     from anespec.manifests.schema import Manifest
     from anespec.manifests.store import package_sha256
 
@@ -95,10 +96,11 @@ def test_validate_finds_a_damaged_shard(artifact: Path, tmp_path: Path) -> None:
     manifest = Manifest.model_validate_json((broken / "manifest.json").read_text())
     shard = manifest.layer_shards[0]
     weights = next((broken / shard.path).rglob("weight.bin"))
-    data = np.fromfile(weights, np.uint8)
-    half = data.size // 2 // 2 * 2
-    data[half : half + 8192] = np.roll(data[half : half + 8192], 2)
-    data.tofile(weights)
+    with GGUFFile(gguf) as file:
+        down = file.raw("blk.0.ffn_down.weight").copy()
+    data = weights.read_bytes()
+    assert data.count(down.tobytes()) == 1
+    weights.write_bytes(data.replace(down.tobytes(), np.roll(down, 1, axis=0).tobytes()))
     fitting = shard.model_copy(update={"sha256": package_sha256(broken / shard.path)})
     changed = manifest.model_copy(update={"layer_shards": (fitting, *manifest.layer_shards[1:])})
     (broken / "manifest.json").write_text(changed.model_dump_json())
@@ -124,13 +126,13 @@ def _prompt_file(folder: Path, *lines: object) -> Path:
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
 @pytest.mark.parametrize("sampling", [(), ("--temperature", "0.8", "--seed", "3", "--top-k", "2")])
 def test_generate_is_the_same_with_and_without_drafts(
-    artifact: Path, tmp_path: Path, backend: str, sampling: tuple[str, ...]
+    trained: Path, tmp_path: Path, backend: str, sampling: tuple[str, ...]
 ) -> None:
     prompts = _prompt_file(tmp_path, {"prompt_ids": IDS}, {"prompt": "one two one two one"})
     common = ("--prompt-file", prompts, "--backend", backend, "--threads", 1, "-n", 40, "--ignore-eos")
     texts, accepted = [], 0
     for drafter in ("none", "lookup"):
-        outcome = run("generate", artifact, *common, *sampling, "--drafter", drafter)
+        outcome = run("generate", trained, *common, *sampling, "--drafter", drafter)
         assert outcome.code == 0, outcome.err
         rows = [json.loads(line) for line in outcome.out.splitlines()]
         texts.append([(row["prompt_ids"], row["output_ids"], row["text"]) for row in rows])

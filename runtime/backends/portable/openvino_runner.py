@@ -94,6 +94,23 @@ class OpenVINORunner:
         """Replace a state; see ShardRunner."""
         self.states[name].state = openvino.Tensor(value.astype(np.float32))
 
+    def read_slots(self, name: str, first: int, count: int) -> Tensor:
+        """A copy of some slots of a state; see ShardRunner."""
+        value: Tensor = self.states[name].state.data[:, :, first : first + count].astype(np.float16)
+        return value
+
+    def write_slots(self, name: str, first: int, value: Tensor) -> None:
+        """Replace some slots of a state; see ShardRunner.
+
+        OpenVINO hands out a view of the variable's own memory, which is written through; should it
+        ever hand out a copy, the whole state is written back.
+        """
+        state = self.states[name].state.data
+        slots = slice(first, first + value.shape[2])
+        state[:, :, slots] = value
+        if not np.shares_memory(state, self.states[name].state.data):
+            self.states[name].state = openvino.Tensor(state)
+
     def close(self) -> None:
         """Release the compiled model."""
         self.states.clear()

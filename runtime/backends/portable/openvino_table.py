@@ -23,6 +23,9 @@ from anespec.runtime.backends.portable.openvino_layout import (
 )
 from anespec.runtime.backends.portable.slot_writes import SLOT_WRITE
 
+FP16_SMALLEST_NORMAL = 2.0**-14
+FP16_SPLITTER = 2.0**13 + 1
+
 Lowering = Callable[[Arguments[Value]], Value | tuple[Value, ...]]
 
 
@@ -98,7 +101,16 @@ def _argmax(x: Output, axis: int) -> Output:
 
 
 def _round_to_fp16(x: Output) -> Output:
-    return out(opset15.convert(opset15.convert(x, Type.f16), Type.f32))
+    """Round f32 to fp16's grid by arithmetic: the plugin drops a pair of conversions as having no effect.
+
+    Veltkamp's splitting (T. J. Dekker, "A floating-point technique for extending the available precision",
+    1971): with m = (2^13 + 1) x, m - (m - x) is x rounded to 11 bits. Below fp16's smallest normal number
+    m stays that number's, so the grid does too. What is beyond fp16's range stays so.
+    """
+    size = opset15.maximum(opset15.abs(x), constant(FP16_SMALLEST_NORMAL, np.float32))
+    signed = opset15.multiply(size, opset15.sign(x))
+    shifter = opset15.multiply(signed, constant(FP16_SPLITTER, np.float32))
+    return out(opset15.subtract(shifter, opset15.subtract(shifter, x)))
 
 
 TABLE: Mapping[str, Lowering] = {

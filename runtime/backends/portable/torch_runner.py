@@ -48,7 +48,7 @@ class TorchRunner:
         known = dict(self.constants)
         for name in self.program.inputs:
             known[name] = torch.from_numpy(np.ascontiguousarray(feed[name], dtype=np.float16))
-        with torch.inference_mode():
+        with torch.no_grad():
             for operation in self.operations:
                 self._run(operation, known, self.program.constants)
         return {name: known[name].contiguous().numpy() for name in self.program.outputs}
@@ -76,6 +76,16 @@ class TorchRunner:
     def write_state(self, name: str, value: Tensor) -> None:
         """Replace a state; see ShardRunner."""
         self.states[name] = torch.from_numpy(np.array(value, dtype=np.float16))
+
+    def read_slots(self, name: str, first: int, count: int) -> Tensor:
+        """A copy of some slots of a state; see ShardRunner."""
+        value: Tensor = self.states[name][:, :, first : first + count].numpy().copy()
+        return value
+
+    def write_slots(self, name: str, first: int, value: Tensor) -> None:
+        """Replace some slots of a state; see ShardRunner."""
+        state = self.states[name]
+        state[:, :, first : first + value.shape[2]] = torch.from_numpy(np.array(value, dtype=np.float16))
 
     def close(self) -> None:
         """Release memory."""

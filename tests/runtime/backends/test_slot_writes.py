@@ -97,6 +97,35 @@ def test_a_scatter_leaves_the_bits_of_the_blend(
             assert (bits(found) == bits(expected)).all()
 
 
+def test_what_a_scatter_writes_is_rounded_to_fp16(tmp_path: Path) -> None:
+    """In the library's own memory, not just when it is read: else exporting a state would change it."""
+    factors = (TensorSpec(name="a", shape=NEW.shape), TensorSpec(name="b", shape=NEW.shape))
+
+    def build(values: Mapping[str, Var]) -> Var:
+        mask, new = values[MASK.name], mb.mul(x=values["a"], y=values["b"])
+        return kv.write(values[STATE.name], new, mask, kv.kept_slots(mask), "written")
+
+    program = reloaded(program_of(build, (*factors, MASK), "held", (STATE,)), tmp_path)
+    runner, reference = OpenVINORunner(program, 1), TorchRunner(program, 1)
+    mask = mask_of(tuple(range(SLOTS)))
+    rng = np.random.default_rng(3)
+    for exponents in ((-12, 8), (-16, -4), (0, 8), (-26, -13)):
+        a, b = (
+            (rng.normal(size=(1, HEADS, SLOTS, DIM)) * 2.0 ** rng.integers(*exponents)).astype(np.float16)
+            for _ in "ab"
+        )
+        for each in (runner, reference):
+            each.run({"a": a, "b": b, "kv_write_mask": mask})
+        held = np.array(runner.states["k_0"].state.data)
+        assert (held == held.astype(np.float16)).all()
+        exact = a.astype(np.float64) * b
+        half_step = np.spacing(np.abs(reference.read_state("k_0"))).astype(np.float64) / 2
+        assert (np.abs(held - exact) <= half_step).all()
+        again = runner.read_state("k_0")
+        runner.write_state("k_0", again)
+        assert (runner.read_state("k_0").view(np.uint16) == again.view(np.uint16)).all()
+
+
 ILLEGAL = {
     "two lanes in one slot": [[0, 0], [0, 1]],
     "one lane in two slots": [[0, 0], [1, 0]],

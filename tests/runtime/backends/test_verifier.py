@@ -10,7 +10,7 @@ from playing import feed, greedy, rows_for, run, same_bits, states
 from tiny_model import TinyModel, write_gguf
 
 from anespec.manifests.errors import RequestError
-from anespec.manifests.schema import Target
+from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import circumstances, open_shard, open_verifier, resolve_backend
 from anespec.runtime.backends.verifier import ArtifactVerifier
@@ -23,7 +23,14 @@ PROMPT = [1, 5, 9, 13, 17, 21, 25, 29, 33, 37]
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("verifier")
     source = write_gguf(folder / "tiny.gguf", TinyModel())
-    return build(source, folder / "m.anespec", sequences=3, topology=(1, 1), target=Target.CPU).path
+    return build(
+        source,
+        folder / "m.anespec",
+        sequences=3,
+        topology=(1, 1),
+        target=Target.CPU,
+        weights=WeightFormat.FP16,
+    ).path
 
 
 @pytest.fixture(params=["torch", "openvino"])
