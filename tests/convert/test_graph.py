@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from graphs import D, FF, HEAD_DIM, HEADS, KV_HEADS, SLOTS, layers
+from graphs import FF, HEAD_DIM, HEADS, KV_HEADS, SLOTS, D, layers
 
 from anespec.convert.graph.shards import ShardProgram
 from anespec.convert.package import write_package
@@ -50,7 +50,9 @@ def test_one_kv_head_needs_no_slices() -> None:
 
 
 def test_a_part_that_does_not_rotate_passes_through() -> None:
-    rotating = [op for op in operations(layers(AttentionShape.GROUPED, rotary_dim=2)) if op.op_type == "split"]
+    rotating = [
+        op for op in operations(layers(AttentionShape.GROUPED, rotary_dim=2)) if op.op_type == "split"
+    ]
     assert [[out.shape[-1] for out in op.outputs] for op in rotating] == [[1, 1, 2]] * 2
 
 

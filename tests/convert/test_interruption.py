@@ -43,9 +43,7 @@ def uninterrupted(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 def weights(artifact: Path) -> dict[str, bytes]:
     """The weights of every shard."""
-    return {
-        path.relative_to(artifact).as_posix(): path.read_bytes() for path in artifact.rglob("weight.bin")
-    }
+    return {path.relative_to(artifact).as_posix(): path.read_bytes() for path in artifact.rglob("weight.bin")}
 
 
 def interrupted(gguf: Path, output: Path, after: int, **options: object) -> None:
@@ -117,11 +115,17 @@ def test_shards_of_another_model_are_not_reused(gguf: Path, tmp_path: Path) -> N
     assert build(gguf, output, topology=TOPOLOGY).reused_shards == 0
 
 
-def test_shards_that_another_topology_shares_are_reused_and_others_removed(gguf: Path, tmp_path: Path) -> None:
+def test_shards_that_another_topology_shares_are_reused_and_others_removed(
+    gguf: Path, tmp_path: Path
+) -> None:
     output = tmp_path / "m.anespec"
     interrupted(gguf, output, 3, topology=(1, 1, 1))
     assert build(gguf, output, topology=(1, 2)).reused_shards == 1
-    assert {path.stem for path in (output / "shards").iterdir()} == {"layers_00_01", "layers_01_03", "head_00"}
+    assert {path.stem for path in (output / "shards").iterdir()} == {
+        "layers_00_01",
+        "layers_01_03",
+        "head_00",
+    }
 
 
 def test_an_interruption_within_a_shard_leaves_no_part_of_it(
@@ -143,9 +147,7 @@ def test_an_interruption_within_a_shard_leaves_no_part_of_it(
     assert [path.name for path in tmp_path.iterdir()] == ["m.anespec"]
 
 
-def test_a_killed_run_can_be_repeated(
-    gguf: Path, tmp_path: Path, uninterrupted: dict[str, bytes]
-) -> None:
+def test_a_killed_run_can_be_repeated(gguf: Path, tmp_path: Path, uninterrupted: dict[str, bytes]) -> None:
     output = tmp_path / "m.anespec"
     killed = subprocess.run(
         [sys.executable, "-c", KILLED_RUN, str(SUPPORT), str(gguf), str(output)],

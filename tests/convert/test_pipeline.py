@@ -70,7 +70,9 @@ def test_layout_and_manifest(gguf: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "kind", [GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.Q8_0]
 )
-def test_tokens_keep_their_quantisation_rows_and_vocabulary(tmp_path: Path, kind: GGMLQuantizationType) -> None:
+def test_tokens_keep_their_quantisation_rows_and_vocabulary(
+    tmp_path: Path, kind: GGMLQuantizationType
+) -> None:
     metadata = {
         "tokenizer.chat_template": "{{ messages }}",
         "tokenizer.ggml.token_type": [1] * TINY.vocabulary,

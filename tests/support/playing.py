@@ -1,7 +1,6 @@
 """Plays tokens to a verifier by hand, pass by pass, without the engine."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -48,16 +47,12 @@ def greedy(
     return tokens, np.stack(logits)
 
 
-def in_lane(rows: Sequence[Row], lane: int) -> list[Row]:
-    """The one row of `rows` behind `lane` pads."""
-    row, *rest = rows
-    assert not rest
-    return [*pad_rows([row], lane + 1), row]
-
-
-def retoken(row: Row, token: int) -> Row:
-    """The row with another token."""
-    return replace(row, token=token)
+def run_in_lane(verifier: Verifier, row: Row, lane: int, width: int | None = None) -> Logits:
+    """One pass over one row that stands in `lane`, among pads; its logits (1, vocabulary)."""
+    pads = pad_rows([row], width or verifier.shape.block)
+    logits = verifier.forward(Block((*pads[:lane], row, *pads[lane:])))
+    assert logits is not None
+    return logits[lane : lane + 1]
 
 
 def equal_leading(found: Sequence[int], expected: Sequence[int]) -> int:

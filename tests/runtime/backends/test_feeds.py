@@ -111,7 +111,7 @@ def test_embedding_rows_are_the_dequantised_rows_of_the_source(
         rows = file.rows("token_embd.weight")[tokens].astype(np.float16)
     found = embedding.hidden(tokens)
     assert found.shape == (1, TINY.d, 4, 1)
-    assert (found[0, :, :, 0].T == rows).all()
+    assert (rows == found[0, :, :, 0].T).all()
     np.testing.assert_allclose(rows, TINY.tensors()["token_embd.weight"][tokens], atol=0.01)
 
 
@@ -124,5 +124,7 @@ def test_an_embedding_that_is_not_finite_is_named(tmp_path: Path, value: float) 
     artifact = Artifact(build(source, tmp_path / "m.anespec").path)
     embedding = Embedding(artifact.tokens_path(), artifact.manifest.tokens)
     assert np.isfinite(embedding.hidden(np.array([6, 8]))).all()
-    with pytest.raises(ArtifactError, match=r"tokens\.gguf: the embedding of a token in \[6, 7\] is not finite"):
+    with pytest.raises(
+        ArtifactError, match=r"tokens\.gguf: the embedding of a token in \[6, 7\] is not finite"
+    ):
         embedding.hidden(np.array([6, 7]))

@@ -75,6 +75,8 @@ def test_both_attention_shapes_and_both_weights_agree(
     )
     assert np.abs(mac - reference).max() < 0.1
     assert (mac.argmax(axis=1) == reference.argmax(axis=1)).mean() == 1
-    cosines = (int8 * reference).sum(axis=1) / np.linalg.norm(int8, axis=1) / np.linalg.norm(reference, axis=1)
+    cosines = (
+        (int8 * reference).sum(axis=1) / np.linalg.norm(int8, axis=1) / np.linalg.norm(reference, axis=1)
+    )
     assert cosines.min() > 0.995
     assert (int8.argmax(axis=1) == reference.argmax(axis=1)).mean() > 0.9

@@ -1,10 +1,8 @@
 """In-place writes are probed, and where they fail the copying form gives the same bits."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from graphs import D, SLOTS, layers, reloaded
+from graphs import SLOTS, D, layers, reloaded
 from openvino import Model
 
 from anespec.manifests.schema import AttentionShape
