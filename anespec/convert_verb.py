@@ -52,8 +52,7 @@ def convert(gguf: Path, output: Path | None, force: bool, as_json: bool, **chose
                 style="yellow",
             )
         target = output if output is not None else Path(f"{gguf.stem}.anespec")
-        total = plan.model.sizes.layers * plan.layer_bytes() + plan.head_bytes()
-        with byte_progress(f"converting {gguf.name}", total, shown=not as_json) as report:
+        with byte_progress(f"converting {gguf.name}", plan.weight_bytes(), shown=not as_json) as report:
             from anespec.convert.pipeline import convert as run
 
             done = run(

@@ -1,45 +1,39 @@
 """The run: an open GGUF becomes an artifact, shard by shard, resumable, under a temporary name."""
 
 import contextlib
-import fcntl
 import hashlib
-import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from anespec import __version__
-from anespec.convert.graph.attention import AttentionSizes, AttentionWeights
-from anespec.convert.graph.mlp import MLPWeights
-from anespec.convert.graph.projection import Projection
-from anespec.convert.graph.shards import (
-    HIDDEN_OUT,
-    LayerPlan,
-    LayerWeights,
-    ProgramScope,
-    head_inputs,
-    head_shard,
-    layer_shard,
-)
+from anespec.convert.graph.shards import ProgramScope, head_inputs, head_shard, layer_shard
+from anespec.convert.layers import layer_plan, layer_weights, norm, projection
 from anespec.convert.package import storage_errors, write_package
+from anespec.convert.place import exclusive, put_in_place
 from anespec.convert.plan import ConversionPlan
-from anespec.convert.source.model import EMBEDDING, OUTPUT_NORM, LayerTensors, SourceModel, file_sha256
+from anespec.convert.source.model import EMBEDDING, OUTPUT_NORM
 from anespec.convert.source.tokens import write_tokens
-from anespec.convert.weights.stored import store, to_fp16
 from anespec.manifests.errors import ArtifactError, StorageError
-from anespec.manifests.schema import HeadShard, LayerShard, Manifest, Source, TensorSpec, TokensFile
+from anespec.manifests.schema import (
+    HIDDEN_OUT,
+    HeadShard,
+    LayerShard,
+    Manifest,
+    Source,
+    TensorSpec,
+    TokensFile,
+)
 from anespec.manifests.store import (
     MANIFEST_NAME,
     Artifact,
+    file_sha256,
     package_bytes,
     package_sha256,
     write_atomically,
@@ -95,11 +89,11 @@ def convert(
     if (present := _present(output, recipe, replace)) is not None:
         return Conversion(output, present, time.monotonic() - started, _shard_count(present), True)
     work = output.with_name(f".{output.name}.partial")
-    with storage_errors(output), _exclusive(work):
+    with storage_errors(output), exclusive(work):
         try:
             run = _Run(plan, source, work, on_progress)
             manifest = run.build(recipe)
-            _put_in_place(work, output)
+            put_in_place(work, output)
         except Exception:
             shutil.rmtree(work, ignore_errors=True)
             raise
@@ -144,44 +138,6 @@ def _is_whole(artifact: Artifact) -> bool:
         return False
 
 
-@contextlib.contextmanager
-def _exclusive(work: Path) -> Iterator[None]:
-    """Hold the work folder against a second run; the lock goes with the process, however it ends."""
-    work.parent.mkdir(parents=True, exist_ok=True)
-    lock_path = work.with_suffix(".lock")
-    with lock_path.open("w") as lock:
-        if not _is_locked(lock, lock_path):
-            raise StorageError(f"{work}: another conversion to the same place is running; let it end")
-        try:
-            yield
-        finally:
-            lock_path.unlink(missing_ok=True)
-
-
-def _is_locked(lock: IO[str], path: Path) -> bool:
-    """Take the lock; False where another run holds it, or has removed the file that was opened."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
-    except (BlockingIOError, FileNotFoundError):
-        return False
-
-
-def _put_in_place(work: Path, output: Path) -> None:
-    """Rename the finished folder to its place; what stood there goes only after that."""
-    old = output.with_name(f".{output.name}.replaced")
-    shutil.rmtree(old, ignore_errors=True)
-    if output.exists():
-        output.rename(old)
-    try:
-        work.rename(output)
-    except OSError:
-        if old.exists():
-            old.rename(output)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
 def _recipe(plan: ConversionPlan, source: Source, part: str) -> str:
     """Hash of everything that the bytes of `part` follow from."""
     facts = (
@@ -209,7 +165,7 @@ class _Run:
         on_progress: Callable[[ShardProgress], None],
     ) -> None:
         self.plan = plan
-        self.model: SourceModel = plan.model
+        self.model = plan.model
         self.source = source
         self.work = work
         self.on_progress = on_progress
@@ -267,21 +223,21 @@ class _Run:
         if (finished := self._finished(name, recipe, weight_bytes)) is not None:
             assert isinstance(finished, LayerShard)
             return finished
-        layout = self._layout(indices)
-        weights = [self._layer_weights(index) for index in indices]
+        layers, d = layer_plan(self.plan, indices), self.model.sizes.d
+        weights = [layer_weights(self.model, index, self.plan.options.weights) for index in indices]
         path = self.work / SHARDS_FOLDER / f"{name}.mlpackage"
-        write_package(layer_shard(layout, weights, self.model.sizes.d, self.scope), path)
+        write_package(layer_shard(layers, weights, d, self.scope), path)
         entry = LayerShard(
             path=path.relative_to(self.work).as_posix(),
             bytes=package_bytes(path),
             sha256=package_sha256(path),
             recipe=recipe,
             weights=self.plan.options.weights,
-            inputs=layout.inputs(self.model.sizes.d),
-            outputs=(TensorSpec(name=HIDDEN_OUT, shape=(1, self.model.sizes.d, None, 1)),),
+            inputs=layers.inputs(d),
+            outputs=(TensorSpec(name=HIDDEN_OUT, shape=(1, d, None, 1)),),
             first_layer=indices.start,
             end_layer=indices.stop,
-            states=layout.states,
+            states=layers.states,
         )
         self._keep(entry, weight_bytes)
         return entry
@@ -294,11 +250,11 @@ class _Run:
         if (finished := self._finished(name, recipe, weight_bytes)) is not None:
             assert isinstance(finished, HeadShard)
             return finished
-        projection = self._projection(self.model.head_tensor, rows=slice(tokens.start, tokens.stop))
-        norm = to_fp16(self.model.vector(OUTPUT_NORM), OUTPUT_NORM)
+        rows = slice(tokens.start, tokens.stop)
+        weights = projection(self.model, self.model.head_tensor, self.plan.options.weights, rows=rows)
+        final_norm = norm(self.model, OUTPUT_NORM)
         path = self.work / SHARDS_FOLDER / f"{name}.mlpackage"
-        program = head_shard(norm, sizes.norm_epsilon, projection, output, sizes.d, self.scope)
-        write_package(program, path)
+        write_package(head_shard(final_norm, sizes.norm_epsilon, weights, output, sizes.d, self.scope), path)
         entry = HeadShard(
             path=path.relative_to(self.work).as_posix(),
             bytes=package_bytes(path),
@@ -312,43 +268,6 @@ class _Run:
         )
         self._keep(entry, weight_bytes)
         return entry
-
-    def _layout(self, indices: range) -> LayerPlan:
-        sizes = self.model.sizes
-        attention = AttentionSizes(
-            heads=sizes.heads,
-            kv_heads=sizes.kv_heads,
-            head_dim=sizes.head_dim,
-            rotary_dim=self.model.rotary_dim,
-            shape=self.plan.attention,
-        )
-        return LayerPlan(indices, attention, sizes.norm_epsilon, self.plan.pool, self.model.rope)
-
-    def _layer_weights(self, index: int) -> LayerWeights:
-        names = LayerTensors(index)
-
-        def projection(role: str) -> Projection:
-            return self._projection(names.weight(role), names.bias(role))
-
-        return LayerWeights(
-            attention_norm=self._norm(names.weight("attn_norm")),
-            attention=AttentionWeights(
-                q=projection("attn_q"),
-                k=projection("attn_k"),
-                v=projection("attn_v"),
-                output=projection("attn_output"),
-            ),
-            mlp_norm=self._norm(names.weight("ffn_norm")),
-            mlp=MLPWeights(gate=projection("ffn_gate"), up=projection("ffn_up"), down=projection("ffn_down")),
-        )
-
-    def _norm(self, name: str) -> NDArray[np.float16]:
-        return to_fp16(self.model.vector(name), name)
-
-    def _projection(self, name: str, bias: str | None = None, rows: slice | None = None) -> Projection:
-        weight = store(self.model.matrix(name, rows), self.plan.options.weights, name)
-        values = self.model.bias(bias) if bias is not None else None
-        return Projection(weight, None if values is None or bias is None else to_fp16(values, bias))
 
     def _entry_path(self, name: str) -> Path:
         return self.work / SHARDS_FOLDER / f"{name}.json"
@@ -372,10 +291,9 @@ class _Run:
         self._report(entry, weight_bytes, reused=False)
 
     def _report(self, entry: LayerShard | HeadShard, weight_bytes: int, reused: bool) -> None:
-        plan = self.plan
         self.done_bytes += weight_bytes
-        total = self.model.sizes.layers * plan.layer_bytes() + plan.head_bytes()
-        self.on_progress(ShardProgress(Path(entry.path).stem, reused, self.done_bytes, total))
+        name = Path(entry.path).stem
+        self.on_progress(ShardProgress(name, reused, self.done_bytes, self.plan.weight_bytes()))
 
     def _drop_leftovers(self, manifest: Manifest) -> None:
         """Remove progress notes, and shards of an interrupted run with other options."""

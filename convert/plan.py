@@ -4,11 +4,9 @@ from dataclasses import dataclass
 
 from anespec.convert.source.model import EMBEDDING, SourceModel
 from anespec.convert.topology import Topology, plan_topology
+from anespec.convert.weights.stored import stored_bytes
 from anespec.manifests.errors import RequestError
-from anespec.manifests.schema import AttentionShape, Pool, Target, WeightFormat
-
-SLOT_ALIGNMENT = 64
-"""Regions start at multiples of this; DESIGN.md section 5."""
+from anespec.manifests.schema import BASE_ALIGNMENT, AttentionShape, Pool, Target, WeightFormat
 
 DEFAULT_CONTEXT = 2048
 WIDEST_CPU_PASS = 128
@@ -52,7 +50,7 @@ class ConversionPlan:
             )
         self.model = model
         self.options = options
-        self.context = -(-context // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
+        self.context = _aligned(context)
         self.attention = options.attention or (
             AttentionShape.GROUPED if options.target is Target.CPU else AttentionShape.PER_KV_HEAD
         )
@@ -76,25 +74,21 @@ class ConversionPlan:
     @property
     def beyond_training(self) -> bool:
         """Whether the context is longer than the model was trained for."""
-        return self.context > -(-self.model.sizes.trained_context // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
+        return self.context > _aligned(self.model.sizes.trained_context)
 
     def layer_bytes(self) -> int:
         """Stored bytes of one layer's projections in the chosen weight format."""
-        sizes = self.model.sizes
-        q, kv = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
-        elements = 2 * q * sizes.d + 2 * kv * sizes.d + 3 * sizes.ff * sizes.d
-        channels = q + 2 * kv + 2 * sizes.ff + 2 * sizes.d
-        return self._stored_bytes(elements, channels)
+        shapes = self.model.layer_matrices.values()
+        return sum(stored_bytes(rows, columns, self.options.weights) for rows, columns in shapes)
 
     def head_bytes(self) -> int:
         """Stored bytes of the whole output projection."""
         sizes = self.model.sizes
-        return self._stored_bytes(sizes.vocabulary * sizes.d, sizes.vocabulary)
+        return stored_bytes(sizes.vocabulary, sizes.d, self.options.weights)
 
-    def _stored_bytes(self, elements: int, channels: int) -> int:
-        if self.options.weights is WeightFormat.FP16:
-            return 2 * elements
-        return elements + 2 * channels
+    def weight_bytes(self) -> int:
+        """Stored bytes of all shards: what a run has to write."""
+        return self.model.sizes.layers * self.layer_bytes() + self.head_bytes()
 
     def tokens_bytes(self) -> int:
         """Bytes of the embedding table as the source stores it."""
@@ -102,9 +96,14 @@ class ConversionPlan:
 
     def estimated_bytes(self) -> int:
         """Bytes of the artifact, vocabulary and graph text left out."""
-        return self.model.sizes.layers * self.layer_bytes() + self.head_bytes() + self.tokens_bytes()
+        return self.weight_bytes() + self.tokens_bytes()
 
     def state_bytes(self) -> int:
         """Bytes of the KV state in memory."""
         sizes = self.model.sizes
         return 2 * 2 * sizes.layers * sizes.kv_heads * sizes.head_dim * self.pool.slots
+
+
+def _aligned(slots: int) -> int:
+    """`slots` rounded up, so that every region's base is aligned."""
+    return -(-slots // BASE_ALIGNMENT) * BASE_ALIGNMENT

@@ -11,6 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 SCHEMA_VERSION = 1
 
+HIDDEN_IN = "x"
+HIDDEN_OUT = "hidden"
+"""A layer shard's hidden state, in and out; head shards take it too."""
+
+BASE_ALIGNMENT = 64
+"""A region's first slot is a multiple of this: at finer bases kernels add up slots in another order."""
+
 
 class Record(BaseModel):
     """Base of all manifest parts: immutable, unknown fields refused, finite numbers only."""

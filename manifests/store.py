@@ -140,6 +140,13 @@ def write_atomically(path: Path, text: str) -> None:
         partial.unlink(missing_ok=True)
 
 
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file in hexadecimal, read in chunks."""
+    digest = hashlib.sha256()
+    _digest_file(digest, path)
+    return digest.hexdigest()
+
+
 def package_files(path: Path) -> list[Path]:
     """The files of a package in a fixed order."""
     return sorted(file for file in path.rglob("*") if file.is_file())
@@ -156,10 +163,14 @@ def package_sha256(path: Path) -> str:
     for file in package_files(path):
         relative = file.relative_to(path).as_posix()
         digest.update(f"{relative}\0{file.stat().st_size}\0".encode())
-        with file.open("rb") as stream:
-            while chunk := stream.read(HASH_CHUNK_BYTES):
-                digest.update(chunk)
+        _digest_file(digest, file)
     return digest.hexdigest()
+
+
+def _digest_file(digest: "hashlib._Hash", path: Path) -> None:
+    with path.open("rb") as stream:
+        while chunk := stream.read(HASH_CHUNK_BYTES):
+            digest.update(chunk)
 
 
 def _mismatch(path: Path, what: str, found: object, expected: object) -> ArtifactError:

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 
 from anespec.manifests.errors import ArtifactError
+from anespec.manifests.schema import BASE_ALIGNMENT
 from anespec.runtime.block import Place, PoolShape, VerifierShape
-
-BASE_ALIGNMENT = 64
-"""Bases are multiples of this; at finer bases kernels add up a region's slots in another order."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-from converting import build
-
 from anespec.manifests.schema import Target, WeightFormat
 
 FAMILIES = Path(__file__).parent / "data" / "families"
@@ -16,6 +14,12 @@ SHARED_MODELS = Path(__file__).resolve().parents[1].parent / "shared" / "models"
 
 CONTEXT = 256
 """Enough for the longest text that the tests generate, and quicker than the model's own 512."""
+
+
+def _converted(gguf: Path, folder: Path, target: Target, weights: WeightFormat) -> Path:
+    from converting import build  # takes seconds to import, which most tests need not wait for
+
+    return build(gguf, folder / "m.anespec", target=target, weights=weights, context=CONTEXT).path
 
 
 @pytest.fixture(scope="session")
@@ -35,22 +39,25 @@ def shared_models() -> Path:
 @pytest.fixture(scope="session")
 def stories_cpu(shared_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """stories260K F16 with fp16 weights for the portable backend: `grouped` attention, t_max 128."""
-    output = tmp_path_factory.mktemp("stories") / "cpu.anespec"
-    gguf = shared_models / "stories260K.F16.gguf"
-    return build(gguf, output, target=Target.CPU, weights=WeightFormat.FP16, context=CONTEXT).path
+    return _converted(
+        shared_models / "stories260K.F16.gguf", tmp_path_factory.mktemp("cpu"), Target.CPU, WeightFormat.FP16
+    )
 
 
 @pytest.fixture(scope="session")
 def stories_mac(shared_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """stories260K F16 with fp16 weights for the Neural Engine: `per_kv_head` attention, t_max 4."""
-    output = tmp_path_factory.mktemp("stories") / "mac.anespec"
-    gguf = shared_models / "stories260K.F16.gguf"
-    return build(gguf, output, target=Target.MAC, weights=WeightFormat.FP16, context=CONTEXT).path
+    return _converted(
+        shared_models / "stories260K.F16.gguf", tmp_path_factory.mktemp("mac"), Target.MAC, WeightFormat.FP16
+    )
 
 
 @pytest.fixture(scope="session")
 def stories_int8(shared_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """stories260K Q8_0 with int8-channel weights for the portable backend."""
-    output = tmp_path_factory.mktemp("stories") / "int8.anespec"
-    gguf = shared_models / "stories260K.Q8_0.gguf"
-    return build(gguf, output, target=Target.CPU, weights=WeightFormat.INT8_CHANNEL, context=CONTEXT).path
+    return _converted(
+        shared_models / "stories260K.Q8_0.gguf",
+        tmp_path_factory.mktemp("int8"),
+        Target.CPU,
+        WeightFormat.INT8_CHANNEL,
+    )

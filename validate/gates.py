@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from anespec.convert.source.model import file_sha256
 from anespec.manifests.errors import ArtifactError, GGUFError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Shard
-from anespec.manifests.store import Artifact
+from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.verdicts import ExactnessVerdict
 from anespec.runtime.backends import circumstances, open_shard, open_verifier
 from anespec.runtime.backends.feeds import Feeds

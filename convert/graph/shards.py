@@ -18,10 +18,7 @@ from anespec.convert.graph.builder import Function, Program, Var, ct, mb, types
 from anespec.convert.graph.mlp import MLPWeights, gated_mlp
 from anespec.convert.graph.norm import rms_norm
 from anespec.convert.graph.projection import Projection, project
-from anespec.manifests.schema import Pool, RopeTable, StateSpec, TensorSpec
-
-HIDDEN_IN = "x"
-HIDDEN_OUT = "hidden"
+from anespec.manifests.schema import HIDDEN_IN, HIDDEN_OUT, Pool, RopeTable, StateSpec, TensorSpec
 
 
 @dataclass(frozen=True)

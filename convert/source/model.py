@@ -1,12 +1,10 @@
 """A GGUF seen as a model: its family, sizes, rope, and projections by role."""
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 from gguf.constants import GGMLQuantizationType
@@ -16,13 +14,13 @@ from anespec.convert.architectures import Family, RopeLayout, family_of
 from anespec.manifests.errors import GGUFError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Hyperparameters, RopeTable, Source
+from anespec.manifests.store import file_sha256
 
 EMBEDDING = "token_embd.weight"
 OUTPUT = "output.weight"
 OUTPUT_NORM = "output_norm.weight"
 ROPE_FACTORS = "rope_freqs.weight"
 
-HASH_CHUNK_BYTES = 1 << 22
 MAX_LAYERS = 4096
 
 
@@ -47,8 +45,6 @@ class SourceModel:
     Tensors are read one at a time, by the graph builder, through `matrix` and `vector`.
     """
 
-    ATTENTION_ROLES = ("attn_q", "attn_k", "attn_v", "attn_output")
-    MLP_ROLES = ("ffn_gate", "ffn_up", "ffn_down")
     NORM_ROLES = ("attn_norm", "ffn_norm")
 
     def __init__(self, file: GGUFFile) -> None:
@@ -136,8 +132,24 @@ class SourceModel:
 
     def _expected_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         sizes = self.sizes
+        yield EMBEDDING, (sizes.vocabulary, sizes.d)
+        yield OUTPUT, (sizes.vocabulary, sizes.d)
+        yield OUTPUT_NORM, (sizes.d,)
+        yield ROPE_FACTORS, (self.rotary_dim // 2,)
+        for index in range(sizes.layers):
+            names = LayerTensors(index)
+            for role, shape in self.layer_matrices.items():
+                yield names.weight(role), shape
+                yield names.bias(role), shape[:1]
+            for role in self.NORM_ROLES:
+                yield names.weight(role), (sizes.d,)
+
+    @property
+    def layer_matrices(self) -> dict[str, tuple[int, int]]:
+        """Every projection of a layer by its role, as (out, in)."""
+        sizes = self.sizes
         q, kv = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
-        matrices = {
+        return {
             "attn_q": (q, sizes.d),
             "attn_k": (kv, sizes.d),
             "attn_v": (kv, sizes.d),
@@ -146,17 +158,6 @@ class SourceModel:
             "ffn_up": (sizes.ff, sizes.d),
             "ffn_down": (sizes.d, sizes.ff),
         }
-        yield EMBEDDING, (sizes.vocabulary, sizes.d)
-        yield OUTPUT, (sizes.vocabulary, sizes.d)
-        yield OUTPUT_NORM, (sizes.d,)
-        yield ROPE_FACTORS, (self.rotary_dim // 2,)
-        for index in range(sizes.layers):
-            names = LayerTensors(index)
-            for role, shape in matrices.items():
-                yield names.weight(role), shape
-                yield names.bias(role), shape[:1]
-            for role in self.NORM_ROLES:
-                yield names.weight(role), (sizes.d,)
 
     @cached_property
     def rotary_dim(self) -> int:
@@ -262,12 +263,3 @@ class SourceModel:
         if not math.isfinite(total):
             raise GGUFError(f"{self.file.path}: tensor {name!r} holds values that are not finite")
         return values
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file in hexadecimal, read in chunks."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(HASH_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -71,6 +71,15 @@ def quantise_per_channel(values: NDArray[np.float32], name: str) -> ScaledWeight
     return ScaledWeight(scaled.astype(np.int8)[:, :, None, None], scale[:, None, None, None])
 
 
+def stored_bytes(rows: int, columns: int, weight_format: WeightFormat) -> int:
+    """Bytes that a (rows, columns) matrix takes in `weight_format`, its scales included."""
+    match weight_format:
+        case WeightFormat.FP16:
+            return 2 * rows * columns
+        case WeightFormat.INT8_CHANNEL:
+            return rows * columns + 2 * rows
+
+
 def store(values: NDArray[np.float32], weight_format: WeightFormat, name: str) -> StoredWeight:
     """Bring a float32 (out, in) matrix into `weight_format`; `name` is for error messages."""
     match weight_format:

@@ -6,10 +6,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from anespec.manifests.errors import RequestError
-from anespec.manifests.schema import Shard
+from anespec.manifests.schema import HIDDEN_IN, HIDDEN_OUT, Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, machine_name
-from anespec.runtime.backends.feeds import HIDDEN_IN, HIDDEN_OUT, Embedding
+from anespec.runtime.backends.feeds import Embedding
 from anespec.runtime.backends.portable.program import Program, beside, chain, load_program
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.backends.verifier import ArtifactVerifier, HeadStage, LayerStage

@@ -7,15 +7,12 @@ from numpy.typing import NDArray
 
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.schema import Manifest, Pool, RopeTable, TokensFile
+from anespec.manifests.schema import HIDDEN_IN, Manifest, Pool, RopeTable, TokensFile
 from anespec.runtime.backends.runner import Tensor
 from anespec.runtime.block import Block
 
 MASKED = np.float16(-1e4)
 """exp(-1e4) is exactly 0 in fp16; minus infinity would make rows not a number on some hardware."""
-
-HIDDEN_IN = "x"
-HIDDEN_OUT = "hidden"
 
 
 class Embedding:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anespec.manifests.schema import Manifest, StateSpec
-from anespec.runtime.backends.feeds import HIDDEN_IN, Embedding, Feeds
+from anespec.manifests.schema import HIDDEN_IN, Manifest, StateSpec
+from anespec.runtime.backends.feeds import Embedding, Feeds
 from anespec.runtime.backends.runner import ShardRunner, Tensor
 from anespec.runtime.block import Block, Logits, PoolShape, VerifierShape
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,10 @@ from gguf.constants import GGMLQuantizationType
 from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.pipeline import ShardProgress
-from anespec.convert.source.model import file_sha256
 from anespec.manifests.errors import GGUFError, RequestError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import AttentionShape, Target, WeightFormat
-from anespec.manifests.store import Artifact
+from anespec.manifests.store import Artifact, file_sha256
 
 TINY = TinyModel(layers=3)
 
@@ -24,6 +24,17 @@ TINY = TinyModel(layers=3)
 @pytest.fixture(scope="module")
 def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_gguf(tmp_path_factory.mktemp("source") / "tiny.gguf", TINY)
+
+
+@pytest.fixture(scope="module")
+def whole(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(gguf, tmp_path_factory.mktemp("whole") / "m.anespec").path
+
+
+@pytest.fixture
+def output(whole: Path, tmp_path: Path) -> Path:
+    """The model converted with the options' defaults; the test may do with it as it likes."""
+    return Path(shutil.copytree(whole, tmp_path / "m.anespec"))
 
 
 def everything(folder: Path) -> dict[str, bytes]:
@@ -118,13 +129,12 @@ def test_a_failed_run_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.gguf"]
 
 
-def test_the_same_run_again_is_up_to_date(gguf: Path, tmp_path: Path) -> None:
-    first = build(gguf, tmp_path / "m.anespec")
-    before = everything(first.path)
-    again = build(gguf, tmp_path / "m.anespec", on_progress=lambda _: pytest.fail("worked again"))
+def test_the_same_run_again_is_up_to_date(gguf: Path, output: Path) -> None:
+    before = everything(output)
+    again = build(gguf, output, on_progress=lambda _: pytest.fail("worked again"))
     assert again.up_to_date
-    assert again.manifest == first.manifest
-    assert everything(first.path) == before
+    assert again.manifest == Artifact(output).manifest
+    assert everything(output) == before
 
 
 @pytest.mark.parametrize(
@@ -141,10 +151,8 @@ def test_the_same_run_again_is_up_to_date(gguf: Path, tmp_path: Path) -> None:
     ],
 )
 def test_other_options_are_refused_and_replace_when_forced(
-    gguf: Path, tmp_path: Path, options: dict[str, Any]
+    gguf: Path, output: Path, options: dict[str, Any]
 ) -> None:
-    output = tmp_path / "m.anespec"
-    build(gguf, output)
     before = everything(output)
     with pytest.raises(StorageError, match=r"m\.anespec: already stands there .* --force"):
         build(gguf, output, **options)
@@ -154,20 +162,18 @@ def test_other_options_are_refused_and_replace_when_forced(
     assert not replaced.up_to_date
     assert Artifact(output).manifest == replaced.manifest
     assert build(gguf, output, **options).up_to_date
-    assert [path.name for path in tmp_path.iterdir()] == ["m.anespec"]
+    assert [path.name for path in output.parent.iterdir()] == ["m.anespec"]
 
 
-def test_another_model_is_refused(gguf: Path, tmp_path: Path) -> None:
-    build(gguf, tmp_path / "m.anespec")
+def test_another_model_is_refused(output: Path, tmp_path: Path) -> None:
     other = write_gguf(tmp_path / "other.gguf", TinyModel(layers=3, seed=1))
     with pytest.raises(StorageError, match="differs from what would be built"):
-        build(other, tmp_path / "m.anespec")
+        build(other, output)
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove a shard", "remove the tokens"])
-def test_a_damaged_artifact_is_built_again(gguf: Path, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_artifact_is_built_again(gguf: Path, output: Path, tmp_path: Path, damage: str) -> None:
     """Every error about a damaged artifact says "convert the model again", so that must help."""
-    output = build(gguf, tmp_path / "m.anespec").path
     before = everything(output)
     package = output / "shards" / "layers_00_03.mlpackage"
     weights = package / "Data" / "com.apple.CoreML" / "weights" / "weight.bin"
@@ -183,15 +189,14 @@ def test_a_damaged_artifact_is_built_again(gguf: Path, tmp_path: Path, damage: s
         case "remove the tokens":
             (output / "tokens.gguf").unlink()
     assert not build(gguf, output).up_to_date
-    assert {name for name in everything(output)} == set(before)
+    assert set(everything(output)) == set(before)
     assert (weights.read_bytes()) == before[weights.relative_to(output).as_posix()]
     assert build(gguf, output).up_to_date
 
 
 def test_a_failed_replacement_keeps_the_old_artifact(
-    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gguf: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output = build(gguf, tmp_path / "m.anespec").path
     before = everything(output)
     rename = Path.rename
 
@@ -204,7 +209,7 @@ def test_a_failed_replacement_keeps_the_old_artifact(
     with pytest.raises(StorageError, match="Permission denied"):
         build(gguf, output, replace=True, block=8)
     assert everything(output) == before
-    assert [path.name for path in tmp_path.iterdir()] == ["m.anespec"]
+    assert [path.name for path in output.parent.iterdir()] == ["m.anespec"]
 
 
 @pytest.mark.parametrize("replace", [False, True])

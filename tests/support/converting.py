@@ -1,5 +1,6 @@
 """Converts a GGUF in one call, for tests."""
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,9 @@ from anespec.convert.pipeline import Conversion, ShardProgress, convert
 from anespec.convert.plan import ConversionPlan, ConvertOptions
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.gguf_file import GGUFFile
+
+# coremltools collects garbage several times in each conversion, which would walk all that is imported.
+gc.freeze()
 
 
 def build(
