@@ -34,7 +34,7 @@ from anespec.convert.package import storage_errors, write_package
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import EMBEDDING, OUTPUT_NORM, LayerTensors, SourceModel, file_sha256
 from anespec.convert.source.tokens import write_tokens
-from anespec.convert.weights.stored import store, to_fp16
+from anespec.convert.weights.stored import DeferredWeight, StoredWeight, store, to_fp16
 from anespec.manifests.errors import ArtifactError, StorageError
 from anespec.manifests.schema import HeadShard, LayerShard, Manifest, Source, TensorSpec, TokensFile
 from anespec.manifests.store import (
@@ -45,7 +45,7 @@ from anespec.manifests.store import (
     write_atomically,
 )
 
-GRAPH_VERSION = 1
+GRAPH_VERSION = 2
 """Part of every recipe: raise it when the graph or a weight format changes."""
 
 TOKENS_NAME = "tokens.gguf"
@@ -294,7 +294,7 @@ class _Run:
         if (finished := self._finished(name, recipe, weight_bytes)) is not None:
             assert isinstance(finished, HeadShard)
             return finished
-        projection = self._projection(self.model.head_tensor, rows=slice(tokens.start, tokens.stop))
+        projection = self._projection(self.model.head_tensor, rows=tokens)
         norm = to_fp16(self.model.vector(OUTPUT_NORM), OUTPUT_NORM)
         path = self.work / SHARDS_FOLDER / f"{name}.mlpackage"
         program = head_shard(norm, sizes.norm_epsilon, projection, output, sizes.d, self.scope)
@@ -345,8 +345,16 @@ class _Run:
     def _norm(self, name: str) -> NDArray[np.float16]:
         return to_fp16(self.model.vector(name), name)
 
-    def _projection(self, name: str, bias: str | None = None, rows: slice | None = None) -> Projection:
-        weight = store(self.model.matrix(name, rows), self.plan.options.weights, name)
+    def _projection(self, name: str, bias: str | None = None, rows: range | None = None) -> Projection:
+        chosen = self.plan.options.weights
+        matrix = self.model.matrix(name, rows)
+
+        def load() -> StoredWeight:
+            stored = store(matrix.rows, matrix.shape, chosen, name)
+            self.model.file.forget(name)
+            return stored
+
+        weight = DeferredWeight(matrix.shape, chosen, load)
         values = self.model.bias(bias) if bias is not None else None
         return Projection(weight, None if values is None or bias is None else to_fp16(values, bias))
 
