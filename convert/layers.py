@@ -9,7 +9,7 @@ from anespec.convert.graph.projection import Projection
 from anespec.convert.graph.shards import LayerPlan, LayerWeights
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import LayerTensors, SourceModel
-from anespec.convert.weights.stored import store, to_fp16
+from anespec.convert.weights.stored import DeferredWeight, StoredWeight, store, to_fp16
 from anespec.manifests.schema import WeightFormat
 
 
@@ -52,13 +52,22 @@ def projection(
     weight_format: WeightFormat,
     *,
     bias: str | None = None,
-    rows: slice | None = None,
+    rows: range | None = None,
 ) -> Projection:
     """The matrix `name`, or some of its rows, and the tensor `bias` where the model has it.
 
+    The matrix is only read when its shard is written; the errors of `layer_weights` come then.
+
     Raises like `layer_weights`.
     """
-    weight = store(model.matrix(name, rows), weight_format, name)
+    matrix = model.matrix(name, rows)
+
+    def load() -> StoredWeight:
+        stored = store(matrix.rows, matrix.shape, weight_format, name)
+        model.file.forget(name)
+        return stored
+
+    weight = DeferredWeight(matrix.shape, weight_format, load)
     values = model.bias(bias) if bias is not None else None
     return Projection(weight, None if values is None or bias is None else to_fp16(values, bias))
 

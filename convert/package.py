@@ -1,15 +1,30 @@
-"""Write one MIL program as an .mlpackage."""
+"""Write one MIL program as an .mlpackage, each weight once, in place.
+
+`ct.convert` and `save` would hold every weight of the shard in memory and copy the weight file twice. So the
+program is handed to coremltools' exporter directly, with one change: where a constant is a
+placeholder, its values are made, written to the package's own weight file, and dropped.
+"""
 
 import contextlib
 import errno
-import logging
-import os
+import json
 import shutil
-import tempfile
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from anespec.convert.graph.builder import ct
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.convert.graph.builder import (
+    CoreMLProtoExporter,
+    MILProtoExporter,
+    Var,
+    ct,
+    file_value,
+)
+from anespec.convert.graph.placeholder import Placeholder
 from anespec.convert.graph.shards import ShardProgram
 from anespec.manifests.errors import StorageError
 
@@ -20,34 +35,94 @@ FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NATIVE_WRITER = "[MIL FileWriter]"
 """How the messages of coremltools' weight writer begin; it tells nothing of what the system said."""
 
+AUTHOR = "com.apple.CoreML"
+MODEL_FILE = f"{AUTHOR}/model.mlmodel"
+WEIGHTS_FOLDER = f"{AUTHOR}/weights"
+WEIGHTS_FILE = "weight.bin"
+
 
 def write_package(shard: ShardProgram, path: Path) -> None:
     """Write `shard` to `path` (a folder ending in .mlpackage); nothing stands there on failure.
 
-    The graph is written as it was built: no coremltools pass runs, for the builder already emits
-    the operations that are wanted.
+    The graph is written as it was built: no coremltools pass runs, for the builder already emits the
+    operations that are wanted. The same shard gives the same bytes.
 
     Raises:
         StorageError: the disk is full or refuses.
     """
     partial = path.with_name(f".{path.stem}.partial.mlpackage")
     shutil.rmtree(partial, ignore_errors=True)
-    with storage_errors(path), _scratch_beside(path), _quiet_progress():
+    with storage_errors(path):
         try:
-            model = ct.convert(
-                shard.program,
-                convert_to="mlprogram",
-                minimum_deployment_target=ct.target.iOS18,
-                inputs=shard.inputs,
-                outputs=shard.outputs,
-                pass_pipeline=ct.PassPipeline.EMPTY,
-                skip_model_load=True,
-            )
-            model.save(str(partial))
+            weights = partial / "Data" / WEIGHTS_FOLDER
+            weights.mkdir(parents=True)
+            (partial / "Data" / MODEL_FILE).write_bytes(_export(shard, weights))
+            (partial / "Manifest.json").write_text(_package_manifest(), "utf-8")
             shutil.rmtree(path, ignore_errors=True)
             partial.rename(path)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def _export(shard: ShardProgram, weights: Path) -> bytes:
+    """The serialised model; its large constants go to a file in `weights` on the way."""
+    function = shard.program.functions["main"]
+    function.set_input_types(tuple(shard.inputs))
+    function.set_output_types(shard.outputs)
+    version = int(ct.target.iOS18)
+    exporter = _StreamingExporter(shard.program, str(weights), version)
+    described = CoreMLProtoExporter(
+        shard.program, exporter.export(), None, None, None, "mlprogram", "milinternal", version
+    )
+    model = described.export(version)
+    # The exporter's blob writer ends the file when it goes.
+    del exporter
+    serialised: bytes = model.SerializeToString(deterministic=True)
+    return serialised
+
+
+class _StreamingExporter(MILProtoExporter):
+    """coremltools' exporter, except that a placeholder's values are made when they are written."""
+
+    def create_file_value(self, var: Var) -> Any:
+        """A reference to the place in the weight file where the values of `var` stand."""
+        if not isinstance(var.val, Placeholder):
+            return super().create_file_value(var)
+        writer = self.get_blob_writer(self.get_weight_path(var.op))
+        write = _writers(writer)[var.val.dtype]
+        return file_value(var, write(var.val.load()), f"@model_path/weights/{WEIGHTS_FILE}")
+
+
+def _writers(writer: Any) -> Mapping[np.dtype[Any], Callable[[NDArray[Any]], int]]:
+    """How each type of values goes into the file; fp16 is handed over as its bits. Returns offsets."""
+    return {
+        np.dtype(np.int8): lambda values: writer.write_int8_data(_flat(values)),
+        np.dtype(np.float16): lambda values: writer.write_fp16_data(_flat(values).view(np.uint16)),
+    }
+
+
+def _flat(values: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(values).reshape(-1)
+
+
+def _package_manifest() -> str:
+    """Manifest.json of a package, as Core ML's own writer lays it out; identifiers do not vary."""
+    items = {
+        str(uuid.uuid5(uuid.NAMESPACE_URL, path)).upper(): {
+            "author": AUTHOR,
+            "description": description,
+            "name": path.rpartition("/")[2],
+            "path": path,
+        }
+        for path, description in (
+            (MODEL_FILE, "CoreML Model Specification"),
+            (WEIGHTS_FOLDER, "CoreML Model Weights"),
+        )
+    }
+    root = next(iter(items))
+    return json.dumps(
+        {"fileFormatVersion": "1.0.0", "itemInfoEntries": items, "rootModelIdentifier": root}, indent=4
+    )
 
 
 @contextlib.contextmanager
@@ -65,34 +140,3 @@ def storage_errors(path: Path) -> Iterator[None]:
         if not str(error).startswith(NATIVE_WRITER):
             raise
         raise StorageError(f"{path}: {DISK_FULL}") from error
-
-
-@contextlib.contextmanager
-def _scratch_beside(path: Path) -> Iterator[None]:
-    """Let coremltools put its temporary copy on the artifact's own disk, and remove it whatever happens.
-
-    coremltools asks `tempfile` for a folder and keeps it until the interpreter ends.
-    """
-    scratch = path.with_name(f".{path.stem}.scratch")
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    before = tempfile.tempdir
-    tempfile.tempdir = os.fspath(scratch)
-    try:
-        yield
-    finally:
-        tempfile.tempdir = before
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _quiet_progress() -> Iterator[None]:
-    """Silence coremltools' own progress bars and notes; ours show the run."""
-    logger = logging.getLogger("coremltools")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with Path(os.devnull).open("w") as sink, contextlib.redirect_stderr(sink):
-            yield
-    finally:
-        logger.setLevel(level)

@@ -39,7 +39,7 @@ from anespec.manifests.store import (
     write_atomically,
 )
 
-GRAPH_VERSION = 1
+GRAPH_VERSION = 2
 """Part of every recipe: raise it when the graph or a weight format changes."""
 
 TOKENS_NAME = "tokens.gguf"
@@ -250,8 +250,7 @@ class _Run:
         if (finished := self._finished(name, recipe, weight_bytes)) is not None:
             assert isinstance(finished, HeadShard)
             return finished
-        rows = slice(tokens.start, tokens.stop)
-        weights = projection(self.model, self.model.head_tensor, self.plan.options.weights, rows=rows)
+        weights = projection(self.model, self.model.head_tensor, self.plan.options.weights, rows=tokens)
         final_norm = norm(self.model, OUTPUT_NORM)
         path = self.work / SHARDS_FOLDER / f"{name}.mlpackage"
         write_package(head_shard(final_norm, sizes.norm_epsilon, weights, output, sizes.d, self.scope), path)

@@ -263,6 +263,13 @@ class GGUFFile:
         data = np.frombuffer(self._mapping, np.uint8, info.nbytes, info.offset)
         return data.reshape(math.prod(info.shape[:-1]), -1)
 
+    def forget(self, name: str) -> None:
+        """Let the system drop the tensor's pages from memory; reading it again reads the disk again."""
+        info = self.info(name)
+        start = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
+        if self._mapping is not None and hasattr(self._mapping, "madvise"):
+            self._mapping.madvise(mmap.MADV_DONTNEED, start, info.offset + info.nbytes - start)
+
     def info(self, name: str) -> TensorInfo:
         """The tensor-table row of `name`.
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
 
+import numpy as np
+
 from anespec.manifests.errors import AnespecError, RequestError
 from anespec.runtime.block import Block, Logits, Row, RowKind, Verifier
 from anespec.runtime.drafters import Draft, Drafter, Outcome
@@ -118,11 +120,13 @@ class Engine:
         # In order of turn: a sequence goes to the back when it had rows in a pass.
         self._active: dict[int, _Sequence] = {}
         self._submitted = 0
+        # Kept here until a step returns them, so that a step that fails loses none.
+        self._ended_early: list[Event] = []
 
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._queue or self._active)
+        return bool(self._queue or self._active or self._ended_early)
 
     def submit(self, request: Request) -> int:
         """Queue a request; the number of its sequence.
@@ -174,17 +178,10 @@ class Engine:
         A pass that ran only prompt rows yields no event. If the verifier raises, nothing was
         committed and the step can be tried again.
         """
-        events = self._admit()
-        if not self._active:
-            return tuple(events)
-        parts = self._plan()
-        block = self._block(parts)
-        for part in parts:
-            end = part.sequence.computed + part.certain + len(part.draft.tokens)
-            self._prefixes.will_write(part.sequence.region, end)
-        logits = self._verifier.forward(block)
-        events += [event for part in parts if (event := self._commit(part, logits)) is not None]
-        return tuple(events)
+        self._admit()
+        events = self._run_pass() if self._active else []
+        ended, self._ended_early = self._ended_early, []
+        return (*ended, *events)
 
     def generate(self, request: Request) -> Iterator[Event]:
         """Run one request on an idle engine; its events as they come, the last with a finish reason.
@@ -201,18 +198,17 @@ class Engine:
         finally:
             self.cancel(number)
 
-    def _admit(self) -> list[Event]:
+    def _admit(self) -> None:
         """Move requests from the queue to idle regions; those without room for a token end at once."""
-        events = []
         while self._queue and self._regions.idle:
             waiting = self._queue[0]
             waiting.statistics.queue_seconds = perf_counter() - waiting.since
             if len(waiting.prompt) == self._shape.context:
-                events.append(Event(waiting.number, waiting.statistics, finish=FinishReason.LENGTH))
+                end = Event(waiting.number, waiting.statistics, finish=FinishReason.LENGTH)
+                self._ended_early.append(end)
             else:
                 self._activate(waiting, self._settle(waiting.prompt))
             self._queue.popleft()
-        return events
 
     def _activate(self, waiting: _Waiting, admission: Admission) -> None:
         """Make an admitted request an active sequence."""
@@ -244,6 +240,18 @@ class Engine:
         self._prefixes.begin(admission, prompt)
         self._regions.take(admission.region)
         return admission
+
+    def _run_pass(self) -> list[Event]:
+        """Plan -> forward -> commit, once; the events of the sequences that had rows."""
+        parts = self._plan()
+        block = self._block(parts)
+        for part in parts:
+            end = part.sequence.computed + part.certain + len(part.draft.tokens)
+            self._prefixes.will_write(part.sequence.region, end)
+        logits = self._verifier.forward(block)
+        if block.wants_logits and logits is None:
+            raise AnespecError("the verifier returned no logits for a block that wants them")
+        return [event for part in parts if (event := self._commit(part, logits)) is not None]
 
     def _plan(self) -> list[_Part]:
         """Decide which rows the next pass runs; those that waited longest come first."""
@@ -317,8 +325,7 @@ class Engine:
         s.computed += part.certain
         drawn = None
         if s.pending == 0:
-            if logits is None:
-                raise AnespecError("the verifier returned no logits for a block that wants them")
+            assert logits is not None
             drawn = self._draw(part, logits)
         self._prefixes.extend(s.region, s.tokens[before : s.computed])
         self._count_time(s, first_token=was_prefill and drawn is not None)
@@ -330,6 +337,8 @@ class Engine:
             s.statistics.drawn_in_decode += len(drawn.tokens) + (drawn.finish is FinishReason.STOP)
         s.statistics.count_draft(len(part.draft.tokens), drawn.accepted)
         self._observe(s, part.draft, drawn)
+        if drawn.finish is FinishReason.FAILED:
+            self._scrub(s.region)
         if drawn.finish is not None:
             self._retire(s)
         return Event(s.number, s.statistics, tuple(drawn.tokens), drawn.finish, drawn.error)
@@ -379,6 +388,19 @@ class Engine:
             sequence.statistics.decode_seconds = now - sequence.since
         if first_token:
             sequence.since = now
+
+    def _scrub(self, region: int) -> None:
+        """Zero a region's slots and forget what they held.
+
+        A masked slot contributes 0 x its value, so one that is not a number would spoil every later
+        pass, of other sequences too.
+        """
+        self._prefixes.clear(region)
+        for number, pool in enumerate(self._shape.pools):
+            first = region * pool.region_slots
+            one_slot = self._verifier.export_slots(number, first, 1)
+            zeros = [np.zeros_like(values).repeat(pool.region_slots, axis=2) for values in one_slot]
+            self._verifier.import_slots(number, first, zeros)
 
     def _retire(self, sequence: _Sequence) -> None:
         """Free a sequence's region; what it holds stays until the region is needed."""

@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from typing import Any
 
 _LOGGER = logging.getLogger("coremltools")
 _LEVEL = _LOGGER.level
@@ -9,8 +10,30 @@ _LOGGER.setLevel(logging.CRITICAL)  # libcoremlpython is absent outside macOS; o
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import coremltools as ct
+    from coremltools.converters.mil.backend.mil.helper import (
+        create_file_value_tensor,
+        types_to_proto_primitive,
+    )
+    from coremltools.converters.mil.backend.mil.load import CoreMLProtoExporter, MILProtoExporter
     from coremltools.converters.mil.mil import Builder as mb  # noqa: N813
     from coremltools.converters.mil.mil import Function, Program, Var, types
 _LOGGER.setLevel(_LEVEL)
 
-__all__ = ["Function", "Program", "Var", "ct", "mb", "types"]
+
+def file_value(var: Var, offset: int, path: str) -> Any:
+    """The protobuf value of a constant that stands at `offset` in the weight file `path`."""
+    kind = types_to_proto_primitive(var.sym_type.get_primitive())
+    return create_file_value_tensor(path, offset, var.val.shape, kind)
+
+
+__all__ = [
+    "CoreMLProtoExporter",
+    "Function",
+    "MILProtoExporter",
+    "Program",
+    "Var",
+    "ct",
+    "file_value",
+    "mb",
+    "types",
+]

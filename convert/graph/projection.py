@@ -6,22 +6,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.convert.graph.builder import Var, mb
-from anespec.convert.weights.stored import DenseWeight, ScaledWeight, StoredWeight
+from anespec.convert.graph.placeholder import Placeholder, dense, scaled
+from anespec.convert.weights.stored import DeferredWeight
+from anespec.manifests.schema import WeightFormat
 
 
 @dataclass(frozen=True)
 class Projection:
-    """A stored weight (out, in, 1, 1) and an optional fp16 bias (out,)."""
+    """A weight (out, in) that is made when the shard is written, and an optional fp16 bias (out,)."""
 
-    weight: StoredWeight
+    weight: DeferredWeight
     bias: NDArray[np.float16] | None = None
 
 
-def _constant(weight: StoredWeight, name: str) -> Var | NDArray[np.float16]:
-    match weight:
-        case DenseWeight(values):
-            return values
-        case ScaledWeight(data, scale):
+def _constant(weight: DeferredWeight, name: str) -> Var | Placeholder:
+    match weight.weight_format:
+        case WeightFormat.FP16:
+            return dense(weight)
+        case WeightFormat.INT8_CHANNEL:
+            data, scale = scaled(weight)
             return mb.constexpr_blockwise_shift_scale(data=data, scale=scale, name=f"{name}_weight")
 
 

@@ -39,6 +39,20 @@ class LayerTensors:
         return f"blk.{self.index}.{role}.bias"
 
 
+@dataclass(frozen=True)
+class Matrix:
+    """A projection whose rows are read when they are asked for; `order` are its rows in the file."""
+
+    model: "SourceModel"
+    name: str
+    order: NDArray[np.intp]
+    shape: tuple[int, int]
+
+    def rows(self, wanted: slice) -> NDArray[np.float32]:
+        """float32 (rows, in); raises GGUFError where a value is not finite."""
+        return self.model.finite_rows(self.name, self.order[wanted])
+
+
 class SourceModel:
     """A GGUF whose metadata and tensor shapes have been checked against its family.
 
@@ -231,11 +245,13 @@ class SourceModel:
         """A norm weight, bias or factor list as float32; raises GGUFError where it is not finite."""
         return self._finite(name, self.file.rows(name).reshape(-1))
 
-    def matrix(self, name: str, rows: slice | None = None) -> NDArray[np.float32]:
-        """A projection as float32 (out, in); q and k rows come in `halves` order."""
-        values = self._finite(name, self.file.rows(name, rows))
+    def matrix(self, name: str, rows: range | None = None) -> "Matrix":
+        """A projection (out, in), or some of its rows; q and k rows come in `halves` order."""
+        count, width = self.file.info(name).shape
         heads = self._rotated_heads(name)
-        return values if heads is None else values[self._halves_order(heads)]
+        order = np.arange(count) if heads is None else self._halves_order(heads)
+        chosen = order if rows is None else order[rows.start : rows.stop]
+        return Matrix(self, name, chosen, (len(chosen), width))
 
     def bias(self, name: str) -> NDArray[np.float32] | None:
         """A bias, its rows ordered like its matrix's, or None where the model has none."""
@@ -256,6 +272,10 @@ class SourceModel:
         turning = within[: self.rotary_dim]
         within = np.concatenate([turning[0::2], turning[1::2], within[self.rotary_dim :]])
         return (np.arange(heads)[:, None] * self.sizes.head_dim + within).reshape(-1)
+
+    def finite_rows(self, name: str, rows: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Some rows of a tensor as float32, in the order asked; raises GGUFError where one is not finite."""
+        return self._finite(name, self.file.rows(name, rows))
 
     def _finite(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
         with np.errstate(invalid="ignore"):

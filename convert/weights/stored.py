@@ -1,5 +1,7 @@
 """How a projection is stored in a shard, and the quantisation that gets it there."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +13,9 @@ from anespec.manifests.schema import WeightFormat
 FP16_MAX = float(np.finfo(np.float16).max)
 FP16_TINY = np.float16(np.finfo(np.float16).smallest_subnormal)
 INT8_MAX = 127
+
+PIECE_ELEMENTS = 1 << 18
+"""1 MB of float32: a piece stays in a core's cache."""
 LARGEST_SCALE = np.float16(515.5)
 """127 times the next fp16 number is beyond fp16's range."""
 
@@ -31,6 +36,20 @@ class ScaledWeight:
 
 
 StoredWeight = DenseWeight | ScaledWeight
+
+RowReader = Callable[[slice], NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class DeferredWeight:
+    """A projection (out, in) that is read and stored only when its shard is written.
+
+    `load` returns it in `weight_format`. It is called once, and nothing keeps the result.
+    """
+
+    shape: tuple[int, int]
+    weight_format: WeightFormat
+    load: Callable[[], StoredWeight]
 
 
 def require_fp16_range(values: NDArray[np.float32], name: str) -> None:
@@ -80,10 +99,40 @@ def stored_bytes(rows: int, columns: int, weight_format: WeightFormat) -> int:
             return rows * columns + 2 * rows
 
 
-def store(values: NDArray[np.float32], weight_format: WeightFormat, name: str) -> StoredWeight:
-    """Bring a float32 (out, in) matrix into `weight_format`; `name` is for error messages."""
+def store(read: RowReader, shape: tuple[int, int], weight_format: WeightFormat, name: str) -> StoredWeight:
+    """Bring a float32 (out, in) matrix into `weight_format`, a few rows at a time.
+
+    `read` gives rows of the matrix as an array that may be overwritten. Pieces are small enough to
+    stay in a core's cache from the source's blocks to the stored bytes, and cores share them out.
+    `name` is for error messages.
+
+    Raises:
+        UnsupportedModelError: a value is beyond fp16's range.
+    """
+    count, width = shape
+    step = max(1, PIECE_ELEMENTS // width)
+    pieces = [slice(first, min(first + step, count)) for first in range(0, count, step)]
+    result = _empty(shape, weight_format)
+
+    def convert(rows: slice) -> None:
+        values = read(rows)
+        match result:
+            case DenseWeight(out):
+                out[rows, :, 0, 0] = to_fp16(values, name)
+            case ScaledWeight(data, scale):
+                piece = quantise_per_channel(values, name)
+                data[rows], scale[rows] = piece.data, piece.scale
+
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(convert, pieces):
+            pass
+    return result
+
+
+def _empty(shape: tuple[int, int], weight_format: WeightFormat) -> StoredWeight:
+    """Room for a weight of that shape."""
     match weight_format:
         case WeightFormat.FP16:
-            return DenseWeight(to_fp16(values, name)[:, :, None, None])
+            return DenseWeight(np.empty((*shape, 1, 1), np.float16))
         case WeightFormat.INT8_CHANNEL:
-            return quantise_per_channel(values, name)
+            return ScaledWeight(np.empty((*shape, 1, 1), np.int8), np.empty((shape[0], 1, 1, 1), np.float16))

@@ -82,7 +82,7 @@ def open_verifier(path: Path | Artifact, backend: str = AUTO, threads: int | Non
     make = _runner_factory(backend, threads)
     body = chain([load_program(artifact.shard_path(s)) for s in manifest.layer_shards], HIDDEN_IN, HIDDEN_OUT)
     head = beside([load_program(artifact.shard_path(s)) for s in manifest.head_shards])
-    states = [state for shard in manifest.layer_shards for state in shard.states]
+    states = tuple(state for shard in manifest.layer_shards for state in shard.states)
     return ArtifactVerifier(
         manifest,
         Embedding(artifact.tokens_path(), manifest.tokens),

@@ -1,6 +1,7 @@
 """The verifier of an artifact, whatever executes its shards."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,21 +11,21 @@ from anespec.runtime.backends.runner import ShardRunner, Tensor
 from anespec.runtime.block import Block, Logits, PoolShape, VerifierShape
 
 
+@dataclass(frozen=True)
 class LayerStage:
-    """A runner of one or several layer shards, with the states that live in it."""
+    """A runner of one or several layer shards: its hidden output, and the states that live in it."""
 
-    def __init__(self, runner: ShardRunner, output: str, states: Sequence[StateSpec]) -> None:
-        self.runner = runner
-        self.output = output
-        self.states = tuple(states)
+    runner: ShardRunner
+    output: str
+    states: tuple[StateSpec, ...]
 
 
+@dataclass(frozen=True)
 class HeadStage:
     """A runner of one or several head shards; `outputs` are its logits in vocabulary order."""
 
-    def __init__(self, runner: ShardRunner, outputs: Sequence[str]) -> None:
-        self.runner = runner
-        self.outputs = tuple(outputs)
+    runner: ShardRunner
+    outputs: tuple[str, ...]
 
 
 class ArtifactVerifier:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
@@ -47,6 +47,7 @@ def test_int8_is_within_half_a_scale_of_every_element(values: NDArray[np.float32
 
 
 @given(matrices())
+@example(np.array([[FP16_MAX, -1.0], [0.5, -FP16_MAX]], np.float32))
 def test_int8_stays_finite_in_fp16(values: NDArray[np.float32]) -> None:
     weight = quantise_per_channel(values, "w")
     assert np.isfinite(weight.data.astype(np.float16) * weight.scale).all()

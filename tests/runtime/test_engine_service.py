@@ -303,6 +303,50 @@ def test_logits_that_are_not_numbers_end_only_their_own_sequence() -> None:
     assert ids(events[good]) == text(shape, [3, 4], 20)
 
 
+class PoisonedVerifier(ToyVerifier):
+    """The K/V of token 11 is not a number; while a slot holds such a value, no row's logits are numbers."""
+
+    def forward(self, block: Block) -> NDArray[np.float16] | None:
+        logits = super().forward(block)
+        for row in block.rows:
+            if row.token == 11 and row.places[0].slot is not None:
+                self.state[-1][row.places[0].slot] = np.nan
+        if logits is not None and any(tag != tag for tag in self.state[-1]):
+            logits[:] = np.nan
+        return logits
+
+
+def test_what_a_failed_sequence_left_spoils_no_later_one() -> None:
+    shape = toy_shape(sequences=2)
+    engine = plain_engine(PoisonedVerifier(shape))
+    (failed,) = engine.generate(Request([5, 11, 5], 20))
+    assert failed.finish is FinishReason.FAILED
+    assert ids(list(engine.generate(Request([3, 4], 3)))) == text(shape, [3, 4], 3)
+    (failed,) = engine.generate(Request([5, 11, 5], 20))
+    assert failed.statistics.reused_tokens == 0
+
+
+class FailingOnce(ToyVerifier):
+    """Raises in its first pass."""
+
+    def forward(self, block: Block) -> NDArray[np.float16] | None:
+        logits = super().forward(block)
+        if len(self.blocks) == 1:
+            raise OSError("interrupted")
+        return logits
+
+
+def test_a_step_that_failed_loses_no_end_of_another_sequence() -> None:
+    shape = toy_shape(sequences=1)
+    engine = plain_engine(FailingOnce(shape))
+    full = engine.submit(Request([1] * shape.context))
+    engine.submit(Request([1, 2], 3))
+    with pytest.raises(OSError, match="interrupted"):
+        engine.step()
+    events = drain(engine)
+    assert [event.finish for event in events[full]] == [FinishReason.LENGTH]
+
+
 class InterruptedVerifier(ToyVerifier):
     """Raises in every third pass, after it wrote to the state."""
 

@@ -146,11 +146,17 @@ class ToyVerifier:
             if source + i in self.first_tags[pool]:
                 self.first_tags[pool][target + i] = self.first_tags[pool][source + i]
 
-    def export_slots(self, pool: int, first: int, count: int) -> Sequence[NDArray[np.float16]]:
-        raise NotImplementedError
+    def export_slots(self, pool: int, first: int, count: int) -> Sequence[NDArray[np.object_]]:
+        """Tags are no fp16 numbers, so they travel as objects of the same shape."""
+        layers = [self.state[layer] for layer, its_pool in enumerate(self.layers) if its_pool == pool]
+        return [
+            np.array(tags[first : first + count], dtype=object).reshape(1, 1, count, 1) for tags in layers
+        ]
 
-    def import_slots(self, pool: int, first: int, values: Sequence[NDArray[np.float16]]) -> None:
-        raise NotImplementedError
+    def import_slots(self, pool: int, first: int, values: Sequence[NDArray[np.object_]]) -> None:
+        layers = [self.state[layer] for layer, its_pool in enumerate(self.layers) if its_pool == pool]
+        for tags, new in zip(layers, values, strict=True):
+            tags[first : first + new.shape[2]] = new.ravel().tolist()
 
     def close(self) -> None:
         """Nothing to release."""

@@ -117,8 +117,8 @@ class OpenVINORunner:
         del self.request
 
 
-class _Constants(Mapping[str, Value]):
-    """Values by name; a constant becomes a node when it is first asked for."""
+class _Values(Mapping[str, Value]):
+    """Values by name, as far as nodes were made; a constant becomes one when it is first asked for."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -145,7 +145,7 @@ def build_model(program: Program, in_place: bool) -> Model:
     Raises:
         ArtifactError: an operation is not in the table.
     """
-    known = _Constants(program)
+    known = _Values(program)
     parameters = []
     for name, shape in program.inputs.items():
         size = PartialShape([-1 if dimension is None else dimension for dimension in shape])

@@ -127,15 +127,18 @@ class _Reader:
             raise ArtifactError(
                 f"{self.package}: {name} is a {raw.type} with nested blocks, which is not run"
             )
-        inputs = {key: tuple(self._argument(raw, key, binding)) for key, binding in raw.inputs.items()}
+        inputs = {
+            key: tuple(self._arguments(f"{name}/{key}", binding)) for key, binding in raw.inputs.items()
+        }
         return Operation(str(raw.type), name, inputs, outputs)
 
-    def _argument(self, raw: Any, key: str, binding: Any) -> Iterator[str]:
+    def _arguments(self, owner: str, binding: Any) -> Iterator[str]:
+        """The values of one input by name; one that is written out becomes a constant under `owner`."""
         for index, argument in enumerate(binding.arguments):
             if argument.WhichOneof("binding") == "name":
                 yield str(argument.name)
             else:
-                name = f"{raw.outputs[0].name}/{key}/{index}"
+                name = f"{owner}/{index}"
                 self.constants[name] = self._value(argument.value)
                 yield name
 

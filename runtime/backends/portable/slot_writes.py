@@ -64,11 +64,17 @@ def _fused(add: Operation, producers: Mapping[str, Operation], program: Program)
         or summed is None
         or summed.kind != "reduce_sum"
         or summed.inputs["x"] != (mask,)
+        or not _is_over_lanes(summed, program)
         or _is_transposed(new_part, program)
     ):
         return add
     inputs = {"state": old.outputs, "mask": (mask,), "new": new_part.inputs["y"]}
     return Operation(SLOT_WRITE, add.name, inputs, add.outputs)
+
+
+def _is_over_lanes(summed: Operation, program: Program) -> bool:
+    axes = program.constants.get(summed.inputs["axes"][0])
+    return not isinstance(axes, str) and np.array_equal(np.ravel(axes), [3])
 
 
 def _is_transposed(matmul: Operation, program: Program) -> bool:

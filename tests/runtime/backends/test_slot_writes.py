@@ -1,6 +1,7 @@
 """The graph's mask blend against a scatter of rows: the same states, and what is refused."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -181,3 +182,10 @@ def test_what_only_looks_like_a_write_stays_as_it_is(tmp_path: Path, change: str
         runner.write_state("k_0", np.ones(STATE.shape, np.float16))
         runner.run(feed)
     np.testing.assert_allclose(*(runner.read_state("k_0") for runner in runners), rtol=1e-3)
+
+
+def test_a_sum_over_slots_is_no_write(written: Program) -> None:
+    summed_over = next(op.inputs["axes"][0] for op in written.operations if op.kind == "reduce_sum")
+    assert write_masks(fuse_slot_writes(written)) == {"kv_write_mask"}
+    other = replace(written, constants={**written.constants, summed_over: np.array([2])})
+    assert not write_masks(fuse_slot_writes(other))
