@@ -19,12 +19,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 def out() -> Console:
     """Where results go: standard output."""
-    return Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    return Console(file=sys.stdout, highlight=False, markup=False, soft_wrap=True)
 
 
 def notes() -> Console:
     """Where progress and notes go: standard error, bound now so that a later redirection spares it."""
-    return Console(file=sys.stderr, highlight=False)
+    return Console(file=sys.stderr, highlight=False, markup=False)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -44,8 +44,8 @@ def say_failure(error: AnespecError, as_json: bool) -> None:
 def byte_progress(title: str, total: int, shown: bool) -> Iterator[Callable[[str, int], None]]:
     """A bar over bytes; call the result with a note and the bytes done so far."""
     columns = (
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
     )  # fmt: skip
     with Progress(*columns, console=notes(), transient=True, disable=not shown) as progress:
         task = progress.add_task(title, total=total, note="")
@@ -55,7 +55,7 @@ def byte_progress(title: str, total: int, shown: bool) -> Iterator[Callable[[str
 @contextlib.contextmanager
 def step_progress(title: str, shown: bool) -> Iterator[Callable[[str], None]]:
     """A spinner with elapsed time for work of unknown length; call the result with what is being done."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"))
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=notes(), transient=True, disable=not shown) as progress:
         task = progress.add_task(title, total=None)
         yield lambda note: progress.update(task, description=f"{title}: {note}")

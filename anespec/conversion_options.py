@@ -22,10 +22,13 @@ class LayerCounts(click.ParamType[tuple[int, ...]]):
         """The counts; a usage error where they are not positive integers."""
         if isinstance(value, tuple):
             return value
-        parts = str(value).replace("+", ",").split(",")
-        if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-            self.fail(f"{value!r} is not a list of layer counts such as 20,4,6,2", param, ctx)
-        return tuple(int(part) for part in parts)
+        try:
+            counts = tuple(int(part) for part in str(value).replace("+", ",").split(","))
+        except ValueError:
+            counts = ()
+        if not counts or min(counts) < 1:
+            self.fail(f"{str(value)[:40]!r} is not a list of layer counts such as 20,4,6,2", param, ctx)
+        return counts
 
 
 def conversion_options(verb: Callable[..., Any]) -> Callable[..., Any]:

@@ -206,16 +206,17 @@ def _verdict(
     report: Any,
 ) -> "ExactnessVerdict":
     """The recorded exactness verdict for here; measured in its quick form, and recorded, where none is."""
+    from anespec.manifests.verdicts import ExactnessFile
     from anespec.runtime.backends import circumstances
     from anespec.validate.exactness import exactness_gate
 
     here = circumstances(artifact, backend, threads)
-    verdict = artifact.read_exactness().find(here)
+    verdict = artifact.read_verdicts(ExactnessFile).find(here)
     if verdict is None:
         report("exactness was never measured here; measuring the quick form")
         verdict = exactness_gate(verifier, here, form="quick")
         try:
-            artifact.record_exactness(verdict)
+            artifact.record_verdict(ExactnessFile, verdict)
         except StorageError as error:
             notes().print(f"note: the exactness verdict is not kept ({error})", style="yellow")
     return verdict

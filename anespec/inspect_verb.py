@@ -46,16 +46,21 @@ def describe_file(file: "GGUFFile") -> dict[str, Any]:
     return {
         "file": str(file.path),
         "bytes": file.nbytes,
-        "architecture": file.metadata.get("general.architecture"),
-        "name": file.metadata.get("general.name"),
+        "architecture": _text(file, "general.architecture"),
+        "name": _text(file, "general.name"),
         "tensors": len(file.tensors),
         "parameters": sum(info.elements for info in file),
         "quantisation": dict(kinds.most_common()),
-        "tokenizer": file.metadata.get("tokenizer.ggml.model"),
-        "pre_tokenizer": file.metadata.get("tokenizer.ggml.pre"),
+        "tokenizer": _text(file, "tokenizer.ggml.model"),
+        "pre_tokenizer": _text(file, "tokenizer.ggml.pre"),
         "vocabulary": len(tokens) if isinstance(tokens, list) else None,
         "chat_template": "tokenizer.chat_template" in file.metadata,
     }
+
+
+def _text(file: "GGUFFile", key: str) -> str | None:
+    value = file.metadata.get(key)
+    return value if isinstance(value, str) else None
 
 
 def _describe_plan(file: "GGUFFile", chosen: dict[str, Any]) -> dict[str, Any]:

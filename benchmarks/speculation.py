@@ -21,7 +21,7 @@ from anespec.convert.plan import ConvertOptions
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Invariance
+from anespec.manifests.verdicts import ExactnessFile, Invariance
 from anespec.runtime.backends import BACKENDS, circumstances, open_verifier
 from anespec.runtime.drafters.lookup import LookupDrafter
 from anespec.runtime.engine import Engine
@@ -119,7 +119,8 @@ def sweep(gguf: Path, options: argparse.Namespace) -> Iterator[tuple[Case, Tally
         artifact = Artifact(artifact_of(gguf, plan))
         for backend in options.backends:
             verifier = open_verifier(artifact, backend, options.threads)
-            verdict = artifact.read_exactness().find(circumstances(artifact, backend, options.threads))
+            here = circumstances(artifact, backend, options.threads)
+            verdict = artifact.read_verdicts(ExactnessFile).find(here)
             wide = verdict is not None and verdict.proves(Invariance.WIDTH)
             engine = Engine(verifier, speculate=True, wide_prefill=wide, reuse_prefixes=False)
             for name in SAMPLINGS:

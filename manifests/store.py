@@ -4,15 +4,18 @@ import hashlib
 import json
 from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from anespec.manifests.errors import ArtifactError, StorageError
 from anespec.manifests.schema import SCHEMA_VERSION, Manifest, Shard
-from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict
+from anespec.manifests.verdicts import VerdictFile, VerdictT
 
 MANIFEST_NAME = "manifest.json"
 HASH_CHUNK_BYTES = 1 << 22
+
+FileT = TypeVar("FileT", bound=VerdictFile[Any])
 
 
 class Artifact:
@@ -102,32 +105,31 @@ class Artifact:
         """Where the gates' verdicts are written."""
         return self.root / "gates"
 
-    def read_exactness(self) -> ExactnessFile:
-        """The exactness verdicts; an empty file where there are none or they are unreadable.
+    def read_verdicts(self, kind: type[FileT]) -> FileT:
+        """A gate's verdicts; an empty file where there are none or they are unreadable.
 
         Unreadable verdicts prove nothing, so they are treated as absent and measured again.
         """
         try:
-            text = (self.gates / "exactness.json").read_text("utf-8")
-            return ExactnessFile.model_validate_json(text)
+            return kind.model_validate_json(self._gate_path(kind).read_text("utf-8"))
         except (OSError, ValueError):
-            return ExactnessFile()
+            return kind()
 
-    def record_exactness(self, verdict: ExactnessVerdict) -> None:
-        """Add a verdict to gates/exactness.json.
+    def record_verdict(self, kind: type[VerdictFile[VerdictT]], verdict: VerdictT) -> None:
+        """Add a verdict to its gate's file, as one step.
 
         Raises:
             StorageError: the artifact cannot be written.
         """
-        self.write_gate("exactness", self.read_exactness().with_verdict(verdict).model_dump_json(indent=2))
-
-    def write_gate(self, name: str, text: str) -> None:
-        """Replace gates/NAME.json as one step; raises StorageError where that is refused."""
+        text = self.read_verdicts(kind).with_verdict(verdict).model_dump_json(indent=2)
         try:
             self.gates.mkdir(exist_ok=True)
-            write_atomically(self.gates / f"{name}.json", text + "\n")
+            write_atomically(self._gate_path(kind), text + "\n")
         except OSError as error:
             raise StorageError(f"{self.gates}: cannot be written ({error.strerror})") from error
+
+    def _gate_path(self, kind: type[VerdictFile[VerdictT]]) -> Path:
+        return self.gates / f"{kind.gate}.json"
 
 
 def write_atomically(path: Path, text: str) -> None:

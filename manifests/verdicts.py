@@ -3,7 +3,7 @@
 import platform
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Literal
+from typing import ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import Field
 
@@ -57,12 +57,38 @@ class InvarianceVerdict(Record):
         return self.cases > 0 and self.unequal == 0
 
 
-class ExactnessVerdict(Record):
-    """One run of the exactness gate."""
+class Verdict(Record):
+    """One run of a gate, and where its outcome holds."""
 
     circumstances: Circumstances
-    form: Literal["quick", "full"]
     measured_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+
+
+VerdictT = TypeVar("VerdictT", bound=Verdict)
+
+
+class VerdictFile(Record, Generic[VerdictT]):
+    """gates/GATE.json: at most one verdict per circumstances, the newest kept."""
+
+    gate: ClassVar[str]
+
+    schema_version: Literal[1] = 1
+    verdicts: tuple[VerdictT, ...] = ()
+
+    def find(self, circumstances: Circumstances) -> VerdictT | None:
+        """The verdict measured under exactly these circumstances."""
+        return next((v for v in self.verdicts if v.circumstances == circumstances), None)
+
+    def with_verdict(self, verdict: VerdictT) -> Self:
+        """This file with `verdict` in place of an older one under the same circumstances."""
+        kept = [v for v in self.verdicts if v.circumstances != verdict.circumstances]
+        return type(self)(verdicts=(*kept, verdict))
+
+
+class ExactnessVerdict(Verdict):
+    """One run of the exactness gate."""
+
+    form: Literal["quick", "full"]
     invariances: tuple[InvarianceVerdict, ...]
 
     def proves(self, invariance: Invariance) -> bool:
@@ -75,20 +101,10 @@ class ExactnessVerdict(Record):
         return all(self.proves(invariance) for invariance in REQUIRED_FOR_SPECULATION)
 
 
-class ExactnessFile(Record):
-    """gates/exactness.json: at most one verdict per circumstances, the newest kept."""
+class ExactnessFile(VerdictFile[ExactnessVerdict]):
+    """gates/exactness.json."""
 
-    schema_version: Literal[1] = 1
-    verdicts: tuple[ExactnessVerdict, ...] = ()
-
-    def find(self, circumstances: Circumstances) -> ExactnessVerdict | None:
-        """The verdict measured under exactly these circumstances."""
-        return next((v for v in self.verdicts if v.circumstances == circumstances), None)
-
-    def with_verdict(self, verdict: ExactnessVerdict) -> "ExactnessFile":
-        """This file with `verdict` in place of an older one under the same circumstances."""
-        kept = [v for v in self.verdicts if v.circumstances != verdict.circumstances]
-        return ExactnessFile(verdicts=(*kept, verdict))
+    gate = "exactness"
 
 
 def machine_name() -> str:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Literal
 
@@ -10,7 +9,7 @@ from pydantic import Field
 
 from anespec.manifests.errors import GoldenGateError
 from anespec.manifests.schema import Record, WeightFormat
-from anespec.manifests.verdicts import Circumstances
+from anespec.manifests.verdicts import Circumstances, Verdict, VerdictFile
 
 Stimulus = Literal["embeddings", "random"]
 
@@ -98,11 +97,9 @@ class StackFigures(Record):
         return close and self.worst_margin <= thresholds.stack_margin and not self.not_finite
 
 
-class GoldenVerdict(Record):
+class GoldenVerdict(Verdict):
     """One run of the golden gate, with the thresholds that it was judged by."""
 
-    circumstances: Circumstances
-    measured_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     thresholds: dict[WeightFormat, GoldenThresholds]
     shards: tuple[ShardFigures, ...]
     stack: tuple[StackFigures, ...]
@@ -134,16 +131,10 @@ class GoldenVerdict(Record):
         return bool(self.shards and self.stack) and not self.failures
 
 
-class GoldenFile(Record):
-    """gates/golden.json: at most one verdict per circumstances, the newest kept."""
+class GoldenFile(VerdictFile[GoldenVerdict]):
+    """gates/golden.json."""
 
-    schema_version: Literal[1] = 1
-    verdicts: tuple[GoldenVerdict, ...] = ()
-
-    def with_verdict(self, verdict: GoldenVerdict) -> "GoldenFile":
-        """This file with `verdict` in place of an older one under the same circumstances."""
-        kept = [v for v in self.verdicts if v.circumstances != verdict.circumstances]
-        return GoldenFile(verdicts=(*kept, verdict))
+    gate = "golden"
 
 
 def golden_verdict(

@@ -8,17 +8,16 @@ from anespec.manifests.errors import ArtifactError, GGUFError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact, file_sha256
-from anespec.manifests.verdicts import ExactnessVerdict
+from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict
 from anespec.runtime.backends import circumstances, open_shard, open_verifier
 from anespec.runtime.backends.feeds import Feeds
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.block import Verifier
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.exactness import exactness_gate
-from anespec.validate.figures import GoldenVerdict, golden_verdict
+from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict
 from anespec.validate.golden import check_shards, check_stack
 from anespec.validate.reference import Reference
-from anespec.validate.report import record_golden
 
 Progress = Callable[[str], None]
 
@@ -86,7 +85,7 @@ def golden_gate(
         finally:
             verifier.close()
     verdict = golden_verdict(circumstances(artifact, backend, threads), shards, stack)
-    record_golden(artifact, verdict)
+    artifact.record_verdict(GoldenFile, verdict)
     return verdict
 
 
@@ -117,5 +116,5 @@ def recorded_exactness(
     finally:
         if verifier is None:
             opened.close()
-    artifact.record_exactness(verdict)
+    artifact.record_verdict(ExactnessFile, verdict)
     return verdict

@@ -1,15 +1,10 @@
-"""The gates' tables, and their JSON beside the artifact."""
+"""The gates' tables for a terminal."""
 
-from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
-from anespec.manifests.errors import StorageError
-from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, ExactnessVerdict
-from anespec.validate.figures import GoldenFile, GoldenVerdict
-
-GOLDEN = "golden"
+from anespec.validate.figures import GoldenVerdict
 
 
 def golden_tables(verdict: GoldenVerdict) -> tuple[Table, Table]:
@@ -61,30 +56,6 @@ def exactness_table(verdict: ExactnessVerdict) -> Table:
             _mark(v.proven, required),
         )
     return table
-
-
-def read_golden(artifact: Artifact) -> GoldenFile:
-    """The golden verdicts; an empty file where there are none or they are unreadable.
-
-    Raises:
-        StorageError: the file is there but cannot be read.
-    """
-    path = artifact.gates / f"{GOLDEN}.json"
-    try:
-        return GoldenFile.model_validate_json(path.read_text("utf-8"))
-    except (FileNotFoundError, ValidationError, UnicodeDecodeError):
-        return GoldenFile()
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-def record_golden(artifact: Artifact, verdict: GoldenVerdict) -> None:
-    """Add a verdict to gates/golden.json in one step.
-
-    Raises:
-        StorageError: the artifact cannot be read or written.
-    """
-    artifact.write_gate(GOLDEN, read_golden(artifact).with_verdict(verdict).model_dump_json(indent=2))
 
 
 def _table(title: str, columns: tuple[str, ...]) -> Table:

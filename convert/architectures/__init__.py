@@ -19,6 +19,6 @@ def family_of(architecture: str) -> Family:
         return FAMILIES[architecture]
     except KeyError:
         raise UnsupportedModelError(
-            f"the architecture {architecture!r} is not supported yet; these are: "
+            f"the architecture {architecture[:40]!r} is not supported yet; these are: "
             f"{', '.join(sorted(FAMILIES))}"
         ) from None

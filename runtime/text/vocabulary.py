@@ -100,11 +100,11 @@ def read_merges(file: GGUFFile, ids: Mapping[str, int]) -> list[tuple[str, str]]
     """The pairs to merge, best first, each pair once.
 
     Raises:
-        GGUFError: they are missing, or one is not a pair of tokens that together form a token.
+        GGUFError: there are none, or one is not a pair of tokens that together form a token.
     """
     texts = file.metadata.get(MERGES_KEY)
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise GGUFError(f"{file.path}: {MERGES_KEY!r} is missing or is not a list of strings")
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise GGUFError(f"{file.path}: {MERGES_KEY!r} is missing, empty or not a list of strings")
     merges: dict[tuple[str, str], None] = {}
     for rank, text in enumerate(map(str, texts)):
         # A part may itself begin with a space, so the first character never separates.

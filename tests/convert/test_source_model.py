@@ -93,7 +93,7 @@ def test_metadata_that_cannot_be_is_refused(
 def test_weights_that_are_not_finite_are_named(tmp_path: Path, name: str, value: float) -> None:
     model = opened(write_gguf(tmp_path / "m.gguf", tensors=changed(name, (3, 5), value)))
     with pytest.raises(GGUFError, match=f"'{name}' holds values that are not finite"):
-        model.matrix(name)
+        model.matrix(name).rows(EVERY)
 
 
 def test_infinities_of_both_signs_do_not_hide_each_other(tmp_path: Path) -> None:
@@ -101,9 +101,10 @@ def test_infinities_of_both_signs_do_not_hide_each_other(tmp_path: Path) -> None
     values[0, :2] = np.inf, -np.inf
     model = opened(write_gguf(tmp_path / "m.gguf", tensors={"blk.0.ffn_up.weight": values}))
     with pytest.raises(GGUFError, match="not finite"):
-        model.matrix("blk.0.ffn_up.weight")
+        model.matrix("blk.0.ffn_up.weight").rows(EVERY)
 
 
+EVERY = slice(None)
 FACTORS = np.array([1.0, 2.5, 4.0, 32.0], np.float32)
 
 
@@ -175,7 +176,9 @@ def test_halves_leave_every_product_of_q_and_k_unchanged(tmp_path: Path, rotary:
 
     def heads(x: NDArray[np.float64], role: str, reordered: bool) -> NDArray[np.float64]:
         name = f"blk.0.{role}"
-        weight = model.matrix(f"{name}.weight") if reordered else model.file.rows(f"{name}.weight")
+        weight = (
+            model.matrix(f"{name}.weight").rows(EVERY) if reordered else model.file.rows(f"{name}.weight")
+        )
         bias = model.bias(f"{name}.bias") if reordered else biases[f"{name}.bias"]
         assert bias is not None
         return (weight.astype(np.float64) @ x + bias).reshape(-1, 8)
@@ -187,13 +190,16 @@ def test_halves_leave_every_product_of_q_and_k_unchanged(tmp_path: Path, rotary:
         return np.einsum("gid,gd->gi", q.reshape(2, 2, 8), k)
 
     np.testing.assert_allclose(products(True), products(False), rtol=1e-12)
-    assert (model.matrix("blk.0.attn_q.weight") != model.file.rows("blk.0.attn_q.weight")).any()
-    assert (model.matrix("blk.0.attn_v.weight") == model.file.rows("blk.0.attn_v.weight")).all()
+    assert (model.matrix("blk.0.attn_q.weight").rows(EVERY) != model.file.rows("blk.0.attn_q.weight")).any()
+    assert (model.matrix("blk.0.attn_v.weight").rows(EVERY) == model.file.rows("blk.0.attn_v.weight")).all()
 
 
 def test_a_slice_of_a_matrix_is_those_rows(tmp_path: Path) -> None:
     model = opened(write_gguf(tmp_path / "m.gguf"))
-    assert (model.matrix("output.weight", slice(7, 19)) == TINY.tensors()["output.weight"][7:19]).all()
+    whole, some = TINY.tensors()["output.weight"], model.matrix("output.weight", range(7, 19))
+    assert some.shape == (12, whole.shape[1])
+    assert (some.rows(EVERY) == whole[7:19]).all()
+    assert (some.rows(slice(2, 5)) == whole[9:12]).all()
 
 
 def test_a_missing_head_is_tied_to_the_embedding(tmp_path: Path) -> None:

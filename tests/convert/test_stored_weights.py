@@ -65,12 +65,12 @@ def test_zero_rows_stay_zero() -> None:
 def test_values_beyond_fp16_are_named(weight_format: WeightFormat, huge: float) -> None:
     values = np.array([[0.5, 1.0], [0.5, huge]], np.float32)
     with pytest.raises(UnsupportedModelError, match=r"'blk\.7\.ffn_up\.weight' has values beyond fp16"):
-        store(values, weight_format, "blk.7.ffn_up.weight")
+        store(values.__getitem__, values.shape, weight_format, "blk.7.ffn_up.weight")
 
 
 def test_fp16_is_rounded_to_nearest() -> None:
     values = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
-    weight = store(values, WeightFormat.FP16, "w")
+    weight = store(values.__getitem__, values.shape, WeightFormat.FP16, "w")
     assert isinstance(weight, DenseWeight)
     assert weight.values.shape == (5, 7, 1, 1)
     assert (weight.values[:, :, 0, 0] == values.astype(np.float16)).all()

@@ -17,7 +17,7 @@ from anespec.convert.graph.shards import (
     layer_shard,
 )
 from anespec.convert.package import write_package
-from anespec.convert.weights.stored import store
+from anespec.convert.weights.stored import DeferredWeight, store
 from anespec.manifests.schema import AttentionShape, Pool, RopeTable, StateSpec, TensorSpec, WeightFormat
 from anespec.runtime.backends.portable.program import Program as LoadedProgram
 from anespec.runtime.backends.portable.program import load_program
@@ -43,7 +43,14 @@ def layers(
 
     def projection(rows: int, columns: int) -> Projection:
         values = rng.normal(scale=columns**-0.5, size=(rows, columns)).astype(np.float32)
-        return Projection(store(values, weight_format, "w"))
+        shape = (rows, columns)
+        return Projection(
+            DeferredWeight(
+                shape,
+                weight_format,
+                lambda: store(lambda piece: values[piece].copy(), shape, weight_format, "w"),
+            )
+        )
 
     q, kv = HEADS * HEAD_DIM, kv_heads * HEAD_DIM
     norm = np.ones(D, np.float16)

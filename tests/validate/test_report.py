@@ -13,13 +13,14 @@ from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
 from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import (
+    GoldenFile,
     GoldenVerdict,
     ShardFigures,
     StackFigures,
     golden_verdict,
     require_golden,
 )
-from anespec.validate.report import exactness_table, golden_tables, read_golden, record_golden
+from anespec.validate.report import exactness_table, golden_tables
 
 HERE = Circumstances(backend="torch", library_version="2", machine="any", threads=1, artifact="0")
 THERE = HERE.model_copy(update={"machine": "other"})
@@ -113,12 +114,12 @@ class Folder(Artifact):
 
 def test_golden_verdicts_are_kept_per_circumstances(tmp_path: Path) -> None:
     artifact = Folder(tmp_path)
-    assert read_golden(artifact).verdicts == ()
-    record_golden(artifact, verdict())
-    record_golden(artifact, verdict().model_copy(update={"circumstances": THERE}))
+    assert artifact.read_verdicts(GoldenFile).verdicts == ()
+    artifact.record_verdict(GoldenFile, verdict())
+    artifact.record_verdict(GoldenFile, verdict().model_copy(update={"circumstances": THERE}))
     newer = verdict(shard(error=0.5))
-    record_golden(artifact, newer)
-    kept = read_golden(artifact).verdicts
+    artifact.record_verdict(GoldenFile, newer)
+    kept = artifact.read_verdicts(GoldenFile).verdicts
     assert {v.circumstances.machine: v.passed for v in kept} == {"other": True, "any": False}
     assert kept[-1] == newer
     assert [path.name for path in artifact.gates.iterdir()] == ["golden.json"]
@@ -128,9 +129,9 @@ def test_unreadable_verdicts_are_measured_again(tmp_path: Path) -> None:
     artifact = Folder(tmp_path)
     artifact.gates.mkdir()
     (artifact.gates / "golden.json").write_text('{"verdicts": 3}')
-    assert read_golden(artifact).verdicts == ()
-    record_golden(artifact, verdict())
-    assert len(read_golden(artifact).verdicts) == 1
+    assert artifact.read_verdicts(GoldenFile).verdicts == ()
+    artifact.record_verdict(GoldenFile, verdict())
+    assert len(artifact.read_verdicts(GoldenFile).verdicts) == 1
 
 
 def test_tables_show_every_figure_and_colour() -> None:

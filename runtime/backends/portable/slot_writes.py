@@ -74,7 +74,7 @@ def _fused(add: Operation, producers: Mapping[str, Operation], program: Program)
 
 def _is_over_lanes(summed: Operation, program: Program) -> bool:
     axes = program.constants.get(summed.inputs["axes"][0])
-    return not isinstance(axes, str) and np.array_equal(np.ravel(axes), [3])
+    return axes is not None and not isinstance(axes, str) and axes.ravel().tolist() == [3]
 
 
 def _is_transposed(matmul: Operation, program: Program) -> bool:
