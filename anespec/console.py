@@ -10,9 +10,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from anespec.manifests.errors import AnespecError
-
-Verb = Callable[..., Any]
+StepReport = Callable[[str], None]
+"""Takes a note on what is being done."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 
@@ -33,11 +32,9 @@ def print_json(value: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def say_failure(error: AnespecError, as_json: bool) -> None:
-    """The error's sentence on standard error; with --json also an object on standard output."""
-    if as_json:
-        print_json({"error": str(error), "exit_code": error.exit_code})
-    click.echo(f"error: {error}", err=True)
+def print_failure(message: str, exit_code: int) -> None:
+    """How a failure looks with --json: one object on standard output."""
+    print_json({"error": message, "exit_code": exit_code})
 
 
 @contextlib.contextmanager
@@ -53,7 +50,7 @@ def byte_progress(title: str, total: int, shown: bool) -> Iterator[Callable[[str
 
 
 @contextlib.contextmanager
-def step_progress(title: str, shown: bool) -> Iterator[Callable[[str], None]]:
+def step_progress(title: str, shown: bool) -> Iterator[StepReport]:
     """A spinner with elapsed time for work of unknown length; call the result with what is being done."""
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=notes(), transient=True, disable=not shown) as progress:

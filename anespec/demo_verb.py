@@ -1,17 +1,19 @@
 """`anespec demo`: the main job on the embedded model, from its GGUF to exact speculative text."""
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
 
+from anespec.backend_options import backend_option
 from anespec.console import bytes_text, json_option, out, print_json, step_progress
 from anespec.manifests.errors import ExactnessGateError
+from anespec.session import Session, make_drafter, open_session
 
 if TYPE_CHECKING:
-    from anespec.generate_verb import Session
     from anespec.runtime.completion import Summary
 
 DEMO_TOKENS = 160
@@ -42,7 +44,7 @@ PROMPTS = (
 
 
 @click.command()
-@click.option("--backend", default="auto", show_default=True, help="auto, torch or openvino.")
+@backend_option
 @click.option(
     "--keep", type=click.Path(path_type=Path), help="Keep the artifact here.  [default: a temporary folder]"
 )
@@ -111,37 +113,59 @@ def _validate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
     return {"backend": name, "golden": golden.passed, "proven": proven}
 
 
-def _generate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
-    from anespec.generate_verb import open_session
+@dataclass(frozen=True)
+class _Pair:
+    """One prompt continued without and with speculation."""
 
+    prompt: str
+    plain: "Summary"
+    drafted: "Summary"
+
+    @property
+    def identical(self) -> bool:
+        """Whether speculation changed nothing."""
+        return (self.plain.output_ids, self.plain.text) == (self.drafted.output_ids, self.drafted.text)
+
+    @property
+    def speed_up(self) -> float:
+        """How many times as fast decoding was with speculation."""
+        with_drafts = self.drafted.statistics.decode_seconds
+        return self.plain.statistics.decode_seconds / with_drafts if with_drafts else 0.0
+
+    def facts(self) -> dict[str, Any]:
+        """What --json says of it."""
+        plain, drafted = self.plain.statistics, self.drafted.statistics
+        return {
+            "prompt": self.prompt,
+            "text": self.drafted.text,
+            "identical": self.identical,
+            "tokens": len(self.drafted.output_ids),
+            "passes_without": plain.passes,
+            "passes_with": drafted.passes,
+            "tokens_per_pass": round(drafted.tokens_per_pass, 3),
+            "seconds_without": round(plain.decode_seconds, 3),
+            "seconds_with": round(drafted.decode_seconds, 3),
+        }
+
+
+def _generate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
     session = open_session(artifact, backend)
-    runs: list[dict[str, Any]] = []
     try:
-        for prompt in PROMPTS:
-            plain = _complete(session, prompt, "none")
-            drafted = _complete(session, prompt, "lookup")
-            runs.append(
-                {
-                    "prompt": prompt,
-                    "text": drafted.text,
-                    "identical": plain.output_ids == drafted.output_ids and plain.text == drafted.text,
-                    "tokens": len(drafted.output_ids),
-                    "passes_without": plain.statistics.passes,
-                    "passes_with": drafted.statistics.passes,
-                    "tokens_per_pass": round(drafted.statistics.tokens_per_pass, 3),
-                    "seconds_without": round(plain.statistics.decode_seconds, 3),
-                    "seconds_with": round(drafted.statistics.decode_seconds, 3),
-                }
-            )
+        pairs = [
+            _Pair(prompt, _complete(session, prompt, "none"), _complete(session, prompt, "lookup"))
+            for prompt in PROMPTS
+        ]
     finally:
         session.verifier.close()
     if not quiet:
-        _show(runs)
-    return {"identical": all(run["identical"] for run in runs), "runs": runs}
+        _show(pairs)
+    return {
+        "identical": all(pair.identical for pair in pairs),
+        "runs": [pair.facts() for pair in pairs],
+    }
 
 
-def _complete(session: "Session", prompt: str, drafter: str) -> "Summary":
-    from anespec.generate_verb import make_drafter
+def _complete(session: Session, prompt: str, drafter: str) -> "Summary":
     from anespec.runtime.completion import Completion
     from anespec.runtime.requests import Request
 
@@ -154,24 +178,23 @@ def _complete(session: "Session", prompt: str, drafter: str) -> "Summary":
     return Completion(session.engine, session.tokenizer, request).summary
 
 
-def _show(runs: list[dict[str, Any]]) -> None:
+def _show(pairs: list[_Pair]) -> None:
     console = out()
     console.print("3/3 generate, without and with speculation:\n")
-    console.print(runs[0]["prompt"], style="dim", end="", markup=False)
-    console.print(runs[0]["text"], markup=False)
+    console.print(pairs[0].prompt, style="dim", end="", markup=False)
+    console.print(pairs[0].drafted.text, markup=False)
     table = Table(
         "prompt", "tokens", "passes without", "passes with", "tokens per pass", "speed-up", "same text"
     )
-    for number, run in enumerate(runs, 1):
-        faster = run["seconds_without"] / run["seconds_with"] if run["seconds_with"] else 0.0
+    for number, pair in enumerate(pairs, 1):
         table.add_row(
             str(number),
-            str(run["tokens"]),
-            str(run["passes_without"]),
-            str(run["passes_with"]),
-            f"{run['tokens_per_pass']:.2f}",
-            f"{faster:.2f}x",
-            "yes" if run["identical"] else "NO",
+            str(len(pair.drafted.output_ids)),
+            str(pair.plain.statistics.passes),
+            str(pair.drafted.statistics.passes),
+            f"{pair.drafted.statistics.tokens_per_pass:.2f}",
+            f"{pair.speed_up:.2f}x",
+            "yes" if pair.identical else "NO",
         )
     console.print()
     console.print(table)

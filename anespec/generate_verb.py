@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,20 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from anespec.console import json_option, notes, out, print_json, step_progress
+from anespec.backend_options import backend_option, threads_option
+from anespec.console import json_option, notes, out, print_json
 from anespec.manifests.errors import RequestError, StorageError
+from anespec.session import DRAFTERS, Session, make_drafter, open_session
 
 if TYPE_CHECKING:
-    from anespec.manifests.store import Artifact
-    from anespec.manifests.verdicts import ExactnessVerdict
-    from anespec.runtime.backends.verifier import ArtifactVerifier
     from anespec.runtime.completion import Completion, Summary
-    from anespec.runtime.drafters import Drafter
-    from anespec.runtime.engine import Engine
     from anespec.runtime.sampling import SamplingParameters
     from anespec.runtime.text.tokenizer import Tokenizer
 
-DRAFTERS = ("none", "lookup")
 DEFAULT_TOKENS = 128
 
 
@@ -39,13 +34,8 @@ DEFAULT_TOKENS = 128
 @click.option(
     "--chat", is_flag=True, help="Take the prompt as a user's message in the model's chat template."
 )
-@click.option(
-    "--backend",
-    default="auto",
-    show_default=True,
-    help="auto, torch (the reference) or openvino (the fast one).",
-)
-@click.option("--threads", type=click.IntRange(1), help="Processor threads.  [default: all]")
+@backend_option
+@threads_option
 @click.option(
     "-n",
     "--max-tokens",
@@ -149,79 +139,6 @@ class Prompt:
     ids: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True)
-class Session:
-    """An artifact ready to generate."""
-
-    verifier: "ArtifactVerifier"
-    engine: "Engine"
-    tokenizer: "Tokenizer"
-    speculates: bool
-    backend: str
-    load_seconds: float
-
-
-def open_session(
-    path: Path, backend: str, threads: int | None = None, allow_inexact: bool = False, quiet: bool = True
-) -> Session:
-    """Load an artifact, read or measure what is proven of it here, and set up an engine accordingly."""
-    from anespec.manifests.gguf_file import GGUFFile
-    from anespec.manifests.store import Artifact
-    from anespec.manifests.verdicts import Invariance
-    from anespec.runtime.backends import open_verifier, resolve_backend
-    from anespec.runtime.engine import Engine
-    from anespec.runtime.text.tokenizer import Tokenizer
-
-    started = time.monotonic()
-    artifact = Artifact(path)
-    backend = resolve_backend(backend)
-    with step_progress(f"loading {path}", shown=not quiet) as report:
-        report("vocabulary")
-        with GGUFFile(artifact.tokens_path()) as tokens:
-            tokenizer = Tokenizer.from_gguf(tokens)
-        report(f"shards, on {backend}")
-        verifier = open_verifier(artifact, backend, threads)
-        verdict = _verdict(artifact, verifier, backend, threads, report)
-    if not verdict.allows_speculation:
-        notes().print(
-            f"note: it is not proven that speculation leaves the text alone on {backend} here; "
-            + ("speculating as --allow-inexact asks" if allow_inexact else "running without it"),
-            style="yellow",
-        )
-    speculates = verdict.allows_speculation or allow_inexact
-    engine = Engine(
-        verifier,
-        speculate=speculates,
-        wide_prefill=verdict.proves(Invariance.WIDTH),
-        region_independent=verdict.proves(Invariance.REGION),
-    )
-    return Session(verifier, engine, tokenizer, speculates, backend, time.monotonic() - started)
-
-
-def _verdict(
-    artifact: "Artifact",
-    verifier: "ArtifactVerifier",
-    backend: str,
-    threads: int | None,
-    report: Any,
-) -> "ExactnessVerdict":
-    """The recorded exactness verdict for here; measured in its quick form, and recorded, where none is."""
-    from anespec.manifests.verdicts import ExactnessFile
-    from anespec.runtime.backends import circumstances
-    from anespec.validate.exactness import exactness_gate
-
-    here = circumstances(artifact, backend, threads)
-    verdict = artifact.read_verdicts(ExactnessFile).find(here)
-    if verdict is None:
-        report("exactness was never measured here; measuring the quick form")
-        verdict = exactness_gate(verifier, here, form="quick")
-        try:
-            artifact.record_verdict(ExactnessFile, verdict)
-        except StorageError as error:
-            notes().print(f"note: the exactness verdict is not kept ({error})", style="yellow")
-    return verdict
-
-
 def read_prompts(path: Path) -> Iterator[Prompt]:
     """Prompts of a JSONL file, every line checked before the first is returned.
 
@@ -264,15 +181,6 @@ def _run(session: Session, prompt: Prompt, settings: _Settings) -> "Completion":
         end_ids=frozenset() if settings.ignore_eos else tokenizer.end_ids,
     )
     return Completion(session.engine, tokenizer, request, settings.stops)
-
-
-def make_drafter(name: str) -> "Drafter | None":
-    """A fresh drafter by its name on the command line; None for `none`."""
-    if name == "none":
-        return None
-    from anespec.runtime.drafters.lookup import LookupDrafter
-
-    return LookupDrafter()
 
 
 def _encode(tokenizer: "Tokenizer", text: str, chat: bool) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ import sys
 import click
 
 from anespec import __version__
-from anespec.console import say_failure
+from anespec.console import print_failure
 from anespec.convert_verb import convert
 from anespec.demo_verb import demo
 from anespec.generate_verb import generate
@@ -44,20 +44,26 @@ for verb in (inspect, convert, validate, generate, demo):
 
 
 def main() -> None:
-    """Run the command line and exit with the documented code."""
+    """Run the command line and exit with the documented code.
+
+    A failure is said on standard error, and with --json also as an object on standard output.
+    """
+    failure: str | None = None
     try:
         code = cli.main(standalone_mode=False)
     except click.exceptions.Exit as stop:
         code = stop.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted; run the same command again to go on", err=True)
-        code = INTERRUPTED
+        code, failure = INTERRUPTED, "interrupted; run the same command again to go on"
+        click.echo(failure, err=True)
     except click.ClickException as error:
+        code, failure = error.exit_code, error.format_message()
         error.show()
-        code = error.exit_code
     except AnespecError as error:
-        say_failure(error, as_json="--json" in sys.argv)
-        code = error.exit_code
+        code, failure = error.exit_code, str(error)
+        click.echo(f"error: {failure}", err=True)
     except BrokenPipeError:
         code = 0
+    if failure is not None and "--json" in sys.argv:
+        print_failure(failure, code)
     sys.exit(code if isinstance(code, int) else 0)

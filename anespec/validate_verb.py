@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from anespec.backend_options import backend_option, threads_option
 from anespec.console import json_option, out, print_json, step_progress
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ GATES = ("golden", "exactness")
 
 @click.command()
 @click.argument("artifact", type=click.Path(path_type=Path))
-@click.option("--backend", default="auto", show_default=True, help="auto, torch or openvino.")
-@click.option("--threads", type=click.IntRange(1), help="Processor threads.  [default: all]")
+@backend_option
+@threads_option
 @click.option(
     "--gate",
     "gates",

@@ -120,7 +120,8 @@ def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:
             f"{output}: already stands there and differs from what would be built; "
             "pass --force to replace it, or another folder with -o"
         )
-    if not (output / MANIFEST_NAME).is_file() and (not output.is_dir() or any(output.iterdir())):
+    looks_like_ours = (output / MANIFEST_NAME).is_file() and (output / SHARDS_FOLDER).is_dir()
+    if not looks_like_ours and (not output.is_dir() or any(output.iterdir())):
         raise StorageError(
             f"{output}: is not an artifact, so --force will not replace it; remove it yourself"
         )

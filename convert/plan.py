@@ -13,6 +13,8 @@ WIDEST_CPU_PASS = 128
 """The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
 
 MAX_BLOCK = 64
+MAX_SLOTS = 1 << 24
+"""Far beyond any model's context; a pass has masks over all slots."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class ConversionPlan:
         sizes = model.sizes
         if not 1 <= options.block <= MAX_BLOCK:
             raise RequestError(f"--block {options.block} is not between 1 and {MAX_BLOCK}")
-        context = options.context or min(DEFAULT_CONTEXT, sizes.trained_context)
+        context = options.context or max(options.block, min(DEFAULT_CONTEXT, sizes.trained_context))
         if context < options.block or options.sequences < 1:
             raise RequestError(
                 f"--context {context} must be at least the block ({options.block}), "
@@ -51,6 +53,11 @@ class ConversionPlan:
         self.model = model
         self.options = options
         self.context = _aligned(context)
+        if self.context * options.sequences > MAX_SLOTS:
+            raise RequestError(
+                f"--context {context} times --sequences {options.sequences} asks for more than the "
+                f"{MAX_SLOTS} slots that a state can have"
+            )
         self.attention = options.attention or (
             AttentionShape.GROUPED if options.target is Target.CPU else AttentionShape.PER_KV_HEAD
         )

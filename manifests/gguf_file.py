@@ -27,6 +27,7 @@ MAGIC = b"GGUF"
 SUPPORTED_VERSIONS = (2, 3)
 MAX_TENSOR_RANK = 4
 MAX_KEY_BYTES = 65535
+MAX_TENSOR_NAME_BYTES = 64
 DEFAULT_ALIGNMENT = 32
 
 Scalar = int | float | bool | str
@@ -37,7 +38,7 @@ _SCALARS: Mapping[int, str] = {
     10: "<Q", 11: "<q", 12: "<d",
 }  # fmt: skip
 _STRING, _ARRAY = 8, 9
-_NUMPY: Mapping[int, str] = {
+NUMPY_TYPES: Mapping[int, str] = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "|b1",
     10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
@@ -173,9 +174,9 @@ class GGUFFile:
         if item == _STRING:
             count = cursor.count(f"the item count of {what}", 8)
             return [cursor.string(what) for _ in range(count)]
-        if item not in _NUMPY:
+        if item not in NUMPY_TYPES:
             raise GGUFError(f"{self.path}: {what} is an array of the unsupported type {item}")
-        dtype = np.dtype(_NUMPY[item])
+        dtype = np.dtype(NUMPY_TYPES[item])
         count = cursor.count(f"the item count of {what}", dtype.itemsize)
         return np.frombuffer(cursor.take(count * dtype.itemsize, what), dtype=dtype)
 
@@ -185,7 +186,9 @@ class GGUFFile:
             raise GGUFError(f"{self.path}: general.alignment is {alignment!r}, not a power of two")
         rows: list[tuple[str, tuple[int, ...], GGMLQuantizationType, int]] = []
         for index in range(count):
-            name = cursor.string(f"the name of tensor {index}", MAX_KEY_BYTES)
+            name = cursor.string(f"the name of tensor {index}", MAX_TENSOR_NAME_BYTES)
+            if not name.isprintable():
+                raise GGUFError(f"{self.path}: tensor {index} is named {name!r}, which cannot be printed")
             rank = int(cursor.scalar("<I", f"the rank of tensor {name!r}"))
             if not 1 <= rank <= MAX_TENSOR_RANK:
                 raise GGUFError(f"{self.path}: tensor {name!r} has rank {rank}, not 1 to 4")

@@ -94,9 +94,10 @@ class Engine:
     - `wide_prefill`: width holds, so passes with prompt rows may have up to t_max rows.
     - `region_independent`: region holds. Otherwise only the first region is used, one sequence
       after another, since an answer would else depend on who else is being served.
+    - `reuse_prefixes`: stale and partition hold, so a prompt may go on from what an earlier one left.
+      Otherwise every prompt is prefilled from its first token.
 
-    `reuse_prefixes` False prefills every prompt from its first token. Not safe for use from
-    several threads at once.
+    Not safe for use from several threads at once.
     """
 
     def __init__(

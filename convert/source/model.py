@@ -22,6 +22,9 @@ OUTPUT_NORM = "output_norm.weight"
 ROPE_FACTORS = "rope_freqs.weight"
 
 MAX_LAYERS = 4096
+LARGEST_EPSILON = 1.0
+LARGEST_FREQUENCY = 1000.0
+"""Radians that a pair turns from one token to the next; 1 where a base is above 1 and no factor below."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ class SourceModel:
         """Check the header of an open GGUF.
 
         Raises:
-            GGUFError: a key or tensor is missing, or has another shape than the metadata says.
+            GGUFError: a key or tensor is missing or senseless, has another shape than the metadata says,
+                or a type that cannot be dequantised.
             UnsupportedModelError: the model needs something that is not converted.
         """
         self.file = file
@@ -86,8 +90,8 @@ class SourceModel:
                 "pass would stream every expert's weights"
             )
         d = file.integer(self._key("embedding_length"))
-        heads = file.integer(self._key("attention.head_count"))
-        kv_heads = file.integer(self._key("attention.head_count_kv"), heads)
+        heads = self._same_in_all_layers("attention.head_count")
+        kv_heads = self._same_in_all_layers("attention.head_count_kv", heads)
         if not d or not heads or not kv_heads or heads % kv_heads:
             raise GGUFError(
                 f"{file.path}: {heads} query heads over {kv_heads} KV heads at width {d} make no attention; "
@@ -104,10 +108,13 @@ class SourceModel:
         if not 0 < layers <= MAX_LAYERS:
             raise GGUFError(f"{file.path}: claims {layers} layers; 1 to {MAX_LAYERS} are sensible")
         epsilon = file.number(self._key("attention.layer_norm_rms_epsilon"))
-        ff = file.integer(self._key("feed_forward_length"))
+        ff = self._same_in_all_layers("feed_forward_length")
         context = file.integer(self._key("context_length"))
-        if epsilon <= 0 or not ff or not context or not head_dim:
-            raise GGUFError(f"{file.path}: a size or the norm's epsilon is zero; the metadata is corrupt")
+        if not 0 < epsilon < LARGEST_EPSILON or not ff or not context or not head_dim:
+            raise GGUFError(
+                f"{file.path}: a size is zero or the norm's epsilon {epsilon:g} senseless; "
+                "the metadata is corrupt"
+            )
         return Hyperparameters(
             d=d,
             layers=layers,
@@ -120,6 +127,18 @@ class SourceModel:
             trained_context=context,
         )
 
+    def _same_in_all_layers(self, suffix: str, default: int | None = None) -> int:
+        """A size that GGUF may also give layer by layer; UnsupportedModelError where layers differ."""
+        key = self._key(suffix)
+        values = self.file.metadata.get(key)
+        if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu" or not len(values):
+            return self.file.integer(key, default)
+        if (values != values[0]).any():
+            raise UnsupportedModelError(
+                f"{self.file.path}: {key!r} differs from layer to layer, which is not supported"
+            )
+        return int(values[0])
+
     def _check_tensors(self) -> None:
         expected = dict(self._expected_shapes())
         for name, shape in expected.items():
@@ -131,6 +150,7 @@ class SourceModel:
                 raise GGUFError(
                     f"{self.file.path}: tensor {name!r} has shape {found}, but the metadata asks for {shape}"
                 )
+            self.file.rows(name, slice(0, 1))
         unknown = sorted(set(self.file.tensors) - set(expected))
         if unknown:
             raise UnsupportedModelError(
@@ -208,6 +228,11 @@ class SourceModel:
             if (factors <= 0).any():
                 raise GGUFError(f"{self.file.path}: {ROPE_FACTORS} has a factor that is not positive")
             frequencies = frequencies / factors
+        if frequencies.max() > LARGEST_FREQUENCY:
+            raise GGUFError(
+                f"{self.file.path}: the rope turns by {frequencies.max():.3g} radians a token, so its base "
+                "or a factor is corrupt"
+            )
         return RopeTable(
             cos_input="rope_cos", sin_input="rope_sin", frequencies=tuple(float(f) for f in frequencies)
         )

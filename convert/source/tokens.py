@@ -1,15 +1,15 @@
 """tokens.gguf: the vocabulary, the chat template and the embedding table, as the source has them."""
 
-import struct
 from pathlib import Path
 
 import numpy as np
-from gguf import GGUFWriter
+from gguf import GGUFValueType, GGUFWriter
 
 from anespec.convert.source.model import EMBEDDING
 from anespec.manifests.errors import GGUFError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.gguf_file import NUMPY_TYPES, GGUFFile
 
+ITEM_TYPES = {np.dtype(name): GGUFValueType(code) for code, name in NUMPY_TYPES.items()}
 COPIED_PREFIXES = ("tokenizer.", "general.name", "general.license", "general.architecture")
 
 
@@ -17,7 +17,7 @@ def write_tokens(source: GGUFFile, path: Path) -> None:
     """Copy the tokenizer's keys and the embedding table's stored bytes into a GGUF of their own.
 
     Raises:
-        GGUFError: the source has no vocabulary, or one with integers beyond 32 bits in it.
+        GGUFError: the source has no vocabulary.
         OSError: the file system refuses.
     """
     if "tokenizer.ggml.tokens" not in source.metadata:
@@ -35,19 +35,18 @@ def write_tokens(source: GGUFFile, path: Path) -> None:
                 case int():
                     (writer.add_uint64 if value >= 0 else writer.add_int64)(key, value)
                 case float():
-                    writer.add_float32(key, value)
+                    writer.add_float64(key, value)
                 case str():
                     writer.add_string(key, value)
-                case _ if len(value):
-                    writer.add_array(key, value.tolist() if isinstance(value, np.ndarray) else value)
+                case np.ndarray() if len(value):
+                    items = ITEM_TYPES[value.dtype]
+                    writer.add_key_value(key, value.tolist(), GGUFValueType.ARRAY, items)
+                case list() if value:
+                    writer.add_array(key, value)
         info = source.info(EMBEDDING)
         writer.add_tensor(EMBEDDING, source.raw(EMBEDDING), raw_dtype=info.kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
-    except struct.error:
-        raise GGUFError(
-            f"{source.path}: a list of the vocabulary holds integers beyond 32 bits; the file is corrupt"
-        ) from None
     finally:
         writer.close()

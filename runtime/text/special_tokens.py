@@ -125,7 +125,7 @@ def special_tokens(file: GGUFFile, vocabulary: Vocabulary) -> tuple[SpecialToken
     return tuple(sorted(found, key=lambda token: -len(token.text.encode())))
 
 
-def partition(text: str, tokens: Iterable[SpecialToken]) -> list[str | int]:
+def cut_at_special(text: str, tokens: Iterable[SpecialToken]) -> list[str | int]:
     """`text` cut at the special tokens: ordinary text, never empty, and ids, in order.
 
     Tokens earlier in `tokens` win over later ones, wherever they stand in the text.

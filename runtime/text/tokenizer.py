@@ -21,7 +21,7 @@ from anespec.runtime.text.segmenters import (
 from anespec.runtime.text.special_tokens import (
     SpecialIds,
     SpecialToken,
-    partition,
+    cut_at_special,
     read_adds,
     read_special_ids,
     special_tokens,
@@ -133,7 +133,7 @@ class Tokenizer:
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             raise RequestError("the text holds half a surrogate pair; send valid Unicode")
         ids: list[int] = [self.bos_id] if add_special and self.adds_bos and self.bos_id is not None else []
-        for part in partition(text, self._special if parse_special else self._plain_special):
+        for part in cut_at_special(text, self._special if parse_special else self._plain_special):
             if isinstance(part, str):
                 ids += self._segmenter.segment(" " + part if self.adds_space else part)
             else:

@@ -13,6 +13,7 @@ from gguf.constants import GGMLQuantizationType
 from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.pipeline import ShardProgress
+from anespec.convert.source.tokens import write_tokens
 from anespec.manifests.errors import GGUFError, RequestError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import AttentionShape, Target, WeightFormat
@@ -109,15 +110,18 @@ def test_a_model_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.gguf"]
 
 
-def test_a_vocabulary_with_impossible_integers_is_refused(tmp_path: Path) -> None:
-    metadata = {"tokenizer.ggml.token_type": np.full(40, 1 << 40)}
-    source = write_gguf(tmp_path / "tiny.gguf", metadata={"tokenizer.ggml.token_type": [1] * 40})
-    file = GGUFFile(source)
-    file.metadata |= metadata
-    from anespec.convert.source.tokens import write_tokens
-
-    with pytest.raises(GGUFError, match="integers beyond 32 bits"):
-        write_tokens(file, tmp_path / "tokens.gguf")
+@pytest.mark.parametrize(
+    "value",
+    [1e300, -1, 2**40, np.full(3, 2**63, "<u8"), np.full(2, 1e300), np.zeros(2, "<f4"), np.ones(2, bool)],
+)
+def test_keys_of_the_tokenizer_are_copied_whatever_their_type(gguf: Path, tmp_path: Path, value: Any) -> None:
+    with GGUFFile(gguf) as source:
+        source.metadata["tokenizer.other"] = value
+        write_tokens(source, tmp_path / "tokens.gguf")
+    with GGUFFile(tmp_path / "tokens.gguf") as tokens:
+        copied = tokens.metadata["tokenizer.other"]
+        assert getattr(copied, "dtype", None) == getattr(value, "dtype", None)
+        np.testing.assert_array_equal(copied, value)
 
 
 def test_a_failed_run_leaves_nothing(tmp_path: Path) -> None:
@@ -217,8 +221,10 @@ def test_what_is_no_artifact_is_never_replaced(gguf: Path, tmp_path: Path, repla
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "mine.txt").write_text("mine")
+    (tmp_path / "extension").mkdir()
+    (tmp_path / "extension" / "manifest.json").write_text("{}")
     before = everything(tmp_path)
-    for name in ("file", "folder"):
+    for name in ("file", "folder", "extension"):
         with pytest.raises(StorageError, match=f"{name}: " + ("is not an" if replace else "already stands")):
             build(gguf, tmp_path / name, replace=replace)
     assert everything(tmp_path) == before

@@ -74,10 +74,15 @@ def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
         ({"llama.block_count": 5000}, GGUFError, "claims 5000 layers"),
         ({"llama.block_count": 3}, GGUFError, r"'blk\.2\.attn_q\.weight' is missing"),
         ({"llama.embedding_length": None}, GGUFError, r"llama\.embedding_length"),
-        ({"llama.attention.layer_norm_rms_epsilon": 0.0}, GGUFError, "epsilon is zero"),
+        ({"llama.attention.head_count_kv": [2, 1]}, UnsupportedModelError, "differs from layer to layer"),
+        ({"llama.attention.head_count_kv": [2.0, 2.0]}, GGUFError, "not a non-negative integer"),
+        ({"llama.attention.layer_norm_rms_epsilon": 0.0}, GGUFError, "epsilon 0 senseless"),
+        ({"llama.attention.layer_norm_rms_epsilon": 1e30}, GGUFError, r"epsilon 1e\+30 senseless"),
         ({"llama.rope.dimension_count": 7}, GGUFError, "rope.dimension_count is 7"),
         ({"llama.rope.dimension_count": 10}, GGUFError, "rope.dimension_count is 10"),
         ({"llama.rope.freq_base": -1.0}, GGUFError, "rope base -1"),
+        ({"llama.rope.freq_base": 1e-30}, GGUFError, "radians a token"),
+        ({"llama.rope.scaling.factor": 1e-30}, GGUFError, "radians a token"),
         ({"tokenizer.ggml.tokens": ["a", "b"]}, GGUFError, "vocabulary has 2 tokens, but"),
     ],
 )
@@ -86,6 +91,19 @@ def test_metadata_that_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(error, match=words):
         opened(write_gguf(tmp_path / "m.gguf", metadata=metadata))
+
+
+def test_a_size_may_be_given_layer_by_layer(tmp_path: Path) -> None:
+    metadata = {"llama.attention.head_count_kv": [2, 2], "llama.feed_forward_length": [64, 64]}
+    sizes = opened(write_gguf(tmp_path / "m.gguf", metadata=metadata)).sizes
+    assert (sizes.kv_heads, sizes.ff) == (2, 64)
+
+
+@pytest.mark.parametrize("name", ["token_embd.weight", "blk.1.attn_q.weight", "output_norm.weight"])
+def test_a_type_that_cannot_be_read_is_named_before_anything_is_built(tmp_path: Path, name: str) -> None:
+    doubles = TINY.tensors()[name].astype(np.float64)
+    with pytest.raises(GGUFError, match=f"tensor '{name}' is F64, which"):
+        opened(write_gguf(tmp_path / "m.gguf", tensors={name: doubles}))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -216,6 +234,8 @@ def test_a_missing_head_is_tied_to_the_embedding(tmp_path: Path) -> None:
         (ConvertOptions(block=65), "--block 65 is not between"),
         (ConvertOptions(context=3), "--context 3 must be at least the block"),
         (ConvertOptions(sequences=0), "--sequences 0 at least 1"),
+        (ConvertOptions(sequences=10**18), "--sequences 1000000000000000000 asks for more than the 16777216"),
+        (ConvertOptions(context=2**63), "asks for more than the 16777216 slots"),
         (ConvertOptions(topology=(1, 2)), "the model has 2 layers"),
         (ConvertOptions(head_shards=41), "--head-shards 41 is not between 1 and the vocabulary's 40"),
     ],
@@ -224,6 +244,11 @@ def test_options_that_do_not_fit_the_model(tmp_path: Path, options: ConvertOptio
     model = opened(write_gguf(tmp_path / "m.gguf"))
     with pytest.raises(RequestError, match=words):
         ConversionPlan(model, options)
+
+
+def test_a_model_trained_for_less_than_a_block_gets_one_anyway(tmp_path: Path) -> None:
+    model = opened(write_gguf(tmp_path / "m.gguf", metadata={"llama.context_length": 1}))
+    assert ConversionPlan(model, ConvertOptions()).context == 64
 
 
 def test_the_plan_follows_the_target(tmp_path: Path) -> None:

@@ -260,6 +260,8 @@ HOSTILE = {
     "unknown value type": file_of((pair("a", 13, bytes(8)),)),
     "unknown item type": file_of((pair("a", ARRAY, struct.pack("<IQ", 99, 1)),)),
     "tensor name length": file_of((), (text(b"", HUGE) + FILL,)),
+    "tensor name over the limit": file_of((), (row("t" * 65, (1,)),), FILL),
+    "tensor name of two lines": file_of((), (row("t\n\x1b[2J", (1,)),), FILL),
     "rank 0": file_of((), (row("t", ()),), FILL),
     "rank 5": file_of((), (row("t", (1, 1, 1, 1, 1)),), FILL),
     "rank 2^31": file_of((), (text("t") + struct.pack("<I", 2**31) + FILL,)),

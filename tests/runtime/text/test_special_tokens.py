@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.runtime.text.special_tokens import SpecialToken, partition
+from anespec.runtime.text.special_tokens import SpecialToken, cut_at_special
 from anespec.runtime.text.tokenizer import Tokenizer
 
 Written = Callable[[dict[str, Any]], Path]
@@ -22,16 +22,16 @@ def tokens(*texts: str) -> list[SpecialToken]:
 
 
 def test_earlier_tokens_win_wherever_they_stand() -> None:
-    assert partition("xabcd", tokens("abcd", "xab")) == ["x", 0]
-    assert partition("xabcd", tokens("xab", "abcd")) == [0, "cd"]
-    assert partition("", tokens("a")) == []
-    assert partition("aa", tokens("a")) == [0, 0]
+    assert cut_at_special("xabcd", tokens("abcd", "xab")) == ["x", 0]
+    assert cut_at_special("xabcd", tokens("xab", "abcd")) == [0, "cd"]
+    assert cut_at_special("", tokens("a")) == []
+    assert cut_at_special("aa", tokens("a")) == [0, 0]
 
 
 @given(text=st.text(alphabet="abc", max_size=20), special=st.sets(st.text("abc", min_size=1, max_size=3)))
 def test_the_parts_are_the_text(text: str, special: set[str]) -> None:
     found = tokens(*sorted(special))
-    parts = partition(text, found)
+    parts = cut_at_special(text, found)
     assert "".join(part if isinstance(part, str) else found[part].text for part in parts) == text
     ordinary = [part for part in parts if isinstance(part, str)]
     assert all(part and not any(token in part for token in special) for part in ordinary)

@@ -1,0 +1,102 @@
+"""An artifact made ready to generate, as far as the exactness gate allows here."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anespec.console import StepReport, notes, step_progress
+from anespec.manifests.errors import StorageError
+
+if TYPE_CHECKING:
+    from anespec.manifests.store import Artifact
+    from anespec.manifests.verdicts import ExactnessVerdict
+    from anespec.runtime.backends.verifier import ArtifactVerifier
+    from anespec.runtime.drafters import Drafter
+    from anespec.runtime.engine import Engine
+    from anespec.runtime.text.tokenizer import Tokenizer
+
+DRAFTERS = ("none", "lookup")
+
+
+@dataclass(frozen=True)
+class Session:
+    """An artifact ready to generate."""
+
+    verifier: "ArtifactVerifier"
+    engine: "Engine"
+    tokenizer: "Tokenizer"
+    backend: str
+    load_seconds: float
+
+
+def open_session(
+    path: Path, backend: str, threads: int | None = None, allow_inexact: bool = False, quiet: bool = True
+) -> Session:
+    """Load an artifact, read or measure what is proven of it here, and set up an engine accordingly."""
+    from anespec.manifests.gguf_file import GGUFFile
+    from anespec.manifests.store import Artifact
+    from anespec.manifests.verdicts import Invariance
+    from anespec.runtime.backends import open_verifier, resolve_backend
+    from anespec.runtime.engine import Engine
+    from anespec.runtime.text.tokenizer import Tokenizer
+
+    started = time.monotonic()
+    artifact = Artifact(path)
+    backend = resolve_backend(backend)
+    with step_progress(f"loading {path}", shown=not quiet) as report:
+        report("vocabulary")
+        with GGUFFile(artifact.tokens_path()) as tokens:
+            tokenizer = Tokenizer.from_gguf(tokens)
+        report(f"shards, on {backend}")
+        verifier = open_verifier(artifact, backend, threads)
+        verdict = _verdict(artifact, verifier, backend, threads, report)
+    if not verdict.allows_speculation:
+        notes().print(
+            f"note: it is not proven that speculation leaves the text alone on {backend} here; "
+            + ("speculating as --allow-inexact asks" if allow_inexact else "running without it"),
+            style="yellow",
+        )
+    speculates = verdict.allows_speculation or allow_inexact
+    engine = Engine(
+        verifier,
+        speculate=speculates,
+        wide_prefill=verdict.proves(Invariance.WIDTH),
+        region_independent=verdict.proves(Invariance.REGION),
+        # A prefix that an earlier prompt left was cut into other blocks, beside other rows.
+        reuse_prefixes=speculates,
+    )
+    return Session(verifier, engine, tokenizer, backend, time.monotonic() - started)
+
+
+def _verdict(
+    artifact: "Artifact",
+    verifier: "ArtifactVerifier",
+    backend: str,
+    threads: int | None,
+    report: StepReport,
+) -> "ExactnessVerdict":
+    """The recorded exactness verdict for here; measured in its quick form, and recorded, where none is."""
+    from anespec.manifests.verdicts import ExactnessFile
+    from anespec.runtime.backends import circumstances
+    from anespec.validate.exactness import exactness_gate
+
+    here = circumstances(artifact, backend, threads)
+    verdict = artifact.read_verdicts(ExactnessFile).find(here)
+    if verdict is None:
+        report("exactness was never measured here; measuring the quick form")
+        verdict = exactness_gate(verifier, here, form="quick")
+        try:
+            artifact.record_verdict(ExactnessFile, verdict)
+        except StorageError as error:
+            notes().print(f"note: the exactness verdict is not kept ({error})", style="yellow")
+    return verdict
+
+
+def make_drafter(name: str) -> "Drafter | None":
+    """A fresh drafter by its name on the command line; None for `none`."""
+    if name == "none":
+        return None
+    from anespec.runtime.drafters.lookup import LookupDrafter
+
+    return LookupDrafter()
