@@ -1,5 +1,7 @@
 """The options of every verb that runs shards: what executes them, and on how many threads."""
 
+import os
+
 import click
 
 backend_option = click.option(
@@ -9,4 +11,9 @@ backend_option = click.option(
     help="auto, torch (the reference) or openvino (the fast one).",
 )
 
-threads_option = click.option("--threads", type=click.IntRange(1), help="Processor threads.  [default: all]")
+MOST_THREADS = 4 * (os.cpu_count() or 1)
+"""Far more threads than processors wait for one another: a pass then takes minutes."""
+
+threads_option = click.option(
+    "--threads", type=click.IntRange(1, MOST_THREADS), help="Processor threads.  [default: all]"
+)

@@ -83,7 +83,7 @@ def generate(artifact: Path, **chosen: Any) -> None:
             for prompt in read_prompts(settings.prompt_file):
                 print_json(_facts(_run(session, prompt, settings).summary, session.load_seconds))
             return
-        text = sys.stdin.read() if settings.prompt == "-" else settings.prompt
+        text = read_standard_input() if settings.prompt == "-" else settings.prompt
         completion = _run(session, Prompt(text=text), settings)
         if settings.as_json:
             print_json(_facts(completion.summary, session.load_seconds))
@@ -139,24 +139,37 @@ class Prompt:
     ids: tuple[int, ...] | None = None
 
 
+def read_standard_input() -> str:
+    """All of standard input; RequestError where it is closed or is not UTF-8 text."""
+    if sys.stdin is None:
+        raise RequestError("standard input is closed, so -p - has nothing to read")
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError:
+        raise RequestError("standard input is not UTF-8 text") from None
+
+
 def read_prompts(path: Path) -> Iterator[Prompt]:
     """Prompts of a JSONL file, every line checked before the first is returned.
 
     Raises:
         StorageError: the file cannot be read.
-        RequestError: a line is not a prompt.
+        RequestError: it is not UTF-8 text, or a line is not a prompt.
     """
     try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StorageError(f"{path}: cannot be read as UTF-8 text ({error})") from error
+        # Not `splitlines`: JSON texts may hold characters that it takes for line ends.
+        lines = path.read_text("utf-8-sig").split("\n")
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError:
+        raise RequestError(f"{path}: is not UTF-8 text") from None
     return iter([_read_prompt(path, i, line) for i, line in enumerate(lines, 1) if line.strip()])
 
 
 def _read_prompt(path: Path, number: int, line: str) -> Prompt:
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise RequestError(f"{path}: line {number} is not JSON") from None
     match value:
         case {"prompt": str(text), **rest} if "prompt_ids" not in rest:
@@ -172,7 +185,12 @@ def _run(session: Session, prompt: Prompt, settings: _Settings) -> "Completion":
     from anespec.runtime.completion import Completion
     from anespec.runtime.requests import Request
 
-    tokenizer = session.tokenizer
+    tokenizer, context = session.tokenizer, session.verifier.shape.context
+    if len(prompt.text) > context * tokenizer.longest_token:
+        raise RequestError(
+            f"the prompt has {len(prompt.text)} characters, more than {context} tokens can hold; "
+            "shorten the prompt or convert with a longer context"
+        )
     request = Request(
         prompt=prompt.ids if prompt.ids is not None else _encode(tokenizer, prompt.text, settings.chat),
         max_tokens=settings.max_tokens,

@@ -134,9 +134,10 @@ def _is_whole(artifact: Artifact) -> bool:
     try:
         for shard in (*manifest.layer_shards, *manifest.head_shards):
             artifact.shard_path(shard)
-        return file_sha256(artifact.tokens_path()) == manifest.tokens.sha256
+        artifact.tokens_path()
     except ArtifactError:
         return False
+    return True
 
 
 def _recipe(plan: ConversionPlan, source: Source, part: str) -> str:

@@ -38,7 +38,7 @@ class Artifact:
             ) from None
         except OSError as error:
             raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ArtifactError(f"{path}: is not JSON; convert the model again") from None
         version = data.get("schema_version") if isinstance(data, dict) else None
         if version != SCHEMA_VERSION:
@@ -62,10 +62,10 @@ class Artifact:
         return hashlib.sha256("".join(shard.sha256 for shard in shards).encode()).hexdigest()
 
     def tokens_path(self) -> Path:
-        """tokens.gguf, its size checked.
+        """tokens.gguf, its size checked, and its hash the first time.
 
         Raises:
-            ArtifactError: missing or of another size than the manifest says.
+            ArtifactError: missing, or not what the manifest says.
         """
         tokens = self.manifest.tokens
         path = self._inside(tokens.path)
@@ -74,7 +74,13 @@ class Artifact:
             raise ArtifactError(f"{path}: is missing; convert the model again")
         if size != tokens.bytes:
             raise _mismatch(path, "bytes", size, tokens.bytes)
+        if self._tokens_sha256 != tokens.sha256:
+            raise _mismatch(path, "sha256", self._tokens_sha256, tokens.sha256)
         return path
+
+    @cached_property
+    def _tokens_sha256(self) -> str:
+        return file_sha256(self._inside(self.manifest.tokens.path))
 
     def shard_path(self, shard: Shard, *, verify: bool = True) -> Path:
         """The folder of a shard, its size checked, and its hash too unless `verify` is False.

@@ -208,7 +208,8 @@ class SourceModel:
         """Angles as GGML computes them: base^(-2i/rotary_dim) / factor_i / linear scale.
 
         As in llama.cpp's load_hparams a scaling without a type is linear, `rope.scale_linear` is the
-        factor's old key, and a factor of 0 means none.
+        factor's old key, and a factor of 0 means none; `rope.scaling.attn_factor` multiplies cos and
+        sin whatever the type.
         """
         base = self.file.number(self._key("rope.freq_base"), 10000.0)
         scaling = self.file.text(self._key("rope.scaling.type"), "linear")
@@ -234,7 +235,10 @@ class SourceModel:
                 "or a factor is corrupt"
             )
         return RopeTable(
-            cos_input="rope_cos", sin_input="rope_sin", frequencies=tuple(float(f) for f in frequencies)
+            cos_input="rope_cos",
+            sin_input="rope_sin",
+            frequencies=tuple(float(f) for f in frequencies),
+            magnitude=self.file.number(self._key("rope.scaling.attn_factor"), 1.0),
         )
 
     @property

@@ -114,6 +114,11 @@ class Tokenizer:
         return len(self._vocabulary)
 
     @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token: no token stands for more of a text."""
+        return max(len(token) for token in self._vocabulary.tokens)
+
+    @cached_property
     def vocabulary_hash(self) -> str:
         """sha256 over all tokens in order: equal for models whose ids mean the same texts."""
         texts = [token.encode() for token in self._vocabulary.tokens]

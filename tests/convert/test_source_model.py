@@ -155,6 +155,12 @@ def test_rope_frequencies(
     assert model.rope.magnitude == 1.0
 
 
+def test_the_rope_has_the_magnitude_that_the_file_gives_it(tmp_path: Path) -> None:
+    assert opened(write_gguf(tmp_path / "plain.gguf")).rope.magnitude == 1
+    metadata = {"llama.rope.scaling.attn_factor": 1.25}
+    assert opened(write_gguf(tmp_path / "m.gguf", metadata=metadata)).rope.magnitude == 1.25
+
+
 def test_rope_factors_must_be_positive(tmp_path: Path) -> None:
     factors = np.array([1, 0, 1, 1], np.float32)
     with pytest.raises(GGUFError, match=r"rope_freqs\.weight has a factor that is not positive"):
