@@ -5,11 +5,14 @@ schema with `Manifest.model_json_schema()`.
 """
 
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 SCHEMA_VERSION = 1
+
+InsidePath = Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)*$", max_length=255)]
+"""A path below the artifact's folder, parts joined by `/`."""
 
 HIDDEN_IN = "x"
 HIDDEN_OUT = "hidden"
@@ -94,7 +97,7 @@ class Pool(Record):
     name: str
     slots: int = Field(gt=0)
     region_slots: int = Field(gt=0)
-    window: int | None = None
+    window: int | None = Field(default=None, gt=0)
     mask_input: str
     write_input: str
 
@@ -119,7 +122,7 @@ class StateSpec(Record):
 class Shard(Record):
     """One .mlpackage; `path` is relative to the artifact. `sha256` is over its files (see store)."""
 
-    path: str
+    path: InsidePath
     bytes: int = Field(ge=0)
     sha256: str
     recipe: str = Field(description="hash of all that the shard was built from")
@@ -146,7 +149,7 @@ class HeadShard(Shard):
 class TokensFile(Record):
     """tokens.gguf: vocabulary, chat template and embedding table."""
 
-    path: str
+    path: InsidePath
     bytes: int = Field(ge=0)
     sha256: str
     embedding_tensor: str
@@ -180,6 +183,10 @@ class Manifest(Record):
         for pool in self.pools:
             if pool.slots != self.sequences * pool.region_slots:
                 raise ValueError(f"pool {pool.name} has {pool.slots} slots, not sequences x region")
+            if pool.window is None and pool.region_slots != self.context:
+                raise ValueError(
+                    f"pool {pool.name} has regions of {pool.region_slots} slots, not the context"
+                )
         edges = [(s.first_layer, s.end_layer) for s in self.layer_shards]
         if not _tiles(edges, self.hyperparameters.layers):
             raise ValueError(f"the layer shards {edges} do not cover the layers once, in order")

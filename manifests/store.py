@@ -57,9 +57,12 @@ class Artifact:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over the hashes of all shards: what a verdict about numbers belongs to."""
-        shards = (*self.manifest.layer_shards, *self.manifest.head_shards)
-        return hashlib.sha256("".join(shard.sha256 for shard in shards).encode()).hexdigest()
+        """SHA-256 over all that a row's bits follow from: shards, embeddings, ropes and pools."""
+        manifest = self.manifest
+        shards = (*manifest.layer_shards, *manifest.head_shards)
+        facts = [*(shard.sha256 for shard in shards), manifest.tokens.sha256]
+        facts += [part.model_dump_json() for part in (*manifest.ropes, *manifest.pools)]
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
     def tokens_path(self) -> Path:
         """tokens.gguf, its size checked, and its hash the first time.

@@ -34,9 +34,10 @@ class Circumstances(Record):
 
     backend: str
     library_version: str
+    executor: int = Field(default=0, description="version of what turns shards into the library's operations")
     machine: str
     threads: int = Field(ge=1)
-    artifact: str = Field(description="sha256 over the shards' hashes")
+    artifact: str = Field(description="sha256 over all that a row's bits follow from (Artifact.fingerprint)")
 
 
 class InvarianceVerdict(Record):
@@ -102,9 +103,19 @@ class ExactnessVerdict(Verdict):
 
 
 class ExactnessFile(VerdictFile[ExactnessVerdict]):
-    """gates/exactness.json."""
+    """gates/exactness.json. A quick run does not take the place of a full one, which saw more."""
 
     gate = "exactness"
+
+    def with_verdict(self, verdict: ExactnessVerdict) -> Self:
+        """This file with `verdict`, unless it is a quick one that proves no less than a full one here."""
+        known = self.find(verdict.circumstances)
+        if known is None or known.form == verdict.form or verdict.form == "full":
+            return super().with_verdict(verdict)
+        refuted = {v.invariance for v in verdict.invariances if v.unequal}
+        if not any(known.proves(invariance) for invariance in refuted):
+            return self
+        return super().with_verdict(verdict)
 
 
 def machine_name() -> str:

@@ -71,6 +71,15 @@ class VerifierShape:
     vocabulary: int
     pools: tuple[PoolShape, ...]
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The numbers of rows that a pass may have: the block, and powers of two above it up to t_max.
+
+        Few, so that the exactness gate can measure every one that the engine will ever run.
+        """
+        powers = (1 << power for power in range(self.t_max.bit_length()))
+        return (self.block, *(width for width in powers if self.block < width <= self.t_max))
+
 
 class Verifier(Protocol):
     """A backend holding an artifact: runs blocks over a KV state that it owns.

@@ -112,7 +112,7 @@ class Engine:
         self._verifier = verifier
         self._shape = verifier.shape
         self._speculate = speculate
-        self._widest = self._shape.t_max if wide_prefill else self._shape.block
+        self._widths = self._shape.widths if wide_prefill else (self._shape.block,)
         self._reuse_prefixes = reuse_prefixes
         self._map = RegionMap.of(self._shape)
         self._regions = Regions(self._shape.sequences if region_independent else 1)
@@ -257,8 +257,9 @@ class Engine:
     def _plan(self) -> list[_Part]:
         """Decide which rows the next pass runs; those that waited longest come first."""
         sequences = list(self._active.values())
-        prefill = any(s.in_prefill for s in sequences[: self._widest])
-        capacity = self._widest if prefill else self._shape.block
+        widest = self._widths[-1]
+        prefill = any(s.in_prefill for s in sequences[:widest])
+        capacity = widest if prefill else self._shape.block
         certain = share_certain([s.pending for s in sequences], capacity, self._map.longest_run)
         left = max(0, self._shape.block - sum(certain))
         # Rows are left only where every certain row has one, since a run may be as long as a block.
@@ -302,7 +303,7 @@ class Engine:
         return Draft(tuple(tokens), tuple(probabilities))
 
     def _block(self, parts: list[_Part]) -> Block:
-        """The rows of all parts, padded to a decoding pass's width."""
+        """The rows of all parts, padded to the next width that a pass may have."""
         rows: list[Row] = []
         for part in parts:
             s = part.sequence
@@ -310,7 +311,7 @@ class Engine:
             drafted = s.computed + part.certain
             rows += chain_rows(self._map, s.region, s.computed, kind, s.tokens[s.computed : drafted])
             rows += chain_rows(self._map, s.region, drafted, RowKind.DRAFT, part.draft.tokens)
-        rows += pad_rows(rows, self._shape.block)
+        rows += pad_rows(rows, next(width for width in self._widths if len(rows) <= width))
         return Block(tuple(rows), wants_logits=any(p.certain == p.sequence.pending for p in parts))
 
     def _commit(self, part: _Part, logits: Logits | None) -> Event | None:

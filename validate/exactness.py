@@ -51,13 +51,13 @@ class Effort:
     past: int
     tokens: int
     mixed_cuts: int
-    every_width: bool
+    padded_widths: bool
 
 
 EFFORTS: Mapping[Form, Effort] = MappingProxyType(
     {
-        "quick": Effort(depths=(0.5,), past=16, tokens=2, mixed_cuts=1, every_width=False),
-        "full": Effort(depths=(0.0, 0.5, 1.0), past=32, tokens=28, mixed_cuts=4, every_width=True),
+        "quick": Effort(depths=(0.5,), past=16, tokens=2, mixed_cuts=1, padded_widths=False),
+        "full": Effort(depths=(0.0, 0.5, 1.0), past=32, tokens=28, mixed_cuts=4, padded_widths=True),
     }
 )
 
@@ -242,18 +242,29 @@ class _Trial:
         return total
 
     def _width(self) -> Difference:
-        """Passes of other T than the block's: full ones, and random cuts filled up with pads."""
-        block, widest = self.shape.block, self.shape.t_max
-        widths = {1, min(2 * block, widest), widest}
-        if self.effort.every_width:
-            widths |= set(range(1, min(2 * block, widest) + 1))
-            widths |= {1 << power for power in range(widest.bit_length()) if 1 << power <= widest}
-        plays = []
-        for width in sorted(widths - {block}):
-            plays.append(cut(self.scene, [width], width))
-            if self.effort.every_width and width > 1:
-                plays.append(cut(self.scene, self._random_sizes(width), width))
-        return self._against_plain(plays)
+        """Every width above the block's that the engine runs: full passes, and random cuts with pads."""
+        total = Difference()
+        if len(self.shape.widths) == 1:
+            return total
+        scene = self._widened()
+        self.stage.prepare(scene)
+        expected = self.stage.run(cut(scene, [self.shape.block], self.shape.block), scene)
+        for width in self.shape.widths[1:]:
+            plays = [cut(scene, [width], width)]
+            if self.effort.padded_widths:
+                plays.append(cut(scene, self._random_sizes(width), width))
+            for play in plays:
+                self.stage.restore()
+                total += compare(expected, self.stage.run(play, scene), play.name)
+        self.stage.prepare(self.scene)
+        return total
+
+    def _widened(self) -> Scene:
+        """The scene with as many tokens as the widest pass has rows, so that every lane carries one."""
+        count = min(self.shape.widths[-1], self.shape.context)
+        more = self.rng.integers(self.shape.vocabulary, size=count)
+        tokens = (*self.scene.tokens, *(int(token) for token in more))[:count]
+        return replace(self.scene, start=min(self.scene.start, self.shape.context - count), tokens=tokens)
 
     def _random_sizes(self, limit: int) -> list[int]:
         return [int(size) for size in self.rng.integers(1, limit + 1, size=len(self.scene.tokens))]

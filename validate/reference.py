@@ -225,7 +225,8 @@ def _read_sizes(file: GGUFFile) -> ReferenceSizes:
         value_dim=file.integer("llama.attention.value_length", d // heads),
         vocabulary=file.info("token_embd.weight").shape[0],
         epsilon=file.number("llama.attention.layer_norm_rms_epsilon"),
-        attention_scale=file.number("llama.attention.scale", 0.0) or 1 / math.sqrt(key_dim),
+        # A key attention.scale is read for other architectures only, in llama.cpp too.
+        attention_scale=1 / math.sqrt(key_dim),
     )
 
 

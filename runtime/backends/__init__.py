@@ -5,11 +5,11 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from anespec.manifests.errors import RequestError
+from anespec.manifests.errors import ArtifactError, RequestError
 from anespec.manifests.schema import HIDDEN_IN, HIDDEN_OUT, Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, machine_name
-from anespec.runtime.backends.feeds import Embedding
+from anespec.runtime.backends.feeds import Embedding, fed_shapes
 from anespec.runtime.backends.portable.program import Program, beside, chain, load_program
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.backends.verifier import ArtifactVerifier, HeadStage, LayerStage
@@ -17,6 +17,9 @@ from anespec.runtime.backends.verifier import ArtifactVerifier, HeadStage, Layer
 AUTO = "auto"
 TORCH = "torch"
 OPENVINO = "openvino"
+EXECUTOR_VERSION = 1
+"""Part of every verdict's circumstances: raise it when a lowering, a fusion or a feed changes."""
+
 BACKENDS = (TORCH, OPENVINO)
 
 
@@ -44,6 +47,7 @@ def circumstances(artifact: Artifact, backend: str, threads: int | None = None) 
     return Circumstances(
         backend=backend,
         library_version=version(backend),
+        executor=EXECUTOR_VERSION,
         machine=machine_name(),
         threads=threads or default_threads(),
         artifact=artifact.fingerprint,
@@ -83,6 +87,11 @@ def open_verifier(path: Path | Artifact, backend: str = AUTO, threads: int | Non
     body = chain([load_program(artifact.shard_path(s)) for s in manifest.layer_shards], HIDDEN_IN, HIDDEN_OUT)
     head = beside([load_program(artifact.shard_path(s)) for s in manifest.head_shards])
     states = tuple(state for shard in manifest.layer_shards for state in shard.states)
+    if body.inputs != fed_shapes(manifest) or body.states != {state.name: state.shape for state in states}:
+        raise ArtifactError(
+            f"{artifact.root}: the shards have other inputs or states than the manifest says; "
+            "convert the model again"
+        )
     return ArtifactVerifier(
         manifest,
         Embedding(artifact.tokens_path(), manifest.tokens),

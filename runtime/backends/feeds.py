@@ -44,6 +44,17 @@ class Embedding:
         self.file.close()
 
 
+def fed_shapes(manifest: Manifest) -> dict[str, tuple[int | None, ...]]:
+    """Every input that `Feeds.block_feed` gives to a layer shard; a None dimension is T."""
+    shapes: dict[str, tuple[int | None, ...]] = {HIDDEN_IN: (1, manifest.hyperparameters.d, None, 1)}
+    for table in manifest.ropes:
+        shapes[table.cos_input] = shapes[table.sin_input] = (None, len(table.frequencies))
+    for pool in manifest.pools:
+        shapes[pool.mask_input] = (1, 1, None, pool.slots)
+        shapes[pool.write_input] = (1, 1, pool.slots, None)
+    return shapes
+
+
 class Feeds:
     """Builds a pass's inputs by the manifest's names. Rope rows are computed once for all positions."""
 

@@ -31,10 +31,14 @@ class Outcome:
         return len(lines) == 1 and lines[0].startswith("error: ") and "Traceback" not in self.err
 
 
+def command_of(*arguments: object) -> list[str]:
+    """What runs `anespec` with the arguments."""
+    return [sys.executable, "-c", "from anespec.main import main; main()", *map(str, arguments)]
+
+
 def run(*arguments: object, cwd: Path | None = None, stdin: str = "") -> Outcome:
     """Run `anespec` with the arguments."""
-    command = [sys.executable, "-c", "from anespec.main import main; main()", *map(str, arguments)]
     done = subprocess.run(
-        command, cwd=cwd, input=stdin, capture_output=True, text=True, timeout=300, check=False
+        command_of(*arguments), cwd=cwd, input=stdin, capture_output=True, text=True, timeout=300, check=False
     )
     return Outcome(done.returncode, done.stdout, done.stderr)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from commands import run
+from tiny_model import write_gguf
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "tokenizers"
 
@@ -59,3 +60,23 @@ def test_vocabulary_without_a_model(tmp_path: Path) -> None:
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     assert "no such file" in _refused(tmp_path / "none.gguf", tmp_path, 6)
     assert "folder" in _refused(tmp_path, tmp_path, 6)
+
+
+def test_metadata_of_other_types_and_with_marks_of_style_is_shown(tmp_path: Path) -> None:
+    path = write_gguf(
+        tmp_path / "m[bold].gguf",
+        metadata={"tokenizer.ggml.pre": [1, 2], "general.name": "[bold]x[/nope]", "tokenizer.ggml.model": 3},
+    )
+    assert run("inspect", path, "--json").json["pre_tokenizer"] is None
+    shown = run("inspect", path)
+    assert shown.code == 0, shown.err
+    assert "[bold]x[/nope]" in shown.out
+    assert "m[bold].gguf" in shown.out
+
+
+def test_a_prompt_far_too_long_is_refused_without_reading_it(artifact: Path) -> None:
+    text = "word " * 1_000_000
+    outcome = run("generate", artifact, "-p", "-", "--threads", 1, stdin=text)
+    assert outcome.code == 7
+    assert f"{len(text)} characters" in outcome.err
+    assert outcome.is_one_sentence()

@@ -1,12 +1,14 @@
 """Every verb end to end, its --json, and its exit codes."""
 
 import json
+import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import run
+from commands import Outcome, command_of, run
 
 IDS = [5, 17, 300, 41, 5, 17, 300, 41, 5, 17]
 
@@ -201,10 +203,49 @@ def test_malformed_prompt_files_are_refused_before_anything_runs(
     assert outcome.out == ""
 
 
+def test_prompt_files_may_have_what_json_allows(artifact: Path, tmp_path: Path) -> None:
+    """A mark at the start, line ends of other systems, and line separators inside a text."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\r\n\r\n{"prompt": "b\xe2\x80\xa8c\xc2\x85"}\r\n')
+    outcome = run("generate", artifact, "--prompt-file", path, "-n", 1, "--threads", 1)
+    assert outcome.code == 0, outcome.err
+    assert len(outcome.out.strip().split("\n")) == 2
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"prompt": "\xff"}'])
+def test_prompt_files_of_something_else_are_refused(artifact: Path, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(content)
+    outcome = run("generate", artifact, "--prompt-file", path)
+    assert outcome.code == 7
+    assert outcome.is_one_sentence()
+
+
+@pytest.mark.parametrize("redirection", ["<&-", "< /bin/sh"])
+def test_standard_input_that_is_no_text(artifact: Path, redirection: str) -> None:
+    """Closed, and binary."""
+    command = f"{shlex.join(command_of('generate', artifact, '-p', '-', '--threads', 1))} {redirection}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300, check=False)
+    outcome = Outcome(done.returncode, done.stdout, done.stderr)
+    assert outcome.code == 7
+    assert outcome.is_one_sentence()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--topology", "x"), ("--topology", "9" * 5000), ("--block", "x"), ("--no",)]
+)
+def test_wrong_usage_is_json_too(gguf: Path, arguments: tuple[str, ...]) -> None:
+    outcome = run("inspect", gguf, *arguments, "--json")
+    assert outcome.code == outcome.json["exit_code"] == 2
+    assert outcome.json["error"]
+    assert "Traceback" not in outcome.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
         (("-p", "x", "--backend", "abacus"), 7),
+        (("-p", "x", "--threads", "1000000"), 2),
         (("-p", "x", "--temperature", "-1"), 7),
         (("-p", "x", "--prompt-file", "y"), 2),
         ((), 2),

@@ -64,6 +64,59 @@ def test_a_flipped_bit_is_named_with_both_hashes(root: Path) -> None:
     assert artifact.shard_path(shard, verify=False).is_dir(), "the size alone tells nothing"
 
 
+def test_a_flipped_bit_of_the_vocabulary_is_named(root: Path) -> None:
+    path = root / "tokens.gguf"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ArtifactError, match=r"tokens\.gguf: sha256 is .*; the file changed since"):
+        Artifact(root).tokens_path()
+
+
+def test_a_manifest_nested_without_end_is_refused(root: Path) -> None:
+    (root / "manifest.json").write_text("[" * 200_000)
+    with pytest.raises(ArtifactError, match="is not JSON"):
+        Artifact(root)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"mask_input": "other"}, "other inputs or states"),
+        ({"slots": 128, "region_slots": 128}, "regions of 128 slots, not the context"),
+        ({"window": 0}, "window is invalid"),
+    ],
+)
+def test_a_pool_that_is_not_the_shards_is_refused(root: Path, changes: dict[str, Any], words: str) -> None:
+    pool = json.loads((root / "manifest.json").read_text())["pools"][0]
+    rewrite(root, pools=[pool | changes])
+    with pytest.raises(ArtifactError, match=words):
+        open_verifier(root, "torch")
+
+
+@pytest.mark.parametrize("change", [{"ropes": []}, {"context": 128}])
+def test_a_manifest_of_other_shards_is_refused(root: Path, change: dict[str, Any]) -> None:
+    rewrite(root, **change)
+    with pytest.raises(ArtifactError, match="convert the model again"):
+        open_verifier(root, "torch")
+
+
+def test_states_that_the_shards_do_not_have_are_refused(root: Path) -> None:
+    shards = json.loads((root / "manifest.json").read_text())["layer_shards"]
+    shards[0]["states"] = []
+    rewrite(root, layer_shards=shards)
+    with pytest.raises(ArtifactError, match="other inputs or states"):
+        open_verifier(root, "torch")
+
+
+@pytest.mark.parametrize("path", ["", "/etc", "a\0b", "x" * 5000, "a//b", "a/"])
+def test_paths_that_no_artifact_has_are_refused(root: Path, path: str) -> None:
+    tokens = json.loads((root / "manifest.json").read_text())["tokens"]
+    rewrite(root, tokens=tokens | {"path": path})
+    with pytest.raises(ArtifactError, match=r"tokens\.path is invalid"):
+        Artifact(root)
+
+
 def test_a_renamed_file_of_a_shard_changes_its_hash(root: Path) -> None:
     artifact = Artifact(root)
     shard = artifact.manifest.layer_shards[0]
