@@ -45,13 +45,14 @@ class Embedding:
 
 
 def fed_shapes(manifest: Manifest) -> dict[str, tuple[int | None, ...]]:
-    """Every input that `Feeds.block_feed` gives to a layer shard; a None dimension is T."""
-    shapes: dict[str, tuple[int | None, ...]] = {HIDDEN_IN: (1, manifest.hyperparameters.d, None, 1)}
+    """Every input that `Feeds.block_feed` gives to a layer shard; None is T where T may vary."""
+    t = None if manifest.t_max > manifest.t_min else manifest.t_max
+    shapes: dict[str, tuple[int | None, ...]] = {HIDDEN_IN: (1, manifest.hyperparameters.d, t, 1)}
     for table in manifest.ropes:
-        shapes[table.cos_input] = shapes[table.sin_input] = (None, len(table.frequencies))
+        shapes[table.cos_input] = shapes[table.sin_input] = (t, len(table.frequencies))
     for pool in manifest.pools:
-        shapes[pool.mask_input] = (1, 1, None, pool.slots)
-        shapes[pool.write_input] = (1, 1, pool.slots, None)
+        shapes[pool.mask_input] = (1, 1, t, pool.slots)
+        shapes[pool.write_input] = (1, 1, pool.slots, t)
     return shapes
 
 

@@ -87,7 +87,11 @@ def load_program(package: Path) -> Program:
         raise ArtifactError(f"{package}: its model file is damaged; convert again") from error
     if model.WhichOneof("Type") != "mlProgram" or FUNCTION not in model.mlProgram.functions:
         raise ArtifactError(f"{package}: is not an ML program with a function {FUNCTION!r}")
-    return _Reader(package, model_file.parent).program(model.mlProgram.functions[FUNCTION])
+    try:
+        return _Reader(package, model_file.parent).program(model.mlProgram.functions[FUNCTION])
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        # Protobuf accepts almost any bytes, so damage shows wherever a value is first made sense of.
+        raise ArtifactError(f"{package}: its model file is damaged ({error}); convert again") from error
 
 
 def _root_model(package: Path) -> str:
@@ -168,6 +172,8 @@ class _Reader:
     def _blob(self, reference: Any, code: int, shape: tuple[int, ...]) -> NDArray[Any]:
         if reference.fileName not in self.blobs:
             path = self.folder / str(reference.fileName).removeprefix(BLOB_PREFIX)
+            if not path.resolve().is_relative_to(self.package.resolve()):
+                raise ArtifactError(f"{self.package}: its weights file {path} lies outside; convert again")
             try:
                 self.blobs[reference.fileName] = np.memmap(path, np.uint8, "r")
             except (OSError, ValueError) as error:
