@@ -107,7 +107,7 @@ def plan_facts(plan: "ConversionPlan") -> dict[str, Any]:
 def _show(facts: dict[str, Any]) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2))
     table.add_column(style="bold")
-    table.add_column()
+    table.add_column(overflow="fold")
     quantisation = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in facts["quantisation"].items())
     table.add_row("file", f"{facts['file']} ({bytes_text(facts['bytes'])})")
     table.add_row("model", f"{facts['name'] or 'unnamed'}, architecture {facts['architecture']}")

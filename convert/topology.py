@@ -7,13 +7,13 @@ from anespec.manifests.errors import RequestError
 from anespec.manifests.schema import Target
 
 MAC_SHARD_BYTES = 1_900_000_000
-"""2015.8 MB was resident on the Neural Engine and 2.3 GB was not (ANE_FACTS.md, grades A and B)."""
+"""2015.8 MB was resident on the Neural Engine and 2.3 GB was not (docs/DESIGN.md, grades A and B)."""
 
 CPU_SHARD_BYTES = 1_900_000_000
 """Only bounds the converter's memory: the portable backend chains all shards."""
 
 HEAD_CHANNELS = 16384
-"""Widest slice of an LM head measured on the Neural Engine (ANE_FACTS.md, grade B)."""
+"""Widest slice of an LM head measured on the Neural Engine (docs/DESIGN.md, grade B)."""
 
 
 @dataclass(frozen=True)
