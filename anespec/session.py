@@ -50,7 +50,11 @@ def open_session(
             tokenizer = Tokenizer.from_gguf(tokens)
         report(f"shards, on {backend}")
         verifier = open_verifier(artifact, backend, threads)
-        verdict = _verdict(artifact, verifier, backend, threads, report)
+        try:
+            verdict = _verdict(artifact, verifier, backend, threads, report)
+        except BaseException:
+            verifier.close()
+            raise
     if not verdict.allows_speculation:
         notes().print(
             f"note: it is not proven that speculation leaves the text alone on {backend} here; "

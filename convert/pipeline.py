@@ -142,11 +142,12 @@ def _is_whole(artifact: Artifact) -> bool:
 
 def _recipe(plan: ConversionPlan, source: Source, part: str) -> str:
     """Hash of everything that the bytes of `part` follow from."""
-    facts = (
-        part, source.sha256, GRAPH_VERSION, version("coremltools"), plan.options.weights, plan.attention,
-        plan.options.block, plan.t_max, plan.pool, plan.topology if part == "artifact" else None,
-        plan.options.target if part == "artifact" else None,
-    )  # fmt: skip
+    options = plan.options
+    facts: list[object] = [part, source.sha256, GRAPH_VERSION]
+    facts += [version(name) for name in ("coremltools", "gguf", "numpy")]
+    facts += [options.weights, plan.attention, options.block, plan.t_max, plan.pool]
+    if part == "artifact":
+        facts += [plan.topology, options.target]
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
@@ -204,8 +205,8 @@ class _Run:
                 "recipe": recipe,
             },
         )
-        self._drop_leftovers(manifest)
         write_atomically(self.work / MANIFEST_NAME, manifest.model_dump_json(indent=2) + "\n")
+        self._drop_leftovers(manifest)
         return manifest
 
     def _tokens(self) -> TokensFile:
