@@ -8,7 +8,15 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 StepReport = Callable[[str], None]
 """Takes a note on what is being done."""
@@ -27,9 +35,8 @@ def notes() -> Console:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print one object on one line of standard output."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    """Print one object on one line of standard output, in ASCII, so that any encoding carries it."""
+    click.echo(json.dumps(value))
 
 
 def print_failure(message: str, exit_code: int) -> None:
@@ -44,7 +51,7 @@ def byte_progress(title: str, total: int, shown: bool) -> Iterator[Callable[[str
         TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
         TextColumn("{task.fields[note]}", markup=False),
     )  # fmt: skip
-    with Progress(*columns, console=notes(), transient=True, disable=not shown) as progress:
+    with _progress(*columns, shown=shown) as progress:
         task = progress.add_task(title, total=total, note="")
         yield lambda note, done: progress.update(task, completed=done, note=note)
 
@@ -53,9 +60,15 @@ def byte_progress(title: str, total: int, shown: bool) -> Iterator[Callable[[str
 def step_progress(title: str, shown: bool) -> Iterator[StepReport]:
     """A spinner with elapsed time for work of unknown length; call the result with what is being done."""
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=notes(), transient=True, disable=not shown) as progress:
+    with _progress(*columns, shown=shown) as progress:
         task = progress.add_task(title, total=None)
         yield lambda note: progress.update(task, description=f"{title}: {note}")
+
+
+def _progress(*columns: ProgressColumn, shown: bool) -> Progress:
+    """A display that goes when it is done, and that only a terminal gets to see."""
+    console = notes()
+    return Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal))
 
 
 def bytes_text(count: int) -> str:

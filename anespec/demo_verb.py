@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
 DEMO_TOKENS = 160
 
-PROMPTS = (
+
+@dataclass(frozen=True)
+class DemoPrompt:
+    """A prompt and the temperature at which it is continued."""
+
+    text: str
+    temperature: float
+
+
+METHODS = (
     "class Point:\n"
     '    """A point in the plane."""\n\n'
     "    def __init__(self, x, y):\n"
@@ -34,16 +43,21 @@ PROMPTS = (
     "        if not isinstance(other, Point):\n"
     "            return NotImplemented\n"
     "        return self.x < other.x and self.y < other.y\n\n"
-    "    def __le__(self, other):\n",
+    "    def __le__(self, other):\n"
+)
+
+TESTS = (
     "def test_read(self):\n"
     "    self.assertEqual(self.file.read(1), b'a')\n"
     "    self.assertEqual(self.file.read(2), b'bc')\n"
     "    self.assertEqual(self.file.tell(), 3)\n\n"
-    "def test_write(self):\n",
+    "def test_write(self):\n"
 )
 
+PROMPTS = (DemoPrompt(TESTS, 0.0), DemoPrompt(METHODS, 0.6))
 
-@click.command()
+
+@click.command(short_help="See all of it at work on the embedded model.")
 @backend_option
 @click.option(
     "--keep", type=click.Path(path_type=Path), help="Keep the artifact here.  [default: a temporary folder]"
@@ -117,7 +131,7 @@ def _validate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
 class _Pair:
     """One prompt continued without and with speculation."""
 
-    prompt: str
+    prompt: DemoPrompt
     plain: "Summary"
     drafted: "Summary"
 
@@ -136,7 +150,8 @@ class _Pair:
         """What --json says of it."""
         plain, drafted = self.plain.statistics, self.drafted.statistics
         return {
-            "prompt": self.prompt,
+            "prompt": self.prompt.text,
+            "temperature": self.prompt.temperature,
             "text": self.drafted.text,
             "identical": self.identical,
             "tokens": len(self.drafted.output_ids),
@@ -165,13 +180,15 @@ def _generate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
     }
 
 
-def _complete(session: Session, prompt: str, drafter: str) -> "Summary":
+def _complete(session: Session, prompt: DemoPrompt, drafter: str) -> "Summary":
     from anespec.runtime.completion import Completion
     from anespec.runtime.requests import Request
+    from anespec.runtime.sampling import SamplingParameters
 
     request = Request(
-        prompt=tuple(session.tokenizer.encode(prompt)),
+        prompt=tuple(session.tokenizer.encode(prompt.text)),
         max_tokens=DEMO_TOKENS,
+        sampling=SamplingParameters(temperature=prompt.temperature, seed=1),
         drafter=make_drafter(drafter),
         end_ids=session.tokenizer.end_ids,
     )
@@ -181,14 +198,14 @@ def _complete(session: Session, prompt: str, drafter: str) -> "Summary":
 def _show(pairs: list[_Pair]) -> None:
     console = out()
     console.print("3/3 generate, without and with speculation:\n")
-    console.print(pairs[0].prompt, style="dim", end="", markup=False)
+    console.print(pairs[0].prompt.text, style="dim", end="", markup=False)
     console.print(pairs[0].drafted.text, markup=False)
     table = Table(
-        "prompt", "tokens", "passes without", "passes with", "tokens per pass", "speed-up", "same text"
+        "temperature", "tokens", "passes without", "passes with", "tokens per pass", "speed-up", "same text"
     )
-    for number, pair in enumerate(pairs, 1):
+    for pair in pairs:
         table.add_row(
-            str(number),
+            str(pair.prompt.temperature),
             str(len(pair.drafted.output_ids)),
             str(pair.plain.statistics.passes),
             str(pair.drafted.statistics.passes),

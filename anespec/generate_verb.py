@@ -73,7 +73,7 @@ def generate(artifact: Path, **chosen: Any) -> None:
       anespec generate model.anespec -p "Once upon a time" -n 200 --show-drafts
     """
     if (chosen["prompt"] is None) == (chosen["prompt_file"] is None):
-        raise click.UsageError("give either --prompt or --prompt-file")
+        raise click.UsageError("give one prompt with -p, or many with --prompt-file")
     settings = _Settings(chosen)
     session = open_session(
         artifact, settings.backend, settings.threads, settings.allow_inexact, settings.quiet
@@ -257,10 +257,11 @@ def _show(summary: "Summary", session: Session) -> None:
     prefill = statistics.prompt_tokens - statistics.reused_tokens
     prefill_rate = prefill / statistics.prefill_seconds if statistics.prefill_seconds else 0.0
     pairs = zip(statistics.accepted_by_position, statistics.proposed_by_position, strict=True)
-    acceptance = " ".join(f"{accepted}/{proposed}" for accepted, proposed in pairs) or "no drafts"
+    acceptance = " ".join(f"{accepted}/{proposed}" for accepted, proposed in pairs) or "none proposed"
     notes().print(
         f"{tokens} tokens in {statistics.passes} passes ({summary.finish}), "
-        f"{statistics.tokens_per_pass:.2f} tokens per decode pass, accepted by position: {acceptance}\n"
+        f"{statistics.tokens_per_pass:.2f} tokens per decode pass\n"
+        f"drafts accepted by position: {acceptance}\n"
         f"{rate:.1f} tokens/s; prefill {prefill} tokens at {prefill_rate:.1f} tokens/s; "
         f"load {session.load_seconds:.1f} s on {session.backend}",
         style="dim",

@@ -1,5 +1,8 @@
 """The command `anespec`: one verb per file beside this one."""
 
+import contextlib
+import io
+import os
 import sys
 
 import click
@@ -10,7 +13,7 @@ from anespec.convert_verb import convert
 from anespec.demo_verb import demo
 from anespec.generate_verb import generate
 from anespec.inspect_verb import inspect
-from anespec.manifests.errors import AnespecError
+from anespec.manifests.errors import AnespecError, StorageError
 from anespec.validate_verb import validate
 
 INTERRUPTED = 130
@@ -49,6 +52,9 @@ def main() -> None:
     A failure is said on standard error, and with --json also as an object on standard output.
     """
     failure: str | None = None
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = cli.main(standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -63,7 +69,13 @@ def main() -> None:
         code, failure = error.exit_code, str(error)
         click.echo(f"error: {failure}", err=True)
     except BrokenPipeError:
+        # Whoever read our output has enough, as with `| head`; the flush at exit must not complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:
+        code, failure = StorageError.exit_code, f"{error.filename or 'standard output'}: {error.strerror}"
+        click.echo(f"error: {failure}", err=True)
     if failure is not None and "--json" in sys.argv:
-        print_failure(failure, code)
+        with contextlib.suppress(OSError):
+            print_failure(failure, code)
     sys.exit(code if isinstance(code, int) else 0)

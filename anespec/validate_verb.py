@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 GATES = ("golden", "exactness")
 
 
-@click.command()
+@click.command(short_help="Check what ARTIFACT computes, and whether it may speculate.")
 @click.argument("artifact", type=click.Path(path_type=Path))
 @backend_option
 @threads_option

@@ -84,6 +84,10 @@ def convert(
         GGUFError, UnsupportedModelError: a tensor cannot be converted.
     """
     started = time.monotonic()
+    try:
+        str(output).encode()
+    except UnicodeEncodeError:
+        raise StorageError(f"{str(output)!r}: has bytes that are no UTF-8; choose another place") from None
     source = plan.model.source()
     recipe = _recipe(plan, source, "artifact")
     if (present := _present(output, recipe, replace)) is not None:

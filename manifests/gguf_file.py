@@ -122,6 +122,8 @@ class GGUFFile:
         """
         self.path = Path(path)
         try:
+            if self.path.is_fifo():
+                raise StorageError(f"{self.path}: is a pipe; save what comes out of it to a file first")
             with self.path.open("rb") as file:
                 self.nbytes = file.seek(0, 2)
                 self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.nbytes else None

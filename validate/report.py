@@ -1,5 +1,7 @@
 """The gates' tables for a terminal."""
 
+from pathlib import PurePosixPath
+
 from rich.table import Table
 from rich.text import Text
 
@@ -9,10 +11,10 @@ from anespec.validate.figures import GoldenVerdict
 
 def golden_tables(verdict: GoldenVerdict) -> tuple[Table, Table]:
     """Shards and the whole stack, a row each, with the worst token's figures."""
-    shards = _table("golden gate: shards", ("shard", "stimulus", "tokens", "cosine", "error", "max error"))
+    shards = _table("golden gate: shards", ("shard", "stimulus", "tokens", "cosine", "error", "max\nerror"))
     for s in verdict.shards:
         shards.add_row(
-            s.shard,
+            PurePosixPath(s.shard).stem,
             s.stimulus,
             str(s.tokens),
             f"{s.cosine:.6f}",
@@ -22,11 +24,11 @@ def golden_tables(verdict: GoldenVerdict) -> tuple[Table, Table]:
         )
     stack = _table(
         "golden gate: whole stack",
-        ("prompt", "cosine", "error", "max error", "greedy equal", "leading", "worst margin"),
+        ("prompt\ntokens", "cosine", "error", "max\nerror", "greedy\nequal", "leading", "worst\nmargin"),
     )
-    for number, p in enumerate(verdict.stack):
+    for p in verdict.stack:
         stack.add_row(
-            f"{number} ({p.prompt_tokens} tokens)",
+            str(p.prompt_tokens),
             f"{p.cosine:.6f}",
             f"{p.error:.4f}",
             f"{p.max_error:.4f}",
@@ -43,7 +45,7 @@ def exactness_table(verdict: ExactnessVerdict) -> Table:
     c = verdict.circumstances
     table = _table(
         f"exactness gate ({verdict.form}): {c.backend} {c.library_version}, {c.threads} threads",
-        ("invariance", "cases", "unequal", "largest difference", "first difference"),
+        ("invariance", "cases", "unequal", "largest\ndifference", "first\ndifference"),
     )
     for v in verdict.invariances:
         required = v.invariance in REQUIRED_FOR_SPECULATION
@@ -59,10 +61,11 @@ def exactness_table(verdict: ExactnessVerdict) -> Table:
 
 
 def _table(title: str, columns: tuple[str, ...]) -> Table:
+    # Names are broken by hand: rich would fold figures before it folds names.
     table = Table(title=title, title_justify="left")
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
-    table.add_column("verdict")
+    table.add_column("verdict", no_wrap=True)
     return table
 
 

@@ -1,9 +1,12 @@
 """Files that are not what they say: one sentence, the documented code, nothing left behind."""
 
+import os
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
-from commands import run
+from commands import command_of, run
 from tiny_model import write_gguf
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "tokenizers"
@@ -80,3 +83,25 @@ def test_a_prompt_far_too_long_is_refused_without_reading_it(artifact: Path) -> 
     assert outcome.code == 7
     assert f"{len(text)} characters" in outcome.err
     assert outcome.is_one_sentence()
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    assert "is a pipe" in _refused(tmp_path / "pipe.gguf", tmp_path, 6)
+
+
+@pytest.mark.parametrize("name", ["\udcff.anespec", "x" * 300])
+def test_names_that_a_file_system_or_a_library_refuses(gguf: Path, tmp_path: Path, name: str) -> None:
+    outcome = run("convert", gguf, "-o", tmp_path / name, "--json")
+    assert outcome.code == outcome.json["exit_code"] == 6
+    assert outcome.is_one_sentence()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_standard_output_on_a_full_disk(gguf: Path, form: tuple[str, ...]) -> None:
+    command = f"{shlex.join(command_of('inspect', gguf, *form))} >/dev/full"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 6
+    assert done.stderr == "error: standard output: No space left on device\n"
