@@ -18,6 +18,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from anespec.manifests.errors import AnespecError
+
 StepReport = Callable[[str], None]
 """Takes a note on what is being done."""
 
@@ -31,7 +33,7 @@ def out() -> Console:
 
 def notes() -> Console:
     """Where progress and notes go: standard error, bound now so that a later redirection spares it."""
-    return Console(file=sys.stderr, highlight=False, markup=False)
+    return Console(file=sys.stderr, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -39,9 +41,16 @@ def print_json(value: Mapping[str, Any]) -> None:
     click.echo(json.dumps(value))
 
 
-def print_failure(message: str, exit_code: int) -> None:
-    """How a failure looks with --json: one object on standard output."""
-    print_json({"error": message, "exit_code": exit_code})
+@contextlib.contextmanager
+def result_as_json(facts: Mapping[str, Any], shown: bool) -> Iterator[None]:
+    """Print `facts` where the block succeeds; where it fails they go into the object of the failure."""
+    try:
+        yield
+    except AnespecError as error:
+        error.facts = facts
+        raise
+    if shown:
+        print_json(facts)
 
 
 @contextlib.contextmanager

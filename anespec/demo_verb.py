@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from anespec.backend_options import backend_option
-from anespec.console import bytes_text, json_option, out, print_json, step_progress
+from anespec.console import bytes_text, json_option, out, result_as_json, step_progress
 from anespec.manifests.errors import ExactnessGateError
 from anespec.session import Session, make_drafter, open_session
 
@@ -74,13 +74,12 @@ def demo(backend: str, keep: Path | None, as_json: bool) -> None:
         artifact = keep if keep is not None else Path(scratch) / "demo.anespec"
         facts = _convert(artifact, as_json) | _validate(artifact, backend, as_json)
         facts |= _generate(artifact, backend, as_json)
-    if as_json:
-        print_json(facts)
-    if not facts["identical"]:
-        raise ExactnessGateError(
-            "the text with speculation differs from the text without; this is a bug: please report it "
-            "with the output of `anespec demo --json`"
-        )
+    with result_as_json(facts, shown=as_json):
+        if not facts["identical"]:
+            raise ExactnessGateError(
+                "the text with speculation differs from the text without; this is a bug: please report it "
+                "with the output of `anespec demo --json`"
+            )
 
 
 def _convert(artifact: Path, quiet: bool) -> dict[str, Any]:
@@ -140,12 +139,6 @@ class _Pair:
         """Whether speculation changed nothing."""
         return (self.plain.output_ids, self.plain.text) == (self.drafted.output_ids, self.drafted.text)
 
-    @property
-    def speed_up(self) -> float:
-        """How many times as fast decoding was with speculation."""
-        with_drafts = self.drafted.statistics.decode_seconds
-        return self.plain.statistics.decode_seconds / with_drafts if with_drafts else 0.0
-
     def facts(self) -> dict[str, Any]:
         """What --json says of it."""
         plain, drafted = self.plain.statistics, self.drafted.statistics
@@ -200,9 +193,7 @@ def _show(pairs: list[_Pair]) -> None:
     console.print("3/3 generate, without and with speculation:\n")
     console.print(pairs[0].prompt.text, style="dim", end="", markup=False)
     console.print(pairs[0].drafted.text, markup=False)
-    table = Table(
-        "temperature", "tokens", "passes without", "passes with", "tokens per pass", "speed-up", "same text"
-    )
+    table = Table("temperature", "tokens", "passes\nwithout", "passes\nwith", "tokens\nper pass", "same text")
     for pair in pairs:
         table.add_row(
             str(pair.prompt.temperature),
@@ -210,7 +201,6 @@ def _show(pairs: list[_Pair]) -> None:
             str(pair.plain.statistics.passes),
             str(pair.drafted.statistics.passes),
             f"{pair.drafted.statistics.tokens_per_pass:.2f}",
-            f"{pair.speed_up:.2f}x",
             "yes" if pair.identical else "NO",
         )
     console.print()

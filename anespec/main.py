@@ -4,11 +4,12 @@ import contextlib
 import io
 import os
 import sys
+from collections.abc import Mapping
 
 import click
 
 from anespec import __version__
-from anespec.console import print_failure
+from anespec.console import print_json
 from anespec.convert_verb import convert
 from anespec.demo_verb import demo
 from anespec.generate_verb import generate
@@ -52,6 +53,7 @@ def main() -> None:
     A failure is said on standard error, and with --json also as an object on standard output.
     """
     failure: str | None = None
+    facts: Mapping[str, object] = {}
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -66,7 +68,7 @@ def main() -> None:
         code, failure = error.exit_code, error.format_message()
         error.show()
     except AnespecError as error:
-        code, failure = error.exit_code, str(error)
+        code, failure, facts = error.exit_code, str(error), error.facts
         click.echo(f"error: {failure}", err=True)
     except BrokenPipeError:
         # Whoever read our output has enough, as with `| head`; the flush at exit must not complain again.
@@ -77,5 +79,5 @@ def main() -> None:
         click.echo(f"error: {failure}", err=True)
     if failure is not None and "--json" in sys.argv:
         with contextlib.suppress(OSError):
-            print_failure(failure, code)
+            print_json({"error": failure, "exit_code": code, **facts})
     sys.exit(code if isinstance(code, int) else 0)

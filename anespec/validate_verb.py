@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anespec.backend_options import backend_option, threads_option
-from anespec.console import json_option, out, print_json, step_progress
+from anespec.console import json_option, out, result_as_json, step_progress
 
 if TYPE_CHECKING:
     from anespec.manifests.verdicts import ExactnessVerdict
@@ -73,27 +73,30 @@ def validate(
                 "quick" if quick else "full",
                 lambda note: report(f"exactness: {note}"),
             )
-    _show(golden, exactness, as_json)
+    if not as_json:
+        _show(golden, exactness)
+    with result_as_json(_facts(golden, exactness), shown=as_json):
+        if golden is not None:
+            require_golden(golden)
+        if exactness is not None:
+            require_exactness(exactness)
+
+
+def _facts(golden: "GoldenVerdict | None", exactness: "ExactnessVerdict | None") -> dict[str, Any]:
+    facts: list[dict[str, Any]] = []
     if golden is not None:
-        require_golden(golden)
+        facts.append({"name": "golden", "passed": golden.passed, "failures": list(golden.failures)})
+        facts[-1] |= {"figures": golden.model_dump(mode="json")}
     if exactness is not None:
-        require_exactness(exactness)
+        proven = {v.invariance.value: v.proven for v in exactness.invariances}
+        facts.append({"name": "exactness", "passed": exactness.allows_speculation, "proven": proven})
+        facts[-1] |= {"figures": exactness.model_dump(mode="json")}
+    return {"gates": facts, "passed": all(gate["passed"] for gate in facts)}
 
 
-def _show(golden: "GoldenVerdict | None", exactness: "ExactnessVerdict | None", as_json: bool) -> None:
+def _show(golden: "GoldenVerdict | None", exactness: "ExactnessVerdict | None") -> None:
     from anespec.validate.report import exactness_table, golden_tables
 
-    if as_json:
-        facts: list[dict[str, Any]] = []
-        if golden is not None:
-            facts.append({"name": "golden", "passed": golden.passed, "failures": list(golden.failures)})
-            facts[-1] |= {"figures": golden.model_dump(mode="json")}
-        if exactness is not None:
-            proven = {v.invariance.value: v.proven for v in exactness.invariances}
-            facts.append({"name": "exactness", "passed": exactness.allows_speculation, "proven": proven})
-            facts[-1] |= {"figures": exactness.model_dump(mode="json")}
-        print_json({"gates": facts, "passed": all(gate["passed"] for gate in facts)})
-        return
     if golden is not None:
         for table in golden_tables(golden):
             out().print(table)

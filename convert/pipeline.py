@@ -84,6 +84,7 @@ def convert(
         GGUFError, UnsupportedModelError: a tensor cannot be converted.
     """
     started = time.monotonic()
+    output = output.resolve() if output.is_symlink() else output
     try:
         str(output).encode()
     except UnicodeEncodeError:

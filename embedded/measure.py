@@ -142,6 +142,9 @@ def main(model: Path | None, prompts: int, length: int, tokens: int, samples: in
     network, tokenizer = read_network(path), read_tokenizer(path)
     _, held_out = split(standard_library())
     stream = token_stream(held_out, tokenizer)
+    own = evenly_spread(stream, prompts, length + tokens)
+    human = acceptance(own[:, :length].tolist(), own[:, length:].tolist())
+    click.echo(f"the held-out text itself: {human.mean:.2f} tokens per pass")
     begin = np.full((prompts, 1), end_of_text(tokenizer))
     for kind, choose in (("repetitive", most_repetitive), ("evenly spread", evenly_spread)):
         chosen = np.concatenate((begin, choose(stream, prompts, length - 1)), 1)

@@ -9,13 +9,19 @@ model, 5 unusable artifact, 6 disk or file system, 7 a request that cannot be se
 10 + n a red gate (11 residency, 12 golden, 13 exactness, 14 quality), 130 interrupted.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
 
 class AnespecError(Exception):
-    """A failure that a person can act on; its text is one clear sentence."""
+    """A failure that a person can act on; its text is one clear sentence.
+
+    `facts` are what a program may want to know beside the sentence, such as a red gate's figures.
+    """
 
     exit_code: ClassVar[int] = 1
+    facts: Mapping[str, object] = MappingProxyType({})
 
 
 class GGUFError(AnespecError):

@@ -27,6 +27,7 @@ Rows = NDArray[np.float32]
 OpenShard = Callable[[Shard], ShardRunner]
 Progress = Callable[[str], None]
 
+FP16_MAX = float(np.finfo(np.float16).max)
 ROUNDING_FLOOR = 1 / 256
 """Share of a row's own size that counts as its smallest change: a few fp16 roundings of the residual."""
 
@@ -213,7 +214,8 @@ def _stack_figures(
     close = _closeness(centred, logits - logits.mean(axis=1, keepdims=True), centred)
     judged = expected[len(prompt) - 1 :][:greedy_tokens]
     chosen = np.array(ids[len(prompt) :], dtype=np.int64)
-    margins = (judged.max(axis=1) - judged[np.arange(len(chosen)), chosen]) / judged.std(axis=1)
+    spread = np.maximum(judged.std(axis=1), np.finfo(np.float32).tiny)
+    margins = (judged.max(axis=1) - judged[np.arange(len(chosen)), chosen]) / spread
     wrong = np.flatnonzero(margins > 0)
     return StackFigures(
         prompt_tokens=len(prompt),
@@ -257,7 +259,8 @@ def _closeness(expected: Rows, found: Rows, change: Rows) -> _Closeness:
 
 
 def _rounded(rows: Rows) -> Rows:
-    return rows.astype(np.float16).astype(np.float32)
+    """Rounded to fp16; what is beyond its range stays finite, so that the next shard can be judged."""
+    return rows.clip(-FP16_MAX, FP16_MAX).astype(np.float16).astype(np.float32)
 
 
 def _like(rows: Rows, count: int, rng: np.random.Generator) -> Rows:

@@ -107,8 +107,10 @@ class Reference:
         return [LayerCache(self.sizes) for _ in range(self.sizes.layers)]
 
     def embed(self, ids: Sequence[int]) -> Tensor:
-        """Rows of the embedding table: float32 [len(ids), d]."""
+        """Rows of the embedding table: float32 [len(ids), d]; raises GGUFError where one is not finite."""
         rows = self._file.rows("token_embd.weight", np.asarray(ids, dtype=np.int64))
+        if not np.isfinite(rows).all():
+            raise GGUFError(f"{self._file.path}: tensor 'token_embd.weight' holds values that are not finite")
         return torch.from_numpy(rows)
 
     def layers(

@@ -5,8 +5,10 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import command_of, run
+from converting import build
 from tiny_model import write_gguf
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "tokenizers"
@@ -105,3 +107,21 @@ def test_standard_output_on_a_full_disk(gguf: Path, form: tuple[str, ...]) -> No
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 6
     assert done.stderr == "error: standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize("backend", ["torch", "openvino"])
+def test_a_model_that_overflows_has_a_red_gate_and_no_text(tmp_path: Path, backend: str) -> None:
+    """Each weight is within fp16's range, but what a layer computes is not."""
+    huge = np.full((64, 32), 60000, np.float32)
+    source = write_gguf(tmp_path / "m.gguf", tensors={"blk.0.ffn_up.weight": huge})
+    artifact = build(source, tmp_path / "m.anespec").path
+    common = ("--backend", backend, "--threads", 1, "--json")
+    gate = run("validate", artifact, "--gate", "golden", *common)
+    assert gate.code == gate.json["exit_code"] == 12
+    assert gate.json["passed"] is False
+    assert gate.json["gates"][0]["failures"]
+    assert gate.is_one_sentence()
+    text = run("generate", artifact, "-p", "t1", "--drafter", "none", *common)
+    assert text.code == text.json["exit_code"] == 1
+    assert "not finite" in text.json["error"]
+    assert "Warning" not in text.err

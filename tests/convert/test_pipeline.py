@@ -230,6 +230,15 @@ def test_what_is_no_artifact_is_never_replaced(gguf: Path, tmp_path: Path, repla
     assert everything(tmp_path) == before
 
 
+def test_a_link_is_followed(gguf: Path, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    build(gguf, tmp_path / "link", replace=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+    assert (tmp_path / "link").is_symlink()
+    assert Artifact(tmp_path / "real").manifest.topology == (3,)
+
+
 def test_an_empty_folder_is_replaced_when_forced(gguf: Path, tmp_path: Path) -> None:
     (tmp_path / "m.anespec").mkdir()
     assert Artifact(build(gguf, tmp_path / "m.anespec", replace=True).path).manifest.topology == (3,)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import openvino
+from numpy.typing import NDArray
 from openvino import Model, PartialShape, Type, opset15
 
 from anespec.runtime.backends.portable.arguments import Arguments, unknown_operation
@@ -80,15 +81,11 @@ class OpenVINORunner:
                 raise ValueError(f"{name} must write at least one slot, each row one slot of its own")
         inputs = {name: np.asarray(feed[name], np.float32) for name in self.program.inputs}
         results = self.request.infer(inputs, share_inputs=True, share_outputs=True)
-        return {
-            name: np.asarray(results[index]).astype(np.float16)
-            for index, name in enumerate(self.program.outputs)
-        }
+        return {name: _to_fp16(np.asarray(results[i])) for i, name in enumerate(self.program.outputs)}
 
     def read_state(self, name: str) -> Tensor:
         """A copy of a state; every value in it was rounded to fp16 when written. See ShardRunner."""
-        value: Tensor = np.asarray(self.states[name].state.data).astype(np.float16)
-        return value
+        return _to_fp16(np.asarray(self.states[name].state.data))
 
     def write_state(self, name: str, value: Tensor) -> None:
         """Replace a state; see ShardRunner."""
@@ -96,8 +93,7 @@ class OpenVINORunner:
 
     def read_slots(self, name: str, first: int, count: int) -> Tensor:
         """A copy of some slots of a state; see ShardRunner."""
-        value: Tensor = self.states[name].state.data[:, :, first : first + count].astype(np.float16)
-        return value
+        return _to_fp16(self.states[name].state.data[:, :, first : first + count])
 
     def write_slots(self, name: str, first: int, value: Tensor) -> None:
         """Replace some slots of a state; see ShardRunner.
@@ -134,6 +130,12 @@ class _Values(Mapping[str, Value]):
 
     def __len__(self) -> int:
         return len(self.nodes)
+
+
+def _to_fp16(values: NDArray[np.float32]) -> Tensor:
+    """A copy in fp16. What is beyond its range becomes infinite, which the gates and the sampler find."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float16)
 
 
 def build_model(program: Program, in_place: bool) -> Model:
