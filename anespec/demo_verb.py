@@ -43,7 +43,7 @@ METHODS = (
     "        if not isinstance(other, Point):\n"
     "            return NotImplemented\n"
     "        return self.x < other.x and self.y < other.y\n\n"
-    "    def __le__(self, other):\n"
+    "    def __le__(self, other):"
 )
 
 TESTS = (
@@ -51,7 +51,7 @@ TESTS = (
     "    self.assertEqual(self.file.read(1), b'a')\n"
     "    self.assertEqual(self.file.read(2), b'bc')\n"
     "    self.assertEqual(self.file.tell(), 3)\n\n"
-    "def test_write(self):\n"
+    "def test_write(self):"
 )
 
 PROMPTS = (DemoPrompt(TESTS, 0.0), DemoPrompt(METHODS, 0.6))
