@@ -3,13 +3,14 @@
 import os
 import shlex
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import command_of, run
 from converting import build
-from tiny_model import write_gguf
+from tiny_model import TinyModel, write_gguf
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "tokenizers"
 
@@ -125,3 +126,16 @@ def test_a_model_that_overflows_has_a_red_gate_and_no_text(tmp_path: Path, backe
     assert text.code == text.json["exit_code"] == 1
     assert "not finite" in text.json["error"]
     assert "Warning" not in text.err
+
+
+@pytest.mark.parametrize(
+    ("value", "names", "code"), [(0.0, TinyModel().tensors(), 12), (np.nan, ["token_embd.weight"], 3)]
+)
+def test_weights_of_nothing_are_judged_without_a_crash(
+    tmp_path: Path, value: float, names: Iterable[str], code: int
+) -> None:
+    tensors = {name: np.full_like(TinyModel().tensors()[name], value) for name in names}
+    artifact = build(write_gguf(tmp_path / "m.gguf", tensors=tensors), tmp_path / "m.anespec").path
+    outcome = run("validate", artifact, "--gate", "golden", "--backend", "torch", "--threads", 1, "--json")
+    assert outcome.code == outcome.json["exit_code"] == code
+    assert outcome.is_one_sentence()
