@@ -62,7 +62,7 @@ def convert(gguf: Path, output: Path | None, force: bool, as_json: bool, **chose
                 on_progress=lambda shard: report(shard.name, shard.done_bytes),
             )
     manifest = done.manifest
-    shards = (*manifest.layer_shards, *manifest.head_shards)
+    shards = manifest.shards
     size = sum(shard.bytes for shard in shards) + manifest.tokens.bytes
     if as_json:
         print_json(

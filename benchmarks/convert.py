@@ -159,7 +159,7 @@ def cost_of(source: Path, work: Path, convert_options: Sequence[str]) -> Cost:
     flushing = flush(artifact)
     after = copy(source, work / "copy")
     manifest = Artifact(artifact).manifest
-    shards = [shard.bytes for shard in (*manifest.layer_shards, *manifest.head_shards)]
+    shards = [shard.bytes for shard in manifest.shards]
     written = sum(shards) + manifest.tokens.bytes
     return Cost(source.stat().st_size, written, max(shards), conversion, flushing, (before, after))
 

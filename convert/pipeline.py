@@ -92,7 +92,7 @@ def convert(
     source = plan.model.source()
     recipe = _recipe(plan, source, "artifact")
     if (present := _present(output, recipe, replace)) is not None:
-        return Conversion(output, present, time.monotonic() - started, _shard_count(present), True)
+        return Conversion(output, present, time.monotonic() - started, len(present.shards), True)
     work = output.with_name(f".{output.name}.partial")
     with storage_errors(output), exclusive(work):
         try:
@@ -103,10 +103,6 @@ def convert(
             shutil.rmtree(work, ignore_errors=True)
             raise
     return Conversion(output, manifest, time.monotonic() - started, run.reused, False)
-
-
-def _shard_count(manifest: Manifest) -> int:
-    return len(manifest.layer_shards) + len(manifest.head_shards)
 
 
 def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:
@@ -137,7 +133,7 @@ def _is_whole(artifact: Artifact) -> bool:
     """Whether every file is what the manifest says."""
     manifest = artifact.manifest
     try:
-        for shard in (*manifest.layer_shards, *manifest.head_shards):
+        for shard in manifest.shards:
             artifact.shard_path(shard)
         artifact.tokens_path()
     except ArtifactError:
@@ -304,7 +300,7 @@ class _Run:
 
     def _drop_leftovers(self, manifest: Manifest) -> None:
         """Remove progress notes, and shards of an interrupted run with other options."""
-        wanted = {Path(s.path).name for s in (*manifest.layer_shards, *manifest.head_shards)}
+        wanted = {Path(s.path).name for s in manifest.shards}
         for path in (self.work / SHARDS_FOLDER).iterdir():
             if path.name not in wanted:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

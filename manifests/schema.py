@@ -196,6 +196,11 @@ class Manifest(Record):
         return self
 
     @property
+    def shards(self) -> tuple[Shard, ...]:
+        """All shards: layers first, then heads."""
+        return (*self.layer_shards, *self.head_shards)
+
+    @property
     def topology(self) -> tuple[int, ...]:
         """Layers per shard, e.g. (20, 4, 6, 2)."""
         return tuple(s.end_layer - s.first_layer for s in self.layer_shards)

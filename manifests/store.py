@@ -60,8 +60,7 @@ class Artifact:
     def fingerprint(self) -> str:
         """SHA-256 over all that a row's bits follow from: shards, embeddings, ropes and pools."""
         manifest = self.manifest
-        shards = (*manifest.layer_shards, *manifest.head_shards)
-        facts = [*(shard.sha256 for shard in shards), manifest.tokens.sha256]
+        facts = [*(shard.sha256 for shard in manifest.shards), manifest.tokens.sha256]
         facts += [part.model_dump_json() for part in (*manifest.ropes, *manifest.pools)]
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 

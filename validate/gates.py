@@ -12,7 +12,6 @@ from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict
 from anespec.runtime.backends import circumstances, open_shard, open_verifier
 from anespec.runtime.backends.feeds import Feeds
 from anespec.runtime.backends.runner import ShardRunner
-from anespec.runtime.block import Verifier
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict
@@ -95,26 +94,22 @@ def recorded_exactness(
     threads: int | None,
     form: Literal["quick", "full"],
     progress: Progress,
-    verifier: Verifier | None = None,
 ) -> ExactnessVerdict:
     """Run the exactness gate and record its verdict in gates/exactness.json; never raises on a red one.
-
-    `verifier` is used where it is open already, its state overwritten.
 
     Raises:
         StorageError: the verdict cannot be written.
     """
-    opened = verifier or open_verifier(artifact, backend, threads)
+    verifier = open_verifier(artifact, backend, threads)
     try:
         verdict = exactness_gate(
-            opened,
+            verifier,
             circumstances(artifact, backend, threads),
             form=form,
             prompts=prompt_ids(artifact),
             progress=progress,
         )
     finally:
-        if verifier is None:
-            opened.close()
+        verifier.close()
     artifact.record_verdict(ExactnessFile, verdict)
     return verdict

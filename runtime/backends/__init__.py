@@ -17,10 +17,10 @@ from anespec.runtime.backends.verifier import ArtifactVerifier, HeadStage, Layer
 AUTO = "auto"
 TORCH = "torch"
 OPENVINO = "openvino"
+BACKENDS = (TORCH, OPENVINO)
+
 EXECUTOR_VERSION = 1
 """Part of every verdict's circumstances: raise it when a lowering, a fusion or a feed changes."""
-
-BACKENDS = (TORCH, OPENVINO)
 
 
 def resolve_backend(name: str) -> str:

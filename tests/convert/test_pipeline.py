@@ -74,7 +74,7 @@ def test_layout_and_manifest(gguf: Path, tmp_path: Path) -> None:
     assert [pool.slots for pool in manifest.pools] == [128]
     assert [s.name for s in manifest.layer_shards[1].states] == ["k_2", "v_2"]
     assert all(s.weights is WeightFormat.INT8_CHANNEL for s in manifest.layer_shards)
-    for shard in (*manifest.layer_shards, *manifest.head_shards):
+    for shard in manifest.shards:
         assert artifact.shard_path(shard).is_dir()
     assert file_sha256(artifact.tokens_path()) == manifest.tokens.sha256
 

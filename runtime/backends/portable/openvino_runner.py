@@ -38,6 +38,7 @@ class OpenVINORunner:
         self._compile(in_place=True)
         if self.program.states and not self._writes_in_place():
             self._compile(in_place=False)
+            self._clear_states()
 
     def _compile(self, in_place: bool) -> None:
         model = build_model(self.program, in_place)
@@ -49,6 +50,8 @@ class OpenVINORunner:
         }
         self.request = openvino.Core().compile_model(model, "CPU", options).create_infer_request()
         self.states = {state.name: state for state in self.request.query_state()}
+
+    def _clear_states(self) -> None:
         for name, shape in self.program.states.items():
             self.write_state(name, np.zeros(shape, np.float16))
 
@@ -64,10 +67,10 @@ class OpenVINORunner:
             feed[name][:, :, 1:] = 0
         self.run(feed)
         held = True
-        for name, shape in self.program.states.items():
+        for name in self.program.states:
             state = self.read_state(name)
             held &= bool((state[:, :, 0] != PROBE).any() and (state[:, :, 1:] == PROBE).all())
-            self.write_state(name, np.zeros(shape, np.float16))
+        self._clear_states()
         return held
 
     def run(self, feed: Feed) -> dict[str, Tensor]:
