@@ -97,7 +97,7 @@ def plan_facts(plan: "ConversionPlan") -> dict[str, Any]:
         "sequences": plan.options.sequences,
         "topology": list(plan.topology.layers),
         "head_shards": [len(tokens) for tokens in plan.topology.heads],
-        "layer_bytes": plan.layer_bytes(),
+        "layer_bytes": max(plan.layer_bytes(layer) for layer in plan.model.facts.layers),
         "head_bytes": plan.head_bytes(),
         "artifact_bytes": plan.estimated_bytes(),
         "state_bytes": plan.state_bytes(),

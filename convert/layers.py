@@ -1,77 +1,160 @@
-"""What the graph needs of a model's layers: their sizes, and their tensors as stored weights."""
+"""What the graph needs of a model's layers: their plans, and their tensors as stored weights."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.convert.graph.attention import AttentionSizes, AttentionWeights
+from anespec.convert.architectures.family import WeightlessNorm
+from anespec.convert.graph.attention import AttentionSizes, AttentionWeights, KeyWeights
 from anespec.convert.graph.mlp import MLPWeights
+from anespec.convert.graph.per_layer import PerLayerMix, PerLayerWeights
 from anespec.convert.graph.projection import Projection
-from anespec.convert.graph.shards import LayerPlan, LayerWeights
+from anespec.convert.graph.shards import HeadPlan, LayerPlan, LayerWeights, ShardPlan
 from anespec.convert.plan import ConversionPlan
-from anespec.convert.source.model import LayerTensors, SourceModel
+from anespec.convert.source.facts import LayerFacts
+from anespec.convert.source.model import (
+    ATTENTION_OUTPUT,
+    DOWN,
+    GATE,
+    INPUT_GATE,
+    INPUT_NORM,
+    INPUT_PROJECTION,
+    K_NORM,
+    LAYER_SCALE,
+    OUTPUT_NORM,
+    PER_LAYER_NORM,
+    PER_LAYER_PROJECTION,
+    Q_NORM,
+    UP,
+    K,
+    Matrix,
+    Q,
+    SourceModel,
+    V,
+    tensor_name,
+)
 from anespec.convert.weights.stored import DeferredWeight, StoredWeight, store, to_fp16
 from anespec.manifests.schema import WeightFormat
 
 
-def layer_plan(plan: ConversionPlan, indices: range) -> LayerPlan:
-    """The sizes, pool and rope table of consecutive layers."""
-    model, sizes = plan.model, plan.model.sizes
-    attention = AttentionSizes(
-        heads=sizes.heads,
-        kv_heads=sizes.kv_heads,
-        head_dim=sizes.head_dim,
-        rotary_dim=model.rotary_dim,
-        shape=plan.attention,
+def shard_plan(plan: ConversionPlan, indices: range) -> ShardPlan:
+    """The sizes, pools and rope tables of consecutive layers."""
+    facts = plan.model.facts
+    return ShardPlan(
+        layers=tuple(_layer_plan(plan, facts.layers[index]) for index in indices),
+        d=facts.d,
+        epsilon=facts.epsilon,
+        per_layer_width=facts.per_layer_width,
     )
-    return LayerPlan(indices, attention, sizes.norm_epsilon, plan.pool, model.rope)
 
 
-def layer_weights(model: SourceModel, index: int, weight_format: WeightFormat) -> LayerWeights:
-    """Everything that layer `index` holds, its projections in `weight_format`.
+def _layer_plan(plan: ConversionPlan, layer: LayerFacts) -> LayerPlan:
+    facts = plan.model.facts
+    query_rope, key_rope = plan.ropes_of(layer)
+    return LayerPlan(
+        index=layer.index,
+        sizes=AttentionSizes(
+            heads=layer.heads,
+            kv_heads=layer.kv_heads,
+            head_dim=layer.head_dim,
+            rotary_dim=layer.rotary_dim,
+            shape=plan.attention,
+            scale=layer.scale,
+            epsilon=facts.epsilon,
+            head_norm=facts.family.head_norm,
+            norm_values=facts.family.value_norm is WeightlessNorm.EACH_HEAD,
+            score_cap=facts.score_cap,
+        ),
+        pool=plan.pool_of(layer),
+        query_rope=query_rope,
+        key_rope=key_rope,
+        kv_layer=layer.kv_layer,
+        activation=facts.family.activation,
+        residual_scale=facts.residual_scale,
+    )
+
+
+def head_plan(plan: ConversionPlan) -> HeadPlan:
+    """How logits are made."""
+    facts = plan.model.facts
+    return HeadPlan(facts.d, facts.epsilon, facts.logit_scale, facts.logit_cap)
+
+
+def layer_weights(model: SourceModel, layer: LayerFacts, weight_format: WeightFormat) -> LayerWeights:
+    """Everything that a layer holds, its projections in `weight_format`.
 
     Raises:
         GGUFError: a tensor is not finite or cannot be dequantised.
         UnsupportedModelError: a value is beyond fp16's range.
     """
-    names = LayerTensors(index)
 
     def of(role: str) -> Projection:
-        return projection(model, names.weight(role), weight_format, bias=names.bias(role))
+        matrix = model.layer_matrix(layer, role)
+        bias = model.layer_bias(layer, role)
+        return projection(model, matrix, weight_format, None if bias is None else to_fp16(bias, matrix.name))
 
+    def layer_norm(role: str | None) -> NDArray[np.float16] | None:
+        return None if role is None else norm(model, tensor_name(layer, role))
+
+    def head_norm(role: str) -> NDArray[np.float16] | None:
+        return to_fp16(model.head_norm(layer, role), role) if role in model.head_norms(layer) else None
+
+    norms, keys, per_layer = model.facts.family.norms, None, None
+    if layer.owns_kv:
+        keys = KeyWeights(k=of(K), v=None if model.value_is_key(layer) else of(V), k_norm=head_norm(K_NORM))
+    if model.facts.per_layer_width:
+        per_layer = PerLayerWeights(
+            of(INPUT_GATE), of(INPUT_PROJECTION), norm(model, tensor_name(layer, INPUT_NORM))
+        )
     return LayerWeights(
-        attention_norm=norm(model, names.weight("attn_norm")),
-        attention=AttentionWeights(q=of("attn_q"), k=of("attn_k"), v=of("attn_v"), output=of("attn_output")),
-        mlp_norm=norm(model, names.weight("ffn_norm")),
-        mlp=MLPWeights(gate=of("ffn_gate"), up=of("ffn_up"), down=of("ffn_down")),
+        attention_norm=layer_norm(norms.attention),
+        attention=AttentionWeights(q=of(Q), output=of(ATTENTION_OUTPUT), keys=keys, q_norm=head_norm(Q_NORM)),
+        after_attention_norm=layer_norm(norms.after_attention),
+        mlp_norm=layer_norm(norms.mlp),
+        mlp=MLPWeights(gate=of(GATE), up=of(UP), down=of(DOWN)),
+        after_mlp_norm=layer_norm(norms.after_mlp),
+        per_layer=per_layer,
+        output_scale=_output_scale(model, layer),
     )
+
+
+def _output_scale(model: SourceModel, layer: LayerFacts) -> float | None:
+    name = tensor_name(layer, LAYER_SCALE)
+    return float(norm(model, name)[0]) if name in model.file.tensors else None
+
+
+def per_layer_mix(model: SourceModel, indices: range, weight_format: WeightFormat) -> PerLayerMix | None:
+    """What consecutive layers make their own inputs with; None where the model has none."""
+    width = model.facts.per_layer_width
+    if not width:
+        return None
+    rows = model.matrix(PER_LAYER_PROJECTION, range(indices.start * width, indices.stop * width))
+    return PerLayerMix(projection(model, rows, weight_format), norm(model, PER_LAYER_NORM), model.facts.d)
+
+
+def head_weights(
+    model: SourceModel, tokens: range, weight_format: WeightFormat
+) -> tuple[NDArray[np.float16], Projection]:
+    """The final norm, and the output projection's rows of some tokens."""
+    rows = model.matrix(model.head_tensor, tokens)
+    return norm(model, OUTPUT_NORM), projection(model, rows, weight_format)
 
 
 def projection(
     model: SourceModel,
-    name: str,
+    matrix: Matrix,
     weight_format: WeightFormat,
-    *,
-    bias: str | None = None,
-    rows: range | None = None,
+    bias: NDArray[np.float16] | None = None,
 ) -> Projection:
-    """The matrix `name`, or some of its rows, and the tensor `bias` where the model has it.
-
-    The matrix is only read when its shard is written; the errors of `layer_weights` come then.
-
-    Raises like `layer_weights`.
-    """
-    matrix = model.matrix(name, rows)
+    """A projection that is only read when its shard is written; the errors of `layer_weights` come then."""
 
     def load() -> StoredWeight:
-        stored = store(matrix.rows, matrix.shape, weight_format, name)
-        model.file.forget(name)
+        stored = store(matrix.rows, matrix.shape, weight_format, matrix.name)
+        model.file.forget(matrix.name)
         return stored
 
-    weight = DeferredWeight(matrix.shape, weight_format, load)
-    values = model.bias(bias) if bias is not None else None
-    return Projection(weight, None if values is None or bias is None else to_fp16(values, bias))
+    return Projection(DeferredWeight(matrix.shape, weight_format, load), bias)
 
 
 def norm(model: SourceModel, name: str) -> NDArray[np.float16]:
-    """A norm's weight, fp16 [d]; raises like `layer_weights`."""
+    """A norm's weight, fp16; raises like `layer_weights`."""
     return to_fp16(model.vector(name), name)

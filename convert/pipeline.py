@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import math
 import platform
 import shutil
 import time
@@ -13,33 +14,31 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from anespec import __version__
-from anespec.convert.graph.shards import ProgramScope, head_inputs, head_shard, layer_shard
-from anespec.convert.layers import layer_plan, layer_weights, norm, projection
-from anespec.convert.package import storage_errors, write_package
+from anespec.convert.package import storage_errors
+from anespec.convert.parts import Part, parts_of
 from anespec.convert.place import exclusive, put_in_place
 from anespec.convert.plan import ConversionPlan
-from anespec.convert.source.model import EMBEDDING, OUTPUT_NORM
+from anespec.convert.source.facts import EMBEDDING
+from anespec.convert.source.model import PER_LAYER_EMBEDDING
 from anespec.convert.source.tokens import write_tokens
 from anespec.manifests.errors import ArtifactError, StorageError
 from anespec.manifests.schema import (
-    HIDDEN_OUT,
     HeadShard,
     LayerShard,
     Manifest,
+    PerLayerEmbedding,
     Source,
-    TensorSpec,
     TokensFile,
 )
 from anespec.manifests.store import (
     MANIFEST_NAME,
     Artifact,
     file_sha256,
-    package_bytes,
     package_sha256,
     write_atomically,
 )
 
-GRAPH_VERSION = 2
+GRAPH_VERSION = 3
 """Part of every recipe: raise it when the graph or a weight format changes."""
 
 TOKENS_NAME = "tokens.gguf"
@@ -146,7 +145,8 @@ def _recipe(plan: ConversionPlan, source: Source, part: str) -> str:
     options = plan.options
     facts: list[object] = [part, source.sha256, GRAPH_VERSION]
     facts += [version(name) for name in ("coremltools", "gguf", "numpy")]
-    facts += [options.weights, plan.attention, options.block, plan.t_max, plan.pool]
+    facts += [options.weights, plan.attention, options.block, plan.t_max, plan.pools]
+    facts += [plan.ropes]
     if part == "artifact":
         facts += [plan.topology, options.target]
     return hashlib.sha256(repr(facts).encode()).hexdigest()
@@ -173,7 +173,6 @@ class _Run:
         self.source = source
         self.work = work
         self.on_progress = on_progress
-        self.scope = ProgramScope(plan.options.block, plan.t_max)
         self.reused = 0
         self.done_bytes = 0
 
@@ -182,8 +181,7 @@ class _Run:
         shards = self.work / SHARDS_FOLDER
         shards.mkdir(parents=True, exist_ok=True)
         tokens = self._tokens()
-        layer_shards = tuple(self._layer_shard(indices) for indices in plan.topology.layer_ranges)
-        head_shards = tuple(self._head_shard(n, tokens) for n, tokens in enumerate(plan.topology.heads))
+        built = [self._shard(part) for part in parts_of(plan)]
         manifest = Manifest(
             source=self.source,
             hyperparameters=model.sizes,
@@ -193,10 +191,10 @@ class _Run:
             t_max=plan.t_max,
             context=plan.context,
             sequences=plan.options.sequences,
-            pools=(plan.pool,),
-            ropes=(model.rope,),
-            layer_shards=layer_shards,
-            head_shards=head_shards,
+            pools=plan.pools,
+            ropes=plan.ropes,
+            layer_shards=tuple(entry for entry in built if isinstance(entry, LayerShard)),
+            head_shards=tuple(entry for entry in built if isinstance(entry, HeadShard)),
             tokens=tokens,
             built_with={
                 "anespec": __version__,
@@ -218,57 +216,23 @@ class _Run:
             bytes=path.stat().st_size,
             sha256=file_sha256(path),
             embedding_tensor=EMBEDDING,
+            embedding_scale=self.model.facts.embedding_scale,
+            per_layer=self._per_layer(),
         )
 
-    def _layer_shard(self, indices: range) -> LayerShard:
-        name = f"layers_{indices.start:02d}_{indices.stop:02d}"
-        recipe = _recipe(self.plan, self.source, name)
-        weight_bytes = len(indices) * self.plan.layer_bytes()
-        if (finished := self._finished(name, recipe, weight_bytes)) is not None:
-            assert isinstance(finished, LayerShard)
-            return finished
-        layers, d = layer_plan(self.plan, indices), self.model.sizes.d
-        weights = [layer_weights(self.model, index, self.plan.options.weights) for index in indices]
-        path = self.work / SHARDS_FOLDER / f"{name}.mlpackage"
-        write_package(layer_shard(layers, weights, d, self.scope), path)
-        entry = LayerShard(
-            path=path.relative_to(self.work).as_posix(),
-            bytes=package_bytes(path),
-            sha256=package_sha256(path),
-            recipe=recipe,
-            weights=self.plan.options.weights,
-            inputs=layers.inputs(d),
-            outputs=(TensorSpec(name=HIDDEN_OUT, shape=(1, d, None, 1)),),
-            first_layer=indices.start,
-            end_layer=indices.stop,
-            states=layers.states,
-        )
-        self._keep(entry, weight_bytes)
-        return entry
+    def _per_layer(self) -> PerLayerEmbedding | None:
+        width = self.model.facts.per_layer_width
+        if not width:
+            return None
+        # Rows are scaled by sqrt(width), as the embedding is by sqrt(d).
+        return PerLayerEmbedding(tensor=PER_LAYER_EMBEDDING, width=width, scale=math.sqrt(width))
 
-    def _head_shard(self, number: int, tokens: range) -> HeadShard:
-        name, output = f"head_{number:02d}", f"logits_{number}"
-        recipe = _recipe(self.plan, self.source, f"{name} {tokens}")
-        sizes = self.model.sizes
-        weight_bytes = self.plan.head_bytes() * len(tokens) // sizes.vocabulary
-        if (finished := self._finished(name, recipe, weight_bytes)) is not None:
-            assert isinstance(finished, HeadShard)
+    def _shard(self, part: Part) -> LayerShard | HeadShard:
+        recipe = _recipe(self.plan, self.source, repr(part))
+        weight_bytes = part.weight_bytes(self.plan)
+        if (finished := self._finished(part.name, recipe, weight_bytes)) is not None:
             return finished
-        weights = projection(self.model, self.model.head_tensor, self.plan.options.weights, rows=tokens)
-        final_norm = norm(self.model, OUTPUT_NORM)
-        path = self.work / SHARDS_FOLDER / f"{name}.mlpackage"
-        write_package(head_shard(final_norm, sizes.norm_epsilon, weights, output, sizes.d, self.scope), path)
-        entry = HeadShard(
-            path=path.relative_to(self.work).as_posix(),
-            bytes=package_bytes(path),
-            sha256=package_sha256(path),
-            recipe=recipe,
-            weights=self.plan.options.weights,
-            inputs=head_inputs(sizes.d),
-            outputs=(TensorSpec(name=output, shape=(1, len(tokens), None, 1)),),
-            first_token=tokens.start,
-            end_token=tokens.stop,
-        )
+        entry = part.build(self.plan, self.work / SHARDS_FOLDER / f"{part.name}.mlpackage", recipe)
         self._keep(entry, weight_bytes)
         return entry
 

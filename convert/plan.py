@@ -2,11 +2,19 @@
 
 from dataclasses import dataclass
 
-from anespec.convert.source.model import EMBEDDING, SourceModel
+from anespec.convert.source.facts import EMBEDDING, LayerFacts
+from anespec.convert.source.model import PER_LAYER_EMBEDDING, SourceModel
 from anespec.convert.topology import Topology, plan_topology
 from anespec.convert.weights.stored import stored_bytes
 from anespec.manifests.errors import RequestError
-from anespec.manifests.schema import BASE_ALIGNMENT, AttentionShape, Pool, Target, WeightFormat
+from anespec.manifests.schema import (
+    BASE_ALIGNMENT,
+    AttentionShape,
+    Pool,
+    RopeTable,
+    Target,
+    WeightFormat,
+)
 
 DEFAULT_CONTEXT = 2048
 WIDEST_CPU_PASS = 128
@@ -62,16 +70,12 @@ class ConversionPlan:
             AttentionShape.GROUPED if options.target is Target.CPU else AttentionShape.PER_KV_HEAD
         )
         self.t_max = max(options.block, WIDEST_CPU_PASS) if options.target is Target.CPU else options.block
-        self.pool = Pool(
-            name="global",
-            slots=self.context * options.sequences,
-            region_slots=self.context,
-            mask_input="attn_mask",
-            write_input="kv_write_mask",
-        )
+        layers = model.facts.layers
+        self._pools = {window: self._pool(window) for window in {layer.window for layer in layers}}
+        self._ropes = {layer.index: self._rope_tables(layer) for layer in layers}
         self.topology: Topology = plan_topology(
             sizes.layers,
-            self.layer_bytes(),
+            max(self.layer_bytes(layer) for layer in layers),
             sizes.vocabulary,
             options.target,
             options.topology,
@@ -83,9 +87,62 @@ class ConversionPlan:
         """Whether the context is longer than the model was trained for."""
         return self.context > _aligned(self.model.sizes.trained_context)
 
-    def layer_bytes(self) -> int:
-        """Stored bytes of one layer's projections in the chosen weight format."""
-        shapes = self.model.layer_matrices.values()
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """Every pool, `global` first."""
+        return tuple(sorted(self._pools.values(), key=lambda pool: (pool.window is not None, pool.name)))
+
+    def pool_of(self, layer: LayerFacts) -> Pool:
+        """The pool that holds a layer's K/V."""
+        return self._pools[layer.window]
+
+    @property
+    def ropes(self) -> tuple[RopeTable, ...]:
+        """Every rope table, each once."""
+        tables = (table for pair in self._ropes.values() for table in pair if table is not None)
+        return tuple({table.cos_input: table for table in tables}.values())
+
+    def ropes_of(self, layer: LayerFacts) -> tuple[RopeTable | None, RopeTable | None]:
+        """A layer's tables for queries and for keys; None where nothing rotates."""
+        return self._ropes[layer.index]
+
+    def _pool(self, window: int | None) -> Pool:
+        """The slots of layers that see `window` positions: a ring where that is less than the context."""
+        if window is None:
+            region, ending = self.context, ""
+        else:
+            # A pass writes all its rows before any is read: the first row's window must survive them.
+            region, ending = min(self.context, _aligned(window + self.t_max)), "_local"
+        return Pool(
+            name="global" if window is None else "local",
+            slots=region * self.options.sequences,
+            region_slots=region,
+            window=window,
+            mask_input=f"attn_mask{ending}",
+            write_input=f"kv_write_mask{ending}",
+        )
+
+    def _rope_tables(self, layer: LayerFacts) -> tuple[RopeTable | None, RopeTable | None]:
+        angles = self.model.angles(layer, self.context)
+        if angles is None:
+            return None, None
+        ending = "_local" if layer.slides else ""
+        key = RopeTable(
+            cos_input=f"rope_cos{ending}",
+            sin_input=f"rope_sin{ending}",
+            frequencies=angles.frequencies,
+            magnitude=angles.magnitude,
+        )
+        temperature = self.model.temperature(self.context)
+        if temperature is None:
+            return key, key
+        names = {"cos_input": f"rope_cos_query{ending}", "sin_input": f"rope_sin_query{ending}"}
+        grown = {"temperature": temperature.scale, "temperature_step": temperature.step}
+        return key.model_copy(update=names | grown), key
+
+    def layer_bytes(self, layer: LayerFacts) -> int:
+        """Stored bytes of a layer's projections in the chosen weight format."""
+        shapes = self.model.matrices(layer).values()
         return sum(stored_bytes(rows, columns, self.options.weights) for rows, columns in shapes)
 
     def head_bytes(self) -> int:
@@ -95,11 +152,12 @@ class ConversionPlan:
 
     def weight_bytes(self) -> int:
         """Stored bytes of all shards: what a run has to write."""
-        return self.model.sizes.layers * self.layer_bytes() + self.head_bytes()
+        return sum(self.layer_bytes(layer) for layer in self.model.facts.layers) + self.head_bytes()
 
     def tokens_bytes(self) -> int:
-        """Bytes of the embedding table as the source stores it."""
-        return self.model.file.info(EMBEDDING).nbytes
+        """Bytes of the embedding tables as the source stores them."""
+        tensors = self.model.file.tensors
+        return sum(tensors[name].nbytes for name in (EMBEDDING, PER_LAYER_EMBEDDING) if name in tensors)
 
     def estimated_bytes(self) -> int:
         """Bytes of the artifact, vocabulary and graph text left out."""
@@ -107,8 +165,11 @@ class ConversionPlan:
 
     def state_bytes(self) -> int:
         """Bytes of the KV state in memory."""
-        sizes = self.model.sizes
-        return 2 * 2 * sizes.layers * sizes.kv_heads * sizes.head_dim * self.pool.slots
+        return sum(
+            2 * 2 * layer.kv_heads * layer.head_dim * self.pool_of(layer).slots
+            for layer in self.model.facts.layers
+            if layer.owns_kv
+        )
 
 
 def _aligned(slots: int) -> int:

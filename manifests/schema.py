@@ -16,7 +16,9 @@ InsidePath = Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)*$", max_length=25
 
 HIDDEN_IN = "x"
 HIDDEN_OUT = "hidden"
-"""A layer shard's hidden state, in and out; head shards take it too."""
+EMBEDDED = "embedded"
+"""A layer shard's hidden state, in and out; head shards take it too. `embedded` is
+the first layer's hidden state in, which layers with embeddings of their own take beside it."""
 
 BASE_ALIGNMENT = 64
 """A region's first slot is a multiple of this: at finer bases kernels add up slots in another order."""
@@ -77,7 +79,8 @@ class Hyperparameters(Record):
 class RopeTable(Record):
     """Rope angles of one base: row p is cos/sin of `p * frequencies`, times `magnitude`, in fp16.
 
-    `frequencies` has rotary_dim / 2 entries, scaling and factors already applied.
+    `frequencies` has rotary_dim / 2 entries, scaling and factors already applied. The table of queries
+    whose scores grow with the position is multiplied by 1 + temperature * ln(1 + floor(p / step)) too.
     `cos_input` and `sin_input` name the shard inputs that take the rows.
     """
 
@@ -85,6 +88,8 @@ class RopeTable(Record):
     sin_input: str
     frequencies: tuple[float, ...] = Field(min_length=1)
     magnitude: float = 1.0
+    temperature: float = 0.0
+    temperature_step: int = Field(default=1, gt=0)
 
 
 class Pool(Record):
@@ -132,11 +137,15 @@ class Shard(Record):
 
 
 class LayerShard(Shard):
-    """Layers first_layer to end_layer - 1."""
+    """Layers first_layer to end_layer - 1.
+
+    `per_layer_input` names the input that takes these layers' part of the per-layer embeddings.
+    """
 
     first_layer: int = Field(ge=0)
     end_layer: int = Field(gt=0)
     states: tuple[StateSpec, ...]
+    per_layer_input: str | None = None
 
 
 class HeadShard(Shard):
@@ -144,6 +153,18 @@ class HeadShard(Shard):
 
     first_token: int = Field(ge=0)
     end_token: int = Field(gt=0)
+
+
+class PerLayerEmbedding(Record):
+    """A second embedding table, whose rows hold `width` numbers for every layer, one layer after the other.
+
+    A layer shard takes the part of its layers, times `scale`, as [1, layers x width, T, 1], and the
+    first hidden state under the name EMBEDDED.
+    """
+
+    tensor: str
+    width: int = Field(gt=0)
+    scale: float
 
 
 class TokensFile(Record):
@@ -154,6 +175,7 @@ class TokensFile(Record):
     sha256: str
     embedding_tensor: str
     embedding_scale: float = 1.0
+    per_layer: PerLayerEmbedding | None = None
 
 
 class Manifest(Record):

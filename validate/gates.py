@@ -10,7 +10,7 @@ from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict
 from anespec.runtime.backends import circumstances, open_shard, open_verifier
-from anespec.runtime.backends.feeds import Feeds
+from anespec.runtime.backends.feeds import Embedding, Feeds
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.exactness import exactness_gate
@@ -72,12 +72,13 @@ def golden_gate(
         return open_shard(artifact, shard, backend, threads)
 
     with GGUFFile(source) as file:
-        reference = Reference(file)
-        if reference.sizes.layers != manifest.hyperparameters.layers:
-            raise GGUFError(f"{source}: has {reference.sizes.layers} layers, the artifact has others")
+        reference = Reference(file, manifest.context)
+        if (layers := len(reference.facts.layers)) != manifest.hyperparameters.layers:
+            raise GGUFError(f"{source}: has {layers} layers, the artifact has others")
         prompts = prompt_ids(artifact)
         ids = [token for prompt in prompts for token in prompt]
-        shards = check_shards(manifest, reference, one, Feeds(manifest), ids=ids, progress=progress)
+        with Embedding(artifact.tokens_path(), manifest.tokens, manifest.layer_shards) as own:
+            shards = check_shards(manifest, reference, one, Feeds(manifest), own, ids=ids, progress=progress)
         verifier = open_verifier(artifact, backend, threads)
         try:
             stack = check_stack(verifier, reference, prompts, progress=progress)

@@ -20,7 +20,7 @@ from anespec.runtime.regions import RegionMap
 from anespec.validate.figures import ShardFigures, StackFigures, Stimulus
 from anespec.validate.plays import Cell, padded, row_of
 from anespec.validate.reference import Reference
-from anespec.validate.shard_passes import PassPlan, plan_passes
+from anespec.validate.shard_passes import PassPlan, ShardPass, plan_passes
 
 STIMULI: tuple[Stimulus, ...] = ("embeddings", "random")
 Rows = NDArray[np.float32]
@@ -35,8 +35,18 @@ ROUNDING_FLOOR = 1 / 256
 class BlockFeeds(Protocol):
     """What builds a shard's inputs from a block (runtime.backends.feeds.Feeds)."""
 
-    def block_feed(self, block: Block, hidden: Tensor) -> Mapping[str, Tensor]:
+    def block_feed(
+        self, block: Block, hidden: Tensor, layer_inputs: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
         """Every input that some shard takes, by the manifest's names; `hidden` is [1, d, T, 1]."""
+        ...
+
+
+class LayerInputs(Protocol):
+    """What looks up the embeddings that layers have of their own (runtime.backends.feeds.Embedding)."""
+
+    def layer_inputs(self, tokens: NDArray[np.int64]) -> Mapping[str, Tensor]:
+        """What shards take beside the hidden state; empty for most models."""
         ...
 
 
@@ -45,6 +55,7 @@ def check_shards(
     reference: Reference,
     open_shard: OpenShard,
     feeds: BlockFeeds,
+    own: LayerInputs,
     *,
     ids: Sequence[int] = (),
     seed: int = 0,
@@ -58,7 +69,9 @@ def check_shards(
     plans = {stimulus: plan_passes(manifest, stimulus) for stimulus in STIMULI}
     count = len(plans["embeddings"].positions)
     missing = [int(i) for i in rng.integers(manifest.hyperparameters.vocabulary, size=count)]
-    hidden = _rounded(reference.embed([*ids, *missing][:count]).numpy())
+    tokens = [*ids, *missing][:count]
+    bench = _Bench(reference, feeds, own, tokens)
+    hidden = _rounded(reference.embed(tokens).numpy())
     figures: list[ShardFigures] = []
     for shard in manifest.layer_shards:
         if progress is not None:
@@ -66,11 +79,11 @@ def check_shards(
         runner = open_shard(shard)
         try:
             noise = _like(hidden, count, rng)
-            aside = _reference_layers(reference, shard, noise, plans["random"].positions)
-            expected = _reference_layers(reference, shard, hidden, plans["embeddings"].positions)
+            aside = bench.expected_layers(shard, noise, plans["random"].positions)
+            expected = bench.expected_layers(shard, hidden, plans["embeddings"].positions)
             figures += [
-                _layer_figures(shard, runner, feeds, plans["embeddings"], hidden, expected),
-                _layer_figures(shard, runner, feeds, plans["random"], noise, aside),
+                _layer_figures(shard, runner, bench, plans["embeddings"], hidden, expected),
+                _layer_figures(shard, runner, bench, plans["random"], noise, aside),
             ]
         finally:
             runner.close()
@@ -81,8 +94,8 @@ def check_shards(
         runner = open_shard(head)
         try:
             figures += [
-                _head_figures(head, reference, runner, feeds, plans["embeddings"], hidden),
-                _head_figures(head, reference, runner, feeds, plans["random"], _like(hidden, count, rng)),
+                _head_figures(head, runner, bench, plans["embeddings"], hidden),
+                _head_figures(head, runner, bench, plans["random"], _like(hidden, count, rng)),
             ]
         finally:
             runner.close()
@@ -123,20 +136,37 @@ class _Closeness:
     not_finite: int
 
 
-def _reference_layers(
-    reference: Reference, shard: LayerShard, inputs: Rows, positions: Sequence[int]
-) -> Rows:
-    hidden = torch.from_numpy(inputs)
-    output = reference.layers(shard.first_layer, shard.end_layer, hidden, positions, reference.caches())
-    return output.numpy()
+@dataclass(frozen=True)
+class _Bench:
+    """What every shard is judged with: row i of any hidden state is that of `tokens[i]`."""
+
+    reference: Reference
+    feeds: BlockFeeds
+    own: LayerInputs
+    tokens: Sequence[int]
+
+    def expected_layers(self, shard: LayerShard, inputs: Rows, positions: Sequence[int]) -> Rows:
+        """What the reference makes of rows of hidden states."""
+        hidden, caches = torch.from_numpy(inputs), self.reference.caches()
+        output = self.reference.layers(
+            shard.first_layer, shard.end_layer, hidden, positions, caches, self.tokens
+        )
+        return output.numpy()
+
+    def feed(self, step: ShardPass, inputs: Rows) -> Mapping[str, Tensor]:
+        """The inputs of one pass."""
+        sources = list(step.sources)
+        hidden = np.ascontiguousarray(inputs[sources].astype(np.float16).T[None, :, :, None])
+        tokens = np.array(self.tokens, dtype=np.int64)[sources]
+        return self.feeds.block_feed(step.block, hidden, self.own.layer_inputs(tokens))
 
 
 def _layer_figures(
-    shard: LayerShard, runner: ShardRunner, feeds: BlockFeeds, plan: PassPlan, inputs: Rows, expected: Rows
+    shard: LayerShard, runner: ShardRunner, bench: _Bench, plan: PassPlan, inputs: Rows, expected: Rows
 ) -> ShardFigures:
     for state in shard.states:
         runner.write_state(state.name, np.zeros(state.shape, np.float16))
-    found = _run_shard(shard, runner, feeds, plan, inputs)
+    found = _run_shard(shard, runner, bench, plan, inputs)
     stray, not_finite = 0, 0
     for state in shard.states:
         values = runner.read_state(state.name)
@@ -149,15 +179,14 @@ def _layer_figures(
 
 def _head_figures(
     shard: HeadShard,
-    reference: Reference,
     runner: ShardRunner,
-    feeds: BlockFeeds,
+    bench: _Bench,
     plan: PassPlan,
     inputs: Rows,
 ) -> ShardFigures:
     hidden = torch.from_numpy(inputs)
-    expected: Rows = reference.logits(hidden, shard.first_token, shard.end_token).numpy()
-    found = _run_shard(shard, runner, feeds, plan, inputs)
+    expected: Rows = bench.reference.logits(hidden, shard.first_token, shard.end_token).numpy()
+    found = _run_shard(shard, runner, bench, plan, inputs)
     return _shard_figures(shard, plan, _closeness(expected, found, expected), 0, 0)
 
 
@@ -179,12 +208,11 @@ def _shard_figures(
     )
 
 
-def _run_shard(shard: Shard, runner: ShardRunner, feeds: BlockFeeds, plan: PassPlan, inputs: Rows) -> Rows:
+def _run_shard(shard: Shard, runner: ShardRunner, bench: _Bench, plan: PassPlan, inputs: Rows) -> Rows:
     """The shard's outputs for every real row of the plan, [rows, channels]."""
     pieces = []
     for step in plan.passes:
-        hidden = inputs[list(step.sources)].astype(np.float16).T[None, :, :, None]
-        feed = feeds.block_feed(step.block, np.ascontiguousarray(hidden))
+        feed = bench.feed(step, inputs)
         own: Feed = {spec.name: feed[spec.name] for spec in shard.inputs}
         outputs = runner.run(own)
         channels = np.concatenate([outputs[spec.name][0, :, :, 0] for spec in shard.outputs])
@@ -206,9 +234,8 @@ def _stack_figures(
             found.append(_forward(verifier, [Cell(RowKind.CARRY, ids[-1], len(ids) - 1)], region_map))
     logits = np.concatenate(found)
     count = len(logits)
-    hidden = reference.layers(
-        0, reference.sizes.layers, reference.embed(ids[:count]), range(count), reference.caches()
-    )
+    seen, layers = ids[:count], len(reference.facts.layers)
+    hidden = reference.layers(0, layers, reference.embed(seen), range(count), reference.caches(), seen)
     expected: Rows = reference.logits(hidden).numpy()
     centred = expected - expected.mean(axis=1, keepdims=True)
     close = _closeness(centred, logits - logits.mean(axis=1, keepdims=True), centred)

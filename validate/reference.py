@@ -1,8 +1,9 @@
-"""An independent fp32 implementation of architecture `llama`, read straight from the GGUF.
+"""An independent fp32 implementation of every family, read straight from the GGUF.
 
-It shares nothing with `convert`: no graph, no permutation, no rope table. It computes one row at a
-time, so that no mistake about blocks can hide in both. What llama.cpp computes is what a GGUF means;
-the formulas below follow its `llama` graph and `ggml_rope` in its NORM form (interleaved pairs).
+What the file says (families, sizes, rope angles) it has from `convert.source`, as tests against
+transformers' and llama.cpp's results prove it. Nothing of how a graph is built is shared: no block, no mask,
+no reordered rows, no quantisation. It computes one row at a time, so that no mistake about blocks can
+hide in both. What llama.cpp computes is what a GGUF means.
 """
 
 import math
@@ -14,39 +15,54 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anespec.manifests.errors import GGUFError, UnsupportedModelError
+from anespec.convert.architectures.family import Activation, HeadNorm, RopeLayout, WeightlessNorm
+from anespec.convert.source.facts import EMBEDDING, LayerFacts
+from anespec.convert.source.model import (
+    ATTENTION_OUTPUT,
+    DOWN,
+    GATE,
+    INPUT_GATE,
+    INPUT_NORM,
+    INPUT_PROJECTION,
+    K_NORM,
+    LAYER_SCALE,
+    OUTPUT_NORM,
+    PER_LAYER_EMBEDDING,
+    PER_LAYER_NORM,
+    PER_LAYER_PROJECTION,
+    Q_NORM,
+    UP,
+    K,
+    Q,
+    SourceModel,
+    V,
+    bias_name,
+    tensor_name,
+)
+from anespec.manifests.errors import GGUFError
 from anespec.manifests.gguf_file import GGUFFile
 
-ARCHITECTURE = "llama"
 HEAD_ROWS_AT_ONCE = 16384
-
-
-@dataclass(frozen=True)
-class ReferenceSizes:
-    """The numbers of the GGUF that the formulas need."""
-
-    d: int
-    layers: int
-    heads: int
-    kv_heads: int
-    key_dim: int
-    value_dim: int
-    vocabulary: int
-    epsilon: float
-    attention_scale: float
 
 
 class LayerCache:
     """Keys (after rope) and values of one layer for the rows so far: [n_kv, rows, head_dim]."""
 
-    def __init__(self, sizes: ReferenceSizes) -> None:
-        self.keys = torch.zeros(sizes.kv_heads, 0, sizes.key_dim)
-        self.values = torch.zeros(sizes.kv_heads, 0, sizes.value_dim)
+    def __init__(self, layer: LayerFacts) -> None:
+        self.keys = torch.zeros(layer.kv_heads, 0, layer.head_dim)
+        self.values = torch.zeros(layer.kv_heads, 0, layer.head_dim)
+        self.positions: list[int] = []
 
-    def append(self, key: Tensor, value: Tensor) -> None:
+    def append(self, key: Tensor, value: Tensor, position: int) -> None:
         """Add one row: `key` and `value` are [n_kv, head_dim]."""
         self.keys = torch.cat((self.keys, key[:, None]), dim=1)
         self.values = torch.cat((self.values, value[:, None]), dim=1)
+        self.positions.append(position)
+
+    def visible(self, position: int, window: int | None) -> list[int]:
+        """The rows that a row at `position` attends to."""
+        oldest = 0 if window is None else position - window + 1
+        return [row for row, place in enumerate(self.positions) if oldest <= place <= position]
 
 
 @dataclass(frozen=True)
@@ -61,78 +77,74 @@ class _Projection:
 
 @dataclass(frozen=True)
 class _Layer:
-    attention_norm: Tensor
-    query: _Projection
-    key: _Projection
-    value: _Projection
-    output: _Projection
-    ff_norm: Tensor
-    gate: _Projection
-    up: _Projection
-    down: _Projection
+    """The tensors of one layer by role; what it does not have is not there."""
+
+    projections: dict[str, _Projection]
+    norms: dict[str, Tensor]
+    frequencies: Tensor
+    magnitude: float
+    output_scale: float
 
 
 class Reference:
     """The model in a GGUF, in float32, a row at a time.
 
     Weights are dequantised when first used; `resident_layers` of them at most are held at once.
+    `context` is that of the artifact: LongRoPE's factors follow from it.
     """
 
-    def __init__(self, file: GGUFFile, resident_layers: int = 1) -> None:
-        """Read the hyperparameters of `file`, which must stay open while the reference is used.
+    def __init__(self, file: GGUFFile, context: int, resident_layers: int = 1) -> None:
+        """Read the facts of `file`, which must stay open while the reference is used.
 
         Raises:
             GGUFError: a hyperparameter is missing or unfit.
-            UnsupportedModelError: the architecture or its rope scaling is not implemented here.
+            UnsupportedModelError: the architecture or its rope scaling is not implemented.
         """
-        architecture = file.text("general.architecture")
-        if architecture != ARCHITECTURE:
-            raise UnsupportedModelError(
-                f"{file.path}: there is no reference for the architecture {architecture!r}; "
-                f"only {ARCHITECTURE!r} can be validated"
-            )
-        if file.integer("llama.expert_count", 0):
-            raise UnsupportedModelError(
-                f"{file.path}: it is a mixture of experts, for which there is no reference; "
-                "only dense models can be validated"
-            )
         self._file = file
+        self._model = SourceModel(file)
+        self._context = context
         self._resident_layers = max(1, resident_layers)
         self._loaded: OrderedDict[int, _Layer] = OrderedDict()
-        self.sizes = _read_sizes(file)
-        self._frequencies, self._magnitude = _read_rope(file, self.sizes.key_dim)
+        self.facts = self._model.facts
 
     def caches(self) -> list[LayerCache]:
         """Empty caches for one sequence, one per layer of the model."""
-        return [LayerCache(self.sizes) for _ in range(self.sizes.layers)]
+        return [LayerCache(layer) for layer in self.facts.layers]
 
     def embed(self, ids: Sequence[int]) -> Tensor:
-        """Rows of the embedding table: float32 [len(ids), d]; raises GGUFError where one is not finite."""
-        rows = self._file.rows("token_embd.weight", np.asarray(ids, dtype=np.int64))
-        if not np.isfinite(rows).all():
-            raise GGUFError(f"{self._file.path}: tensor 'token_embd.weight' holds values that are not finite")
-        return torch.from_numpy(rows)
+        """The first hidden state: float32 [len(ids), d]; raises GGUFError where one is not finite."""
+        return self._rows(EMBEDDING, ids) * self.facts.embedding_scale
 
     def layers(
-        self, first: int, end: int, hidden: Tensor, positions: Sequence[int], caches: Sequence[LayerCache]
+        self,
+        first: int,
+        end: int,
+        hidden: Tensor,
+        positions: Sequence[int],
+        caches: Sequence[LayerCache],
+        ids: Sequence[int],
     ) -> Tensor:
         """Run layers first..end-1 over rows of `hidden`, float32 [rows, d], one after the other.
 
-        Row i stands at `positions[i]` and attends to everything in the caches, which it extends.
-        `caches` is indexed by layer. Returns float32 [rows, d].
+        Row i stands at `positions[i]` and attends to what its window reaches of the caches, which it
+        extends. `caches` is indexed by layer. Where layers have embeddings of their own, row i takes
+        those of `ids[i]`. Returns float32 [rows, d].
 
         A layer is finished for all rows before the next is loaded; since a row only ever looks back,
         that equals whole single-row passes in order.
         """
+        own = self._per_layer_inputs(ids)
         for index in range(first, end):
-            layer = self._layer(index)
-            cache = caches[index]
-            hidden = torch.stack(
-                [
-                    self._layer_row(layer, row, position, cache)
-                    for row, position in zip(hidden, positions, strict=True)
-                ]
-            )
+            layer, facts = self._layer(index), self.facts.layers[index]
+            cache = caches[facts.kv_layer]
+            rows = []
+            for number, (row, position) in enumerate(zip(hidden, positions, strict=True)):
+                row = self._attention(layer, facts, row, position, cache)
+                row = self._mlp(layer, row)
+                if own is not None:
+                    row = self._add_own_input(layer, row, own[number, index])
+                rows.append(row * layer.output_scale)
+            hidden = torch.stack(rows)
         return hidden
 
     def logits(self, hidden: Tensor, first_token: int = 0, end_token: int | None = None) -> Tensor:
@@ -140,44 +152,106 @@ class Reference:
 
         `hidden` is float32 [rows, d]; returns float32 [rows, end_token - first_token].
         """
-        end_token = self.sizes.vocabulary if end_token is None else end_token
-        name = "output.weight" if "output.weight" in self._file.tensors else "token_embd.weight"
-        norm = self._vector("output_norm.weight")
-        bias = self._vector("output.bias") if "output.bias" in self._file.tensors else None
+        end_token = self.facts.vocabulary if end_token is None else end_token
+        norm = self._vector(OUTPUT_NORM)
         normed = [self._norm(row, norm) for row in hidden]
         pieces = []
         for start in range(first_token, end_token, HEAD_ROWS_AT_ONCE):
             stop = min(start + HEAD_ROWS_AT_ONCE, end_token)
-            weight = torch.tensor(self._file.rows(name, slice(start, stop)))
-            piece = torch.stack([weight @ row for row in normed])
-            pieces.append(piece if bias is None else piece + bias[start:stop])
-        return torch.cat(pieces, dim=1)
+            weight = torch.tensor(self._file.rows(self._model.head_tensor, slice(start, stop)))
+            pieces.append(torch.stack([weight @ row for row in normed]))
+        return _capped(torch.cat(pieces, dim=1) * self.facts.logit_scale, self.facts.logit_cap)
 
-    def _layer_row(self, layer: _Layer, x: Tensor, position: int, cache: LayerCache) -> Tensor:
-        sizes = self.sizes
-        normed = self._norm(x, layer.attention_norm)
-        query = self._rotate(layer.query(normed).view(sizes.heads, sizes.key_dim), position)
-        key = self._rotate(layer.key(normed).view(sizes.kv_heads, sizes.key_dim), position)
-        cache.append(key, layer.value(normed).view(sizes.kv_heads, sizes.value_dim))
-        group = sizes.heads // sizes.kv_heads
-        grouped = query.view(sizes.kv_heads, group, sizes.key_dim)
-        weights = torch.softmax(grouped @ cache.keys.transpose(1, 2) * sizes.attention_scale, dim=-1)
-        x = x + layer.output((weights @ cache.values).reshape(-1))
-        normed = self._norm(x, layer.ff_norm)
-        return x + layer.down(torch.nn.functional.silu(layer.gate(normed)) * layer.up(normed))
+    def _attention(
+        self, layer: _Layer, facts: LayerFacts, x: Tensor, position: int, cache: LayerCache
+    ) -> Tensor:
+        norms = self.facts.family.norms
+        taken = x if norms.attention is None else self._norm(x, layer.norms[norms.attention])
+        query = self._heads(layer, facts, Q, taken, position) * self._temperature(position)
+        if facts.owns_kv:
+            key = self._heads(layer, facts, K, taken, position)
+            source = layer.projections[V if V in layer.projections else K]
+            value = source(taken).view(facts.kv_heads, facts.head_dim)
+            if self.facts.family.value_norm is WeightlessNorm.EACH_HEAD:
+                value = self._norm(value, torch.ones(facts.head_dim))
+            cache.append(key, value, position)
+        seen = cache.visible(position, facts.window)
+        grouped = query.view(facts.kv_heads, facts.heads // facts.kv_heads, facts.head_dim)
+        scores = grouped @ cache.keys[:, seen].transpose(1, 2) * facts.scale
+        weights = torch.softmax(_capped(scores, self.facts.score_cap), dim=-1)
+        mixed = layer.projections[ATTENTION_OUTPUT]((weights @ cache.values[:, seen]).reshape(-1))
+        if norms.after_attention is not None:
+            mixed = self._norm(mixed, layer.norms[norms.after_attention])
+        return x + mixed * self.facts.residual_scale
+
+    def _heads(self, layer: _Layer, facts: LayerFacts, role: str, x: Tensor, position: int) -> Tensor:
+        """Queries or keys of a row, normalised and rotated: [heads, head_dim]."""
+        kind, norm = self.facts.family.head_norm, layer.norms.get(Q_NORM if role == Q else K_NORM)
+        projected = layer.projections[role](x)
+        if norm is not None and kind is HeadNorm.ALL_HEADS:
+            projected = self._norm(projected, norm)
+        heads = projected.view(-1, facts.head_dim)
+        if norm is not None and kind is HeadNorm.BEFORE_ROPE:
+            heads = self._norm(heads, norm)
+        heads = self._rotate(layer, heads, position)
+        if norm is not None and kind is HeadNorm.AFTER_ROPE:
+            heads = self._norm(heads, norm)
+        return heads
+
+    def _mlp(self, layer: _Layer, x: Tensor) -> Tensor:
+        norms = self.facts.family.norms
+        taken = x if norms.mlp is None else self._norm(x, layer.norms[norms.mlp])
+        gate = self._activate(layer.projections[GATE](taken))
+        mixed = layer.projections[DOWN](gate * layer.projections[UP](taken))
+        if norms.after_mlp is not None:
+            mixed = self._norm(mixed, layer.norms[norms.after_mlp])
+        return x + mixed * self.facts.residual_scale
+
+    def _add_own_input(self, layer: _Layer, x: Tensor, own: Tensor) -> Tensor:
+        gate = self._activate(layer.projections[INPUT_GATE](x))
+        return x + self._norm(layer.projections[INPUT_PROJECTION](gate * own), layer.norms[INPUT_NORM])
+
+    def _per_layer_inputs(self, ids: Sequence[int]) -> Tensor | None:
+        """What layers with embeddings of their own take: [rows, layers, width]."""
+        width = self.facts.per_layer_width
+        if not width:
+            return None
+        weight = torch.tensor(self._file.rows(PER_LAYER_PROJECTION))
+        norm, shape = self._vector(PER_LAYER_NORM), (len(ids), len(self.facts.layers), width)
+        projected = (self.embed(ids) @ weight.T / math.sqrt(self.facts.d)).view(shape)
+        looked_up = self._rows(PER_LAYER_EMBEDDING, ids).view(shape) * math.sqrt(width)
+        return (self._norm(projected, norm) + looked_up) / math.sqrt(2)
+
+    def _activate(self, x: Tensor) -> Tensor:
+        match self.facts.family.activation:
+            case Activation.SILU:
+                return torch.nn.functional.silu(x)
+            case Activation.GELU:
+                return torch.nn.functional.gelu(x, approximate="tanh")
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return x * torch.rsqrt(x.square().mean() + self.sizes.epsilon) * weight
+        return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.facts.epsilon) * weight
 
-    def _rotate(self, heads: Tensor, position: int) -> Tensor:
-        """Turn each pair (2i, 2i+1) of the rotary part by position * frequency i; [heads, head_dim]."""
-        angles = position * self._frequencies
-        cos = (torch.cos(angles) * self._magnitude).float()
-        sin = (torch.sin(angles) * self._magnitude).float()
-        rotary = 2 * len(self._frequencies)
-        even, odd = heads[:, 0:rotary:2], heads[:, 1:rotary:2]
-        turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(1)
-        return torch.cat((turned, heads[:, rotary:]), dim=1)
+    def _temperature(self, position: int) -> float:
+        temperature = self._model.temperature(self._context)
+        if temperature is None:
+            return 1.0
+        return 1 + temperature.scale * math.log(1 + position // temperature.step)
+
+    def _rotate(self, layer: _Layer, heads: Tensor, position: int) -> Tensor:
+        """Turn each pair of the rotary part by position * its frequency; [heads, head_dim]."""
+        angles = position * layer.frequencies
+        cos = (torch.cos(angles) * layer.magnitude).float()
+        sin = (torch.sin(angles) * layer.magnitude).float()
+        half = len(angles)
+        rotary, passing = heads[:, : 2 * half], heads[:, 2 * half :]
+        if self.facts.family.rope_layout is RopeLayout.INTERLEAVED:
+            first, second = rotary[:, 0::2], rotary[:, 1::2]
+            turned = torch.stack((first * cos - second * sin, first * sin + second * cos), dim=-1).flatten(1)
+        else:
+            first, second = rotary[:, :half], rotary[:, half:]
+            turned = torch.cat((first * cos - second * sin, first * sin + second * cos), dim=1)
+        return torch.cat((turned, passing), dim=1)
 
     def _layer(self, index: int) -> _Layer:
         if index in self._loaded:
@@ -185,78 +259,38 @@ class Reference:
             return self._loaded[index]
         while len(self._loaded) >= self._resident_layers:
             self._loaded.popitem(last=False)
-        block = f"blk.{index}"
+        facts, model = self.facts.layers[index], self._model
+        angles = model.angles(facts, self._context)
+        norms = [*self.facts.family.norms.roles, *model.head_norms(facts)]
+        norms += [INPUT_NORM] if self.facts.per_layer_width else []
+        scale = tensor_name(facts, LAYER_SCALE)
         layer = _Layer(
-            attention_norm=self._vector(f"{block}.attn_norm.weight"),
-            query=self._projection(f"{block}.attn_q"),
-            key=self._projection(f"{block}.attn_k"),
-            value=self._projection(f"{block}.attn_v"),
-            output=self._projection(f"{block}.attn_output"),
-            ff_norm=self._vector(f"{block}.ffn_norm.weight"),
-            gate=self._projection(f"{block}.ffn_gate"),
-            up=self._projection(f"{block}.ffn_up"),
-            down=self._projection(f"{block}.ffn_down"),
+            projections={role: self._projection(facts, role) for role in model.matrices(facts)},
+            norms={role: self._vector(tensor_name(facts, role)) for role in norms},
+            frequencies=torch.tensor(angles.frequencies if angles else (), dtype=torch.float64),
+            magnitude=angles.magnitude if angles else 1.0,
+            output_scale=float(self._vector(scale)[0]) if scale in self._file.tensors else 1.0,
         )
         self._loaded[index] = layer
         return layer
 
-    def _projection(self, name: str) -> _Projection:
-        weight = torch.tensor(self._file.rows(f"{name}.weight"))
-        bias = self._vector(f"{name}.bias") if f"{name}.bias" in self._file.tensors else None
-        return _Projection(weight, bias)
+    def _projection(self, facts: LayerFacts, role: str) -> _Projection:
+        place = self._model.place(facts, role)
+        rows, bias = slice(place.rows.start, place.rows.stop), bias_name(place.name)
+        return _Projection(
+            torch.tensor(self._file.rows(place.name, rows)),
+            self._vector(bias)[rows] if bias in self._file.tensors else None,
+        )
+
+    def _rows(self, name: str, ids: Sequence[int]) -> Tensor:
+        rows = self._file.rows(name, np.asarray(ids, dtype=np.int64))
+        if not np.isfinite(rows).all():
+            raise GGUFError(f"{self._file.path}: tensor {name!r} holds values that are not finite")
+        return torch.from_numpy(rows)
 
     def _vector(self, name: str) -> Tensor:
         return torch.tensor(self._file.rows(name)).flatten()
 
 
-def _read_sizes(file: GGUFFile) -> ReferenceSizes:
-    d = file.integer("llama.embedding_length")
-    heads = file.integer("llama.attention.head_count")
-    if heads == 0:
-        raise GGUFError(f"{file.path}: llama.attention.head_count is 0, so the model has no attention")
-    kv_heads = file.integer("llama.attention.head_count_kv", heads)
-    if kv_heads == 0 or heads % kv_heads:
-        raise GGUFError(f"{file.path}: {heads} heads cannot share {kv_heads} K/V heads")
-    key_dim = file.integer("llama.attention.key_length", d // heads)
-    return ReferenceSizes(
-        d=d,
-        layers=file.integer("llama.block_count"),
-        heads=heads,
-        kv_heads=kv_heads,
-        key_dim=key_dim,
-        value_dim=file.integer("llama.attention.value_length", d // heads),
-        vocabulary=file.info("token_embd.weight").shape[0],
-        epsilon=file.number("llama.attention.layer_norm_rms_epsilon"),
-        # A key attention.scale is read for other architectures only, in llama.cpp too.
-        attention_scale=1 / math.sqrt(key_dim),
-    )
-
-
-def _read_rope(file: GGUFFile, key_dim: int) -> tuple[Tensor, float]:
-    """Angle per position of every pair, float64 [rotary_dim / 2], and the factor on cos and sin.
-
-    llama.cpp: theta_i = base^(-2i / rotary_dim) / (scaling factor * rope_freqs_i).
-    """
-    kind = file.text("llama.rope.scaling.type", "linear")
-    if kind not in ("none", "linear"):
-        raise UnsupportedModelError(
-            f"{file.path}: there is no reference for the rope scaling {kind!r}; "
-            "only 'none' and 'linear' can be validated"
-        )
-    factor = file.number("llama.rope.scaling.factor", file.number("llama.rope.scale_linear", 1.0))
-    if kind == "none" or factor == 0:
-        factor = 1.0
-    rotary = file.integer("llama.rope.dimension_count", key_dim)
-    if rotary == 0 or rotary % 2 or rotary > key_dim:
-        raise GGUFError(f"{file.path}: {rotary} rotary dimensions do not fit heads of {key_dim}")
-    base = file.number("llama.rope.freq_base", 10000.0)
-    exponents = torch.arange(0, rotary, 2, dtype=torch.float64) / rotary
-    frequencies = base**-exponents / factor
-    if "rope_freqs.weight" in file.tensors:
-        factors = torch.tensor(file.rows("rope_freqs.weight")).double().flatten()
-        if len(factors) != len(frequencies):
-            raise GGUFError(
-                f"{file.path}: rope_freqs.weight has {len(factors)} factors, not {len(frequencies)}"
-            )
-        frequencies = frequencies / factors
-    return frequencies, file.number("llama.rope.scaling.attn_factor", 1.0)
+def _capped(x: Tensor, cap: float | None) -> Tensor:
+    return x if cap is None else cap * torch.tanh(x / cap)

@@ -1,23 +1,64 @@
 """The model families that convert, one small file of data each; no graph code."""
 
-from anespec.convert.architectures.family import Family, RopeLayout
+from anespec.convert.architectures.ernie4_5 import ERNIE4_5
+from anespec.convert.architectures.exaone import EXAONE, EXAONE4
+from anespec.convert.architectures.family import Family
+from anespec.convert.architectures.gemma import GEMMA, GEMMA2, GEMMA3, GEMMA4
+from anespec.convert.architectures.glm4 import GLM4
+from anespec.convert.architectures.granite import GRANITE
+from anespec.convert.architectures.hunyuan import HUNYUAN_DENSE
+from anespec.convert.architectures.internlm2 import INTERNLM2
 from anespec.convert.architectures.llama import LLAMA
+from anespec.convert.architectures.mistral3 import MISTRAL3
+from anespec.convert.architectures.olmo2 import OLMO2
+from anespec.convert.architectures.phi3 import PHI3
+from anespec.convert.architectures.qwen import QWEN2, QWEN3
+from anespec.convert.architectures.refused import MIXTURE, REFUSED
+from anespec.convert.architectures.seed_oss import SEED_OSS
+from anespec.convert.architectures.smollm3 import SMOLLM3
 from anespec.manifests.errors import UnsupportedModelError
 
-FAMILIES = {family.architecture: family for family in (LLAMA,)}
+FAMILIES = {
+    family.architecture: family
+    for family in (
+        ERNIE4_5,
+        EXAONE,
+        EXAONE4,
+        GEMMA,
+        GEMMA2,
+        GEMMA3,
+        GEMMA4,
+        GLM4,
+        GRANITE,
+        HUNYUAN_DENSE,
+        INTERNLM2,
+        LLAMA,
+        MISTRAL3,
+        OLMO2,
+        PHI3,
+        QWEN2,
+        QWEN3,
+        SEED_OSS,
+        SMOLLM3,
+    )
+}
 
-__all__ = ["FAMILIES", "Family", "RopeLayout", "family_of"]
+__all__ = ["FAMILIES", "MIXTURE", "family_of"]
 
 
 def family_of(architecture: str) -> Family:
     """The family that GGUF calls `architecture`.
 
     Raises:
-        UnsupportedModelError: no family of that name converts.
+        UnsupportedModelError: no family of that name converts; with the reason where none ever will.
     """
     try:
         return FAMILIES[architecture]
     except KeyError:
+        if architecture in REFUSED:
+            raise UnsupportedModelError(
+                f"the architecture {architecture!r} {REFUSED[architecture]}"
+            ) from None
         raise UnsupportedModelError(
             f"the architecture {architecture[:40]!r} is not supported yet; these are: "
             f"{', '.join(sorted(FAMILIES))}"

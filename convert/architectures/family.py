@@ -1,7 +1,8 @@
 """What distinguishes one model family from another, as data.
 
 Tensor names are GGUF's own (https://github.com/ggml-org/llama.cpp, gguf-py constants): they are the
-same for every family, so a family only says which of them it has and how they are laid out.
+same for every family, so a family only says which of them it has and what they mean. What a number in
+a GGUF means is what llama.cpp computes with it; facts that stand in no GGUF are taken from there.
 """
 
 from dataclasses import dataclass
@@ -19,10 +20,121 @@ class RopeLayout(StrEnum):
     HALVES = "halves"
 
 
+class Activation(StrEnum):
+    """The function on the MLP's gate."""
+
+    SILU = "silu"
+    GELU = "gelu"
+    """The tanh approximation, as in GGML."""
+
+
+class HeadNorm(StrEnum):
+    """Where q and k are normalised, if at all."""
+
+    NONE = "none"
+    BEFORE_ROPE = "before rope"
+    """Each head by itself."""
+    AFTER_ROPE = "after rope"
+    """Each head by itself."""
+    ALL_HEADS = "all heads"
+    """All heads of a token together, before rope."""
+
+
+class WeightlessNorm(StrEnum):
+    """Whether V is normalised, without a weight."""
+
+    NONE = "none"
+    EACH_HEAD = "each head"
+
+
+class EmbeddingScale(StrEnum):
+    """What the embedding rows are multiplied by."""
+
+    NONE = "none"
+    SQRT_WIDTH = "sqrt(d)"
+    KEY = "key"
+    """The key `embedding_scale` of the file."""
+
+
+class SlidingRope(StrEnum):
+    """The rope of sliding-window layers, where a model has layers with and without a window."""
+
+    SAME = "same"
+    PLAIN = "plain"
+    """The key `rope.freq_base_swa` as base, and neither scaling nor factors."""
+
+
+@dataclass(frozen=True)
+class SlidingPattern:
+    """Which layers see only the last `attention.sliding_window` positions.
+
+    Of every `period` layers all but the last do, unless `attention.sliding_window_pattern` gives another
+    period or says it layer by layer; without a period that key must be there. `window` stands in for a
+    missing key; without either, no layer has a window. `of_layers`: only models of so many layers slide.
+    `rope_base` is the base of sliding layers where the file gives none; without it theirs is the common
+    one. With `only_sliding_rotate` the layers of such a model that do not slide have no rope.
+    """
+
+    period: int | None
+    window: int | None = None
+    rope: SlidingRope = SlidingRope.PLAIN
+    rope_base: float | None = None
+    only_sliding_rotate: bool = False
+    of_layers: int | None = None
+
+
+@dataclass(frozen=True)
+class Norms:
+    """The roles of a layer's RMSNorms; None where the layer has no norm at that place.
+
+    Before attention and MLP, and on what they return, before it is added to the hidden state.
+    """
+
+    attention: str | None = "attn_norm"
+    after_attention: str | None = None
+    mlp: str | None = "ffn_norm"
+    after_mlp: str | None = None
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Those that there are."""
+        return tuple(
+            role for role in (self.attention, self.after_attention, self.mlp, self.after_mlp) if role
+        )
+
+
 @dataclass(frozen=True)
 class Family:
-    """One `general.architecture` of GGUF, as far as it differs from a plain Llama layer."""
+    """One `general.architecture` of GGUF, as far as it differs from a plain Llama layer.
+
+    `attention_scale` multiplies the scores instead of 1 / sqrt(head_dim). Models of
+    `wide_scale_layers` layers use 1 / sqrt(d / heads). With `reads_scales` the keys `attention.scale`,
+    `residual_scale` and `logit_scale` hold. Every `rope_free_step`-th layer has no rope.
+    `score_cap` and `logit_cap` are soft caps where the file gives none: cap * tanh(x / cap).
+    With `key_is_value` a layer without V projection uses K's. `layer_scale`: a layer's output may be
+    multiplied by a number of its own. `per_layer_inputs`: embeddings may feed every layer.
+    """
 
     architecture: str
     title: str
     rope_layout: RopeLayout
+    norms: Norms = Norms()
+    head_norm: HeadNorm = HeadNorm.NONE
+    value_norm: WeightlessNorm = WeightlessNorm.NONE
+    activation: Activation = Activation.SILU
+    embedding_scale: EmbeddingScale = EmbeddingScale.NONE
+    attention_scale: float | None = None
+    wide_scale_layers: int | None = None
+    reads_scales: bool = False
+    score_cap: float | None = None
+    logit_cap: float | None = None
+    sliding: SlidingPattern | None = None
+    rope_free_step: int | None = None
+    score_temperature: bool = False
+    key_is_value: bool = False
+    layer_scale: bool = False
+    per_layer_inputs: bool = False
+
+    def __post_init__(self) -> None:
+        # K's rows are reordered for its rope; V's must not be.
+        assert not self.key_is_value or self.rope_layout is RopeLayout.HALVES

@@ -1,54 +1,74 @@
 """Attention over the KV state, in the two shapes of DESIGN.md section 4."""
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from anespec.convert.architectures.family import HeadNorm
 from anespec.convert.graph import kv
 from anespec.convert.graph.builder import Var, mb
+from anespec.convert.graph.norm import HEAD, rms_norm
 from anespec.convert.graph.projection import Projection, project
 from anespec.convert.graph.rope import rotate
+from anespec.convert.graph.soft_cap import soft_cap
 from anespec.manifests.schema import AttentionShape
 
 
 @dataclass(frozen=True)
 class AttentionSizes:
-    """Heads of one layer; `scale` multiplies the scores."""
+    """Heads of one layer; `scale` multiplies the scores. `rotary_dim` is 0 where nothing rotates."""
 
     heads: int
     kv_heads: int
     head_dim: int
     rotary_dim: int
     shape: AttentionShape
+    scale: float
+    epsilon: float
+    head_norm: HeadNorm = HeadNorm.NONE
+    norm_values: bool = False
+    score_cap: float | None = None
 
     @property
     def group(self) -> int:
         """Query heads per KV head."""
         return self.heads // self.kv_heads
 
-    @property
-    def scale(self) -> float:
-        """1 / sqrt(head_dim)."""
-        return 1.0 / math.sqrt(self.head_dim)
+
+@dataclass(frozen=True)
+class KeyWeights:
+    """What makes a layer's keys and values; without `v`, values are made of what `k` gives."""
+
+    k: Projection
+    v: Projection | None
+    k_norm: NDArray[np.float16] | None = None
 
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """The four projections of one layer."""
+    """The projections of one layer; without `keys` it attends to another layer's keys and values."""
 
     q: Projection
-    k: Projection
-    v: Projection
     output: Projection
+    keys: KeyWeights | None
+    q_norm: NDArray[np.float16] | None = None
 
 
 @dataclass(frozen=True)
-class BlockInputs:
-    """What every layer of a shard shares: rope rows, and the masks of the layer's pool."""
+class Rotation:
+    """Rows of a rope table: cos and sin, [T, rotary_dim / 2] each."""
 
     cos: Var
     sin: Var
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """What a layer takes beside the hidden state: rope rows, and the masks of its pool."""
+
+    query_rope: Rotation | None
+    key_rope: Rotation | None
     attn_mask: Var
     write_mask: Var
     kept: Var
@@ -56,32 +76,65 @@ class BlockInputs:
 
 @dataclass(frozen=True)
 class LayerState:
-    """The K and V states of one layer, [1, n_kv, S, head_dim] each."""
+    """K and V of one layer, [1, n_kv, S, head_dim] each: the states, or what was written to them."""
 
     k: Var
     v: Var
+
+
+def write_keys_values(
+    x: Var, weights: KeyWeights, sizes: AttentionSizes, inputs: LayerInputs, state: LayerState, name: str
+) -> LayerState:
+    """Make keys and values of [1, d, T, 1] and put them into their slots; returns all slots."""
+    projected = project(x, weights.k, f"{name}_k")
+    k = _heads(projected, sizes.kv_heads, weights.k_norm, inputs.key_rope, sizes, f"{name}_k")
+    v = projected if weights.v is None else project(x, weights.v, f"{name}_v")
+    v = _split_heads(v, sizes.kv_heads, sizes.head_dim)
+    if sizes.norm_values:
+        v = rms_norm(v, None, sizes.epsilon, f"{name}_v_norm", HEAD)
+    return LayerState(
+        k=kv.write(state.k, k, inputs.write_mask, inputs.kept, f"{name}_keys"),
+        v=kv.write(state.v, v, inputs.write_mask, inputs.kept, f"{name}_values"),
+    )
 
 
 def attention(
     x: Var,
     weights: AttentionWeights,
     sizes: AttentionSizes,
-    inputs: BlockInputs,
-    state: LayerState,
+    inputs: LayerInputs,
+    written: LayerState,
     name: str,
 ) -> Var:
-    """[1, d, T, 1] -> [1, d, T, 1]: project, rotate, write K/V, attend over the written state."""
-    q = _split_heads(project(x, weights.q, f"{name}_q"), sizes.heads, sizes.head_dim)
-    k = _split_heads(project(x, weights.k, f"{name}_k"), sizes.kv_heads, sizes.head_dim)
-    v = _split_heads(project(x, weights.v, f"{name}_v"), sizes.kv_heads, sizes.head_dim)
-    q = rotate(q, inputs.cos, inputs.sin, sizes.rotary_dim, sizes.head_dim)
-    k = rotate(k, inputs.cos, inputs.sin, sizes.rotary_dim, sizes.head_dim)
-    q = mb.mul(x=q, y=np.float16(sizes.scale))
-    keys = kv.write(state.k, k, inputs.write_mask, inputs.kept, f"{name}_keys")
-    values = kv.write(state.v, v, inputs.write_mask, inputs.kept, f"{name}_values")
+    """[1, d, T, 1] -> [1, d, T, 1]: project queries, attend over what was written, project back."""
+    projected = project(x, weights.q, f"{name}_q")
+    q = _heads(projected, sizes.heads, weights.q_norm, inputs.query_rope, sizes, f"{name}_q")
+    if sizes.scale != 1:
+        q = mb.mul(x=q, y=np.float16(sizes.scale))
     attend = _attend_grouped if sizes.shape is AttentionShape.GROUPED else _attend_per_kv_head
-    mixed = attend(q, keys, values, inputs.attn_mask, sizes)
+    mixed = attend(q, written.k, written.v, inputs.attn_mask, sizes)
     return project(merge_heads(mixed, sizes), weights.output, f"{name}_output")
+
+
+def _heads(
+    projected: Var,
+    heads: int,
+    norm: NDArray[np.float16] | None,
+    rope: Rotation | None,
+    sizes: AttentionSizes,
+    name: str,
+) -> Var:
+    """[1, heads * head_dim, T, 1] -> [1, heads, T, head_dim], normalised and rotated."""
+    if norm is not None and sizes.head_norm is HeadNorm.ALL_HEADS:
+        projected = rms_norm(projected, norm, sizes.epsilon, f"{name}_norm")
+    x = _split_heads(projected, heads, sizes.head_dim)
+    if norm is not None and sizes.head_norm is HeadNorm.BEFORE_ROPE:
+        x = rms_norm(x, norm, sizes.epsilon, f"{name}_norm", HEAD)
+    if rope is not None:
+        x = rotate(x, rope.cos, rope.sin, sizes.rotary_dim, sizes.head_dim)
+    if norm is not None and sizes.head_norm is HeadNorm.AFTER_ROPE:
+        x = rms_norm(x, norm, sizes.epsilon, f"{name}_norm", HEAD)
+    return x
 
 
 def _split_heads(x: Var, heads: int, head_dim: int) -> Var:
@@ -99,6 +152,11 @@ def merge_heads(x: Var, sizes: AttentionSizes) -> Var:
     return mb.reshape(x=channels, shape=(1, sizes.heads * sizes.head_dim, -1, 1))
 
 
+def _masked(scores: Var, mask: Var, sizes: AttentionSizes) -> Var:
+    capped = scores if sizes.score_cap is None else soft_cap(scores, sizes.score_cap)
+    return mb.add(x=capped, y=mask)
+
+
 def _attend_per_kv_head(q: Var, keys: Var, values: Var, mask: Var, sizes: AttentionSizes) -> Var:
     """One broadcast matmul per KV head over slices of q, K and V."""
     queries = mb.split(x=q, num_splits=sizes.kv_heads, axis=1) if sizes.kv_heads > 1 else [q]
@@ -106,7 +164,7 @@ def _attend_per_kv_head(q: Var, keys: Var, values: Var, mask: Var, sizes: Attent
     values_of = mb.split(x=values, num_splits=sizes.kv_heads, axis=1) if sizes.kv_heads > 1 else [values]
     mixed = []
     for query, key, value in zip(queries, keys_of, values_of, strict=True):
-        scores = mb.add(x=mb.matmul(x=query, y=key, transpose_y=True), y=mask)
+        scores = _masked(mb.matmul(x=query, y=key, transpose_y=True), mask, sizes)
         mixed.append(mb.matmul(x=mb.softmax(x=scores, axis=-1), y=value))
     return mb.concat(values=mixed, axis=1) if len(mixed) > 1 else mixed[0]
 
@@ -117,7 +175,7 @@ def _attend_grouped(q: Var, keys: Var, values: Var, mask: Var, sizes: AttentionS
     rows = mb.reshape(x=q, shape=(1, sizes.kv_heads, -1, sizes.head_dim))
     scores = mb.matmul(x=rows, y=keys, transpose_y=True)
     scores = mb.reshape(x=scores, shape=(sizes.kv_heads, sizes.group, -1, slots))
-    weights = mb.softmax(x=mb.add(x=scores, y=mask), axis=-1)
+    weights = mb.softmax(x=_masked(scores, mask, sizes), axis=-1)
     weights = mb.reshape(x=weights, shape=(1, sizes.kv_heads, -1, slots))
     mixed = mb.matmul(x=weights, y=values)
     return mb.reshape(x=mixed, shape=(1, sizes.heads, -1, sizes.head_dim))

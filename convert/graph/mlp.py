@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from anespec.convert.architectures.family import Activation
 from anespec.convert.graph.builder import Var, mb
 from anespec.convert.graph.projection import Projection, project
 
@@ -15,8 +16,17 @@ class MLPWeights:
     down: Projection
 
 
-def gated_mlp(x: Var, weights: MLPWeights, name: str) -> Var:
-    """down(silu(gate(x)) * up(x)) over [1, d, T, 1]."""
-    gate = mb.silu(x=project(x, weights.gate, f"{name}_gate"))
+def activate(x: Var, activation: Activation) -> Var:
+    """The function, elementwise."""
+    match activation:
+        case Activation.SILU:
+            return mb.silu(x=x)
+        case Activation.GELU:
+            return mb.gelu(x=x, mode="TANH_APPROXIMATION")
+
+
+def gated_mlp(x: Var, weights: MLPWeights, activation: Activation, name: str) -> Var:
+    """down(activation(gate(x)) * up(x)) over [1, d, T, 1]."""
+    gate = activate(project(x, weights.gate, f"{name}_gate"), activation)
     up = project(x, weights.up, f"{name}_up")
     return project(mb.mul(x=gate, y=up), weights.down, f"{name}_down")

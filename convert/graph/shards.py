@@ -6,61 +6,121 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.convert.architectures.family import Activation
 from anespec.convert.graph import kv
 from anespec.convert.graph.attention import (
     AttentionSizes,
     AttentionWeights,
-    BlockInputs,
+    LayerInputs,
     LayerState,
+    Rotation,
     attention,
+    write_keys_values,
 )
 from anespec.convert.graph.builder import Function, Program, Var, ct, mb, types
 from anespec.convert.graph.mlp import MLPWeights, gated_mlp
 from anespec.convert.graph.norm import rms_norm
+from anespec.convert.graph.per_layer import (
+    PerLayerMix,
+    PerLayerWeights,
+    add_per_layer,
+    mix_per_layer,
+)
 from anespec.convert.graph.projection import Projection, project
-from anespec.manifests.schema import HIDDEN_IN, HIDDEN_OUT, Pool, RopeTable, StateSpec, TensorSpec
+from anespec.convert.graph.soft_cap import soft_cap
+from anespec.manifests.schema import EMBEDDED, HIDDEN_IN, HIDDEN_OUT, Pool, RopeTable, StateSpec, TensorSpec
+
+Norm = NDArray[np.float16]
 
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """Everything one layer needs, already stored."""
+    """Everything one layer needs, already stored. A norm of None is not there.
 
-    attention_norm: NDArray[np.float16]
+    The norms after attention and MLP are on what these return, before it is added to the hidden state.
+    """
+
+    attention_norm: Norm | None
     attention: AttentionWeights
-    mlp_norm: NDArray[np.float16]
+    after_attention_norm: Norm | None
+    mlp_norm: Norm | None
     mlp: MLPWeights
+    after_mlp_norm: Norm | None
+    per_layer: PerLayerWeights | None = None
+    output_scale: float | None = None
 
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """A run of layers that share a pool and a rope table."""
+    """How one layer computes: sizes, pool, rope tables, and the layer whose K/V it attends to."""
 
-    indices: range
+    index: int
     sizes: AttentionSizes
-    epsilon: float
     pool: Pool
-    rope: RopeTable
+    query_rope: RopeTable | None
+    key_rope: RopeTable | None
+    kv_layer: int
+    activation: Activation
+    residual_scale: float
 
     @property
     def states(self) -> tuple[StateSpec, ...]:
-        """K and V of each layer: [1, n_kv, S, head_dim]."""
+        """Its own K and V: [1, n_kv, S, head_dim]; none where it attends to another layer's."""
+        if self.kv_layer != self.index:
+            return ()
         shape = (1, self.sizes.kv_heads, self.pool.slots, self.sizes.head_dim)
         return tuple(
-            StateSpec(name=f"{part}_{index}", shape=shape, pool=self.pool.name, layer=index)
-            for index in self.indices
+            StateSpec(name=f"{part}_{self.index}", shape=shape, pool=self.pool.name, layer=self.index)
             for part in ("k", "v")
         )
 
-    def inputs(self, d: int) -> tuple[TensorSpec, ...]:
-        """The shard's inputs; None is T."""
-        slots, half = self.pool.slots, self.sizes.rotary_dim // 2
-        return (
-            TensorSpec(name=HIDDEN_IN, shape=(1, d, None, 1)),
-            TensorSpec(name=self.rope.cos_input, shape=(None, half)),
-            TensorSpec(name=self.rope.sin_input, shape=(None, half)),
-            TensorSpec(name=self.pool.mask_input, shape=(1, 1, None, slots)),
-            TensorSpec(name=self.pool.write_input, shape=(1, 1, slots, None)),
-        )
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """Consecutive layers in one program; d is the width of the hidden state."""
+
+    layers: tuple[LayerPlan, ...]
+    d: int
+    epsilon: float
+    per_layer_width: int = 0
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """The pools in use, each once."""
+        return tuple({layer.pool.name: layer.pool for layer in self.layers}.values())
+
+    @property
+    def ropes(self) -> tuple[RopeTable, ...]:
+        """The rope tables in use, each once."""
+        tables = (table for layer in self.layers for table in (layer.key_rope, layer.query_rope))
+        return tuple({table.cos_input: table for table in tables if table is not None}.values())
+
+    @property
+    def states(self) -> tuple[StateSpec, ...]:
+        """K and V of every layer that has its own."""
+        return tuple(state for layer in self.layers for state in layer.states)
+
+    @property
+    def per_layer_input(self) -> str | None:
+        """The input that takes these layers' own embeddings, if they have any."""
+        first, last = self.layers[0].index, self.layers[-1].index
+        return f"per_layer_{first:02d}_{last + 1:02d}" if self.per_layer_width else None
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The shard's inputs; a None dimension is T."""
+        specs = [TensorSpec(name=HIDDEN_IN, shape=(1, self.d, None, 1))]
+        for table in self.ropes:
+            shape = (None, len(table.frequencies))
+            specs += [TensorSpec(name=name, shape=shape) for name in (table.cos_input, table.sin_input)]
+        for pool in self.pools:
+            specs.append(TensorSpec(name=pool.mask_input, shape=(1, 1, None, pool.slots)))
+            specs.append(TensorSpec(name=pool.write_input, shape=(1, 1, pool.slots, None)))
+        if self.per_layer_input is not None:
+            width = len(self.layers) * self.per_layer_width
+            specs.append(TensorSpec(name=EMBEDDED, shape=(1, self.d, None, 1)))
+            specs.append(TensorSpec(name=self.per_layer_input, shape=(1, width, None, 1)))
+        return tuple(specs)
 
 
 @dataclass(frozen=True)
@@ -93,39 +153,77 @@ class ProgramScope:
 
 
 def decoder_layer(
-    x: Var, weights: LayerWeights, plan: LayerPlan, inputs: BlockInputs, state: LayerState, name: str
-) -> Var:
-    """x + attention(norm(x)), then + mlp(norm(.)), over [1, d, T, 1]."""
-    normed = rms_norm(x, weights.attention_norm, plan.epsilon, f"{name}_attention_norm")
-    x = mb.add(
-        x=x, y=attention(normed, weights.attention, plan.sizes, inputs, state, name), name=f"{name}_attended"
-    )
-    normed = rms_norm(x, weights.mlp_norm, plan.epsilon, f"{name}_mlp_norm")
-    return mb.add(x=x, y=gated_mlp(normed, weights.mlp, name), name=f"{name}_out")
+    x: Var,
+    weights: LayerWeights,
+    plan: LayerPlan,
+    inputs: LayerInputs,
+    states: Mapping[int, LayerState],
+    epsilon: float,
+    name: str,
+) -> tuple[Var, LayerState]:
+    """Attention, then the MLP, each added to the hidden state [1, d, T, 1].
+
+    `states` are K and V by layer: this layer's before it writes, earlier ones' after. Returns the hidden
+    state and what this layer attended to.
+    """
+
+    def normed(value: Var, norm: Norm | None, place: str) -> Var:
+        return value if norm is None else rms_norm(value, norm, epsilon, f"{name}_{place}_norm")
+
+    def added(value: Var, branch: Var, place: str) -> Var:
+        if plan.residual_scale != 1:
+            branch = mb.mul(x=branch, y=np.float16(plan.residual_scale))
+        return mb.add(x=value, y=branch, name=f"{name}_{place}")
+
+    taken, written = normed(x, weights.attention_norm, "attention"), states[plan.kv_layer]
+    if weights.attention.keys is not None:
+        written = write_keys_values(taken, weights.attention.keys, plan.sizes, inputs, written, name)
+    mixed = attention(taken, weights.attention, plan.sizes, inputs, written, name)
+    x = added(x, normed(mixed, weights.after_attention_norm, "after_attention"), "attended")
+    mixed = gated_mlp(normed(x, weights.mlp_norm, "mlp"), weights.mlp, plan.activation, name)
+    x = added(x, normed(mixed, weights.after_mlp_norm, "after_mlp"), "out")
+    return x, written
 
 
-def layer_shard(plan: LayerPlan, weights: list[LayerWeights], d: int, scope: ProgramScope) -> ShardProgram:
+def layer_shard(
+    plan: ShardPlan, weights: list[LayerWeights], scope: "ProgramScope", mix: PerLayerMix | None = None
+) -> ShardProgram:
     """The program of consecutive layers; inputs and states as `plan` says, output `hidden`."""
-    input_specs, state_specs = plan.inputs(d), plan.states
 
     def build(by_name: Mapping[str, Var]) -> Var:
-        write_mask = by_name[plan.pool.write_input]
-        inputs = BlockInputs(
-            cos=by_name[plan.rope.cos_input],
-            sin=by_name[plan.rope.sin_input],
-            attn_mask=by_name[plan.pool.mask_input],
-            write_mask=write_mask,
-            kept=kv.kept_slots(write_mask),
-        )
+        kept = {pool.name: kv.kept_slots(by_name[pool.write_input]) for pool in plan.pools}
+        states = {
+            layer.index: LayerState(k=by_name[f"k_{layer.index}"], v=by_name[f"v_{layer.index}"])
+            for layer in plan.layers
+            if layer.states
+        }
+        own = None
+        if mix is not None and plan.per_layer_input is not None:
+            own = mix_per_layer(by_name[EMBEDDED], by_name[plan.per_layer_input], mix, plan.epsilon)
         x = by_name[HIDDEN_IN]
-        for index, layer in zip(plan.indices, weights, strict=True):
-            state = LayerState(k=by_name[f"k_{index}"], v=by_name[f"v_{index}"])
-            x = decoder_layer(x, layer, plan, inputs, state, f"layer_{index}")
+        for number, (layer, stored) in enumerate(zip(plan.layers, weights, strict=True)):
+            inputs = LayerInputs(
+                query_rope=_rotation(layer.query_rope, by_name),
+                key_rope=_rotation(layer.key_rope, by_name),
+                attn_mask=by_name[layer.pool.mask_input],
+                write_mask=by_name[layer.pool.write_input],
+                kept=kept[layer.pool.name],
+            )
+            name = f"layer_{layer.index}"
+            x, states[layer.index] = decoder_layer(x, stored, layer, inputs, states, plan.epsilon, name)
+            if own is not None and stored.per_layer is not None:
+                x = add_per_layer(x, own[number], stored.per_layer, layer.activation, plan.epsilon, name)
+            if stored.output_scale is not None:
+                x = mb.mul(x=x, y=np.float16(stored.output_scale))
         return mb.identity(x=x, name=HIDDEN_OUT)
 
-    states = {spec.name: mb.StateTensorSpec(spec.shape, dtype=types.fp16) for spec in state_specs}
-    program = _program(build, {s.name: scope.placeholder(s) for s in input_specs} | states)
-    return ShardProgram(program, scope.types(input_specs), [ct.TensorType(HIDDEN_OUT, dtype=np.float16)])
+    states = {spec.name: mb.StateTensorSpec(spec.shape, dtype=types.fp16) for spec in plan.states}
+    program = _program(build, {s.name: scope.placeholder(s) for s in plan.inputs} | states)
+    return ShardProgram(program, scope.types(plan.inputs), [ct.TensorType(HIDDEN_OUT, dtype=np.float16)])
+
+
+def _rotation(table: RopeTable | None, by_name: Mapping[str, Var]) -> Rotation | None:
+    return None if table is None else Rotation(by_name[table.cos_input], by_name[table.sin_input])
 
 
 def head_inputs(d: int) -> tuple[TensorSpec, ...]:
@@ -133,19 +231,29 @@ def head_inputs(d: int) -> tuple[TensorSpec, ...]:
     return (TensorSpec(name=HIDDEN_IN, shape=(1, d, None, 1)),)
 
 
+@dataclass(frozen=True)
+class HeadPlan:
+    """How logits are made: their scale and soft cap are those of the whole vocabulary."""
+
+    d: int
+    epsilon: float
+    scale: float
+    cap: float | None
+
+
 def head_shard(
-    norm: NDArray[np.float16],
-    epsilon: float,
-    projection: Projection,
-    output: str,
-    d: int,
-    scope: ProgramScope,
+    plan: HeadPlan, norm: Norm, projection: Projection, output: str, scope: ProgramScope
 ) -> ShardProgram:
     """Final norm and a slice of the output projection: [1, d, T, 1] -> logits [1, V_j, T, 1]."""
-    input_specs = head_inputs(d)
+    input_specs = head_inputs(plan.d)
 
     def build(by_name: Mapping[str, Var]) -> Var:
-        return project(rms_norm(by_name[HIDDEN_IN], norm, epsilon, "final_norm"), projection, output)
+        normed = rms_norm(by_name[HIDDEN_IN], norm, plan.epsilon, "final_norm")
+        if plan.scale != 1:
+            normed = mb.mul(x=normed, y=np.float16(plan.scale))
+        if plan.cap is None:
+            return project(normed, projection, output)
+        return mb.identity(x=soft_cap(project(normed, projection, "head"), plan.cap), name=output)
 
     program = _program(build, {s.name: scope.placeholder(s) for s in input_specs})
     return ShardProgram(program, scope.types(input_specs), [ct.TensorType(output, dtype=np.float16)])

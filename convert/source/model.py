@@ -1,4 +1,4 @@
-"""A GGUF seen as a model: its family, sizes, rope, and projections by role."""
+"""A GGUF seen as a model: its facts, and its tensors by role."""
 
 import math
 from collections import Counter
@@ -10,36 +10,43 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
-from anespec.convert.architectures import Family, RopeLayout, family_of
+from anespec.convert.architectures.family import HeadNorm, RopeLayout
+from anespec.convert.source.facts import EMBEDDING, LayerFacts, ModelFacts, read_facts
+from anespec.convert.source.ropes import (
+    LONG_FACTORS,
+    ROPE_FACTORS,
+    SHORT_FACTORS,
+    Angles,
+    Temperature,
+    read_angles,
+    read_temperature,
+)
 from anespec.manifests.errors import GGUFError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.schema import Hyperparameters, RopeTable, Source
+from anespec.manifests.schema import Hyperparameters, Source
 from anespec.manifests.store import file_sha256
 
-EMBEDDING = "token_embd.weight"
 OUTPUT = "output.weight"
 OUTPUT_NORM = "output_norm.weight"
-ROPE_FACTORS = "rope_freqs.weight"
+PER_LAYER_EMBEDDING = "per_layer_token_embd.weight"
+PER_LAYER_PROJECTION = "per_layer_model_proj.weight"
+PER_LAYER_NORM = "per_layer_proj_norm.weight"
 
-MAX_LAYERS = 4096
-LARGEST_EPSILON = 1.0
-LARGEST_FREQUENCY = 1000.0
-"""Radians that a pair turns from one token to the next; 1 where a base is above 1 and no factor below."""
+Q, K, V, ATTENTION_OUTPUT = "attn_q", "attn_k", "attn_v", "attn_output"
+GATE, UP, DOWN = "ffn_gate", "ffn_up", "ffn_down"
+Q_NORM, K_NORM = "attn_q_norm", "attn_k_norm"
+FUSED_QKV = "attn_qkv"
+LAYER_SCALE = "layer_output_scale"
+INPUT_GATE, INPUT_PROJECTION, INPUT_NORM = "inp_gate", "proj", "post_norm"
+"""Roles of a layer's tensors, as GGUF names them."""
 
 
 @dataclass(frozen=True)
-class LayerTensors:
-    """GGUF names of one layer's tensors; a bias name may be absent from the file."""
+class Rows:
+    """Where a projection stands: some rows of the tensor `name`."""
 
-    index: int
-
-    def weight(self, role: str) -> str:
-        """The name of a weight, e.g. role `attn_q`."""
-        return f"blk.{self.index}.{role}.weight"
-
-    def bias(self, role: str) -> str:
-        """The name of the bias that belongs to `weight(role)`."""
-        return f"blk.{self.index}.{role}.bias"
+    name: str
+    rows: range
 
 
 @dataclass(frozen=True)
@@ -62,8 +69,6 @@ class SourceModel:
     Tensors are read one at a time, by the graph builder, through `matrix` and `vector`.
     """
 
-    NORM_ROLES = ("attn_norm", "ffn_norm")
-
     def __init__(self, file: GGUFFile) -> None:
         """Check the header of an open GGUF.
 
@@ -73,76 +78,42 @@ class SourceModel:
             UnsupportedModelError: the model needs something that is not converted.
         """
         self.file = file
-        self.family: Family = family_of(file.text("general.architecture"))
-        self.sizes = self._read_sizes()
+        self.facts: ModelFacts = read_facts(file)
         self._check_tensors()
-        self.rope = self._read_rope()
+        self.temperature(1)
+        for layer in self.facts.layers:
+            self.angles(layer, 1)
 
-    def _key(self, suffix: str) -> str:
-        return f"{self.family.architecture}.{suffix}"
-
-    def _read_sizes(self) -> Hyperparameters:
-        file = self.file
-        experts = file.integer(self._key("expert_count"), 0)
-        if experts > 0:
-            raise UnsupportedModelError(
-                f"{file.path}: is a mixture of {experts} experts; only dense models convert, since a "
-                "pass would stream every expert's weights"
-            )
-        d = file.integer(self._key("embedding_length"))
-        heads = self._same_in_all_layers("attention.head_count")
-        kv_heads = self._same_in_all_layers("attention.head_count_kv", heads)
-        if not d or not heads or not kv_heads or heads % kv_heads:
-            raise GGUFError(
-                f"{file.path}: {heads} query heads over {kv_heads} KV heads at width {d} make no attention; "
-                "the metadata is corrupt"
-            )
-        head_dim = file.integer(self._key("attention.key_length"), d // heads)
-        value_dim = file.integer(self._key("attention.value_length"), head_dim)
-        if value_dim != head_dim:
-            raise UnsupportedModelError(
-                f"{file.path}: K heads of {head_dim} and V heads of {value_dim} differ, which the block "
-                "graph does not support"
-            )
-        layers = file.integer(self._key("block_count"))
-        if not 0 < layers <= MAX_LAYERS:
-            raise GGUFError(f"{file.path}: claims {layers} layers; 1 to {MAX_LAYERS} are sensible")
-        epsilon = file.number(self._key("attention.layer_norm_rms_epsilon"))
-        ff = self._same_in_all_layers("feed_forward_length")
-        context = file.integer(self._key("context_length"))
-        if not 0 < epsilon < LARGEST_EPSILON or not ff or not context or not head_dim:
-            raise GGUFError(
-                f"{file.path}: a size is zero or the norm's epsilon {epsilon:g} senseless; "
-                "the metadata is corrupt"
-            )
+    @cached_property
+    def sizes(self) -> Hyperparameters:
+        """The manifest's account of the sizes."""
+        facts, layer = self.facts, self.facts.widest
         return Hyperparameters(
-            d=d,
-            layers=layers,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            ff=ff,
-            vocabulary=file.info(EMBEDDING).shape[0],
-            norm_epsilon=epsilon,
-            trained_context=context,
+            d=facts.d,
+            layers=len(facts.layers),
+            heads=layer.heads,
+            kv_heads=layer.kv_heads,
+            head_dim=layer.head_dim,
+            ff=layer.ff,
+            vocabulary=facts.vocabulary,
+            norm_epsilon=facts.epsilon,
+            trained_context=facts.trained_context,
         )
 
-    def _same_in_all_layers(self, suffix: str, default: int | None = None) -> int:
-        """A size that GGUF may also give layer by layer; UnsupportedModelError where layers differ."""
-        key = self._key(suffix)
-        values = self.file.metadata.get(key)
-        if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu" or not len(values):
-            return self.file.integer(key, default)
-        if (values != values[0]).any():
-            raise UnsupportedModelError(
-                f"{self.file.path}: {key!r} differs from layer to layer, which is not supported"
-            )
-        return int(values[0])
+    def angles(self, layer: LayerFacts, context: int) -> Angles | None:
+        """The rope of a layer, for a context of so many slots; None where it has none.
+
+        Raises GGUFError and UnsupportedModelError (see ropes.read_angles).
+        """
+        return read_angles(self.file, self.facts, layer, context) if layer.rotary_dim else None
+
+    def temperature(self, context: int) -> Temperature | None:
+        """How scores grow with the position within `context`; raises like `angles`."""
+        return read_temperature(self.file, self.facts, context)
 
     def _check_tensors(self) -> None:
         expected = dict(self._expected_shapes())
-        for name, shape in expected.items():
-            optional = name.endswith(".bias") or name in (OUTPUT, ROPE_FACTORS)
+        for name, (shape, optional) in expected.items():
             if optional and name not in self.file.tensors:
                 continue
             found = self.file.info(name).shape
@@ -154,92 +125,105 @@ class SourceModel:
         unknown = sorted(set(self.file.tensors) - set(expected))
         if unknown:
             raise UnsupportedModelError(
-                f"{self.file.path}: holds tensors that the {self.family.architecture} graph has no place "
-                f"for: {', '.join(unknown[:4])}{' …' if len(unknown) > 4 else ''}"
+                f"{self.file.path}: holds tensors that the {self.facts.family.architecture} graph has no "
+                f"place for: {', '.join(unknown[:4])}{' …' if len(unknown) > 4 else ''}"
             )
         tokens = self.file.metadata.get("tokenizer.ggml.tokens")
-        if isinstance(tokens, list) and len(tokens) != self.sizes.vocabulary:
+        if isinstance(tokens, list) and len(tokens) != self.facts.vocabulary:
             raise GGUFError(
                 f"{self.file.path}: the vocabulary has {len(tokens)} tokens, but {EMBEDDING} "
-                f"{self.sizes.vocabulary} rows"
+                f"{self.facts.vocabulary} rows"
             )
 
-    def _expected_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        sizes = self.sizes
-        yield EMBEDDING, (sizes.vocabulary, sizes.d)
-        yield OUTPUT, (sizes.vocabulary, sizes.d)
-        yield OUTPUT_NORM, (sizes.d,)
-        yield ROPE_FACTORS, (self.rotary_dim // 2,)
-        for index in range(sizes.layers):
-            names = LayerTensors(index)
-            for role, shape in self.layer_matrices.items():
-                yield names.weight(role), shape
-                yield names.bias(role), shape[:1]
-            for role in self.NORM_ROLES:
-                yield names.weight(role), (sizes.d,)
+    def _expected_shapes(self) -> Iterator[tuple[str, tuple[tuple[int, ...], bool]]]:
+        """Every tensor that the graph has a place for: its shape, and whether it may be absent."""
+        facts = self.facts
+        yield EMBEDDING, ((facts.vocabulary, facts.d), False)
+        yield OUTPUT, ((facts.vocabulary, facts.d), True)
+        yield OUTPUT_NORM, ((facts.d,), False)
+        pairs = facts.widest.rotary_dim // 2 or max(layer.rotary_dim for layer in facts.layers) // 2
+        for name in (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS):
+            yield name, ((pairs,), True)
+        if width := facts.per_layer_width:
+            total = width * len(facts.layers)
+            yield PER_LAYER_EMBEDDING, ((facts.vocabulary, total), False)
+            yield PER_LAYER_PROJECTION, ((total, facts.d), False)
+            yield PER_LAYER_NORM, ((width,), False)
+        for layer in facts.layers:
+            yield from self._expected_of(layer)
 
-    @property
-    def layer_matrices(self) -> dict[str, tuple[int, int]]:
+    def _expected_of(self, layer: LayerFacts) -> Iterator[tuple[str, tuple[tuple[int, ...], bool]]]:
+        facts, family = self.facts, self.facts.family
+        fused: Counter[str] = Counter()
+        columns: dict[str, int] = {}
+        for role, (rows, width) in self.matrices(layer).items():
+            name = self.place(layer, role).name
+            fused[name] += rows
+            columns[name] = width
+        for name, rows in fused.items():
+            yield name, ((rows, columns[name]), False)
+            yield bias_name(name), ((rows,), True)
+        if not layer.owns_kv:
+            # Converters may leave in what an attention to another layer's K/V does not use.
+            kv = layer.kv_heads * layer.head_dim
+            for role in (K, V):
+                yield tensor_name(layer, role), ((kv, facts.d), True)
+            yield tensor_name(layer, K_NORM), ((layer.head_dim,), True)
+        for role in family.norms.roles:
+            yield tensor_name(layer, role), ((facts.d,), False)
+        for role, heads in self.head_norms(layer).items():
+            every = family.head_norm is HeadNorm.ALL_HEADS
+            yield tensor_name(layer, role), ((heads * layer.head_dim if every else layer.head_dim,), False)
+        if family.layer_scale:
+            yield tensor_name(layer, LAYER_SCALE), ((1,), True)
+        if facts.per_layer_width:
+            yield tensor_name(layer, INPUT_NORM), ((facts.d,), False)
+
+    def matrices(self, layer: LayerFacts) -> dict[str, tuple[int, int]]:
         """Every projection of a layer by its role, as (out, in)."""
-        sizes = self.sizes
-        q, kv = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+        d, width = self.facts.d, self.facts.per_layer_width
+        q, kv = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
+        own = {K: (kv, d), V: (kv, d)} if layer.owns_kv else {}
+        if self.value_is_key(layer):
+            del own[V]
+        inputs = {INPUT_GATE: (width, d), INPUT_PROJECTION: (d, width)} if width else {}
         return {
-            "attn_q": (q, sizes.d),
-            "attn_k": (kv, sizes.d),
-            "attn_v": (kv, sizes.d),
-            "attn_output": (sizes.d, q),
-            "ffn_gate": (sizes.ff, sizes.d),
-            "ffn_up": (sizes.ff, sizes.d),
-            "ffn_down": (sizes.d, sizes.ff),
+            Q: (q, d),
+            **own,
+            ATTENTION_OUTPUT: (d, q),
+            GATE: (layer.ff, d),
+            UP: (layer.ff, d),
+            DOWN: (d, layer.ff),
+            **inputs,
         }
 
-    @cached_property
-    def rotary_dim(self) -> int:
-        """How many of a head's dimensions rotate."""
-        rotary = self.file.integer(self._key("rope.dimension_count"), self.sizes.head_dim)
-        if rotary % 2 or not 0 < rotary <= self.sizes.head_dim:
-            raise GGUFError(
-                f"{self.file.path}: rope.dimension_count is {rotary}, not an even number up to the head's "
-                f"{self.sizes.head_dim}"
-            )
-        return rotary
+    def head_norms(self, layer: LayerFacts) -> dict[str, int]:
+        """The norms on q and k by role, and the heads that they are for."""
+        if self.facts.family.head_norm is HeadNorm.NONE:
+            return {}
+        own = {K_NORM: layer.kv_heads} if layer.owns_kv else {}
+        return {Q_NORM: layer.heads, **own}
 
-    def _read_rope(self) -> RopeTable:
-        """Angles as GGML computes them: base^(-2i/rotary_dim) / factor_i / linear scale.
+    def value_is_key(self, layer: LayerFacts) -> bool:
+        """Whether the layer's V is what its K projection gives, before norm and rope."""
+        absent = tensor_name(layer, V) not in self.file.tensors
+        return self.facts.family.key_is_value and layer.owns_kv and absent
 
-        As in llama.cpp's load_hparams a scaling without a type is linear, `rope.scale_linear` is the
-        factor's old key, and a factor of 0 means none; `rope.scaling.attn_factor` multiplies cos and
-        sin whatever the type.
-        """
-        base = self.file.number(self._key("rope.freq_base"), 10000.0)
-        scaling = self.file.text(self._key("rope.scaling.type"), "linear")
-        if scaling not in ("none", "linear"):
-            raise UnsupportedModelError(
-                f"{self.file.path}: rope scaling of type {scaling!r} is not supported"
-            )
-        old_factor = self.file.number(self._key("rope.scale_linear"), 0.0)
-        factor = self.file.number(self._key("rope.scaling.factor"), old_factor)
-        linear = factor if scaling == "linear" and factor else 1.0
-        if base <= 0 or linear <= 0:
-            raise GGUFError(f"{self.file.path}: rope base {base} and factor {linear} must be positive")
-        exponents = -2.0 * np.arange(self.rotary_dim // 2, dtype=np.float64) / self.rotary_dim
-        frequencies = np.power(base, exponents) / linear
-        if ROPE_FACTORS in self.file.tensors:
-            factors = self.vector(ROPE_FACTORS).astype(np.float64)
-            if (factors <= 0).any():
-                raise GGUFError(f"{self.file.path}: {ROPE_FACTORS} has a factor that is not positive")
-            frequencies = frequencies / factors
-        if frequencies.max() > LARGEST_FREQUENCY:
-            raise GGUFError(
-                f"{self.file.path}: the rope turns by {frequencies.max():.3g} radians a token, so its base "
-                "or a factor is corrupt"
-            )
-        return RopeTable(
-            cos_input="rope_cos",
-            sin_input="rope_sin",
-            frequencies=tuple(float(f) for f in frequencies),
-            magnitude=self.file.number(self._key("rope.scaling.attn_factor"), 1.0),
-        )
+    def place(self, layer: LayerFacts, role: str) -> Rows:
+        """Where the projection of that role stands; q, k, v and gate, up may share a tensor."""
+        matrices, tensors = self.matrices(layer), self.file.tensors
+        parts: tuple[str, ...]
+        whole = Rows(tensor_name(layer, role), range(matrices[role][0]))
+        if role in (Q, K, V) and tensor_name(layer, Q) not in tensors:
+            fused, parts = tensor_name(layer, FUSED_QKV), (Q, K, V)
+        elif role in (GATE, UP) and tensor_name(layer, GATE) not in tensors:
+            fused, parts = tensor_name(layer, UP), (GATE, UP)
+        else:
+            return whole
+        if fused not in tensors:
+            return whole
+        first = sum(matrices[part][0] for part in parts[: parts.index(role)] if part in matrices)
+        return Rows(fused, range(first, first + matrices[role][0]))
 
     @property
     def head_tensor(self) -> str:
@@ -266,41 +250,52 @@ class SourceModel:
             read_from=str(self.file.path.resolve()),
             bytes=self.file.nbytes,
             sha256=file_sha256(self.file.path),
-            architecture=self.family.architecture,
+            architecture=self.facts.family.architecture,
             quantisation=self.quantisation,
         )
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """A norm weight, bias or factor list as float32; raises GGUFError where it is not finite."""
+        """A norm weight or factor list as float32; raises GGUFError where it is not finite."""
         return self._finite(name, self.file.rows(name).reshape(-1))
 
-    def matrix(self, name: str, rows: range | None = None) -> "Matrix":
-        """A projection (out, in), or some of its rows; q and k rows come in `halves` order."""
+    def matrix(self, name: str, rows: range | None = None) -> Matrix:
+        """A tensor (out, in), or some of its rows."""
         count, width = self.file.info(name).shape
-        heads = self._rotated_heads(name)
-        order = np.arange(count) if heads is None else self._halves_order(heads)
-        chosen = order if rows is None else order[rows.start : rows.stop]
+        chosen = np.arange(count) if rows is None else np.arange(rows.start, rows.stop)
         return Matrix(self, name, chosen, (len(chosen), width))
 
-    def bias(self, name: str) -> NDArray[np.float32] | None:
-        """A bias, its rows ordered like its matrix's, or None where the model has none."""
+    def layer_matrix(self, layer: LayerFacts, role: str) -> Matrix:
+        """A layer's projection; q and k rows come in `halves` order."""
+        place = self.place(layer, role)
+        matrix = self.matrix(place.name, place.rows)
+        return Matrix(self, place.name, matrix.order[self._order(layer, role)], matrix.shape)
+
+    def layer_bias(self, layer: LayerFacts, role: str) -> NDArray[np.float32] | None:
+        """The bias of a layer's projection, ordered like its rows, or None where there is none."""
+        place = self.place(layer, role)
+        name = bias_name(place.name)
         if name not in self.file.tensors:
             return None
-        values = self.vector(name)
-        heads = self._rotated_heads(name)
-        return values if heads is None else values[self._halves_order(heads)]
+        return self.vector(name)[place.rows.start : place.rows.stop][self._order(layer, role)]
 
-    def _rotated_heads(self, name: str) -> int | None:
-        if self.family.rope_layout is RopeLayout.HALVES:
-            return None
-        return {"attn_q": self.sizes.heads, "attn_k": self.sizes.kv_heads}.get(name.split(".")[-2])
+    def head_norm(self, layer: LayerFacts, role: str) -> NDArray[np.float32]:
+        """The weight of the norm on q or k, ordered like the rows of the projection."""
+        values = self.vector(tensor_name(layer, role))
+        return values[self._halves_order(layer, len(values) // layer.head_dim)]
 
-    def _halves_order(self, heads: int) -> NDArray[np.intp]:
+    def _order(self, layer: LayerFacts, role: str) -> NDArray[np.intp]:
+        heads = {Q: layer.heads, K: layer.kv_heads}.get(role)
+        if heads is None:
+            return np.arange(self.matrices(layer)[role][0])
+        return self._halves_order(layer, heads)
+
+    def _halves_order(self, layer: LayerFacts, heads: int) -> NDArray[np.intp]:
         """Row numbers that bring every head's rotating pairs from 2i, 2i + 1 to i, i + half."""
-        within = np.arange(self.sizes.head_dim)
-        turning = within[: self.rotary_dim]
-        within = np.concatenate([turning[0::2], turning[1::2], within[self.rotary_dim :]])
-        return (np.arange(heads)[:, None] * self.sizes.head_dim + within).reshape(-1)
+        within = np.arange(layer.head_dim)
+        if self.facts.family.rope_layout is RopeLayout.INTERLEAVED:
+            turning = within[: layer.rotary_dim]
+            within = np.concatenate([turning[0::2], turning[1::2], within[layer.rotary_dim :]])
+        return (np.arange(heads)[:, None] * layer.head_dim + within).reshape(-1)
 
     def finite_rows(self, name: str, rows: NDArray[np.intp]) -> NDArray[np.float32]:
         """Some rows of a tensor as float32, in the order asked; raises GGUFError where one is not finite."""
@@ -312,3 +307,13 @@ class SourceModel:
         if not math.isfinite(total):
             raise GGUFError(f"{self.file.path}: tensor {name!r} holds values that are not finite")
         return values
+
+
+def tensor_name(layer: LayerFacts, role: str) -> str:
+    """The GGUF name of a layer's tensor, e.g. of role `attn_q`."""
+    return f"blk.{layer.index}.{role}.weight"
+
+
+def bias_name(weight: str) -> str:
+    """The GGUF name of the bias that belongs to a weight."""
+    return weight.removesuffix("weight") + "bias"

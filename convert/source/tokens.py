@@ -1,11 +1,12 @@
-"""tokens.gguf: the vocabulary, the chat template and the embedding table, as the source has them."""
+"""tokens.gguf: the vocabulary, the chat template and the embedding tables, as the source has them."""
 
 from pathlib import Path
 
 import numpy as np
 from gguf import GGUFValueType, GGUFWriter
 
-from anespec.convert.source.model import EMBEDDING
+from anespec.convert.source.facts import EMBEDDING
+from anespec.convert.source.model import PER_LAYER_EMBEDDING
 from anespec.manifests.errors import GGUFError
 from anespec.manifests.gguf_file import NUMPY_TYPES, GGUFFile
 
@@ -14,7 +15,7 @@ COPIED_PREFIXES = ("tokenizer.", "general.name", "general.license", "general.arc
 
 
 def write_tokens(source: GGUFFile, path: Path) -> None:
-    """Copy the tokenizer's keys and the embedding table's stored bytes into a GGUF of their own.
+    """Copy the tokenizer's keys and the embedding tables' stored bytes into a GGUF of their own.
 
     Raises:
         GGUFError: the source has no vocabulary.
@@ -43,8 +44,9 @@ def write_tokens(source: GGUFFile, path: Path) -> None:
                     writer.add_key_value(key, value.tolist(), GGUFValueType.ARRAY, items)
                 case list() if value:
                     writer.add_array(key, value)
-        info = source.info(EMBEDDING)
-        writer.add_tensor(EMBEDDING, source.raw(EMBEDDING), raw_dtype=info.kind)
+        for name in (EMBEDDING, PER_LAYER_EMBEDDING):
+            if name in source.tensors:
+                writer.add_tensor(name, source.raw(name), raw_dtype=source.info(name).kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

@@ -94,7 +94,7 @@ def open_verifier(path: Path | Artifact, backend: str = AUTO, threads: int | Non
         )
     return ArtifactVerifier(
         manifest,
-        Embedding(artifact.tokens_path(), manifest.tokens),
+        Embedding(artifact.tokens_path(), manifest.tokens, manifest.layer_shards),
         [LayerStage(make(body), body.outputs[0], states)],
         [HeadStage(make(head), head.outputs)],
     )

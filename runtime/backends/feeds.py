@@ -1,13 +1,24 @@
 """From a block to the arrays that shards take: embeddings, rope rows, masks."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.schema import HIDDEN_IN, Manifest, Pool, RopeTable, TokensFile
+from anespec.manifests.schema import (
+    EMBEDDED,
+    HIDDEN_IN,
+    LayerShard,
+    Manifest,
+    Pool,
+    RopeTable,
+    TokensFile,
+)
 from anespec.runtime.backends.runner import Tensor
 from anespec.runtime.block import Block
 
@@ -15,12 +26,20 @@ MASKED = np.float16(-1e4)
 """exp(-1e4) is exactly 0 in fp16; minus infinity would make rows not a number on some hardware."""
 
 
+NO_INPUTS: Mapping[str, Tensor] = MappingProxyType({})
+
+
 class Embedding:
     """The embedding table in tokens.gguf; rows are dequantised when looked up."""
 
-    def __init__(self, path: Path, tokens: TokensFile) -> None:
-        """Open the table; raises GGUFError or StorageError where that fails."""
+    def __init__(self, path: Path, tokens: TokensFile, shards: Sequence[LayerShard] = ()) -> None:
+        """Open the table; raises GGUFError or StorageError where that fails.
+
+        `shards` are those that may take rows of the per-layer table.
+        """
         self.file = GGUFFile(path)
+        self.per_layer = tokens.per_layer
+        self.shards = tuple(shards)
         self.tensor = tokens.embedding_tensor
         self.scale = tokens.embedding_scale
         self.vocabulary = self.file.info(self.tensor).shape[0]
@@ -31,13 +50,40 @@ class Embedding:
         Raises:
             ArtifactError: a token's row is not finite in fp16; it would spoil the KV state for good.
         """
+        return self._looked_up(self.tensor, tokens, self.scale)
+
+    def layer_inputs(self, tokens: NDArray[np.int64]) -> dict[str, Tensor]:
+        """What shards take beside the hidden state where layers have embeddings of their own.
+
+        Empty for most models. Raises like `hidden`.
+        """
+        if self.per_layer is None:
+            return {}
+        table, width = self.per_layer, self.per_layer.width
+        rows = self._looked_up(table.tensor, tokens, table.scale)
+        parts = {
+            shard.per_layer_input: rows[:, shard.first_layer * width : shard.end_layer * width]
+            for shard in self.shards
+            if shard.per_layer_input is not None
+        }
+        return {EMBEDDED: self.hidden(tokens), **parts}
+
+    def _looked_up(self, tensor: str, tokens: NDArray[np.int64], scale: float) -> Tensor:
         with np.errstate(over="ignore"):
-            rows = (self.file.rows(self.tensor, tokens) * np.float32(self.scale)).astype(np.float16)
+            rows = (self.file.rows(tensor, tokens) * np.float32(scale)).astype(np.float16)
         if not np.isfinite(rows).all():
             raise ArtifactError(
                 f"{self.file.path}: the embedding of a token in {tokens.tolist()} is not finite"
             )
         return np.ascontiguousarray(rows.T)[None, :, :, None]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def close(self) -> None:
         """Release the file."""
@@ -48,6 +94,12 @@ def fed_shapes(manifest: Manifest) -> dict[str, tuple[int | None, ...]]:
     """Every input that `Feeds.block_feed` gives to a layer shard; None is T where T may vary."""
     t = None if manifest.t_max > manifest.t_min else manifest.t_max
     shapes: dict[str, tuple[int | None, ...]] = {HIDDEN_IN: (1, manifest.hyperparameters.d, t, 1)}
+    if manifest.tokens.per_layer is not None:
+        shapes[EMBEDDED] = shapes[HIDDEN_IN]
+    for shard in manifest.layer_shards:
+        if shard.per_layer_input is not None and manifest.tokens.per_layer is not None:
+            width = (shard.end_layer - shard.first_layer) * manifest.tokens.per_layer.width
+            shapes[shard.per_layer_input] = (1, width, t, 1)
     for table in manifest.ropes:
         shapes[table.cos_input] = shapes[table.sin_input] = (t, len(table.frequencies))
     for pool in manifest.pools:
@@ -66,8 +118,12 @@ class Feeds:
         } | {table.sin_input: _rope_rows(table, manifest.context, np.sin) for table in manifest.ropes}
         self.context = manifest.context
 
-    def block_feed(self, block: Block, hidden: Tensor) -> dict[str, Tensor]:
+    def block_feed(
+        self, block: Block, hidden: Tensor, layer_inputs: Mapping[str, Tensor] = NO_INPUTS
+    ) -> dict[str, Tensor]:
         """All inputs of a layer shard: `hidden` [1, d, T, 1], rope rows [T, n], masks per pool.
+
+        `layer_inputs` are those of layers with embeddings of their own (`Embedding.layer_inputs`).
 
         Raises:
             ArtifactError: a row stands outside its pool or the context (a bug of the caller).
@@ -75,7 +131,7 @@ class Feeds:
         positions = np.array([row.position for row in block.rows])
         if positions.min() < 0 or positions.max() >= self.context:
             raise ArtifactError(f"positions {positions.tolist()} leave the context of {self.context}")
-        feed: dict[str, Tensor] = {HIDDEN_IN: hidden}
+        feed: dict[str, Tensor] = {HIDDEN_IN: hidden, **layer_inputs}
         for name, table in self.rope_rows.items():
             feed[name] = table[positions]
         for index, pool in enumerate(self.pools):
@@ -87,8 +143,10 @@ class Feeds:
 
 def _rope_rows(table: RopeTable, context: int, function: np.ufunc) -> Tensor:
     """[context, rotary_dim / 2]: function(position * frequency) * magnitude, in float64, then fp16."""
-    angles = np.arange(context, dtype=np.float64)[:, None] * np.asarray(table.frequencies, dtype=np.float64)
-    rows: Tensor = (function(angles) * table.magnitude).astype(np.float16)
+    positions = np.arange(context, dtype=np.float64)[:, None]
+    grown = 1 + table.temperature * np.log1p(positions // table.temperature_step)
+    angles = positions * np.asarray(table.frequencies, dtype=np.float64)
+    rows: Tensor = (function(angles) * (table.magnitude * grown)).astype(np.float16)
     return rows
 
 

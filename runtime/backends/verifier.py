@@ -60,15 +60,16 @@ class ArtifactVerifier:
     def forward(self, block: Block) -> Logits | None:
         """Run one pass; see Verifier."""
         tokens = np.array([row.token for row in block.rows], dtype=np.int64)
-        feed = self.feeds.block_feed(block, self.embedding.hidden(tokens))
+        hidden, own = self.embedding.hidden(tokens), self.embedding.layer_inputs(tokens)
+        feed = self.feeds.block_feed(block, hidden, own)
         for stage in self.layers:
             feed[HIDDEN_IN] = stage.runner.run(feed)[stage.output]
         if not block.wants_logits:
             return None
-        hidden = {HIDDEN_IN: feed[HIDDEN_IN]}
+        last = {HIDDEN_IN: feed[HIDDEN_IN]}
         parts = []
         for head in self.heads:
-            outputs = head.runner.run(hidden)
+            outputs = head.runner.run(last)
             parts += [outputs[name][0, :, :, 0] for name in head.outputs]
         channels = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return np.ascontiguousarray(channels.T)

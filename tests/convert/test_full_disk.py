@@ -91,9 +91,9 @@ def failing(real: Callable[..., Any], after: int) -> Callable[..., Any]:
         "pathlib.Path.write_text",
         "gguf.GGUFWriter.write_tensors_to_file",
         "pathlib.Path.write_bytes",
-        "anespec.convert.pipeline.write_package",
+        "anespec.convert.parts.write_package",
         "anespec.convert.pipeline.write_atomically",
-        "anespec.convert.pipeline.package_sha256",
+        "anespec.convert.parts.package_sha256",
     ],
 )
 def test_no_space_at_any_step(
@@ -115,12 +115,12 @@ def test_no_space_at_any_step(
 def test_an_error_of_ours_is_not_called_a_full_disk(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import anespec.convert.pipeline as pipeline
+    import anespec.convert.parts as parts
 
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(pipeline, "write_package", broken)
+    monkeypatch.setattr(parts, "write_package", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         build(gguf, tmp_path / "m.anespec")
     assert not list(tmp_path.iterdir())

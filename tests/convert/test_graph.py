@@ -23,7 +23,7 @@ ATTEND = {
 
 def layer_operations(shape: AttentionShape) -> str:
     return " ".join(
-        [NORM, HEAD, HEAD, HEAD, ROTATE, ROTATE, "mul", WRITE, WRITE, ATTEND[shape],
+        [NORM, HEAD, ROTATE, HEAD, WRITE, WRITE, HEAD, ROTATE, "mul", ATTEND[shape],
          "transpose reshape conv add", NORM, "conv silu conv mul conv add"]
     )  # fmt: skip
 

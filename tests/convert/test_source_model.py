@@ -5,9 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gguf.constants import MODEL_ARCH_NAMES
 from numpy.typing import NDArray
 from tiny_model import TinyModel, write_gguf
 
+from anespec.convert.architectures import FAMILIES
+from anespec.convert.architectures.refused import REFUSED
 from anespec.convert.plan import ConversionPlan, ConvertOptions
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.errors import AnespecError, GGUFError, RequestError, UnsupportedModelError
@@ -59,22 +62,45 @@ def test_tensors_without_a_place_are_named(tmp_path: Path) -> None:
 
 
 def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match=r"'mamba2' is not supported yet; these are: .*llama"):
-        opened(write_gguf(tmp_path / "m.gguf", architecture="mamba2"))
+    with pytest.raises(UnsupportedModelError, match=r"'bloom' is not supported yet; these are: .*llama"):
+        opened(write_gguf(tmp_path / "m.gguf", architecture="bloom"))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "reason"),
+    [
+        ("mamba2", "keeps a recurrent state"),
+        ("qwen3next", "keeps a recurrent state"),
+        ("qwen3moe", "is a mixture of experts"),
+        ("gpt-oss", "is a mixture of experts"),
+        ("bert", "is no text decoder"),
+    ],
+)
+def test_what_will_never_convert_is_refused_with_the_reason(
+    tmp_path: Path, architecture: str, reason: str
+) -> None:
+    with pytest.raises(UnsupportedModelError, match=f"'{architecture}' {reason}"):
+        opened(write_gguf(tmp_path / "m.gguf", architecture=architecture))
+
+
+def test_no_architecture_is_both_refused_and_converted() -> None:
+    assert not REFUSED.keys() & FAMILIES.keys()
+    assert REFUSED.keys() | FAMILIES.keys() <= set(MODEL_ARCH_NAMES.values())
 
 
 @pytest.mark.parametrize(
     ("metadata", "error", "words"),
     [
-        ({"llama.expert_count": 8}, UnsupportedModelError, "mixture of 8 experts"),
+        ({"llama.expert_count": 8}, UnsupportedModelError, "is a mixture of experts"),
         ({"llama.attention.value_length": 4}, UnsupportedModelError, "K heads of 8 and V heads of 4"),
-        ({"llama.rope.scaling.type": "yarn"}, UnsupportedModelError, "rope scaling of type 'yarn'"),
+        ({"llama.rope.scaling.type": "dynamic"}, UnsupportedModelError, "scaling of type 'dynamic'"),
         ({"llama.attention.head_count_kv": 3}, GGUFError, "4 query heads over 3 KV heads"),
-        ({"llama.attention.head_count": 0}, GGUFError, "0 query heads"),
+        ({"llama.attention.head_count": 0}, GGUFError, "0 heads at width 32"),
         ({"llama.block_count": 5000}, GGUFError, "claims 5000 layers"),
         ({"llama.block_count": 3}, GGUFError, r"'blk\.2\.attn_q\.weight' is missing"),
         ({"llama.embedding_length": None}, GGUFError, r"llama\.embedding_length"),
-        ({"llama.attention.head_count_kv": [2, 1]}, UnsupportedModelError, "differs from layer to layer"),
+        ({"llama.attention.head_count_kv": [2]}, GGUFError, "has 1 entries for 2 layers"),
+        ({"llama.attention.head_count_kv": [2, 1]}, GGUFError, r"attn_k\.weight' has shape \(16, 32\)"),
         ({"llama.attention.head_count_kv": [2.0, 2.0]}, GGUFError, "not a non-negative integer"),
         ({"llama.attention.layer_norm_rms_epsilon": 0.0}, GGUFError, "epsilon 0 senseless"),
         ({"llama.attention.layer_norm_rms_epsilon": 1e30}, GGUFError, r"epsilon 1e\+30 senseless"),
@@ -151,19 +177,22 @@ def test_rope_frequencies(
     model = opened(write_gguf(tmp_path / "m.gguf", metadata=metadata, tensors=tensors))
     base = metadata.get("llama.rope.freq_base", 10000.0)
     expected = [1.0 / (base ** (2 * i / 8) * float(divisor[i])) for i in range(4)]
-    assert model.rope.frequencies == pytest.approx(expected, rel=1e-12)
-    assert model.rope.magnitude == 1.0
+    angles = model.angles(model.facts.layers[0], 64)
+    assert angles is not None
+    assert angles.frequencies == pytest.approx(expected, rel=1e-12)
+    assert angles.magnitude == 1.0
 
 
 def test_the_rope_has_the_magnitude_that_the_file_gives_it(tmp_path: Path) -> None:
-    assert opened(write_gguf(tmp_path / "plain.gguf")).rope.magnitude == 1
-    metadata = {"llama.rope.scaling.attn_factor": 1.25}
-    assert opened(write_gguf(tmp_path / "m.gguf", metadata=metadata)).rope.magnitude == 1.25
+    model = opened(write_gguf(tmp_path / "m.gguf", metadata={"llama.rope.scaling.attn_factor": 1.25}))
+    angles = model.angles(model.facts.layers[0], 64)
+    assert angles is not None
+    assert angles.magnitude == 1.25
 
 
 def test_rope_factors_must_be_positive(tmp_path: Path) -> None:
     factors = np.array([1, 0, 1, 1], np.float32)
-    with pytest.raises(GGUFError, match=r"rope_freqs\.weight has a factor that is not positive"):
+    with pytest.raises(GGUFError, match=r"rope_freqs\.weight has a factor that is not a positive number"):
         opened(write_gguf(tmp_path / "m.gguf", tensors={"rope_freqs.weight": factors}))
 
 
@@ -195,15 +224,18 @@ def test_halves_leave_every_product_of_q_and_k_unchanged(tmp_path: Path, rotary:
     }
     metadata = {"llama.rope.dimension_count": rotary}
     model = opened(write_gguf(tmp_path / "m.gguf", metadata=metadata, tensors=biases))
-    frequencies = np.array(model.rope.frequencies)
+    layer = model.facts.layers[0]
+    angles = model.angles(layer, 64)
+    assert angles is not None
+    frequencies = np.array(angles.frequencies)
     x = np.random.default_rng(1).normal(size=(2, 32))
 
     def heads(x: NDArray[np.float64], role: str, reordered: bool) -> NDArray[np.float64]:
         name = f"blk.0.{role}"
         weight = (
-            model.matrix(f"{name}.weight").rows(EVERY) if reordered else model.file.rows(f"{name}.weight")
+            model.layer_matrix(layer, role).rows(EVERY) if reordered else model.file.rows(f"{name}.weight")
         )
-        bias = model.bias(f"{name}.bias") if reordered else biases[f"{name}.bias"]
+        bias = model.layer_bias(layer, role) if reordered else biases[f"{name}.bias"]
         assert bias is not None
         return (weight.astype(np.float64) @ x + bias).reshape(-1, 8)
 
@@ -214,8 +246,8 @@ def test_halves_leave_every_product_of_q_and_k_unchanged(tmp_path: Path, rotary:
         return np.einsum("gid,gd->gi", q.reshape(2, 2, 8), k)
 
     np.testing.assert_allclose(products(True), products(False), rtol=1e-12)
-    assert (model.matrix("blk.0.attn_q.weight").rows(EVERY) != model.file.rows("blk.0.attn_q.weight")).any()
-    assert (model.matrix("blk.0.attn_v.weight").rows(EVERY) == model.file.rows("blk.0.attn_v.weight")).all()
+    assert (model.layer_matrix(layer, "attn_q").rows(EVERY) != model.file.rows("blk.0.attn_q.weight")).any()
+    assert (model.layer_matrix(layer, "attn_v").rows(EVERY) == model.file.rows("blk.0.attn_v.weight")).all()
 
 
 def test_a_slice_of_a_matrix_is_those_rows(tmp_path: Path) -> None:
@@ -261,7 +293,8 @@ def test_the_plan_follows_the_target(tmp_path: Path) -> None:
     model = opened(write_gguf(tmp_path / "m.gguf"))
     mac = ConversionPlan(model, ConvertOptions(target=Target.MAC, context=65, sequences=3))
     assert (mac.attention, mac.t_max) == (AttentionShape.PER_KV_HEAD, 4)
-    assert (mac.context, mac.pool.region_slots, mac.pool.slots) == (128, 128, 384)
+    assert [(pool.region_slots, pool.slots) for pool in mac.pools] == [(128, 384)]
+    assert mac.context == 128
     assert mac.beyond_training
     cpu = ConversionPlan(model, ConvertOptions(target=Target.CPU))
     assert (cpu.attention, cpu.t_max, cpu.context) == (AttentionShape.GROUPED, 128, 64)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from anespec.convert.graph.attention import AttentionSizes, AttentionWeights
+from anespec.convert.architectures.family import Activation
+from anespec.convert.graph.attention import AttentionSizes, AttentionWeights, KeyWeights
 from anespec.convert.graph.builder import Function, Program, Var, ct, mb, types
 from anespec.convert.graph.mlp import MLPWeights
 from anespec.convert.graph.projection import Projection
@@ -13,6 +14,7 @@ from anespec.convert.graph.shards import (
     LayerPlan,
     LayerWeights,
     ProgramScope,
+    ShardPlan,
     ShardProgram,
     layer_shard,
 )
@@ -22,6 +24,7 @@ from anespec.manifests.schema import AttentionShape, Pool, RopeTable, StateSpec,
 from anespec.runtime.backends.portable.program import Program as LoadedProgram
 from anespec.runtime.backends.portable.program import load_program
 
+EPSILON = 1e-5
 D, HEADS, KV_HEADS, HEAD_DIM, FF, SLOTS = 16, 4, 2, 4, 24, 64
 POOL = Pool(
     name="global", slots=SLOTS, region_slots=SLOTS, mask_input="attn_mask", write_input="kv_write_mask"
@@ -56,15 +59,26 @@ def layers(
     norm = np.ones(D, np.float16)
     weights = [
         LayerWeights(
-            norm,
-            AttentionWeights(projection(q, D), projection(kv, D), projection(kv, D), projection(D, q)),
-            norm,
-            MLPWeights(projection(FF, D), projection(FF, D), projection(D, FF)),
+            attention_norm=norm,
+            attention=AttentionWeights(
+                q=projection(q, D),
+                output=projection(D, q),
+                keys=KeyWeights(k=projection(kv, D), v=projection(kv, D)),
+            ),
+            after_attention_norm=None,
+            mlp_norm=norm,
+            mlp=MLPWeights(projection(FF, D), projection(FF, D), projection(D, FF)),
+            after_mlp_norm=None,
         )
         for _ in indices
     ]
-    sizes = AttentionSizes(HEADS, kv_heads, HEAD_DIM, rotary_dim, shape)
-    return layer_shard(LayerPlan(indices, sizes, 1e-5, POOL, ROPE), weights, D, ProgramScope(block, t_max))
+    sizes = AttentionSizes(HEADS, kv_heads, HEAD_DIM, rotary_dim, shape, HEAD_DIM**-0.5, EPSILON)
+    rope = ROPE.model_copy(update={"frequencies": ROPE.frequencies[: rotary_dim // 2]})
+    plans = tuple(
+        LayerPlan(index, sizes, POOL, rope, rope, index, Activation.SILU, residual_scale=1.0)
+        for index in indices
+    )
+    return layer_shard(ShardPlan(plans, D, EPSILON), weights, ProgramScope(block, t_max))
 
 
 def program_of(

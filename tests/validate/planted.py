@@ -1,6 +1,6 @@
 """Bugs to plant in the real graph and in its feeds, and what it takes to judge the result."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import circumstances, open_shard, open_verifier
-from anespec.runtime.backends.feeds import Feeds
+from anespec.runtime.backends.feeds import NO_INPUTS, Feeds
 from anespec.runtime.backends.runner import Tensor
 from anespec.runtime.block import Block
 from anespec.validate.figures import GoldenVerdict, golden_verdict
@@ -64,14 +64,15 @@ def golden_of(
 ) -> GoldenVerdict:
     """The golden gate's verdict; `feeds`, where given, also feed the whole stack."""
     with GGUFFile(gguf) as file:
-        reference = Reference(file, resident_layers=8)
+        reference = Reference(file, artifact.manifest.context, resident_layers=8)
+        verifier = open_verifier(artifact, backend, 1)
         shards = check_shards(
             artifact.manifest,
             reference,
             lambda shard: open_shard(artifact, shard, backend, 1),
             feeds or Feeds(artifact.manifest),
+            verifier.embedding,
         )
-        verifier = open_verifier(artifact, backend, 1)
         verifier.feeds = feeds or verifier.feeds
         stack = check_stack(verifier, reference, PROMPTS, greedy_tokens=greedy_tokens)
         verifier.close()
@@ -132,8 +133,10 @@ class AlteredFeeds(Feeds):
         self.artifact = artifact
         self.alter = alter
 
-    def block_feed(self, block: Block, hidden: Tensor) -> dict[str, Tensor]:
-        feed = super().block_feed(block, hidden)
+    def block_feed(
+        self, block: Block, hidden: Tensor, layer_inputs: Mapping[str, Tensor] = NO_INPUTS
+    ) -> dict[str, Tensor]:
+        feed = super().block_feed(block, hidden, layer_inputs)
         self.alter(self.artifact, feed)
         return feed
 

@@ -23,7 +23,7 @@ from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import circumstances, open_shard, open_verifier
-from anespec.runtime.backends.feeds import Feeds
+from anespec.runtime.backends.feeds import Embedding, Feeds
 from anespec.runtime.backends.runner import Feed, ShardRunner, Tensor
 from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import THRESHOLDS, GoldenVerdict, require_golden
@@ -125,12 +125,13 @@ class Unsound:
 
 
 def test_values_that_are_not_finite_are_red(embedded: Artifact) -> None:
-    with GGUFFile(EMBEDDED) as file:
+    with GGUFFile(EMBEDDED) as file, Embedding(embedded.tokens_path(), embedded.manifest.tokens) as own:
         figures = check_shards(
             embedded.manifest,
-            Reference(file),
+            Reference(file, embedded.manifest.context),
             lambda shard: Unsound(open_shard(embedded, shard, TORCH, 1)),
             Feeds(embedded.manifest),
+            own,
         )
     assert all(f.not_finite for f in figures)
     assert not any(f.within(THRESHOLDS[f.weights]) for f in figures)
@@ -144,12 +145,13 @@ def test_another_weight_in_one_layer_is_red(embedded: Artifact) -> None:
             values = super().rows(name, rows)
             return values * 1.5 if name == "blk.0.ffn_down.weight" else values
 
-    with Louder(EMBEDDED) as file:
+    with Louder(EMBEDDED) as file, Embedding(embedded.tokens_path(), embedded.manifest.tokens) as own:
         figures = check_shards(
             embedded.manifest,
-            Reference(file),
+            Reference(file, embedded.manifest.context),
             lambda shard: open_shard(embedded, shard, TORCH, 1),
             Feeds(embedded.manifest),
+            own,
         )
     assert not all(f.within(THRESHOLDS[f.weights]) for f in figures)
 
@@ -158,7 +160,9 @@ def test_greedy_tokens_continue_each_prompt(embedded: Artifact) -> None:
     verifier = open_verifier(embedded, TORCH, 1)
     with GGUFFile(EMBEDDED) as file:
         prompts = [*PROMPTS, list(range(300))]
-        figures = check_stack(verifier, Reference(file, 8), prompts, greedy_tokens=6)
+        figures = check_stack(
+            verifier, Reference(file, embedded.manifest.context, 8), prompts, greedy_tokens=6
+        )
     verifier.close()
     context = embedded.manifest.context
     assert [f.prompt_tokens for f in figures] == [5, 21, context - 6]

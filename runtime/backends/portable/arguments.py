@@ -64,6 +64,14 @@ class Arguments(Generic[ValueT]):
         """A constant number."""
         return float(np.asarray(self._constant(key))) if self.has(key) else default
 
+    def gelu_approximation(self) -> str:
+        """How gelu is to be computed: `tanh` or `none`, as torch names it."""
+        mode = self._constant("mode") if self.has("mode") else "EXACT"
+        known = {"EXACT": "none", "TANH_APPROXIMATION": "tanh"}
+        if not isinstance(mode, str) or mode not in known:
+            raise ArtifactError(f"{self.source}: {self.operation.name} is a gelu of an unknown mode {mode!r}")
+        return known[mode]
+
     def require_pointwise_conv(self) -> None:
         """Raise ArtifactError unless this is a 1x1 convolution, stride 1, no padding, one group."""
         weight_free = (

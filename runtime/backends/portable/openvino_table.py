@@ -71,6 +71,11 @@ def _rsqrt(a: Arguments[Value]) -> Value:
     return elementwise(lambda x: opset15.divide(one, opset15.sqrt(opset15.add(x, epsilon))), a.value("x"))
 
 
+def _gelu(a: Arguments[Value]) -> Value:
+    approximation = "tanh" if a.gelu_approximation() == "tanh" else "erf"
+    return elementwise(lambda x: opset15.gelu(x, approximation), a.value("x"))
+
+
 def _split(a: Arguments[Value]) -> tuple[Value, ...]:
     x, axis = planar(a.value("x")), constant(a.integer("axis"), np.int64)
     if a.has("split_sizes"):
@@ -119,6 +124,7 @@ TABLE: Mapping[str, Lowering] = {
     "concat": lambda a: out(opset15.concat([planar(v) for v in a.values("values")], a.integer("axis"))),
     "constexpr_blockwise_shift_scale": _dequantise,
     "conv": _conv,
+    "gelu": _gelu,
     "identity": lambda a: a.value("x"),
     "matmul": _matmul,
     "maximum": _binary(opset15.maximum),
@@ -134,5 +140,6 @@ TABLE: Mapping[str, Lowering] = {
     "softmax": lambda a: out(opset15.softmax(planar(a.value("x")), a.integer("axis"))),
     "split": _split,
     "sub": _binary(opset15.subtract),
+    "tanh": _unary(opset15.tanh),
     "transpose": lambda a: out(opset15.transpose(planar(a.value("x")), integers(a.integers("perm")))),
 }

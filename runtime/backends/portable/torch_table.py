@@ -54,6 +54,11 @@ def _dequantise(a: Arguments[Tensor]) -> Tensor:
     return values * scale
 
 
+def _gelu(a: Arguments[Tensor]) -> Tensor:
+    approximate = a.gelu_approximation()
+    return torch.nn.functional.gelu(a.value("x").float(), approximate=approximate).half()
+
+
 def _split(a: Arguments[Tensor]) -> tuple[Tensor, ...]:
     x, axis = a.value("x"), a.integer("axis")
     sizes = a.integers("split_sizes") if a.has("split_sizes") else x.shape[axis] // a.integer("num_splits")
@@ -66,6 +71,7 @@ TABLE: Mapping[str, Lowering] = {
     "concat": lambda a: torch.cat(a.values("values"), dim=a.integer("axis")),
     "constexpr_blockwise_shift_scale": _dequantise,
     "conv": _conv,
+    "gelu": _gelu,
     "identity": _unary(lambda x: x),
     "matmul": _matmul,
     "maximum": _binary(torch.maximum),
@@ -80,5 +86,6 @@ TABLE: Mapping[str, Lowering] = {
     "softmax": lambda a: torch.softmax(a.value("x").float(), dim=a.integer("axis")).half(),
     "split": _split,
     "sub": _binary(torch.sub),
+    "tanh": _unary(lambda x: torch.tanh(x.float()).half()),
     "transpose": lambda a: a.value("x").permute(a.integers("perm")),
 }

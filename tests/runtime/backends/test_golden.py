@@ -14,11 +14,15 @@ from anespec.runtime.backends import open_verifier
 MARGIN = 0.03
 """llama.cpp's own logits of these files differ from transformers' by up to this."""
 
+ERRORS = {"gemma4": 0.06, "gemma4-ple": 0.06}
+"""Larger where scores are not scaled down: they reach 30, and fp16 rounds each by up to 0.01."""
+
 BACKENDS = ("torch", "openvino")
+FAMILIES = sorted(path.stem for path in (Path(__file__).parents[2] / "data" / "families").glob("*.gguf"))
 PROMPTS = ("Once upon a time", "One day, Tom", "Lily said")
 
 
-@pytest.fixture(scope="module", params=["llama", "llama3", "mistral"])
+@pytest.fixture(scope="module", params=FAMILIES)
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -42,7 +46,7 @@ def test_families_equal_transformers(artifact: Path, family: str, families: Path
     answers = json.loads((families / f"{family}.json").read_text())
     verifier = open_verifier(artifact, backend, threads=1)
     tokens, logits = greedy(verifier, answers["prompt_ids"], len(answers["greedy"]))
-    assert np.abs(logits[0] - np.array(answers["first_logits"])).max() < MARGIN
+    assert np.abs(logits[0] - np.array(answers["first_logits"])).max() < ERRORS.get(family, MARGIN)
     sure = next((i for i, margin in enumerate(answers["margins"]) if margin < MARGIN), len(tokens))
     assert sure >= 10, "the file's margins make this test say little"
     assert tokens[:sure] == answers["greedy"][:sure]

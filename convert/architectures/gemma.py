@@ -1,0 +1,66 @@
+"""`gemma`, `gemma2`, `gemma3` and `gemma4` (text).
+
+The 1 that their norms add to the weight is part of the weight in a GGUF.
+"""
+
+from anespec.convert.architectures.family import (
+    Activation,
+    EmbeddingScale,
+    Family,
+    HeadNorm,
+    Norms,
+    RopeLayout,
+    SlidingPattern,
+    WeightlessNorm,
+)
+
+NORMS = Norms(after_attention="post_attention_norm", after_mlp="post_ffw_norm")
+
+GEMMA = Family(
+    architecture="gemma",
+    title="Gemma",
+    rope_layout=RopeLayout.HALVES,
+    activation=Activation.GELU,
+    embedding_scale=EmbeddingScale.SQRT_WIDTH,
+)
+
+GEMMA2 = Family(
+    architecture="gemma2",
+    title="Gemma 2",
+    rope_layout=RopeLayout.HALVES,
+    norms=NORMS,
+    activation=Activation.GELU,
+    embedding_scale=EmbeddingScale.SQRT_WIDTH,
+    wide_scale_layers=46,
+    score_cap=50.0,
+    logit_cap=30.0,
+    sliding=SlidingPattern(period=2, window=4096),
+)
+
+GEMMA3 = Family(
+    architecture="gemma3",
+    title="Gemma 3 (text)",
+    rope_layout=RopeLayout.HALVES,
+    norms=NORMS,
+    head_norm=HeadNorm.BEFORE_ROPE,
+    activation=Activation.GELU,
+    embedding_scale=EmbeddingScale.SQRT_WIDTH,
+    wide_scale_layers=62,
+    sliding=SlidingPattern(period=6, rope_base=10000.0),
+)
+
+GEMMA4 = Family(
+    architecture="gemma4",
+    title="Gemma 4 (text, dense)",
+    rope_layout=RopeLayout.HALVES,
+    norms=NORMS,
+    head_norm=HeadNorm.BEFORE_ROPE,
+    value_norm=WeightlessNorm.EACH_HEAD,
+    activation=Activation.GELU,
+    embedding_scale=EmbeddingScale.SQRT_WIDTH,
+    attention_scale=1.0,
+    sliding=SlidingPattern(period=None, rope_base=10000.0),
+    key_is_value=True,
+    layer_scale=True,
+    per_layer_inputs=True,
+)

@@ -1,0 +1,10 @@
+"""`glm4`: GLM-4-0414: norms before and after, fused gate/up, biases, rope on half of each head."""
+
+from anespec.convert.architectures.family import Family, Norms, RopeLayout
+
+GLM4 = Family(
+    architecture="glm4",
+    title="GLM-4-0414",
+    rope_layout=RopeLayout.INTERLEAVED,
+    norms=Norms(after_attention="post_attention_norm", after_mlp="post_ffw_norm"),
+)

@@ -1,0 +1,11 @@
+"""`granite`: a Llama with scales on embeddings, scores, residual additions and logits."""
+
+from anespec.convert.architectures.family import EmbeddingScale, Family, RopeLayout
+
+GRANITE = Family(
+    architecture="granite",
+    title="Granite 3 and 4 (dense)",
+    rope_layout=RopeLayout.INTERLEAVED,
+    embedding_scale=EmbeddingScale.KEY,
+    reads_scales=True,
+)

@@ -1,0 +1,10 @@
+"""`hunyuan-dense`: norms on q and k after rope."""
+
+from anespec.convert.architectures.family import Family, HeadNorm, RopeLayout
+
+HUNYUAN_DENSE = Family(
+    architecture="hunyuan-dense",
+    title="Hunyuan (dense), Hy-MT",
+    rope_layout=RopeLayout.HALVES,
+    head_norm=HeadNorm.AFTER_ROPE,
+)

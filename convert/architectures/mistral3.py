@@ -1,0 +1,10 @@
+"""`mistral3`: Ministral 3: YaRN, and scores that grow with the position."""
+
+from anespec.convert.architectures.family import Family, RopeLayout
+
+MISTRAL3 = Family(
+    architecture="mistral3",
+    title="Ministral 3, Mistral Small 3.2",
+    rope_layout=RopeLayout.INTERLEAVED,
+    score_temperature=True,
+)

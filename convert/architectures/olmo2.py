@@ -1,0 +1,12 @@
+"""`olmo2`: OLMo 2 and 3: norms only after attention and MLP, and over all heads of q and k at once."""
+
+from anespec.convert.architectures.family import Family, HeadNorm, Norms, RopeLayout, SlidingPattern
+
+OLMO2 = Family(
+    architecture="olmo2",
+    title="OLMo 2 and 3",
+    rope_layout=RopeLayout.HALVES,
+    norms=Norms(attention=None, after_attention="post_attention_norm", mlp=None, after_mlp="post_ffw_norm"),
+    head_norm=HeadNorm.ALL_HEADS,
+    sliding=SlidingPattern(period=4),
+)

@@ -1,0 +1,64 @@
+"""Embeddings of their own for every layer (Gemma 4's small models): mixed once, added layer by layer."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.convert.architectures.family import Activation
+from anespec.convert.graph.builder import Var, mb
+from anespec.convert.graph.mlp import activate
+from anespec.convert.graph.norm import rms_norm
+from anespec.convert.graph.projection import Projection, project
+
+
+@dataclass(frozen=True)
+class PerLayerMix:
+    """What a run of layers makes its own inputs with: its rows of the model's projection, and the norm."""
+
+    projection: Projection
+    norm: NDArray[np.float16]
+    d: int
+
+
+@dataclass(frozen=True)
+class PerLayerWeights:
+    """How one layer adds its own input."""
+
+    gate: Projection
+    projection: Projection
+    norm: NDArray[np.float16]
+
+
+def mix_per_layer(embedded: Var, rows: Var, mix: PerLayerMix, epsilon: float) -> list[Var]:
+    """One [1, width, T, 1] per layer: (norm(projection(embedded) / sqrt(d)) + rows) / sqrt(2).
+
+    `embedded` is the model's first hidden state, `rows` [1, layers x width, T, 1] the looked-up rows.
+    """
+    width = len(mix.norm)
+    layers = rows.shape[1] // width
+    projected = mb.mul(
+        x=project(embedded, mix.projection, "per_layer_projection"), y=np.float16(1 / math.sqrt(mix.d))
+    )
+    both = [projected, rows]
+    if layers > 1:
+        projected_of, rows_of = (mb.split(x=x, num_splits=layers, axis=1) for x in both)
+    else:
+        projected_of, rows_of = ([x] for x in both)
+    return [
+        mb.mul(
+            x=mb.add(x=rms_norm(part, mix.norm, epsilon, f"per_layer_norm_{number}"), y=row),
+            y=np.float16(1 / math.sqrt(2)),
+        )
+        for number, (part, row) in enumerate(zip(projected_of, rows_of, strict=True))
+    ]
+
+
+def add_per_layer(
+    x: Var, own: Var, weights: PerLayerWeights, activation: Activation, epsilon: float, name: str
+) -> Var:
+    """x + norm(projection(activation(gate(x)) * own)) over [1, d, T, 1]."""
+    gate = activate(project(x, weights.gate, f"{name}_input_gate"), activation)
+    mixed = project(mb.mul(x=gate, y=own), weights.projection, f"{name}_input_projection")
+    return mb.add(x=x, y=rms_norm(mixed, weights.norm, epsilon, f"{name}_input_norm"), name=f"{name}_input")

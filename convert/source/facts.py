@@ -1,0 +1,258 @@
+"""What a GGUF's metadata says of the model: checked numbers, layer by layer."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from anespec.convert.architectures import MIXTURE, family_of
+from anespec.convert.architectures.family import EmbeddingScale, Family
+from anespec.manifests.errors import GGUFError, UnsupportedModelError
+from anespec.manifests.gguf_file import GGUFFile
+
+EMBEDDING = "token_embd.weight"
+
+MAX_LAYERS = 4096
+LARGEST_EPSILON = 1.0
+
+
+@dataclass(frozen=True)
+class LayerFacts:
+    """One layer's sizes. `window` is None where every earlier position is visible.
+
+    `rotary_dim` is 0 where the layer has no rope. `scale` multiplies the scores. `kv_layer` is the layer
+    whose keys and values it attends to: its own, or an earlier one's.
+    """
+
+    index: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotary_dim: int
+    ff: int
+    window: int | None
+    scale: float
+    kv_layer: int
+
+    @property
+    def slides(self) -> bool:
+        """Whether it has a window."""
+        return self.window is not None
+
+    @property
+    def owns_kv(self) -> bool:
+        """Whether it computes keys and values of its own."""
+        return self.kv_layer == self.index
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model's sizes and scales. A soft cap of None means that there is none."""
+
+    family: Family
+    d: int
+    vocabulary: int
+    epsilon: float
+    trained_context: int
+    layers: tuple[LayerFacts, ...]
+    embedding_scale: float
+    residual_scale: float
+    logit_scale: float
+    score_cap: float | None
+    logit_cap: float | None
+    per_layer_width: int
+
+    @property
+    def widest(self) -> LayerFacts:
+        """The first layer that sees everything, or else the first: it stands for the model's sizes."""
+        return next((layer for layer in self.layers if not layer.slides), self.layers[0])
+
+
+def read_facts(file: GGUFFile) -> ModelFacts:
+    """The facts of an open GGUF.
+
+    Raises:
+        GGUFError: a key is missing or senseless.
+        UnsupportedModelError: the architecture, or something that the file asks for, does not convert.
+    """
+    return _Reader(file).facts()
+
+
+class _Reader:
+    def __init__(self, file: GGUFFile) -> None:
+        self.file = file
+        self.family = family_of(file.text("general.architecture"))
+
+    def key(self, suffix: str) -> str:
+        return f"{self.family.architecture}.{suffix}"
+
+    def facts(self) -> ModelFacts:
+        file, family = self.file, self.family
+        if file.integer(self.key("expert_count"), 0) > 0:
+            raise UnsupportedModelError(f"{file.path}: {MIXTURE}")
+        d = file.integer(self.key("embedding_length"))
+        count = file.integer(self.key("block_count"))
+        epsilon = file.number(self.key("attention.layer_norm_rms_epsilon"))
+        context = file.integer(self.key("context_length"))
+        if not 0 < count <= MAX_LAYERS:
+            raise GGUFError(f"{file.path}: claims {count} layers; 1 to {MAX_LAYERS} are sensible")
+        if not 0 < epsilon < LARGEST_EPSILON or not d or not context:
+            raise self.corrupt(f"a size is zero or the norm's epsilon {epsilon:g} senseless")
+        scales = family.reads_scales
+        logit_scale = file.number(self.key("logit_scale"), 0.0) if scales else 0.0
+        return ModelFacts(
+            family=family,
+            d=d,
+            vocabulary=file.info(EMBEDDING).shape[0],
+            epsilon=epsilon,
+            trained_context=context,
+            layers=self.layers(d, count),
+            embedding_scale=self.embedding_scale(d),
+            residual_scale=(file.number(self.key("residual_scale"), 0.0) if scales else 0.0) or 1.0,
+            logit_scale=1.0 / logit_scale if logit_scale else 1.0,
+            score_cap=self.cap("attn_logit_softcapping", family.score_cap),
+            logit_cap=self.cap("final_logit_softcapping", family.logit_cap),
+            per_layer_width=(
+                file.integer(self.key("embedding_length_per_layer_input"), 0)
+                if family.per_layer_inputs
+                else 0
+            ),
+        )
+
+    def embedding_scale(self, d: int) -> float:
+        match self.family.embedding_scale:
+            case EmbeddingScale.NONE:
+                return 1.0
+            case EmbeddingScale.SQRT_WIDTH:
+                return math.sqrt(d)
+            case EmbeddingScale.KEY:
+                return self.file.number(self.key("embedding_scale"), 0.0) or 1.0
+
+    def cap(self, suffix: str, default: float | None) -> float | None:
+        """A soft cap; 0 in the file means none, as in llama.cpp."""
+        cap = self.file.number(self.key(suffix), default or 0.0)
+        if cap < 0:
+            raise self.corrupt(f"the soft cap {self.key(suffix)!r} is {cap:g}")
+        return cap or None
+
+    def layers(self, d: int, count: int) -> tuple[LayerFacts, ...]:
+        windows = self.windows(count)
+        heads = self.per_layer("attention.head_count", count)
+        kv_heads = self.per_layer("attention.head_count_kv", count, heads)
+        widths = self.per_layer("feed_forward_length", count)
+        own = count - self.shared_layers(count)
+        layers = []
+        for index in range(count):
+            head_dim, rotary_dim = self.head_sizes(d, heads[index], windows[index] is not None)
+            if not kv_heads[index] or heads[index] % kv_heads[index] or not widths[index]:
+                raise self.corrupt(
+                    f"{heads[index]} query heads over {kv_heads[index]} KV heads at width {d} and an MLP of "
+                    f"{widths[index]} make no layer"
+                )
+            layers.append(
+                LayerFacts(
+                    index=index,
+                    heads=heads[index],
+                    kv_heads=kv_heads[index],
+                    head_dim=head_dim,
+                    rotary_dim=rotary_dim if self.rotates(index, windows) else 0,
+                    ff=widths[index],
+                    window=windows[index],
+                    scale=self.score_scale(d, heads[index], head_dim, count),
+                    kv_layer=self.kv_layer(index, own, windows),
+                )
+            )
+        return tuple(layers)
+
+    def windows(self, count: int) -> list[int | None]:
+        pattern = self.family.sliding
+        if pattern is None or pattern.of_layers not in (None, count):
+            return [None] * count
+        window = self.file.integer(self.key("attention.sliding_window"), pattern.window or 0)
+        if not window:
+            return [None] * count
+        suffix = "attention.sliding_window_pattern"
+        if isinstance(self.file.metadata.get(self.key(suffix)), np.ndarray):
+            slides = self.per_layer(suffix, count)
+        else:
+            period = self.file.integer(self.key(suffix), pattern.period)
+            slides = [(index + 1) % max(1, period) for index in range(count)]
+        return [window if slide else None for slide in slides]
+
+    def rotates(self, index: int, windows: list[int | None]) -> bool:
+        family = self.family
+        if family.sliding is not None and family.sliding.only_sliding_rotate and any(windows):
+            return windows[index] is not None
+        return family.rope_free_step is None or (index + 1) % family.rope_free_step != 0
+
+    def head_sizes(self, d: int, heads: int, slides: bool) -> tuple[int, int]:
+        """A head's dimensions, and how many of them rotate; sliding layers may have keys of their own."""
+        file = self.file
+        head_dim = file.integer(self.key("attention.key_length"), d // heads if heads else 0)
+        value_dim = file.integer(self.key("attention.value_length"), head_dim)
+        rotary = file.integer(self.key("rope.dimension_count"), head_dim)
+        if slides:
+            own_rotary = head_dim == rotary
+            head_dim = file.integer(self.key("attention.key_length_swa"), head_dim)
+            value_dim = file.integer(self.key("attention.value_length_swa"), value_dim)
+            default = head_dim if own_rotary else rotary
+            rotary = file.integer(self.key("rope.dimension_count_swa"), default)
+        if not head_dim:
+            raise self.corrupt(f"{heads} heads at width {d} have no dimensions")
+        if value_dim != head_dim:
+            raise UnsupportedModelError(
+                f"{file.path}: K heads of {head_dim} and V heads of {value_dim} differ, which the block "
+                "graph does not support"
+            )
+        if rotary % 2 or not 0 < rotary <= head_dim:
+            raise GGUFError(
+                f"{file.path}: rope.dimension_count is {rotary}, not an even number up to the head's "
+                f"{head_dim}"
+            )
+        return head_dim, rotary
+
+    def score_scale(self, d: int, heads: int, head_dim: int, count: int) -> float:
+        family = self.family
+        if family.attention_scale is not None:
+            return family.attention_scale
+        named = self.file.number(self.key("attention.scale"), 0.0) if family.reads_scales else 0.0
+        if named:
+            return named
+        return 1.0 / math.sqrt(d // heads if count == family.wide_scale_layers else head_dim)
+
+    def shared_layers(self, count: int) -> int:
+        """How many of the last layers attend to an earlier layer's K/V."""
+        shared = self.file.integer(self.key("attention.shared_kv_layers"), 0)
+        if not self.family.per_layer_inputs or not shared:
+            return 0
+        if not 0 <= shared < count:
+            raise self.corrupt(f"{shared} of {count} layers share the K/V of others")
+        return shared
+
+    def kv_layer(self, index: int, own: int, windows: list[int | None]) -> int:
+        """The last layer with K/V of its own that sees as far as this one."""
+        if index < own:
+            return index
+        like = [i for i in range(own) if windows[i] == windows[index]]
+        if not like:
+            raise self.corrupt(f"layer {index} shares K/V, but no earlier layer sees as far")
+        return like[-1]
+
+    def per_layer(self, suffix: str, count: int, default: list[int] | None = None) -> list[int]:
+        """A number that GGUF gives once for all layers, or layer by layer."""
+        key = self.key(suffix)
+        values = self.file.metadata.get(key)
+        if values is None and default is not None:
+            return default
+        if isinstance(values, np.ndarray) and values.dtype.kind in "iub":
+            if len(values) < count:
+                raise self.corrupt(f"{key!r} has {len(values)} entries for {count} layers")
+            numbers = [int(value) for value in values[:count]]
+        else:
+            numbers = [self.file.integer(key)] * count
+        if min(numbers) < 0:
+            raise self.corrupt(f"{key!r} has a negative entry")
+        return numbers
+
+    def corrupt(self, what: str) -> GGUFError:
+        return GGUFError(f"{self.file.path}: {what}; the metadata is corrupt")

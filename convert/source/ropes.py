@@ -1,0 +1,177 @@
+"""Rope angles as GGML computes them, from a GGUF's keys and factor tensors."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.convert.architectures.family import SlidingRope
+from anespec.convert.source.facts import LayerFacts, ModelFacts
+from anespec.manifests.errors import GGUFError, UnsupportedModelError
+from anespec.manifests.gguf_file import GGUFFile
+
+ROPE_FACTORS = "rope_freqs.weight"
+LONG_FACTORS = "rope_factors_long.weight"
+SHORT_FACTORS = "rope_factors_short.weight"
+
+LARGEST_FREQUENCY = 1000.0
+"""Radians that a pair turns from one token to the next; 1 where a base is above 1 and no factor below."""
+
+SCALINGS = ("none", "linear", "yarn", "longrope")
+
+
+@dataclass(frozen=True)
+class Angles:
+    """Radians per token of every pair that rotates, and the factor on cos and sin."""
+
+    frequencies: tuple[float, ...]
+    magnitude: float
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """The scores of a query at position p are multiplied by 1 + scale * ln(1 + floor(p / step))."""
+
+    scale: float
+    step: int
+
+
+def read_angles(file: GGUFFile, facts: ModelFacts, layer: LayerFacts, context: int) -> Angles:
+    """The rope of a layer that has one, in an artifact whose sequences have `context` slots.
+
+    base^(-2i / rotary_dim) / factor_i, then scaled. Which of two factor tensors of LongRoPE counts is
+    decided by the context, as llama.cpp does: it must not change while a sequence grows.
+
+    Raises:
+        GGUFError: a base, factor or size is senseless, or a factor tensor misshapen.
+        UnsupportedModelError: the type of scaling is not known.
+    """
+    return _Ropes(file, facts).angles(layer, context)
+
+
+def read_temperature(file: GGUFFile, facts: ModelFacts, context: int) -> Temperature | None:
+    """How scores grow with the position, or None where they do not within `context` positions.
+
+    Raises like `read_angles`.
+    """
+    ropes = _Ropes(file, facts)
+    scale = file.number(ropes.key("attention.temperature_scale"), 0.0)
+    if not facts.family.score_temperature or not scale:
+        return None
+    step = ropes.trained_positions()
+    return Temperature(scale, step) if step < context else None
+
+
+class _Ropes:
+    def __init__(self, file: GGUFFile, facts: ModelFacts) -> None:
+        self.file = file
+        self.facts = facts
+
+    def key(self, suffix: str) -> str:
+        return f"{self.facts.family.architecture}.{suffix}"
+
+    def angles(self, layer: LayerFacts, context: int) -> Angles:
+        pairs = layer.rotary_dim // 2
+        base = self.base(layer)
+        frequencies = np.power(base, -2.0 * np.arange(pairs, dtype=np.float64) / layer.rotary_dim)
+        scaling, factor = self.scaling()
+        magnitude = self.file.number(self.key("rope.scaling.attn_factor"), 1.0)
+        if self.is_plain(layer):
+            magnitude = 1.0
+        else:
+            factors = self.factors(context)
+            if factors is not None:
+                if len(factors) != pairs:
+                    raise GGUFError(
+                        f"{self.file.path}: {len(factors)} rope factors stand for {pairs} pairs that rotate"
+                    )
+                frequencies = frequencies / factors
+            if scaling == "yarn":
+                ramp = self.yarn_ramp(base, layer.rotary_dim)
+                frequencies = frequencies * (ramp + (1 - ramp) / factor)
+                magnitude *= self.yarn_magnitude(factor)
+            elif scaling != "none":
+                frequencies = frequencies / factor
+        if frequencies.max() > LARGEST_FREQUENCY:
+            raise GGUFError(
+                f"{self.file.path}: the rope turns by {frequencies.max():.3g} radians a token, so its base "
+                "or a factor is corrupt"
+            )
+        return Angles(tuple(float(f) for f in frequencies), magnitude)
+
+    def is_plain(self, layer: LayerFacts) -> bool:
+        sliding = self.facts.family.sliding
+        return layer.slides and sliding is not None and sliding.rope is SlidingRope.PLAIN
+
+    def base(self, layer: LayerFacts) -> float:
+        base = self.file.number(self.key("rope.freq_base"), 10000.0)
+        if self.is_plain(layer):
+            assert self.facts.family.sliding is not None
+            default = self.facts.family.sliding.rope_base or base
+            base = self.file.number(self.key("rope.freq_base_swa"), default)
+        if base <= 0:
+            raise GGUFError(f"{self.file.path}: the rope base {base:g} must be positive")
+        return base
+
+    def scaling(self) -> tuple[str, float]:
+        """The type and the factor by which positions are squeezed.
+
+        As in llama.cpp's load_hparams a scaling without a type is linear, `rope.scale_linear` is the
+        factor's old key, and a factor of 0 means none.
+        """
+        scaling = self.file.text(self.key("rope.scaling.type"), "linear")
+        if scaling not in SCALINGS:
+            raise UnsupportedModelError(
+                f"{self.file.path}: rope scaling of type {scaling!r} is not supported"
+            )
+        old_factor = self.file.number(self.key("rope.scale_linear"), 0.0)
+        factor = self.file.number(self.key("rope.scaling.factor"), old_factor) or 1.0
+        if factor <= 0:
+            raise GGUFError(f"{self.file.path}: the rope scaling factor {factor:g} must be positive")
+        return scaling, factor
+
+    def factors(self, context: int) -> NDArray[np.float64] | None:
+        """What each pair's frequency is divided by."""
+        name = ROPE_FACTORS
+        if name not in self.file.tensors:
+            name = LONG_FACTORS if context > self.trained_positions() else SHORT_FACTORS
+        if name not in self.file.tensors:
+            return None
+        factors = self.file.rows(name).reshape(-1).astype(np.float64)
+        if not np.isfinite(factors).all() or (factors <= 0).any():
+            raise GGUFError(f"{self.file.path}: {name} has a factor that is not a positive number")
+        return factors
+
+    def trained_positions(self) -> int:
+        """The context before any stretching; the whole trained context where the file does not tell."""
+        key = self.key("rope.scaling.original_context_length")
+        return self.file.integer(key, self.facts.trained_context) or self.facts.trained_context
+
+    def yarn_ramp(self, base: float, rotary_dim: int) -> NDArray[np.float64]:
+        """The share of each pair that keeps its frequency (Peng et al., "YaRN", 2023, as in ggml_rope)."""
+        fast = self.file.number(self.key("rope.scaling.yarn_beta_fast"), 32.0)
+        slow = self.file.number(self.key("rope.scaling.yarn_beta_slow"), 1.0)
+        if not fast > 0 or not slow > 0 or base <= 1:
+            raise GGUFError(
+                f"{self.file.path}: YaRN with rope base {base:g} and betas {fast:g} and {slow:g} is senseless"
+            )
+
+        def pair_of(turns: float) -> float:
+            ratio = self.trained_positions() / (turns * 2 * math.pi)
+            return rotary_dim * math.log(ratio) / (2 * math.log(base))
+
+        low = max(0.0, math.floor(pair_of(fast)))
+        high = min(rotary_dim - 1.0, math.ceil(pair_of(slow)))
+        position = (np.arange(rotary_dim // 2) - low) / max(0.001, high - low)
+        ramp: NDArray[np.float64] = 1.0 - np.clip(position, 0.0, 1.0)
+        return ramp
+
+    def yarn_magnitude(self, factor: float) -> float:
+        """mscale of YaRN; a model with `yarn_log_multiplier` divides it by that multiple's own."""
+
+        def mscale(multiplier: float) -> float:
+            return 1.0 if factor <= 1 else 0.1 * multiplier * math.log(factor) + 1.0
+
+        multiplier = self.file.number(self.key("rope.scaling.yarn_log_multiplier"), 0.0)
+        return mscale(1.0) / mscale(multiplier) if multiplier else mscale(1.0)
