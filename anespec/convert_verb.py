@@ -26,9 +26,12 @@ def peak_memory_bytes() -> int:
     help="The artifact folder.  [default: NAME.anespec here]",
 )
 @conversion_options
+@click.option("--jobs", type=click.IntRange(1), help="Shards built at once.  [default: what memory allows]")
 @click.option("--force", is_flag=True, help="Replace an artifact that stands there and differs.")
 @json_option
-def convert(gguf: Path, output: Path | None, force: bool, as_json: bool, **chosen: Any) -> None:
+def convert(
+    gguf: Path, output: Path | None, jobs: int | None, force: bool, as_json: bool, **chosen: Any
+) -> None:
     """Convert GGUF into stateful block-verifier shards.
 
     An interrupted run goes on where it stopped when the same command is given again.
@@ -59,6 +62,7 @@ def convert(gguf: Path, output: Path | None, force: bool, as_json: bool, **chose
                 plan,
                 target,
                 replace=force,
+                jobs=jobs,
                 on_progress=lambda shard: report(shard.name, shard.done_bytes),
             )
     manifest = done.manifest

@@ -5,12 +5,10 @@ program is handed to coremltools' exporter directly, with one change: where a co
 placeholder, its values are made, written to the package's own weight file, and dropped.
 """
 
-import contextlib
-import errno
 import json
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +24,7 @@ from anespec.convert.graph.builder import (
 )
 from anespec.convert.graph.placeholder import Placeholder
 from anespec.convert.graph.shards import ShardProgram
-from anespec.manifests.errors import StorageError
-
-DISK_FULL = "the disk is full; free some space and run the command again"
-
-FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-NATIVE_WRITER = "[MIL FileWriter]"
-"""How the messages of coremltools' weight writer begin; it tells nothing of what the system said."""
+from anespec.convert.storage import storage_errors
 
 AUTHOR = "com.apple.CoreML"
 MODEL_FILE = f"{AUTHOR}/model.mlmodel"
@@ -123,20 +114,3 @@ def _package_manifest() -> str:
     return json.dumps(
         {"fileFormatVersion": "1.0.0", "itemInfoEntries": items, "rootModelIdentifier": root}, indent=4
     )
-
-
-@contextlib.contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Turn what a file system refuses, also in coremltools' native writer, into a StorageError."""
-    try:
-        yield
-    except OSError as error:
-        # numpy reports a short write without an error number.
-        if error.errno is None or error.errno in FULL_DISK_ERRORS:
-            raise StorageError(f"{path}: {DISK_FULL}") from error
-        raise StorageError(f"{path}: cannot be written ({error.strerror})") from error
-    except RuntimeError as error:
-        # The free space says nothing here: what filled the disk may be removed by now.
-        if not str(error).startswith(NATIVE_WRITER):
-            raise
-        raise StorageError(f"{path}: {DISK_FULL}") from error

@@ -154,6 +154,13 @@ class ConversionPlan:
         """Stored bytes of all shards: what a run has to write."""
         return sum(self.layer_bytes(layer) for layer in self.model.facts.layers) + self.head_bytes()
 
+    def largest_matrix_bytes(self) -> int:
+        """Stored bytes of the largest projection: what a conversion holds at once."""
+        layers = self.model.facts.layers
+        shapes = [shape for layer in layers for shape in self.model.matrices(layer).values()]
+        shapes.append((max(len(tokens) for tokens in self.topology.heads), self.model.facts.d))
+        return max(stored_bytes(rows, columns, self.options.weights) for rows, columns in shapes)
+
     def tokens_bytes(self) -> int:
         """Bytes of the embedding tables as the source stores them."""
         tensors = self.model.file.tensors
