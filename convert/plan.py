@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 
+from anespec.convert.bands import SIZES
+from anespec.convert.preset_choice import choose_preset
 from anespec.convert.source.model import EMBEDDING, SourceModel
-from anespec.convert.topology import Topology, plan_topology
+from anespec.convert.topology import StackSizes, Topology, TopologyPlan, plan_topology
 from anespec.convert.weights.stored import stored_bytes
 from anespec.manifests.errors import RequestError
+from anespec.manifests.presets import MatchedModel
 from anespec.manifests.schema import BASE_ALIGNMENT, AttentionShape, Pool, Target, WeightFormat
 
-DEFAULT_CONTEXT = 2048
 WIDEST_CPU_PASS = 128
 """The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
 
@@ -21,7 +23,8 @@ MAX_SLOTS = 1 << 24
 class ConvertOptions:
     """What a person may choose. None means: from the target or from the model.
 
-    `context` is in slots (tokens) per sequence and is rounded up to a multiple of 64.
+    `context` is in slots (tokens) per sequence and is rounded up to a multiple of 64. `preset` is the
+    name of one, or `none`; a preset that matches the model applies by itself.
     """
 
     target: Target = Target.MAC
@@ -32,6 +35,7 @@ class ConvertOptions:
     attention: AttentionShape | None = None
     topology: tuple[int, ...] | None = None
     head_shards: int | None = None
+    preset: str | None = None
 
 
 class ConversionPlan:
@@ -44,7 +48,9 @@ class ConversionPlan:
         sizes = model.sizes
         if not 1 <= options.block <= MAX_BLOCK:
             raise RequestError(f"--block {options.block} is not between 1 and {MAX_BLOCK}")
-        context = options.context or max(options.block, min(DEFAULT_CONTEXT, sizes.trained_context))
+        context = options.context or max(
+            options.block, min(SIZES[options.target].context, sizes.trained_context)
+        )
         if context < options.block or options.sequences < 1:
             raise RequestError(
                 f"--context {context} must be at least the block ({options.block}), "
@@ -69,14 +75,33 @@ class ConversionPlan:
             mask_input="attn_mask",
             write_input="kv_write_mask",
         )
-        self.topology: Topology = plan_topology(
-            sizes.layers,
-            self.layer_bytes(),
-            sizes.vocabulary,
+        self.sharding: TopologyPlan = plan_topology(
+            self._stack(),
             options.target,
-            options.topology,
-            options.head_shards,
+            preset=choose_preset(
+                options.preset,
+                MatchedModel.of(model.family.architecture, sizes),
+                options.target,
+                options.weights,
+            ),
+            override=options.topology,
+            head_shards=options.head_shards,
         )
+
+    def _stack(self) -> StackSizes:
+        """What the topology divides."""
+        sizes = self.model.sizes
+        return StackSizes(
+            layer_bytes=(self.layer_bytes(),) * sizes.layers,
+            kinds=("full",) * sizes.layers,
+            vocabulary=sizes.vocabulary,
+            head_bytes=self.head_bytes(),
+        )
+
+    @property
+    def topology(self) -> Topology:
+        """How layers and vocabulary are divided; `sharding` says why."""
+        return self.sharding.topology
 
     @property
     def beyond_training(self) -> bool:
