@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from anespec.manifests.presets import NO_PRESET, preset_names
 from anespec.manifests.schema import AttentionShape, Target, WeightFormat
 
 if TYPE_CHECKING:
@@ -39,12 +40,13 @@ def conversion_options(verb: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice([t.value for t in Target]),
             default=Target.MAC.value,
             show_default=True,
-            help="What to build for: the Neural Engine, or a processor with the portable backend.",
+            help="What to build for: the Neural Engine of a Mac or an iPhone, or a processor with the "
+            "portable backend.",
         ),
         click.option("--block", type=int, default=4, show_default=True, help="Rows of a decoding pass (T)."),
         click.option(
             "--context", type=click.IntRange(1), help="Tokens per sequence, rounded up to 64.  [default: "
-            "2048, or what the model was trained for if that is less]",
+            "2048 (iphone: 1024), or what the model was trained for if that is less]",
         ),
         click.option(
             "--sequences",
@@ -63,10 +65,15 @@ def conversion_options(verb: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--attention",
             type=click.Choice([a.value for a in AttentionShape]),
-            help="How attention is written.  [default: per_kv_head for mac, grouped for cpu]",
+            help="How attention is written.  [default: per_kv_head for mac and iphone, grouped for cpu]",
         ),
         click.option("--topology", type=LayerCounts(), help="Layers per shard, e.g. 20,4,6,2."),
         click.option("--head-shards", type=click.IntRange(1), help="Shards that the LM head is cut into."),
+        click.option(
+            "--preset",
+            type=click.Choice([*preset_names(), NO_PRESET]),
+            help="Take the topology measured for a model.  [default: the preset that fits, if there is one]",
+        ),
     )  # fmt: skip
     for option in reversed(options):
         verb = option(verb)
@@ -87,4 +94,5 @@ def read_options(chosen: dict[str, Any]) -> "ConvertOptions":
         attention=AttentionShape(attention) if attention else None,
         topology=chosen["topology"],
         head_shards=chosen["head_shards"],
+        preset=chosen["preset"],
     )

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from anespec.console import byte_progress, bytes_text, json_option, notes, out, print_json
+from anespec.console import byte_progress, json_option, notes, out, print_json
 from anespec.conversion_options import conversion_options, read_options
+from anespec.manifests.units import bytes_text
 
 
 def peak_memory_bytes() -> int:
@@ -41,6 +42,7 @@ def convert(
       anespec convert model.gguf -o model.anespec --target cpu --context 4096
     """
     from anespec.convert.plan import ConversionPlan
+    from anespec.convert.plan_report import explain
     from anespec.convert.source.model import SourceModel
     from anespec.manifests.gguf_file import GGUFFile
     from anespec.runtime.text.tokenizer import Tokenizer
@@ -54,6 +56,9 @@ def convert(
                 "tokens the model was trained for",
                 style="yellow",
             )
+        if any(chosen[option] is not None for option in ("topology", "head_shards", "preset")):
+            for warning in explain(plan.sharding).warnings:
+                notes().print(f"note: {warning}", style="yellow")
         target = output if output is not None else Path(f"{gguf.stem}.anespec")
         with byte_progress(f"converting {gguf.name}", plan.weight_bytes(), shown=not as_json) as report:
             from anespec.convert.pipeline import convert as run

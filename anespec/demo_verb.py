@@ -9,8 +9,9 @@ import click
 from rich.table import Table
 
 from anespec.backend_options import backend_option
-from anespec.console import bytes_text, json_option, out, result_as_json, step_progress
+from anespec.console import json_option, out, result_as_json, step_progress
 from anespec.manifests.errors import ExactnessGateError
+from anespec.manifests.units import bytes_text
 from anespec.session import Session, make_drafter, open_session
 
 if TYPE_CHECKING:

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 
+from anespec.convert.bands import SIZES
+from anespec.convert.preset_choice import choose_preset
 from anespec.convert.source.facts import EMBEDDING, LayerFacts
 from anespec.convert.source.model import PER_LAYER_EMBEDDING, SourceModel
-from anespec.convert.topology import Topology, plan_topology
+from anespec.convert.topology import StackSizes, Topology, TopologyPlan, plan_topology
 from anespec.convert.weights.stored import stored_bytes
 from anespec.manifests.errors import RequestError
+from anespec.manifests.presets import MatchedModel
 from anespec.manifests.schema import (
     BASE_ALIGNMENT,
     AttentionShape,
@@ -16,7 +19,6 @@ from anespec.manifests.schema import (
     WeightFormat,
 )
 
-DEFAULT_CONTEXT = 2048
 WIDEST_CPU_PASS = 128
 """The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
 
@@ -29,7 +31,8 @@ MAX_SLOTS = 1 << 24
 class ConvertOptions:
     """What a person may choose. None means: from the target or from the model.
 
-    `context` is in slots (tokens) per sequence and is rounded up to a multiple of 64.
+    `context` is in slots (tokens) per sequence and is rounded up to a multiple of 64. `preset` is the
+    name of one, or `none`; a preset that matches the model applies by itself.
     """
 
     target: Target = Target.MAC
@@ -40,6 +43,7 @@ class ConvertOptions:
     attention: AttentionShape | None = None
     topology: tuple[int, ...] | None = None
     head_shards: int | None = None
+    preset: str | None = None
 
 
 class ConversionPlan:
@@ -52,7 +56,9 @@ class ConversionPlan:
         sizes = model.sizes
         if not 1 <= options.block <= MAX_BLOCK:
             raise RequestError(f"--block {options.block} is not between 1 and {MAX_BLOCK}")
-        context = options.context or max(options.block, min(DEFAULT_CONTEXT, sizes.trained_context))
+        context = options.context or max(
+            options.block, min(SIZES[options.target].context, sizes.trained_context)
+        )
         if context < options.block or options.sequences < 1:
             raise RequestError(
                 f"--context {context} must be at least the block ({options.block}), "
@@ -73,14 +79,34 @@ class ConversionPlan:
         layers = model.facts.layers
         self._pools = {window: self._pool(window) for window in {layer.window for layer in layers}}
         self._ropes = {layer.index: self._rope_tables(layer) for layer in layers}
-        self.topology: Topology = plan_topology(
-            sizes.layers,
-            max(self.layer_bytes(layer) for layer in layers),
-            sizes.vocabulary,
+        self.sharding: TopologyPlan = plan_topology(
+            self._stack(),
             options.target,
-            options.topology,
-            options.head_shards,
+            preset=choose_preset(
+                options.preset,
+                MatchedModel.of(model.facts.family.architecture, sizes),
+                options.target,
+                options.weights,
+            ),
+            override=options.topology,
+            head_shards=options.head_shards,
         )
+
+    def _stack(self) -> StackSizes:
+        """What the topology divides."""
+        layers = self.model.facts.layers
+        return StackSizes(
+            layer_bytes=tuple(self.layer_bytes(layer) for layer in layers),
+            kinds=tuple(layer.kind for layer in layers),
+            vocabulary=self.model.facts.vocabulary,
+            head_bytes=self.head_bytes(),
+            kv_layers=tuple(layer.kv_layer for layer in layers),
+        )
+
+    @property
+    def topology(self) -> Topology:
+        """How layers and vocabulary are divided; `sharding` says why."""
+        return self.sharding.topology
 
     @property
     def beyond_training(self) -> bool:
@@ -142,7 +168,8 @@ class ConversionPlan:
 
     def layer_bytes(self, layer: LayerFacts) -> int:
         """Stored bytes of a layer's projections in the chosen weight format."""
-        shapes = self.model.matrices(layer).values()
+        facts = self.model.facts
+        shapes = [*self.model.matrices(layer).values(), (facts.per_layer_width, facts.d)]
         return sum(stored_bytes(rows, columns, self.options.weights) for rows, columns in shapes)
 
     def head_bytes(self) -> int:

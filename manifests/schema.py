@@ -34,6 +34,7 @@ class Target(StrEnum):
     """What the artifact was built for; it decides defaults, never the numbers."""
 
     MAC = "mac"
+    IPHONE = "iphone"
     CPU = "cpu"
 
 

@@ -40,6 +40,13 @@ class LayerFacts:
         return self.window is not None
 
     @property
+    def kind(self) -> str:
+        """Layers of one kind have the same graph, sizes aside."""
+        sees = "sliding" if self.slides else "full"
+        rope = "" if self.rotary_dim else ", no rope"
+        return sees + rope + ("" if self.owns_kv else ", shared K/V")
+
+    @property
     def owns_kv(self) -> bool:
         """Whether it computes keys and values of its own."""
         return self.kv_layer == self.index
