@@ -90,14 +90,14 @@ def plan_facts(plan: "ConversionPlan") -> dict[str, Any]:
         "tied_head": plan.model.tied_head,
         "target": plan.options.target.value,
         "attention": plan.attention.value,
-        "weights": plan.options.weights.value,
+        "weights": str(plan.options.weights),
         "block": plan.options.block,
         "context": plan.context,
         "beyond_training": plan.beyond_training,
         "sequences": plan.options.sequences,
         "topology": list(plan.topology.layers),
         "head_shards": [len(tokens) for tokens in plan.topology.heads],
-        "layer_bytes": plan.layer_bytes(),
+        "layer_bytes": plan.largest_layer_bytes(),
         "head_bytes": plan.head_bytes(),
         "artifact_bytes": plan.estimated_bytes(),
         "state_bytes": plan.state_bytes(),
@@ -134,7 +134,7 @@ def _show(facts: dict[str, Any]) -> None:
         layers = "+".join(map(str, facts["topology"]))
         table.add_row(
             "topology",
-            f"{layers} layers ({bytes_text(facts['layer_bytes'])} each), "
+            f"{layers} layers (up to {bytes_text(facts['layer_bytes'])} each), "
             f"{len(facts['head_shards'])} head shard(s) of up to {max(facts['head_shards'])} tokens",
         )
         table.add_row(

@@ -1,5 +1,7 @@
 """What the graph needs of a model's layers: their sizes, and their tensors as stored weights."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,8 +11,10 @@ from anespec.convert.graph.projection import Projection
 from anespec.convert.graph.shards import LayerPlan, LayerWeights
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import LayerTensors, SourceModel
-from anespec.convert.weights.stored import DeferredWeight, StoredWeight, store, to_fp16
-from anespec.manifests.schema import WeightFormat
+from anespec.convert.weights.encoding import to_fp16
+from anespec.convert.weights.stored import DeferredWeight
+from anespec.manifests.schema import StoredTensor
+from anespec.manifests.weight_choice import HEAD, WeightChoice
 
 
 def layer_plan(plan: ConversionPlan, indices: range) -> LayerPlan:
@@ -26,8 +30,14 @@ def layer_plan(plan: ConversionPlan, indices: range) -> LayerPlan:
     return LayerPlan(indices, attention, sizes.norm_epsilon, plan.pool, model.rope)
 
 
-def layer_weights(model: SourceModel, index: int, weight_format: WeightFormat) -> LayerWeights:
-    """Everything that layer `index` holds, its projections in `weight_format`.
+OnStored = Callable[[StoredTensor], None]
+"""Told what became of a projection when it is stored, which is when its shard is written."""
+
+
+def layer_weights(
+    model: SourceModel, index: int, weights: WeightChoice, on_stored: OnStored = lambda _: None
+) -> LayerWeights:
+    """Everything that layer `index` holds, its projections in the formats of `weights`.
 
     Raises:
         GGUFError: a tensor is not finite or cannot be dequantised.
@@ -36,7 +46,8 @@ def layer_weights(model: SourceModel, index: int, weight_format: WeightFormat) -
     names = LayerTensors(index)
 
     def of(role: str) -> Projection:
-        return projection(model, names.weight(role), weight_format, bias=names.bias(role))
+        weight = DeferredWeight(model.matrix(names.weight(role)), weights.format_of(role), on_stored)
+        return projection(model, weight, names.bias(role))
 
     return LayerWeights(
         attention_norm=norm(model, names.weight("attn_norm")),
@@ -46,30 +57,21 @@ def layer_weights(model: SourceModel, index: int, weight_format: WeightFormat) -
     )
 
 
-def projection(
-    model: SourceModel,
-    name: str,
-    weight_format: WeightFormat,
-    *,
-    bias: str | None = None,
-    rows: range | None = None,
+def head_weights(
+    model: SourceModel, tokens: range, weights: WeightChoice, on_stored: OnStored = lambda _: None
 ) -> Projection:
-    """The matrix `name`, or some of its rows, and the tensor `bias` where the model has it.
+    """Rows `tokens` of the output projection; raises like `layer_weights`."""
+    matrix = model.matrix(model.head_tensor, tokens)
+    return Projection(DeferredWeight(matrix, weights.format_of(HEAD), on_stored))
 
-    The matrix is only read when its shard is written; the errors of `layer_weights` come then.
 
-    Raises like `layer_weights`.
+def projection(model: SourceModel, weight: DeferredWeight, bias: str) -> Projection:
+    """A weight with the tensor `bias`, where the model has it.
+
+    The weight is only read when its shard is written; the errors of `layer_weights` come then.
     """
-    matrix = model.matrix(name, rows)
-
-    def load() -> StoredWeight:
-        stored = store(matrix.rows, matrix.shape, weight_format, name)
-        model.file.forget(name)
-        return stored
-
-    weight = DeferredWeight(matrix.shape, weight_format, load)
-    values = model.bias(bias) if bias is not None else None
-    return Projection(weight, None if values is None or bias is None else to_fp16(values, bias))
+    values = model.bias(bias)
+    return Projection(weight, None if values is None else to_fp16(values, bias))
 
 
 def norm(model: SourceModel, name: str) -> NDArray[np.float16]:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from anespec import __version__
 from anespec.convert.graph.shards import ProgramScope, head_inputs, head_shard, layer_shard
-from anespec.convert.layers import layer_plan, layer_weights, norm, projection
+from anespec.convert.layers import head_weights, layer_plan, layer_weights, norm
 from anespec.convert.package import storage_errors, write_package
 from anespec.convert.place import exclusive, put_in_place
 from anespec.convert.plan import ConversionPlan
@@ -27,6 +27,7 @@ from anespec.manifests.schema import (
     LayerShard,
     Manifest,
     Source,
+    StoredTensor,
     TensorSpec,
     TokensFile,
 )
@@ -39,7 +40,7 @@ from anespec.manifests.store import (
     write_atomically,
 )
 
-GRAPH_VERSION = 2
+GRAPH_VERSION = 3
 """Part of every recipe: raise it when the graph or a weight format changes."""
 
 TOKENS_NAME = "tokens.gguf"
@@ -146,7 +147,7 @@ def _recipe(plan: ConversionPlan, source: Source, part: str) -> str:
     options = plan.options
     facts: list[object] = [part, source.sha256, GRAPH_VERSION]
     facts += [version(name) for name in ("coremltools", "gguf", "numpy")]
-    facts += [options.weights, plan.attention, options.block, plan.t_max, plan.pool]
+    facts += [str(options.weights), plan.attention, options.block, plan.t_max, plan.pool]
     if part == "artifact":
         facts += [plan.topology, options.target]
     return hashlib.sha256(repr(facts).encode()).hexdigest()
@@ -223,12 +224,15 @@ class _Run:
     def _layer_shard(self, indices: range) -> LayerShard:
         name = f"layers_{indices.start:02d}_{indices.stop:02d}"
         recipe = _recipe(self.plan, self.source, name)
-        weight_bytes = len(indices) * self.plan.layer_bytes()
+        weight_bytes = sum(self.plan.layer_bytes(index) for index in indices)
         if (finished := self._finished(name, recipe, weight_bytes)) is not None:
             assert isinstance(finished, LayerShard)
             return finished
         layers, d = layer_plan(self.plan, indices), self.model.sizes.d
-        weights = [layer_weights(self.model, index, self.plan.options.weights) for index in indices]
+        tensors: list[StoredTensor] = []
+        weights = [
+            layer_weights(self.model, index, self.plan.options.weights, tensors.append) for index in indices
+        ]
         path = self.work / SHARDS_FOLDER / f"{name}.mlpackage"
         write_package(layer_shard(layers, weights, d, self.scope), path)
         entry = LayerShard(
@@ -236,7 +240,7 @@ class _Run:
             bytes=package_bytes(path),
             sha256=package_sha256(path),
             recipe=recipe,
-            weights=self.plan.options.weights,
+            tensors=tuple(tensors),
             inputs=layers.inputs(d),
             outputs=(TensorSpec(name=HIDDEN_OUT, shape=(1, d, None, 1)),),
             first_layer=indices.start,
@@ -254,7 +258,8 @@ class _Run:
         if (finished := self._finished(name, recipe, weight_bytes)) is not None:
             assert isinstance(finished, HeadShard)
             return finished
-        weights = projection(self.model, self.model.head_tensor, self.plan.options.weights, rows=tokens)
+        tensors: list[StoredTensor] = []
+        weights = head_weights(self.model, tokens, self.plan.options.weights, tensors.append)
         final_norm = norm(self.model, OUTPUT_NORM)
         path = self.work / SHARDS_FOLDER / f"{name}.mlpackage"
         write_package(head_shard(final_norm, sizes.norm_epsilon, weights, output, sizes.d, self.scope), path)
@@ -263,7 +268,7 @@ class _Run:
             bytes=package_bytes(path),
             sha256=package_sha256(path),
             recipe=recipe,
-            weights=self.plan.options.weights,
+            tensors=tuple(tensors),
             inputs=head_inputs(sizes.d),
             outputs=(TensorSpec(name=output, shape=(1, len(tokens), None, 1)),),
             first_token=tokens.start,

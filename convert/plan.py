@@ -2,15 +2,19 @@
 
 from dataclasses import dataclass
 
-from anespec.convert.source.model import EMBEDDING, SourceModel
+from anespec.convert.source.model import EMBEDDING, LayerTensors, SourceModel
 from anespec.convert.topology import Topology, plan_topology
-from anespec.convert.weights.stored import stored_bytes
+from anespec.convert.weights.encoding import stored_bytes
+from anespec.convert.weights.formats import choose
 from anespec.manifests.errors import RequestError
-from anespec.manifests.schema import BASE_ALIGNMENT, AttentionShape, Pool, Target, WeightFormat
+from anespec.manifests.schema import BASE_ALIGNMENT, AttentionShape, Pool, Target
+from anespec.manifests.weight_choice import HEAD, WeightChoice
 
 DEFAULT_CONTEXT = 2048
 WIDEST_CPU_PASS = 128
 """The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
+
+DEFAULT_WEIGHTS = WeightChoice()
 
 MAX_BLOCK = 64
 MAX_SLOTS = 1 << 24
@@ -28,7 +32,7 @@ class ConvertOptions:
     block: int = 4
     context: int | None = None
     sequences: int = 1
-    weights: WeightFormat = WeightFormat.INT8_CHANNEL
+    weights: WeightChoice = DEFAULT_WEIGHTS
     attention: AttentionShape | None = None
     topology: tuple[int, ...] | None = None
     head_shards: int | None = None
@@ -71,7 +75,7 @@ class ConversionPlan:
         )
         self.topology: Topology = plan_topology(
             sizes.layers,
-            self.layer_bytes(),
+            self.largest_layer_bytes(),
             sizes.vocabulary,
             options.target,
             options.topology,
@@ -83,19 +87,32 @@ class ConversionPlan:
         """Whether the context is longer than the model was trained for."""
         return self.context > _aligned(self.model.sizes.trained_context)
 
-    def layer_bytes(self) -> int:
-        """Stored bytes of one layer's projections in the chosen weight format."""
-        shapes = self.model.layer_matrices.values()
-        return sum(stored_bytes(rows, columns, self.options.weights) for rows, columns in shapes)
+    def layer_bytes(self, index: int) -> int:
+        """Stored bytes of one layer's projections in the chosen weight formats."""
+        names = LayerTensors(index)
+        return sum(
+            self._stored_bytes(names.weight(role), role, shape)
+            for role, shape in self.model.layer_matrices.items()
+        )
+
+    def largest_layer_bytes(self) -> int:
+        """Stored bytes of the largest layer; where the source mixes types, layers may differ."""
+        return max(self.layer_bytes(index) for index in range(self.model.sizes.layers))
 
     def head_bytes(self) -> int:
         """Stored bytes of the whole output projection."""
         sizes = self.model.sizes
-        return stored_bytes(sizes.vocabulary, sizes.d, self.options.weights)
+        return self._stored_bytes(self.model.head_tensor, HEAD, (sizes.vocabulary, sizes.d))
 
     def weight_bytes(self) -> int:
         """Stored bytes of all shards: what a run has to write."""
-        return self.model.sizes.layers * self.layer_bytes() + self.head_bytes()
+        layers = range(self.model.sizes.layers)
+        return sum(self.layer_bytes(index) for index in layers) + self.head_bytes()
+
+    def _stored_bytes(self, tensor: str, kind: str, shape: tuple[int, int]) -> int:
+        asked = self.options.weights.format_of(kind)
+        source = self.model.file.info(tensor).kind
+        return stored_bytes(choose(asked, shape[1], source).encoding, shape)
 
     def tokens_bytes(self) -> int:
         """Bytes of the embedding table as the source stores it."""

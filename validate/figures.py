@@ -56,7 +56,7 @@ class ShardFigures(Record):
     """
 
     shard: str
-    weights: WeightFormat
+    weights: WeightFormat = Field(description="the least precise that the shard uses")
     layers: int = Field(ge=0, description="0 for a head shard")
     stimulus: Stimulus
     tokens: int = Field(gt=0)

@@ -166,7 +166,7 @@ def _shard_figures(
 ) -> ShardFigures:
     return ShardFigures(
         shard=shard.path,
-        weights=shard.weights,
+        weights=shard.formats[-1],
         layers=shard.end_layer - shard.first_layer if isinstance(shard, LayerShard) else 0,
         stimulus=plan.stimulus,
         tokens=len(plan.positions),

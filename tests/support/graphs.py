@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+from arrays import ArraySource
 
 from anespec.convert.graph.attention import AttentionSizes, AttentionWeights
 from anespec.convert.graph.builder import Function, Program, Var, ct, mb, types
@@ -17,7 +18,7 @@ from anespec.convert.graph.shards import (
     layer_shard,
 )
 from anespec.convert.package import write_package
-from anespec.convert.weights.stored import DeferredWeight, store
+from anespec.convert.weights.stored import DeferredWeight
 from anespec.manifests.schema import AttentionShape, Pool, RopeTable, StateSpec, TensorSpec, WeightFormat
 from anespec.runtime.backends.portable.program import Program as LoadedProgram
 from anespec.runtime.backends.portable.program import load_program
@@ -43,14 +44,7 @@ def layers(
 
     def projection(rows: int, columns: int) -> Projection:
         values = rng.normal(scale=columns**-0.5, size=(rows, columns)).astype(np.float32)
-        shape = (rows, columns)
-        return Projection(
-            DeferredWeight(
-                shape,
-                weight_format,
-                lambda: store(lambda piece: values[piece].copy(), shape, weight_format, "w"),
-            )
-        )
+        return Projection(DeferredWeight(ArraySource(values), weight_format))
 
     q, kv = HEADS * HEAD_DIM, kv_heads * HEAD_DIM
     norm = np.ones(D, np.float16)

@@ -15,11 +15,12 @@ from anespec.convert.source.model import SourceModel
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
+from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import circumstances, open_shard, open_verifier
 from anespec.runtime.backends.feeds import Feeds
 from anespec.runtime.backends.runner import Tensor
 from anespec.runtime.block import Block
-from anespec.validate.figures import GoldenVerdict, golden_verdict
+from anespec.validate.figures import THRESHOLDS, GoldenVerdict, golden_verdict
 from anespec.validate.golden import check_shards, check_stack
 from anespec.validate.reference import Reference
 
@@ -28,7 +29,7 @@ STORIES = ROOT.parent / "shared" / "models" / "stories260K.F16.gguf"
 EMBEDDED = ROOT / "embedded" / "model.gguf"
 PROMPTS = ([1, 403, 407, 261, 378], list(range(3, 24)))
 TORCH = "torch"
-FORMATS = list(WeightFormat)
+FORMATS = list(THRESHOLDS)
 
 needs_stories = pytest.mark.skipif(
     not STORIES.exists(), reason="needs the shared models beside the repository"
@@ -51,7 +52,7 @@ def convert_to(
         block=block,
         context=128,
         sequences=sequences,
-        weights=weights,
+        weights=WeightChoice(weights),
         topology=topology,
         head_shards=2,
     )
