@@ -9,9 +9,11 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from anespec.manifests.errors import GGUFError, UnsupportedModelError
@@ -72,14 +74,24 @@ class _Layer:
     down: _Projection
 
 
+class Matrices(Protocol):
+    """Where the reference takes its projections from: the GGUF, or what a conversion made of them."""
+
+    def rows(self, name: str, rows: slice | None = None) -> NDArray[np.float32]:
+        """Rows of a tensor in the GGUF's order, float32 (rows, in)."""
+        ...
+
+
 class Reference:
     """The model in a GGUF, in float32, a row at a time.
 
     Weights are dequantised when first used; `resident_layers` of them at most are held at once.
     """
 
-    def __init__(self, file: GGUFFile, resident_layers: int = 1) -> None:
+    def __init__(self, file: GGUFFile, resident_layers: int = 1, matrices: Matrices | None = None) -> None:
         """Read the hyperparameters of `file`, which must stay open while the reference is used.
+
+        Projections come from `matrices`, by default from the file too; all else comes from the file.
 
         Raises:
             GGUFError: a hyperparameter is missing or unfit.
@@ -97,6 +109,7 @@ class Reference:
                 "only dense models can be validated"
             )
         self._file = file
+        self._matrices: Matrices = file if matrices is None else matrices
         self._resident_layers = max(1, resident_layers)
         self._loaded: OrderedDict[int, _Layer] = OrderedDict()
         self.sizes = _read_sizes(file)
@@ -148,7 +161,7 @@ class Reference:
         pieces = []
         for start in range(first_token, end_token, HEAD_ROWS_AT_ONCE):
             stop = min(start + HEAD_ROWS_AT_ONCE, end_token)
-            weight = torch.tensor(self._file.rows(name, slice(start, stop)))
+            weight = torch.tensor(self._matrices.rows(name, slice(start, stop)))
             piece = torch.stack([weight @ row for row in normed])
             pieces.append(piece if bias is None else piece + bias[start:stop])
         return torch.cat(pieces, dim=1)
@@ -201,7 +214,7 @@ class Reference:
         return layer
 
     def _projection(self, name: str) -> _Projection:
-        weight = torch.tensor(self._file.rows(f"{name}.weight"))
+        weight = torch.tensor(self._matrices.rows(f"{name}.weight"))
         bias = self._vector(f"{name}.bias") if f"{name}.bias" in self._file.tensors else None
         return _Projection(weight, bias)
 

@@ -7,7 +7,7 @@ scale * (data - offset) with a scale and an offset per block of 32, where
 - Q4_1 (d * q + m) needs the offset -m / d. In fp16 that would be rounded by up to 0.4 % of a step; as
   fp32, which the operation allows whatever the scale's type, it gives m back bit for bit;
 - Q4_K (d * s * q - dmin * t, with 6-bit s and t) keeps its integers too, but d * s has 17 bits: the scale
-  is rounded to fp16's 11, by up to 0.05 %.
+  is rounded to fp16's 11, by up to 0.05 %, which is 0.02 % of the weights in the mean.
 """
 
 from dataclasses import dataclass

@@ -25,6 +25,13 @@ class ArraySource:
     def order(self) -> NDArray[np.intp]:
         return np.arange(len(self.values))
 
+    @classmethod
+    def of_blocks(cls, raw: NDArray[np.uint8], kind: GGMLQuantizationType) -> "ArraySource":
+        """A matrix that is given as the GGUF would store it."""
+        source = cls(np.asarray(dequantize(raw, kind), dtype=np.float32), kind)
+        source.__dict__["raw"] = raw
+        return source
+
     @cached_property
     def raw(self) -> NDArray[np.uint8]:
         return np.asarray(quantize(self.values, self.kind)).view(np.uint8).reshape(len(self.values), -1)

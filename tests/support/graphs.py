@@ -9,7 +9,7 @@ from arrays import ArraySource
 from anespec.convert.graph.attention import AttentionSizes, AttentionWeights
 from anespec.convert.graph.builder import Function, Program, Var, ct, mb, types
 from anespec.convert.graph.mlp import MLPWeights
-from anespec.convert.graph.projection import Projection
+from anespec.convert.graph.projection import Projection, project
 from anespec.convert.graph.shards import (
     LayerPlan,
     LayerWeights,
@@ -76,6 +76,13 @@ def program_of(
     program = Program()
     program.add_function("main", function)
     return ShardProgram(program, scope.types(inputs), [ct.TensorType(output, dtype=np.float16)])
+
+
+def projection_of(source: ArraySource, weight_format: WeightFormat) -> ShardProgram:
+    """A projection called `y` of `x`, on its own."""
+    spec = TensorSpec(name="x", shape=(1, source.shape[1], None, 1))
+    weight = Projection(DeferredWeight(source, weight_format))
+    return program_of(lambda inputs: project(inputs["x"], weight, "y"), (spec,), "out")
 
 
 def reloaded(shard: ShardProgram, folder: Path) -> LoadedProgram:

@@ -20,16 +20,17 @@ from anespec.runtime.backends import circumstances, open_shard, open_verifier
 from anespec.runtime.backends.feeds import Feeds
 from anespec.runtime.backends.runner import Tensor
 from anespec.runtime.block import Block
-from anespec.validate.figures import THRESHOLDS, GoldenVerdict, golden_verdict
+from anespec.validate.figures import GoldenVerdict, golden_verdict
 from anespec.validate.golden import check_shards, check_stack
 from anespec.validate.reference import Reference
+from anespec.validate.stored_weights import StoredWeights
 
 ROOT = Path(__file__).resolve().parents[2]
 STORIES = ROOT.parent / "shared" / "models" / "stories260K.F16.gguf"
 EMBEDDED = ROOT / "embedded" / "model.gguf"
 PROMPTS = ([1, 403, 407, 261, 378], list(range(3, 24)))
 TORCH = "torch"
-FORMATS = list(THRESHOLDS)
+FORMATS = list(WeightFormat)
 
 needs_stories = pytest.mark.skipif(
     not STORIES.exists(), reason="needs the shared models beside the repository"
@@ -65,7 +66,8 @@ def golden_of(
 ) -> GoldenVerdict:
     """The golden gate's verdict; `feeds`, where given, also feed the whole stack."""
     with GGUFFile(gguf) as file:
-        reference = Reference(file, resident_layers=8)
+        weights = StoredWeights(artifact)
+        reference = Reference(file, resident_layers=8, matrices=weights)
         shards = check_shards(
             artifact.manifest,
             reference,
@@ -76,7 +78,8 @@ def golden_of(
         verifier.feeds = feeds or verifier.feeds
         stack = check_stack(verifier, reference, PROMPTS, greedy_tokens=greedy_tokens)
         verifier.close()
-    return golden_verdict(circumstances(artifact, backend, 1), shards, stack)
+        stored = tuple(weights.against(file))
+    return golden_verdict(circumstances(artifact, backend, 1), stored, shards, stack)
 
 
 def flattened_without_transpose(x: Var, sizes: AttentionSizes) -> Var:
