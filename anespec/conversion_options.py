@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from anespec.manifests.errors import RequestError
 from anespec.manifests.presets import NO_PRESET, preset_names
 from anespec.manifests.schema import AttentionShape, Target, WeightFormat
+from anespec.manifests.weight_choice import GROUPS, KINDS, WeightChoice
 
 if TYPE_CHECKING:
     from anespec.convert.plan import ConvertOptions
@@ -30,6 +32,27 @@ class LayerCounts(click.ParamType[tuple[int, ...]]):
         if not counts or min(counts) < 1:
             self.fail(f"{str(value)[:40]!r} is not a list of layer counts such as 20,4,6,2", param, ctx)
         return counts
+
+
+class WeightFormats(click.ParamType[WeightChoice]):
+    """`int8-channel,head=lut6`: a format for all weights, others for some kinds."""
+
+    name = "FORMAT[,KIND=FORMAT…]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> WeightChoice:
+        """The choice; a usage error that lists what there is where something is unknown."""
+        if isinstance(value, WeightChoice):
+            return value
+        try:
+            return WeightChoice.parse(str(value))
+        except RequestError as error:
+            self.fail(str(error), param, ctx)
+
+
+WEIGHTS_HELP = (
+    f"How weights are stored: {', '.join(WeightFormat)}; for some kinds of weight another way, as in "
+    f"int8-channel,head=lut6. Kinds: {', '.join(KINDS)}; {' and '.join(GROUPS)} name all of theirs."
+)
 
 
 def conversion_options(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,10 +80,10 @@ def conversion_options(verb: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--weights",
-            type=click.Choice([w.value for w in WeightFormat]),
-            default=WeightFormat.INT8_CHANNEL.value,
+            type=WeightFormats(),
+            default=str(WeightChoice()),
             show_default=True,
-            help="How weights are stored.",
+            help=WEIGHTS_HELP,
         ),
         click.option(
             "--attention",
@@ -90,7 +113,7 @@ def read_options(chosen: dict[str, Any]) -> "ConvertOptions":
         block=chosen["block"],
         context=chosen["context"],
         sequences=chosen["sequences"],
-        weights=WeightFormat(chosen["weights"]),
+        weights=chosen["weights"],
         attention=AttentionShape(attention) if attention else None,
         topology=chosen["topology"],
         head_shards=chosen["head_shards"],

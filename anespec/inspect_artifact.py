@@ -32,7 +32,7 @@ def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
                 "layers": [shard.first_layer, shard.end_layer],
                 "bytes": shard.bytes,
                 "state_bytes": _state_bytes(shard),
-                "weights": shard.weights.value,
+                "weights": [weight_format.value for weight_format in shard.formats],
                 "band": band_facts(sizes.band(shard.bytes)),
             }
             for shard in manifest.layer_shards
@@ -42,7 +42,7 @@ def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
                 "path": shard.path,
                 "tokens": [shard.first_token, shard.end_token],
                 "bytes": shard.bytes,
-                "weights": shard.weights.value,
+                "weights": [weight_format.value for weight_format in shard.formats],
                 "band": band_facts(sizes.band(shard.bytes)),
             }
             for shard in manifest.head_shards
@@ -142,7 +142,9 @@ def _shard_table(facts: dict[str, Any]) -> Table:
 def _add_shard(table: Table, shard: dict[str, Any], holds: str) -> None:
     band = shard["band"]
     known = f"{band['finding']} ({band['grade']}: {band['source']})"
-    table.add_row(Path(shard["path"]).stem, holds, bytes_text(shard["bytes"]), shard["weights"], known)
+    table.add_row(
+        Path(shard["path"]).stem, holds, bytes_text(shard["bytes"]), ", ".join(shard["weights"]), known
+    )
 
 
 def _gate_table(verdicts: list[dict[str, Any]]) -> Table:

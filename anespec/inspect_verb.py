@@ -122,7 +122,7 @@ def plan_facts(plan: "ConversionPlan") -> dict[str, Any]:
         "tied_head": plan.model.tied_head,
         "target": plan.options.target.value,
         "attention": plan.attention.value,
-        "weights": plan.options.weights.value,
+        "weights": str(plan.options.weights),
         "block": plan.options.block,
         "context": plan.context,
         "beyond_training": plan.beyond_training,

@@ -25,6 +25,7 @@ from anespec.convert.graph.builder import (
 from anespec.convert.graph.placeholder import Placeholder
 from anespec.convert.graph.shards import ShardProgram
 from anespec.convert.storage import storage_errors
+from anespec.convert.weights.encoding import Element
 
 AUTHOR = "com.apple.CoreML"
 MODEL_FILE = f"{AUTHOR}/model.mlmodel"
@@ -75,25 +76,32 @@ def _export(shard: ShardProgram, weights: Path) -> bytes:
 class _StreamingExporter(MILProtoExporter):
     """coremltools' exporter, except that a placeholder's values are made when they are written."""
 
-    def create_file_value(self, var: Var) -> Any:
+    def get_milproto_value(self, var: Var) -> Any:
+        """A placeholder's values go to the weight file, however few they are."""
+        if isinstance(var.val, Placeholder):
+            return self._write(var, var.val)
+        return super().get_milproto_value(var)
+
+    def _write(self, var: Var, values: Placeholder) -> Any:
         """A reference to the place in the weight file where the values of `var` stand."""
-        if not isinstance(var.val, Placeholder):
-            return super().create_file_value(var)
         writer = self.get_blob_writer(self.get_weight_path(var.op))
-        write = _writers(writer)[var.val.dtype]
-        return file_value(var, write(var.val.load()), f"@model_path/weights/{WEIGHTS_FILE}")
+        offset = _writers(writer)[values.element](values.load().reshape(-1))
+        return file_value(var, offset, f"@model_path/weights/{WEIGHTS_FILE}")
 
 
-def _writers(writer: Any) -> Mapping[np.dtype[Any], Callable[[NDArray[Any]], int]]:
-    """How each type of values goes into the file; fp16 is handed over as its bits. Returns offsets."""
+def _writers(writer: Any) -> Mapping[Element, Callable[[NDArray[Any]], int]]:
+    """How each type of values goes into the file, packed by the writer where they are less than a byte.
+
+    fp16 is handed over as its bits. Returns offsets.
+    """
     return {
-        np.dtype(np.int8): lambda values: writer.write_int8_data(_flat(values)),
-        np.dtype(np.float16): lambda values: writer.write_fp16_data(_flat(values).view(np.uint16)),
+        Element.INT4: writer.write_int4_data,
+        Element.UINT4: writer.write_uint4_data,
+        Element.UINT6: writer.write_uint6_data,
+        Element.INT8: writer.write_int8_data,
+        Element.FP16: lambda values: writer.write_fp16_data(values.view(np.uint16)),
+        Element.FP32: writer.write_float_data,
     }
-
-
-def _flat(values: NDArray[Any]) -> NDArray[Any]:
-    return np.ascontiguousarray(values).reshape(-1)
 
 
 def _package_manifest() -> str:

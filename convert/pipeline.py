@@ -39,7 +39,7 @@ from anespec.manifests.store import (
     write_atomically,
 )
 
-GRAPH_VERSION = 3
+GRAPH_VERSION = 4
 """Part of every recipe: raise it when the graph or a weight format changes."""
 
 TOKENS_NAME = "tokens.gguf"
@@ -150,7 +150,7 @@ def _recipe(plan: ConversionPlan, source: Source, part: str) -> str:
     options = plan.options
     facts: list[object] = [part, source.sha256, GRAPH_VERSION]
     facts += [version(name) for name in ("coremltools", "gguf", "numpy")]
-    facts += [options.weights, plan.attention, options.block, plan.t_max, plan.pools]
+    facts += [str(options.weights), plan.attention, options.block, plan.t_max, plan.pools]
     facts += [plan.ropes]
     if part == "artifact":
         facts += [plan.topology, options.target]

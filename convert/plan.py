@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from anespec.convert.bands import SIZES
 from anespec.convert.preset_choice import choose_preset
 from anespec.convert.source.facts import EMBEDDING, LayerFacts
-from anespec.convert.source.model import PER_LAYER_EMBEDDING, SourceModel
+from anespec.convert.source.model import PER_LAYER_EMBEDDING, PER_LAYER_PROJECTION, SourceModel
 from anespec.convert.topology import StackSizes, Topology, TopologyPlan, plan_topology
-from anespec.convert.weights.stored import stored_bytes
+from anespec.convert.weights.encoding import stored_bytes
+from anespec.convert.weights.formats import choose
 from anespec.manifests.errors import RequestError
 from anespec.manifests.presets import MatchedModel
 from anespec.manifests.schema import (
@@ -16,11 +17,13 @@ from anespec.manifests.schema import (
     Pool,
     RopeTable,
     Target,
-    WeightFormat,
 )
+from anespec.manifests.weight_choice import HEAD, PER_LAYER, WeightChoice
 
 WIDEST_CPU_PASS = 128
 """The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
+
+DEFAULT_WEIGHTS = WeightChoice()
 
 MAX_BLOCK = 64
 MAX_SLOTS = 1 << 24
@@ -39,7 +42,7 @@ class ConvertOptions:
     block: int = 4
     context: int | None = None
     sequences: int = 1
-    weights: WeightFormat = WeightFormat.INT8_CHANNEL
+    weights: WeightChoice = DEFAULT_WEIGHTS
     attention: AttentionShape | None = None
     topology: tuple[int, ...] | None = None
     head_shards: int | None = None
@@ -86,7 +89,7 @@ class ConversionPlan:
                 options.preset,
                 MatchedModel.of(model.facts.family.architecture, sizes),
                 options.target,
-                options.weights,
+                str(options.weights),
             ),
             override=options.topology,
             head_shards=options.head_shards,
@@ -167,26 +170,39 @@ class ConversionPlan:
         return key.model_copy(update=names | grown), key
 
     def layer_bytes(self, layer: LayerFacts) -> int:
-        """Stored bytes of a layer's projections in the chosen weight format."""
-        facts = self.model.facts
-        shapes = [*self.model.matrices(layer).values(), (facts.per_layer_width, facts.d)]
-        return sum(stored_bytes(rows, columns, self.options.weights) for rows, columns in shapes)
+        """Stored bytes of a layer's projections in the chosen weight formats."""
+        return sum(self._layer_matrix_bytes(layer))
 
     def head_bytes(self) -> int:
         """Stored bytes of the whole output projection."""
-        sizes = self.model.sizes
-        return stored_bytes(sizes.vocabulary, sizes.d, self.options.weights)
+        facts = self.model.facts
+        return self._stored_bytes(self.model.head_tensor, HEAD, (facts.vocabulary, facts.d))
 
     def weight_bytes(self) -> int:
         """Stored bytes of all shards: what a run has to write."""
         return sum(self.layer_bytes(layer) for layer in self.model.facts.layers) + self.head_bytes()
 
+    def _layer_matrix_bytes(self, layer: LayerFacts) -> list[int]:
+        model, width = self.model, self.model.facts.per_layer_width
+        projections = [
+            self._stored_bytes(model.place(layer, role).name, role, shape)
+            for role, shape in model.matrices(layer).items()
+        ]
+        if width:
+            shape = (width, model.facts.d)
+            projections.append(self._stored_bytes(PER_LAYER_PROJECTION, PER_LAYER, shape))
+        return projections
+
     def largest_matrix_bytes(self) -> int:
         """Stored bytes of the largest projection: what a conversion holds at once."""
-        layers = self.model.facts.layers
-        shapes = [shape for layer in layers for shape in self.model.matrices(layer).values()]
-        shapes.append((max(len(tokens) for tokens in self.topology.heads), self.model.facts.d))
-        return max(stored_bytes(rows, columns, self.options.weights) for rows, columns in shapes)
+        slices = max(len(tokens) for tokens in self.topology.heads) / self.model.facts.vocabulary
+        layers = (self._layer_matrix_bytes(layer) for layer in self.model.facts.layers)
+        return max(int(self.head_bytes() * slices), *(max(sizes) for sizes in layers))
+
+    def _stored_bytes(self, tensor: str, kind: str, shape: tuple[int, int]) -> int:
+        asked = self.options.weights.format_of(kind)
+        source = self.model.file.info(tensor).kind
+        return stored_bytes(choose(asked, shape[1], source).encoding, shape)
 
     def tokens_bytes(self) -> int:
         """Bytes of the embedding tables as the source stores them."""

@@ -9,7 +9,7 @@ from anespec.manifests.presets import (
     find_preset,
     matching_preset,
 )
-from anespec.manifests.schema import Target, WeightFormat
+from anespec.manifests.schema import Target
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class PresetChoice:
 
 
 def choose_preset(
-    asked: str | None, model: MatchedModel, target: Target, weights: WeightFormat
+    asked: str | None, model: MatchedModel, target: Target, weights: str
 ) -> PresetChoice | None:
     """The preset called `asked`; without a name the one that matches, if there is one; `none` for none.
 

@@ -5,12 +5,20 @@ from pathlib import PurePosixPath
 from rich.table import Table
 from rich.text import Text
 
+from anespec.manifests.schema import WeightFormat
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, ExactnessVerdict
 from anespec.validate.figures import GoldenVerdict
 
 
-def golden_tables(verdict: GoldenVerdict) -> tuple[Table, Table]:
-    """Shards and the whole stack, a row each, with the worst token's figures."""
+def golden_tables(verdict: GoldenVerdict) -> tuple[Table, Table, Table]:
+    """Stored weights by format, then shards and the whole stack, a row each, with the worst's figures."""
+    weights = _table("golden gate: stored weights", ("format", "tensors", "worst tensor", "error", "claimed"))
+    for weight_format in WeightFormat:
+        stored = [w for w in verdict.weights if w.weights is weight_format]
+        if stored:
+            worst = max(stored, key=lambda w: (not w.sound, w.error))
+            figures = (worst.tensor, f"{worst.error:.5f}", f"{worst.claimed:.5f}")
+            weights.add_row(weight_format, str(len(stored)), *figures, _mark(worst.sound))
     shards = _table("golden gate: shards", ("shard", "stimulus", "tokens", "cosine", "error", "max\nerror"))
     for s in verdict.shards:
         shards.add_row(
@@ -37,7 +45,7 @@ def golden_tables(verdict: GoldenVerdict) -> tuple[Table, Table]:
             f"{p.worst_margin:.3f}",
             _mark(p.within(verdict.stack_thresholds)),
         )
-    return shards, stack
+    return weights, shards, stack
 
 
 def exactness_table(verdict: ExactnessVerdict) -> Table:

@@ -78,7 +78,7 @@ class Preset(Record):
             raise ValueError(f"the topology {self.topology} does not add up to {self.model.layers} layers")
         return self
 
-    def differences(self, model: MatchedModel, target: Target, weights: WeightFormat) -> tuple[str, ...]:
+    def differences(self, model: MatchedModel, target: Target, weights: str) -> tuple[str, ...]:
         """In what the preset was measured otherwise, one clause each; empty where it matches."""
         compared = {
             name: (getattr(self.model, name), getattr(model, name)) for name in MatchedModel.model_fields
@@ -123,7 +123,7 @@ def find_preset(name: str) -> Preset:
         raise RequestError(f"--preset {name!r} is not one of {', '.join((*presets(), NO_PRESET))}") from None
 
 
-def matching_preset(model: MatchedModel, target: Target, weights: WeightFormat) -> Preset | None:
+def matching_preset(model: MatchedModel, target: Target, weights: str) -> Preset | None:
     """The preset measured for exactly this model, target and weight format, if there is one."""
     return next((p for p in presets().values() if not p.differences(model, target, weights)), None)
 

@@ -19,7 +19,8 @@ from anespec.convert.topology import (
     pattern_ends,
     plan_topology,
 )
-from anespec.convert.weights.stored import stored_bytes
+from anespec.convert.weights.encoding import stored_bytes
+from anespec.convert.weights.formats import ENCODINGS
 from anespec.manifests.errors import RequestError
 from anespec.manifests.presets import MatchedModel, find_preset, presets
 from anespec.manifests.schema import Target, WeightFormat
@@ -39,8 +40,8 @@ def stack_of(model: MatchedModel, weights: WeightFormat = WeightFormat.INT8_CHAN
     q, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
     shapes = [(q, model.d), (kv, model.d), (kv, model.d), (model.d, q)]
     shapes += [(model.ff, model.d), (model.ff, model.d), (model.d, model.ff)]
-    layer = sum(stored_bytes(rows, columns, weights) for rows, columns in shapes)
-    head = stored_bytes(model.vocabulary, model.d, weights)
+    layer = sum(stored_bytes(ENCODINGS[weights], shape) for shape in shapes)
+    head = stored_bytes(ENCODINGS[weights], (model.vocabulary, model.d))
     return StackSizes((layer,) * model.layers, ("full",) * model.layers, model.vocabulary, head)
 
 
