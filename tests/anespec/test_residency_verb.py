@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from commands import run
 
 from anespec.embedded import model_path
+from anespec.manifests.errors import ResidencyGateError
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "residency.md"
 
@@ -18,6 +19,14 @@ def mac(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded model for the Neural Engine."""
     path = tmp_path_factory.mktemp("mac") / "embedded.anespec"
     assert run("convert", model_path(), "-o", path, "--target", "mac", "--context", 128).code == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny_mac(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that is materialised within a second, for the Neural Engine."""
+    path = tmp_path_factory.mktemp("tiny") / "tiny.anespec"
+    assert run("convert", gguf, "-o", path, "--target", "mac", "--context", 64).code == 0
     return path
 
 
@@ -36,6 +45,13 @@ def test_a_prediction_is_shown_labelled_and_does_not_fail_the_run(mac: Path) -> 
     assert "small-shard" in outcome.out
     assert "resident" not in outcome.out.replace("residency", "").replace("measured resident", "")
     assert "--require-residency" in outcome.out
+
+
+def test_a_trained_model_is_judged_alike(stories_mac: Path) -> None:
+    assert run("validate", stories_mac, "--gate", "residency").code == 0
+    required = run("validate", stories_mac, "--gate", "residency", "--require-residency")
+    assert required.code == 11
+    assert "small-shard" in required.out
 
 
 def test_a_required_prediction_fails_the_run(mac: Path) -> None:
@@ -135,33 +151,25 @@ def on_a_mac(monkeypatch: pytest.MonkeyPatch, off_ane: tuple[str, ...], *argumen
 
 
 def test_on_a_mac_the_plan_decides_and_is_recorded_and_replayed(
-    mac: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_mac: Path, artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     green, red = tmp_path / "green.json", tmp_path / "red.json"
-    measured = on_a_mac(monkeypatch, (), mac, "--record-plan", green)
+    measured = on_a_mac(monkeypatch, (), tiny_mac, "--record-plan", green)
     assert measured.exit_code == 0, measured.output
     assert "measured ane" in measured.output
-    failing = on_a_mac(monkeypatch, ("layer_2_down",), mac, "--record-plan", red)
-    assert failing.exception is not None
-    assert "conv layer_2_down [1, 256, 4, 1] on cpu" in failing.output
-    replayed = run("validate", mac, "--gate", "residency", "--replay-plan", green)
+    failing = on_a_mac(monkeypatch, ("layer_0_down",), tiny_mac, "--record-plan", red)
+    assert isinstance(failing.exception, ResidencyGateError)
+    assert re.search(r"conv layer_0_down \[1, \d+, 4, 1\] on cpu, estimated cost", failing.output)
+    replayed = run("validate", tiny_mac, "--gate", "residency", "--replay-plan", green)
     assert replayed.code == 0, replayed.err
     assert "replayed ane" in replayed.out
-    outcome = run("validate", mac, "--gate", "residency", "--replay-plan", red)
+    outcome = run("validate", tiny_mac, "--gate", "residency", "--replay-plan", red)
     assert outcome.code == 11
-    assert "layer_2_down" in outcome.err
-    assert "estimated cost" in outcome.out
-
-
-def test_a_plan_of_another_artifact_is_refused(
-    mac: Path, artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = tmp_path / "plan.json"
-    assert on_a_mac(monkeypatch, (), mac, "--record-plan", plan).exit_code == 0
-    outcome = run("validate", artifact, "--gate", "residency", "--replay-plan", plan)
-    assert outcome.code == 7
-    assert outcome.is_one_sentence()
-    assert "another artifact" in outcome.err
+    assert "layer_0_down" in outcome.err
+    other = run("validate", artifact, "--gate", "residency", "--replay-plan", green)
+    assert other.code == 7
+    assert other.is_one_sentence()
+    assert "another artifact" in other.err
 
 
 def test_the_documented_rules_are_the_rules() -> None:

@@ -29,8 +29,8 @@ from anespec.manifests.residency import (
 )
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact, package_sha256
-from anespec.validate.gates import residency_gate
 from anespec.validate.residency.compute_plan import neural_engine, read_plan
+from anespec.validate.residency.gate import residency_gate
 from anespec.validate.residency.recorded_plan import record_plan, replay_plan
 from anespec.validate.residency.refusals import KNOWN_REFUSALS, refusal_sentence
 from anespec.validate.residency.shard_view import ShardView
