@@ -146,7 +146,11 @@ def neural_engine() -> CoreML | None:
         return None
     from anespec.convert.graph.builder import ct
 
-    devices = ct.models.compute_device.MLComputeDevice.get_all_compute_devices()
+    try:
+        devices = ct.models.compute_device.MLComputeDevice.get_all_compute_devices()
+    except AttributeError:
+        # coremltools without its native library has no proxy to ask.
+        return None
     return CoreMLTools() if any(_device(device) is Device.ANE for device in devices) else None
 
 
