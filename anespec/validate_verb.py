@@ -1,22 +1,26 @@
 """`anespec validate`: the gates of an artifact."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from anespec.backend_options import backend_option, threads_option
-from anespec.console import json_option, out, result_as_json, step_progress
+from anespec.console import StepReport, json_option, out, print_json, result_as_json, step_progress
 
 if TYPE_CHECKING:
-    from anespec.manifests.verdicts import ExactnessVerdict
-    from anespec.validate.figures import GoldenVerdict
+    from rich.console import RenderableType
 
-GATES = ("golden", "exactness")
+    from anespec.manifests.store import Artifact
+
+GATES = ("residency", "golden", "exactness")
+PLAN_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.command(short_help="Check what ARTIFACT computes, and whether it may speculate.")
-@click.argument("artifact", type=click.Path(path_type=Path))
+@click.command(short_help="Check what ARTIFACT computes, where it runs, and whether it may speculate.")
+@click.argument("artifact", type=click.Path(path_type=Path), required=False)
 @backend_option
 @threads_option
 @click.option(
@@ -28,77 +32,139 @@ GATES = ("golden", "exactness")
 )
 @click.option("--gguf", type=click.Path(path_type=Path), help="The GGUF that was converted, if it has moved.")
 @click.option("--quick", is_flag=True, help="The exactness gate's quick form: fewer cases, some seconds.")
+@click.option("--require-residency", is_flag=True, help="Let a predicted residency verdict fail the run too.")
+@click.option("--record-plan", type=PLAN_FILE, help="Write Core ML's plan to this file (on a Mac).")
+@click.option("--replay-plan", type=PLAN_FILE, help="Judge a plan that was recorded on a Mac.")
+@click.option("--explain", metavar="RULE", help="Explain a rule of the residency gate, or `all`, and exit.")
 @json_option
 def validate(
-    artifact: Path,
+    artifact: Path | None,
     backend: str,
     threads: int | None,
     gates: tuple[str, ...],
     gguf: Path | None,
     quick: bool,
+    require_residency: bool,
+    record_plan: Path | None,
+    replay_plan: Path | None,
+    explain: str | None,
     as_json: bool,
 ) -> None:
     """Check that ARTIFACT computes what its GGUF means, and whether speculation leaves its text alone.
 
     \b
+    residency  where each operation runs: Core ML's plan on a Mac, elsewhere predicted by rules
     golden     every shard, and all together, against an fp32 reference read from the GGUF
     exactness  six invariances, bit for bit; verdicts hold for this backend, its version and machine
 
-    Exits with 12 where the golden gate is red, with 13 where the exactness gate is.
+    Exits with 11, 12 or 13 where the residency, golden or exactness gate is red. A residency verdict
+    that is only predicted is shown and recorded; it fails the run with --require-residency.
 
     \b
     Example:
       anespec validate model.anespec --backend torch
+      anespec validate --explain small-shard
     """
+    if explain is not None:
+        _explain(explain, as_json)
+        return
+    if artifact is None:
+        raise click.UsageError("Missing argument 'ARTIFACT'.")
+    chosen = gates or GATES
+    if "residency" not in chosen and (require_residency or record_plan or replay_plan):
+        raise click.UsageError(
+            "--require-residency, --record-plan and --replay-plan need the residency gate."
+        )
+
     from anespec.manifests.store import Artifact
     from anespec.runtime.backends import resolve_backend
-    from anespec.validate.exactness import require_exactness
-    from anespec.validate.figures import require_golden
-    from anespec.validate.gates import find_source, golden_gate, recorded_exactness
 
-    chosen = gates or GATES
     opened, name = Artifact(artifact), resolve_backend(backend)
-    golden: GoldenVerdict | None = None
-    exactness: ExactnessVerdict | None = None
+    runs: dict[str, Callable[[StepReport], _Outcome]] = {
+        "residency": lambda report: _residency(opened, require_residency, replay_plan, record_plan, report),
+        "golden": lambda report: _golden(opened, gguf, name, threads, report),
+        "exactness": lambda report: _exactness(opened, quick, name, threads, report),
+    }
     with step_progress(f"validating {artifact} on {name}", shown=not as_json) as report:
-        if "golden" in chosen:
-            report("golden: reading the source")
-            source = find_source(opened, gguf)
-            golden = golden_gate(opened, source, name, threads, lambda note: report(f"golden: {note}"))
-        if "exactness" in chosen:
-            exactness = recorded_exactness(
-                opened,
-                name,
-                threads,
-                "quick" if quick else "full",
-                lambda note: report(f"exactness: {note}"),
-            )
+        outcomes = [_run(gate, runs[gate], report) for gate in GATES if gate in chosen]
     if not as_json:
-        _show(golden, exactness)
-    with result_as_json(_facts(golden, exactness), shown=as_json):
-        if golden is not None:
-            require_golden(golden)
-        if exactness is not None:
-            require_exactness(exactness)
+        for outcome in outcomes:
+            for part in outcome.shown:
+                out().print(part)
+    facts = {
+        "gates": [outcome.facts for outcome in outcomes],
+        "passed": all(outcome.facts["passed"] for outcome in outcomes if outcome.decides),
+    }
+    with result_as_json(facts, shown=as_json):
+        for outcome in outcomes:
+            if outcome.decides:
+                outcome.require()
 
 
-def _facts(golden: "GoldenVerdict | None", exactness: "ExactnessVerdict | None") -> dict[str, Any]:
-    facts: list[dict[str, Any]] = []
-    if golden is not None:
-        facts.append({"name": "golden", "passed": golden.passed, "failures": list(golden.failures)})
-        facts[-1] |= {"figures": golden.model_dump(mode="json")}
-    if exactness is not None:
-        proven = {v.invariance.value: v.proven for v in exactness.invariances}
-        facts.append({"name": "exactness", "passed": exactness.allows_speculation, "proven": proven})
-        facts[-1] |= {"figures": exactness.model_dump(mode="json")}
-    return {"gates": facts, "passed": all(gate["passed"] for gate in facts)}
+@dataclass(frozen=True)
+class _Outcome:
+    """What one gate came to. `require` raises where it is red; one that does not decide is only shown."""
+
+    facts: dict[str, Any]
+    shown: "list[RenderableType]"
+    require: Callable[[], None]
+    decides: bool = True
 
 
-def _show(golden: "GoldenVerdict | None", exactness: "ExactnessVerdict | None") -> None:
-    from anespec.validate.report import exactness_table, golden_tables
+def _run(gate: str, run: Callable[[StepReport], _Outcome], report: StepReport) -> _Outcome:
+    return run(lambda note: report(f"{gate}: {note}"))
 
-    if golden is not None:
-        for table in golden_tables(golden):
-            out().print(table)
-    if exactness is not None:
-        out().print(exactness_table(exactness))
+
+def _residency(
+    artifact: "Artifact", required: bool, replay: Path | None, record: Path | None, report: StepReport
+) -> _Outcome:
+    from anespec.validate.report import residency_parts
+    from anespec.validate.residency.compute_plan import neural_engine
+    from anespec.validate.residency.gate import residency_gate
+    from anespec.validate.residency.verdict import decides, require_residency
+
+    verdict = residency_gate(artifact, report, neural_engine(), replay, record)
+    does_decide = decides(verdict, required)
+    facts = {"name": "residency", "passed": verdict.passed, "decides": does_decide}
+    facts |= {"source": verdict.source.value, "figures": verdict.model_dump(mode="json")}
+    shown = residency_parts(verdict, artifact.manifest.target, does_decide)
+    return _Outcome(facts, shown, lambda: require_residency(verdict), does_decide)
+
+
+def _golden(
+    artifact: "Artifact", gguf: Path | None, backend: str, threads: int | None, report: StepReport
+) -> _Outcome:
+    from anespec.validate.figures import require_golden
+    from anespec.validate.gates import find_source, golden_gate
+    from anespec.validate.report import golden_tables
+
+    report("reading the source")
+    verdict = golden_gate(artifact, find_source(artifact, gguf), backend, threads, report)
+    facts = {"name": "golden", "passed": verdict.passed, "failures": list(verdict.failures)}
+    facts |= {"figures": verdict.model_dump(mode="json")}
+    return _Outcome(facts, [*golden_tables(verdict)], lambda: require_golden(verdict))
+
+
+def _exactness(
+    artifact: "Artifact", quick: bool, backend: str, threads: int | None, report: StepReport
+) -> _Outcome:
+    from anespec.validate.exactness import require_exactness
+    from anespec.validate.gates import recorded_exactness
+    from anespec.validate.report import exactness_table
+
+    verdict = recorded_exactness(artifact, backend, threads, "quick" if quick else "full", report)
+    proven = {v.invariance.value: v.proven for v in verdict.invariances}
+    facts = {"name": "exactness", "passed": verdict.allows_speculation, "proven": proven}
+    facts |= {"figures": verdict.model_dump(mode="json")}
+    return _Outcome(facts, [exactness_table(verdict)], lambda: require_exactness(verdict))
+
+
+def _explain(name: str, as_json: bool) -> None:
+    from anespec.validate.residency.explanation import explained
+
+    explanations = explained(name)
+    if as_json:
+        print_json({"rules": [explanation.facts() for explanation in explanations]})
+        return
+    for explanation in explanations:
+        out().print(explanation.text(brief=name == "all"))

@@ -44,7 +44,10 @@ def test_it_reads_what_it_says(default: WeightFormat, named: dict[str, WeightFor
     [
         ("int7", "'int7' is not a weight format; choose one of fp16, int8-block32"),
         ("", "'' is not a weight format"),
-        ("fp16,tail=lut4", "'tail' is not a kind of weight; choose one of attention, mlp, per_layer, head, attn_q"),
+        (
+            "fp16,tail=lut4",
+            "'tail' is not a kind of weight; choose one of attention, mlp, per_layer",
+        ),
         ("fp16,head=lut5", "'lut5' is not a weight format"),
         ("fp16,lut4", "'lut4' is not KIND=FORMAT"),
         ("head=fp16,head=lut4", "'head' is given two formats"),
