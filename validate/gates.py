@@ -45,7 +45,7 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
             return path
     where = str(given) if given else "where it was converted from, beside the artifact or here"
     raise ArtifactError(
-        f"{artifact.root}: the golden gate compares with {source.name}, which is not {where}; "
+        f"{artifact.root}: the gates compare with {source.name}, which is not {where}; "
         "pass the GGUF that was converted with --gguf"
     )
 
