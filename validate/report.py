@@ -1,12 +1,86 @@
 """The gates' tables for a terminal."""
 
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from rich.table import Table
 from rich.text import Text
 
+from anespec.manifests.residency import (
+    DeviceTotals,
+    Placement,
+    PlanSource,
+    ResidencyVerdict,
+    RuleFinding,
+    Severity,
+    ShardResidency,
+)
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, ExactnessVerdict
 from anespec.validate.figures import GoldenVerdict
+
+MOST_OPERATIONS = 5
+"""Operations off the Neural Engine that a terminal shows per shard; --json has more."""
+
+
+def residency_table(verdict: ResidencyVerdict) -> Table:
+    """A row per shard: how many operations, and convs among them, are where."""
+    c = verdict.circumstances
+    told = {
+        PlanSource.PREDICTED: f"predicted by rules, version {c.library_version}",
+        PlanSource.MEASURED: f"measured with {c.library_version} on {c.machine}",
+        PlanSource.REPLAYED: f"replayed from {c.library_version} on {c.machine}",
+    }[verdict.source]
+    table = _table(f"residency gate: {told}, at T = {verdict.block}", ("shard", "compute", "conv"))
+    for shard in verdict.shards:
+        on_ane = shard.placement is Placement.ANE
+        mark = Text(f"{verdict.source} {shard.placement}", style="green" if on_ane else "bold red")
+        table.add_row(_stem(shard.shard), _devices(shard.compute), _devices(shard.conv), mark)
+    return table
+
+
+def residency_lines(verdict: ResidencyVerdict) -> list[Text]:
+    """What is not on the Neural Engine and why, with mends; then the warnings, a line per rule."""
+    lines = [line for shard in verdict.off_ane for line in _shard_lines(shard, verdict.source)]
+    off_ane = {shard.shard for shard in verdict.off_ane}
+    failing = [f for f in verdict.findings if f.severity is Severity.FAIL and f.shard in off_ane]
+    warning = [f for f in verdict.findings if f.severity is Severity.WARN]
+    lines += [Text(f"rule: {text}", style="red") for text in _by_rule(failing)]
+    return lines + [Text(f"warning: {text}", style="yellow") for text in _by_rule(warning)]
+
+
+def _shard_lines(shard: ShardResidency, source: PlanSource) -> list[Text]:
+    """What a plan says of a shard; what a prediction says is what its rules say."""
+    name = _stem(shard.shard)
+    lines: list[Text] = []
+    if source is not PlanSource.PREDICTED:
+        if shard.refusal is not None:
+            lines.append(Text(f"{name}: {shard.refusal}", style="red"))
+        lines += [Text(f"{name}: {operation}", style="red") for operation in shard.off_ane[:MOST_OPERATIONS]]
+        if (more := shard.compute.off_ane - MOST_OPERATIONS) > 0:
+            lines.append(Text(f"{name}: and {more} more operations off the Neural Engine", style="red"))
+    return lines
+
+
+def _by_rule(findings: Sequence[RuleFinding]) -> list[str]:
+    """A line per rule: its first finding in full, and where else it found something."""
+    lines = []
+    for rule in dict.fromkeys(finding.rule for finding in findings):
+        first, *others = [finding for finding in findings if finding.rule == rule]
+        where = f"{_stem(first.shard)}: " if first.shard else ""
+        shards = dict.fromkeys(_stem(f.shard) for f in others if f.shard and f.shard != first.shard)
+        more = f"; {len(others)} more" if others else ""
+        more += f", also in {', '.join(shards)}" if shards else ""
+        lines.append(f"{where}{first}{more}")
+    return lines
+
+
+def _stem(shard: str) -> str:
+    return PurePosixPath(shard).stem
+
+
+def _devices(totals: DeviceTotals) -> str:
+    counts = (("ane", totals.ane), ("gpu", totals.gpu), ("cpu", totals.cpu), ("none", totals.none))
+    return ", ".join(f"{count} {device}" for device, count in counts if count) or "-"
 
 
 def golden_tables(verdict: GoldenVerdict) -> tuple[Table, Table]:

@@ -75,6 +75,22 @@ def load_program(package: Path) -> Program:
     Raises:
         ArtifactError: a file is missing or is not an ML program.
     """
+    model, folder = read_model(package)
+    if FUNCTION not in model.mlProgram.functions:
+        raise ArtifactError(f"{package}: has no function {FUNCTION!r}; convert again")
+    try:
+        return _Reader(package, folder).program(model.mlProgram.functions[FUNCTION])
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        # Protobuf accepts almost any bytes, so damage shows wherever a value is first made sense of.
+        raise ArtifactError(f"{package}: its model file is damaged ({error}); convert again") from error
+
+
+def read_model(package: Path) -> tuple[Any, Path]:
+    """The protobuf `Model` of an .mlpackage that holds an ML program, and the folder its weights are below.
+
+    Raises:
+        ArtifactError: a file is missing or is not an ML program.
+    """
     try:
         model_file = package / "Data" / _root_model(package)
         model = model_classes().Model()
@@ -85,13 +101,9 @@ def load_program(package: Path) -> Program:
         if type(error).__name__ != "DecodeError":
             raise
         raise ArtifactError(f"{package}: its model file is damaged; convert again") from error
-    if model.WhichOneof("Type") != "mlProgram" or FUNCTION not in model.mlProgram.functions:
-        raise ArtifactError(f"{package}: is not an ML program with a function {FUNCTION!r}")
-    try:
-        return _Reader(package, model_file.parent).program(model.mlProgram.functions[FUNCTION])
-    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-        # Protobuf accepts almost any bytes, so damage shows wherever a value is first made sense of.
-        raise ArtifactError(f"{package}: its model file is damaged ({error}); convert again") from error
+    if model.WhichOneof("Type") != "mlProgram":
+        raise ArtifactError(f"{package}: is not an ML program; convert again")
+    return model, model_file.parent
 
 
 def _root_model(package: Path) -> str:

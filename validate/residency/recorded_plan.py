@@ -1,0 +1,59 @@
+"""Recorded plans: what Core ML planned on a Mac, kept as JSON, and judged again anywhere."""
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from anespec.manifests.errors import RequestError, StorageError
+from anespec.manifests.residency import Plan, PlanSource
+from anespec.manifests.store import Artifact, write_atomically
+
+
+def record_plan(plan: Plan, path: Path) -> None:
+    """Write a measured plan.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    try:
+        write_atomically(path, plan.model_dump_json(indent=1, exclude_defaults=True) + "\n")
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def replay_plan(path: Path, artifact: Artifact) -> Plan:
+    """Read a recorded plan of this artifact.
+
+    Raises:
+        RequestError: it is no recorded plan, or of another artifact, or of another T.
+        StorageError: the file cannot be read.
+    """
+    try:
+        plan = Plan.model_validate_json(path.read_text("utf-8"))
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValidationError, UnicodeDecodeError) as error:
+        detail = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "it is not UTF-8"
+        raise RequestError(
+            f"{path}: is not a recorded plan ({detail}); make one on a Mac with --record-plan"
+        ) from None
+    if plan.source is PlanSource.PREDICTED:
+        raise RequestError(
+            f"{path}: holds a prediction, not a plan of Core ML; record one with --record-plan"
+        )
+    manifest = artifact.manifest
+    expected = {shard.path: shard.sha256 for shard in manifest.shards}
+    found = {shard.shard: shard.sha256 for shard in plan.shards}
+    other = sorted(name for name in expected | found if expected.get(name) != found.get(name))
+    if other or len(plan.shards) != len(expected):
+        raise RequestError(
+            f"{path}: is a plan of another artifact ({(other or ['it'])[0]} differs); "
+            "record one of this artifact with --record-plan"
+        )
+    if plan.block != manifest.block:
+        raise RequestError(
+            f"{path}: was asked for T = {plan.block}, but this artifact runs {manifest.block} rows; "
+            "record it again with --record-plan"
+        )
+    circumstances = plan.circumstances.model_copy(update={"artifact": artifact.fingerprint})
+    return plan.model_copy(update={"source": PlanSource.REPLAYED, "circumstances": circumstances})

@@ -1,0 +1,136 @@
+"""What a rule is: what to look for in a package, where that is known from, what it does to residency."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import ClassVar
+
+from anespec.manifests.residency import RuleFinding, Severity
+from anespec.validate.residency.shard_view import ArtifactView, FunctionView, Operation, ShardView
+
+
+class Grade(StrEnum):
+    """How well a fact is known: Apple says so; one or two projects measured it; an anecdote; tried here."""
+
+    A = "A"
+    B = "B"
+    C = "C"
+    OURS = "ours"
+
+
+class Effect(IntEnum):
+    """What a finding does to residency; of several in one shard the greatest decides.
+
+    The planner decides for the CPU before it asks the Neural Engine's compiler, so a shard that it keeps
+    does not meet that compiler's errors; what Core ML itself refuses is refused wherever it would run.
+    """
+
+    NOTHING = 0
+    OPERATIONS = 1
+    COMPILER_ERROR = 2
+    SHARD = 3
+    CORE_ML_ERROR = 4
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a rule found. `operations` are the (function, operation) pairs that are concerned."""
+
+    shard: str | None
+    subject: str
+    detail: str
+    severity: Severity
+    effect: Effect
+    operations: tuple[tuple[str, str], ...] = ()
+
+
+class Rule(ABC):
+    """One rule. `id` is what `--explain` takes; `looks_at` and `mend` are clauses for people.
+
+    A rule of grade C never fails an artifact.
+    """
+
+    id: ClassVar[str]
+    grades: ClassVar[tuple[Grade, ...]]
+    source: ClassVar[str]
+    fact: ClassVar[str]
+    looks_at: ClassVar[str]
+    severity: ClassVar[Severity]
+    effect: ClassVar[Effect] = Effect.NOTHING
+    mend: ClassVar[str]
+
+    @abstractmethod
+    def check(self, artifact: ArtifactView) -> Iterator[Finding]:
+        """What there is to say about an artifact."""
+
+    @property
+    def grade(self) -> str:
+        """The grades in one text."""
+        return " / ".join(self.grades)
+
+    def record(self, finding: Finding) -> RuleFinding:
+        """A finding as a verdict keeps it."""
+        return RuleFinding(
+            rule=self.id,
+            severity=finding.severity,
+            shard=finding.shard,
+            subject=finding.subject,
+            detail=finding.detail,
+            mend=self.mend,
+        )
+
+
+class ShardRule(Rule):
+    """A rule that looks at one shard at a time."""
+
+    def check(self, artifact: ArtifactView) -> Iterator[Finding]:
+        """What there is to say about each shard."""
+        for shard in artifact.shards:
+            yield from self.check_shard(shard)
+
+    @abstractmethod
+    def check_shard(self, shard: ShardView) -> Iterator[Finding]:
+        """What there is to say about a shard."""
+
+    def found(
+        self,
+        shard: ShardView,
+        subject: str,
+        detail: str,
+        *,
+        severity: Severity | None = None,
+        operations: tuple[tuple[str, str], ...] = (),
+    ) -> Finding:
+        """A finding of this rule. One that only warns, by itself or by its rule, moves nothing."""
+        severity = severity or self.severity
+        effect = self.effect if severity is Severity.FAIL else Effect.NOTHING
+        return Finding(shard.name, subject, detail, severity, effect, operations)
+
+    def found_at(
+        self,
+        shard: ShardView,
+        function: FunctionView,
+        op: Operation,
+        detail: str,
+        severity: Severity | None = None,
+    ) -> Finding:
+        """A finding at one operation."""
+        return self.found(shard, str(op), detail, severity=severity, operations=((function.name, op.name),))
+
+
+class OperationRule(ShardRule):
+    """A rule that looks at one operation at a time, constants left out."""
+
+    effect = Effect.OPERATIONS
+
+    def check_shard(self, shard: ShardView) -> Iterator[Finding]:
+        """What there is to say about each operation."""
+        for function in shard.functions:
+            for op in function.compute:
+                if (detail := self.objection(function, op, shard)) is not None:
+                    yield self.found_at(shard, function, op, detail)
+
+    @abstractmethod
+    def objection(self, function: FunctionView, op: Operation, shard: ShardView) -> str | None:
+        """What is wrong with an operation, or None."""

@@ -1,0 +1,91 @@
+"""Every rule, by subject. Raise RULES_VERSION when a rule judges otherwise."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from anespec.manifests.errors import RequestError
+from anespec.validate.residency.rule import Grade, Rule
+from anespec.validate.residency.rules.inputs import (
+    DefaultShape,
+    EnumeratedBesideState,
+    RangesBesideState,
+    StateType,
+    StateWidth,
+)
+from anespec.validate.residency.rules.operations import (
+    DepthwiseConv,
+    GatherTable,
+    LinearOperation,
+    Scatter,
+    ShiftAndConcat,
+    TopK,
+    WideHead,
+    WideLinear,
+)
+from anespec.validate.residency.rules.sizes import LargeShard, Multifunction, ProcessWeights, SmallShard
+from anespec.validate.residency.rules.tensors import ElementType, NarrowLastAxis, TensorRank, WideDimension
+from anespec.validate.residency.rules.weights import Int4PerBlock, Int8PerBlock, PalettePerRowAndBlock
+
+RULES_VERSION = 1
+
+RULES: tuple[Rule, ...] = (
+    TensorRank(),
+    ElementType(),
+    NarrowLastAxis(),
+    WideDimension(),
+    StateType(),
+    StateWidth(),
+    RangesBesideState(),
+    EnumeratedBesideState(),
+    DefaultShape(),
+    Scatter(),
+    ShiftAndConcat(),
+    TopK(),
+    GatherTable(),
+    WideLinear(),
+    LinearOperation(),
+    DepthwiseConv(),
+    WideHead(),
+    Int4PerBlock(),
+    Int8PerBlock(),
+    PalettePerRowAndBlock(),
+    SmallShard(),
+    LargeShard(),
+    Multifunction(),
+    ProcessWeights(),
+)
+
+
+@dataclass(frozen=True)
+class Practice:
+    """Something known that the gate follows rather than checks."""
+
+    id: str
+    grade: Grade
+    source: str
+    fact: str
+
+
+PRACTICES = (
+    Practice(
+        "constants-have-no-device",
+        Grade.B,
+        "ane-book journal 112",
+        "const and constexpr_* have no device in a compute plan: they stay out of every total.",
+    ),
+)
+
+
+def find_rule(name: str, rules: Iterable[Rule | Practice] = (*RULES, *PRACTICES)) -> Rule | Practice:
+    """The rule or practice called `name`.
+
+    Raises:
+        RequestError: there is none; the sentence names those that are close.
+    """
+    by_name = {rule.id: rule for rule in rules}
+    if name in by_name:
+        return by_name[name]
+    near = difflib.get_close_matches(name, by_name, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`--explain all` lists them"
+    raise RequestError(f"there is no rule {name!r}; {hint}")

@@ -1,0 +1,107 @@
+"""Rules about what goes in: states, and inputs whose shape may vary."""
+
+from collections.abc import Iterator
+
+from anespec.manifests.residency import Severity, shape_text
+from anespec.validate.residency.rule import Effect, Finding, Grade, ShardRule
+from anespec.validate.residency.shard_view import Flexibility, ShardView
+
+STATE_WIDTH = 32
+
+
+class StateType(ShardRule):
+    id = "state-type"
+    grades = (Grade.A, Grade.OURS)
+    source = "coremltools, backend/mil/load.py"
+    fact = "A state is fp16 and its shape is fixed."
+    looks_at = "every state"
+    severity = Severity.FAIL
+    effect = Effect.CORE_ML_ERROR
+    mend = "declare the state as fp16 with every dimension given"
+
+    def check_shard(self, shard: ShardView) -> Iterator[Finding]:
+        for function in shard.functions:
+            for state in function.states:
+                if state.type.dtype != "fp16" or None in state.type.shape:
+                    yield self.found(shard, f"state {state.name} {state.type}", "not fp16 of fixed shape")
+
+
+class StateWidth(ShardRule):
+    id = "state-width"
+    grades = (Grade.B,)
+    source = "coremltools#2631"
+    fact = "A state whose last axis is no multiple of 32 failed on the Neural Engine: 270 did, 256 worked."
+    looks_at = "the last axis of every state"
+    severity = Severity.FAIL
+    effect = Effect.COMPILER_ERROR
+    mend = "pad the heads to a multiple of 32; where a model's head size is none, it stays on the CPU"
+
+    def check_shard(self, shard: ShardView) -> Iterator[Finding]:
+        for function in shard.functions:
+            for state in function.states:
+                width = state.type.shape[-1] if state.type.shape else None
+                if width is not None and width % STATE_WIDTH:
+                    subject = f"state {state.name} {shape_text(state.type.shape)}"
+                    yield self.found(shard, subject, f"width {width} is no multiple of {STATE_WIDTH}")
+
+
+class RangesBesideState(ShardRule):
+    id = "ranges-beside-state"
+    grades = (Grade.B,)
+    source = "coremltools#2548"
+    fact = "With a state, if one input has a range of shapes then every input needs one."
+    looks_at = "the inputs of a function that has states"
+    severity = Severity.FAIL
+    effect = Effect.CORE_ML_ERROR
+    mend = "give every input that is no state a RangeDim, or none"
+
+    def check_shard(self, shard: ShardView) -> Iterator[Finding]:
+        for function in shard.functions:
+            fixed = [f for f in function.features if f.flexibility is Flexibility.FIXED]
+            ranged = [f for f in function.features if f.flexibility is Flexibility.RANGE]
+            if function.states and ranged:
+                for feature in fixed:
+                    subject = f"input {feature.name} {shape_text(feature.default)}"
+                    yield self.found(shard, subject, f"has a fixed shape while {ranged[0].name} has a range")
+
+
+class EnumeratedBesideState(ShardRule):
+    id = "enumerated-beside-state"
+    grades = (Grade.B,)
+    source = "ane-book Exp. 26"
+    fact = "EnumeratedShapes in a function with states end in std::bad_cast when it runs."
+    looks_at = "the inputs of a function that has states"
+    severity = Severity.FAIL
+    effect = Effect.CORE_ML_ERROR
+    mend = "use a RangeDim instead of EnumeratedShapes"
+
+    def check_shard(self, shard: ShardView) -> Iterator[Finding]:
+        for function in shard.functions:
+            for feature in function.features:
+                if function.states and feature.flexibility is Flexibility.ENUMERATED:
+                    subject = f"input {feature.name} {shape_text(feature.default)}"
+                    yield self.found(shard, subject, "has enumerated shapes beside a state")
+
+
+class DefaultShape(ShardRule):
+    id = "default-shape"
+    grades = (Grade.B,)
+    source = "coremltools#2370, #835"
+    fact = (
+        "At shapes other than a range's default nothing ran on the Neural Engine for one model, so the "
+        "default must be the shape that is run."
+    )
+    looks_at = "the default of every range against the T of a decoding pass"
+    severity = Severity.FAIL
+    effect = Effect.SHARD
+    mend = "convert again, so that the default of the RangeDim is the block"
+
+    def check_shard(self, shard: ShardView) -> Iterator[Finding]:
+        for function in shard.functions:
+            for feature in function.features:
+                others = [size for size in feature.varying_defaults if size != shard.block]
+                if others:
+                    subject = f"input {feature.name} {shape_text(feature.default)}"
+                    yield self.found(
+                        shard, subject, f"defaults to T = {others[0]}, but {shard.block} rows are run"
+                    )

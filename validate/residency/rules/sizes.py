@@ -1,0 +1,108 @@
+"""Rules about how large shards are. What was measured are points; between them a rule says so."""
+
+from collections.abc import Iterator
+
+from anespec.manifests.residency import Severity
+from anespec.validate.residency.rule import Effect, Finding, Grade, Rule, ShardRule
+from anespec.validate.residency.shard_view import ArtifactView, ShardView
+
+SMALLEST_RESIDENT_BYTES = 8_900_000
+"""One int8 layer of d=1024, ff=2048, 16/4 heads of 64 (8.9 million weights): on the Neural Engine."""
+
+STATED_FLOOR_BYTES = 14_000_000
+"""What the same source states as the floor, though its probe above is smaller."""
+
+LARGEST_UNDISPUTED_BYTES = 1_000_000_000
+LARGEST_RESIDENT_BYTES = 2_015_800_000
+SMALLEST_TOO_LARGE_BYTES = 2_300_000_000
+PROCESS_BYTES = 3_000_000_000
+
+
+def _megabytes(count: int) -> str:
+    size = count / 1e6
+    return f"{size:.2f} MB" if size < 10 else f"{size:.1f} MB"
+
+
+class SmallShard(ShardRule):
+    id = "small-shard"
+    grades = (Grade.B,)
+    source = "ane-book Exp. 26, 27, journal 093"
+    fact = (
+        "The planner prefers the CPU for small shards. Measured: 0.03 MB and a probe of d=64 on the CPU; "
+        "d=1024 (S=256, about 9 MB), 19 MB and d=3072 (S=512) on the Neural Engine. The source states a "
+        "floor of about 14 MB, above its own probe."
+    )
+    looks_at = "the bytes of a shard's weights"
+    severity = Severity.FAIL
+    effect = Effect.SHARD
+    mend = (
+        "put more layers in a shard (--topology) or more channels in a head (--head-shards); a model that is "
+        "smaller as a whole stays on the CPU"
+    )
+
+    def check_shard(self, shard: ShardView) -> Iterator[Finding]:
+        size = _megabytes(shard.weight_bytes)
+        if shard.weight_bytes < SMALLEST_RESIDENT_BYTES:
+            detail = "the planner prefers the CPU; the smallest measured on the Neural Engine has about 9 MB"
+            yield self.found(shard, f"{size} of weights", detail)
+        elif shard.weight_bytes < STATED_FLOOR_BYTES:
+            detail = "one probe of about 9 MB was resident, but its source states a floor of about 14 MB"
+            yield self.found(shard, f"{size} of weights", detail, severity=Severity.WARN)
+
+
+class LargeShard(ShardRule):
+    id = "large-shard"
+    grades = (Grade.A, Grade.B)
+    source = "ane-book journals 053-055, Exp. 26; coremltools documentation"
+    fact = (
+        "2015.8 MB (20 layers of Phi-4-mini) were resident, 2.3 GB (24 layers) ran wholly on the CPU; "
+        "whole models of 1 to 1.5 GB gave -14 elsewhere, and an iPhone takes 1 GB. It depends on the "
+        "graph."
+    )
+    looks_at = "the bytes of a shard's weights"
+    severity = Severity.FAIL
+    effect = Effect.SHARD
+    mend = "put fewer layers in a shard (--topology)"
+
+    def check_shard(self, shard: ShardView) -> Iterator[Finding]:
+        subject = f"{_megabytes(shard.weight_bytes)} of weights"
+        if shard.weight_bytes >= SMALLEST_TOO_LARGE_BYTES:
+            yield self.found(shard, subject, "2.3 GB ran wholly on the CPU")
+        elif shard.weight_bytes > LARGEST_RESIDENT_BYTES:
+            detail = "nothing was measured between 2015.8 MB, resident, and 2.3 GB, on the CPU"
+            yield self.found(shard, subject, detail, severity=Severity.WARN)
+        elif shard.weight_bytes > LARGEST_UNDISPUTED_BYTES:
+            detail = "resident for one model, error -14 for others; more than an iPhone takes"
+            yield self.found(shard, subject, detail, severity=Severity.WARN)
+
+
+class Multifunction(ShardRule):
+    id = "multifunction"
+    grades = (Grade.B,)
+    source = "anemll-forge"
+    fact = "A package of several functions holds its weights once for each in the Neural Engine's memory."
+    looks_at = "the functions of a package"
+    severity = Severity.WARN
+    mend = "keep one function with a RangeDim"
+
+    def check_shard(self, shard: ShardView) -> Iterator[Finding]:
+        if len(shard.functions) > 1:
+            names = ", ".join(function.name for function in shard.functions)
+            yield self.found(shard, f"functions {names}", f"weights are held {len(shard.functions)} times")
+
+
+class ProcessWeights(Rule):
+    id = "process-weights"
+    grades = (Grade.B,)
+    source = "ane-book Exp. 26; smpanaro"
+    fact = "A process can hold about 3 GB of weights on the Neural Engine."
+    looks_at = "the weights of all shards together, once for every function"
+    severity = Severity.WARN
+    mend = "share the shards out among worker processes, or choose smaller weights (--weights)"
+
+    def check(self, artifact: ArtifactView) -> Iterator[Finding]:
+        """One finding about all shards together."""
+        total = sum(shard.weight_bytes * len(shard.functions) for shard in artifact.shards)
+        if total > PROCESS_BYTES:
+            detail = "more than the about 3 GB that one process can hold"
+            yield Finding(None, f"{_megabytes(total)} of weights", detail, self.severity, Effect.NOTHING)

@@ -1,0 +1,89 @@
+"""Rules about the tensors that flow: rank, type and size."""
+
+from collections.abc import Iterator
+
+from anespec.manifests.residency import Severity, shape_text
+from anespec.validate.residency.rule import Effect, Finding, Grade, OperationRule, ShardRule
+from anespec.validate.residency.shard_view import FunctionView, Operation, ShardView
+
+LARGEST_RANK = 5
+TYPES = ("fp16", "int8", "int16")
+NARROW = 32
+WIDE = 16384
+WIDEST = 65536
+
+
+class TensorRank(OperationRule):
+    id = "tensor-rank"
+    grades = (Grade.A,)
+    source = "apple/coreai-models, neural_engine_rules"
+    fact = "The Neural Engine takes tensors of rank 5 at most."
+    looks_at = "what every operation takes and makes"
+    severity = Severity.FAIL
+    mend = "reshape so that no tensor has more than five axes"
+
+    def objection(self, function: FunctionView, op: Operation, shard: ShardView) -> str | None:
+        ranks = [len(value.type.shape) for value in function.flowing(op)]
+        return f"rank {max(ranks)}" if max(ranks, default=0) > LARGEST_RANK else None
+
+
+class ElementType(OperationRule):
+    id = "element-type"
+    grades = (Grade.A,)
+    source = "apple/coreai-models, neural_engine_rules"
+    fact = "The Neural Engine computes in fp16, int8 and int16; a tensor of fp32 leaves it."
+    looks_at = "what every operation takes and makes, constants left out"
+    severity = Severity.FAIL
+    mend = "keep the value in fp16, inputs and outputs too"
+
+    def objection(self, function: FunctionView, op: Operation, shard: ShardView) -> str | None:
+        others = [value for value in function.flowing(op) if value.type.dtype not in TYPES]
+        return f"{others[0].name} is {others[0].type.dtype}" if others else None
+
+
+class NarrowLastAxis(ShardRule):
+    id = "narrow-last-axis"
+    grades = (Grade.A, Grade.B)
+    source = "apple/coreai-models, neural_engine_rules; ane-book Exp. 26"
+    fact = (
+        "The last axis of inputs and outputs should have 32 elements (64 bytes) or more, since a single "
+        "one is padded 32 times. Yet the block graph's [1, d, T, 1] measured fully resident for "
+        "Phi-4-mini."
+    )
+    looks_at = "the shapes of a function's inputs and outputs"
+    severity = Severity.WARN
+    mend = "nothing to do for the block graph, which was measured resident with such axes"
+
+    def check_shard(self, shard: ShardView) -> Iterator[Finding]:
+        for function in shard.functions:
+            names = [*(value.name for value in function.inputs), *function.outputs]
+            shapes = {name: function.types[name].shape for name in names}
+            narrow = [name for name, shape in shapes.items() if shape and (shape[-1] or shard.block) < NARROW]
+            if narrow:
+                sizes = ", ".join(f"{name} {shape_text(shapes[name])}" for name in narrow)
+                yield self.found(shard, sizes, f"less than {NARROW} elements in the last axis")
+
+
+class WideDimension(ShardRule):
+    id = "wide-dimension"
+    grades = (Grade.B,)
+    source = "onnxruntime#19543; ANEMLL"
+    fact = (
+        "Older chips take dimensions up to 16384, newer ones up to 65536: between the two it depends on "
+        "the chip."
+    )
+    looks_at = "every tensor that flows, and every state"
+    severity = Severity.FAIL
+    effect = Effect.OPERATIONS
+    mend = "convert with fewer slots (--context, --sequences), or with narrower heads (--head-shards)"
+
+    def check_shard(self, shard: ShardView) -> Iterator[Finding]:
+        for function in shard.functions:
+            for op in function.compute:
+                widest = max(
+                    (size or 0 for value in function.flowing(op) for size in value.type.shape), default=0
+                )
+                if widest > WIDE:
+                    severity = Severity.FAIL if widest > WIDEST else Severity.WARN
+                    detail = f"a dimension of {widest}"
+                    yield self.found_at(shard, function, op, detail, severity)
