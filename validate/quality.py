@@ -101,9 +101,7 @@ def _groups(windows: Sequence[Window]) -> Iterator[list[Window]]:
     yield group
 
 
-def _logits(
-    verifier: Verifier, ids: Sequence[int], wide: bool
-) -> Iterator[tuple[int, NDArray[np.float16]]]:
+def _logits(verifier: Verifier, ids: Sequence[int], wide: bool) -> Iterator[tuple[int, NDArray[np.float16]]]:
     """The verifier's logits of consecutive rows, ROWS_AT_ONCE or a few less at a time, with the first row."""
     shape, region_map = verifier.shape, RegionMap.of(verifier.shape)
     widths = [width for width in (shape.widths if wide else (shape.block,)) if width <= ROWS_AT_ONCE]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -19,11 +20,10 @@ LARGEST_EXPONENT = 700.0
 
 
 class ScoredText(Record):
-    """The text that was read. `tokens` are all of it, `scored` those that were predicted and judged."""
+    """The text that was read, of which the first `scored` tokens were predicted and judged."""
 
     name: str
     sha256: str
-    tokens: int = Field(gt=0)
     scored: int = Field(gt=0)
     window: int = Field(gt=0, description="tokens of the longest piece that was read in one go")
 
@@ -93,9 +93,14 @@ class QualityFigures(Record):
 
 
 @dataclass(frozen=True)
-class QualityLimits:
-    """What to be held to; None is no limit. `perplexity_change` is a growth in percent."""
+class QualityTask:
+    """The first `most_tokens` tokens of the file `text`, and what to be held to; None is no limit.
 
+    `max_kl` bounds the mean, in nats; `max_perplexity_change` is a growth in percent.
+    """
+
+    text: Path
+    most_tokens: int
     max_kl: float | None = None
     max_perplexity_change: float | None = None
 
@@ -148,7 +153,7 @@ class QualityFile(VerdictFile[QualityVerdict]):
 
 
 def quality_verdict(
-    circumstances: Circumstances, text: ScoredText, tokens: Divergence, limits: QualityLimits
+    circumstances: Circumstances, text: ScoredText, tokens: Divergence, task: QualityTask
 ) -> QualityVerdict:
     """The verdict over every scored token."""
     return QualityVerdict(
@@ -164,8 +169,8 @@ def quality_verdict(
             nll_change_error=_standard_error(tokens.artifact_nll - tokens.reference_nll),
             not_finite=tokens.not_finite,
         ),
-        max_kl=limits.max_kl,
-        max_perplexity_change=limits.max_perplexity_change,
+        max_kl=task.max_kl,
+        max_perplexity_change=task.max_perplexity_change,
     )
 
 
@@ -178,8 +183,9 @@ def require_quality(verdict: QualityVerdict) -> None:
     if verdict.passed:
         return
     raise QualityGateError(
-        f"on {verdict.text.name} ({verdict.text.scored} tokens, {verdict.circumstances.backend}) the artifact "
-        f"has moved too far from its GGUF: {' and '.join(verdict.failures)}; convert with more precise weights"
+        f"on {verdict.circumstances.backend} the artifact has moved too far from its GGUF, over "
+        f"{verdict.text.scored} tokens of {verdict.text.name}: {' and '.join(verdict.failures)}; convert "
+        "with more precise weights"
     )
 
 

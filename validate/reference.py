@@ -167,9 +167,7 @@ class Reference:
         taken, place = self._attention_input(layer, x), torch.tensor(position, dtype=torch.float64)
         query = self._queries(layer, facts, taken, place)
         if facts.owns_kv:
-            cache.append(
-                self._keys(layer, facts, taken, place), self._values(layer, facts, taken), position
-            )
+            cache.append(self._keys(layer, facts, taken, place), self._values(layer, facts, taken), position)
         seen = cache.visible(position, facts.window)
         grouped = query.view(facts.kv_heads, facts.heads // facts.kv_heads, facts.head_dim)
         scores = grouped @ cache.keys[:, seen].transpose(1, 2) * facts.scale
