@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from anespec.validate.quality_figures import QualityTask
+    from anespec.validate.quality.verdict import QualityTask
 
 DEFAULT_TOKENS = 512
 
@@ -75,6 +75,6 @@ def read_quality(chosen: dict[str, Any], gates: tuple[str, ...]) -> "QualityTask
             )
         return None
 
-    from anespec.validate.quality_figures import QualityTask
+    from anespec.validate.quality.verdict import QualityTask
 
     return QualityTask(text, chosen["quality_tokens"], *limits)

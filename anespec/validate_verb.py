@@ -1,23 +1,23 @@
 """`anespec validate`: the gates of an artifact."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from anespec.backend_options import backend_option, threads_option
-from anespec.console import json_option, out, print_json, result_as_json, step_progress
+from anespec.console import StepReport, json_option, out, print_json, result_as_json, step_progress
 from anespec.quality_options import quality_options, read_quality
 
 if TYPE_CHECKING:
-    from anespec.manifests.residency import ResidencyVerdict
-    from anespec.manifests.schema import Target
-    from anespec.manifests.verdicts import ExactnessVerdict
-    from anespec.validate.figures import GoldenVerdict
-    from anespec.validate.quality_figures import QualityVerdict
+    from rich.console import RenderableType
 
-GATES = ("residency", "golden", "exactness")
-QUALITY = "quality"
+    from anespec.manifests.store import Artifact
+    from anespec.validate.quality.verdict import QualityTask
+
+GATES = ("residency", "golden", "exactness", "quality")
 PLAN_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -29,7 +29,7 @@ PLAN_FILE = click.Path(path_type=Path, dir_okay=False)
     "--gate",
     "gates",
     multiple=True,
-    type=click.Choice((*GATES, QUALITY)),
+    type=click.Choice(GATES),
     help="Run only this gate.  [default: all, quality where a text is given]",
 )
 @click.option("--gguf", type=click.Path(path_type=Path), help="The GGUF that was converted, if it has moved.")
@@ -60,11 +60,11 @@ def validate(
     residency  where each operation runs: Core ML's plan on a Mac, elsewhere predicted by rules
     golden     every shard, and all together, against an fp32 reference read from the GGUF
     exactness  six invariances, bit for bit; verdicts hold for this backend, its version and machine
-    quality    with --quality TEXT: KL divergence and perplexity against the reference on a text
+    quality    with --quality TEXT: KL divergence and perplexity on a text, against the reference
 
-    Exits with 11, 12, 13 or 14 where the residency, golden, exactness or quality gate is red. Quality is
-    a report, unless a limit is given. A residency verdict
-    that is only predicted is shown and recorded; it fails the run with --require-residency.
+    Exits with 11, 12, 13 or 14 where the residency, golden, exactness or quality gate is red. A residency
+    verdict that is only predicted is shown and recorded; it fails the run with --require-residency.
+    Quality is a report, too, unless a limit is given.
 
     \b
     Example:
@@ -77,8 +77,8 @@ def validate(
         return
     if artifact is None:
         raise click.UsageError("Missing argument 'ARTIFACT'.")
-    chosen = gates or GATES
     task = read_quality(quality_choice, gates)
+    chosen = {*(gates or GATES[:-1]), *(["quality"] if task else [])}
     if "residency" not in chosen and (require_residency or record_plan or replay_plan):
         raise click.UsageError(
             "--require-residency, --record-plan and --replay-plan need the residency gate."
@@ -86,126 +86,117 @@ def validate(
 
     from anespec.manifests.store import Artifact
     from anespec.runtime.backends import resolve_backend
-    from anespec.validate.exactness import require_exactness
-    from anespec.validate.figures import require_golden
-    from anespec.validate.gates import (
-        find_source,
-        golden_gate,
-        quality_gate,
-        recorded_exactness,
-        residency_gate,
-    )
-    from anespec.validate.quality_figures import require_quality
-    from anespec.validate.residency.compute_plan import neural_engine
-    from anespec.validate.residency.verdict import decides
-    from anespec.validate.residency.verdict import require_residency as require_residency_verdict
 
     opened, name = Artifact(artifact), resolve_backend(backend)
-    residency: ResidencyVerdict | None = None
-    golden: GoldenVerdict | None = None
-    exactness: ExactnessVerdict | None = None
-    quality: QualityVerdict | None = None
+    runs: dict[str, Callable[[StepReport], _Outcome]] = {
+        "residency": lambda report: _residency(opened, require_residency, replay_plan, record_plan, report),
+        "golden": lambda report: _golden(opened, gguf, name, threads, report),
+        "exactness": lambda report: _exactness(opened, quick, name, threads, report),
+    }
+    if task is not None:
+        runs["quality"] = lambda report: _quality(opened, task, gguf, name, threads, report)
     with step_progress(f"validating {artifact} on {name}", shown=not as_json) as report:
-        if "residency" in chosen:
-            residency = residency_gate(
-                opened, lambda note: report(f"residency: {note}"), neural_engine(), replay_plan, record_plan
-            )
-        if "golden" in chosen or task is not None:
-            report("reading the source")
-            source = find_source(opened, gguf)
-        if "golden" in chosen:
-            golden = golden_gate(opened, source, name, threads, lambda note: report(f"golden: {note}"))
-        if "exactness" in chosen:
-            exactness = recorded_exactness(
-                opened,
-                name,
-                threads,
-                "quick" if quick else "full",
-                lambda note: report(f"exactness: {note}"),
-            )
-        if task is not None:
-            quality = quality_gate(
-                opened, source, task, name, threads, lambda note: report(f"quality: {note}")
-            )
-    residency_decides = residency is not None and decides(residency, require_residency)
+        outcomes = [_run(gate, runs[gate], report) for gate in GATES if gate in chosen]
     if not as_json:
-        if residency is not None:
-            _show_residency(residency, opened.manifest.target, residency_decides)
-        _show(golden, exactness, quality)
-    with result_as_json(_facts(residency, residency_decides, golden, exactness, quality), shown=as_json):
-        if residency is not None and residency_decides:
-            require_residency_verdict(residency)
-        if golden is not None:
-            require_golden(golden)
-        if exactness is not None:
-            require_exactness(exactness)
-        if quality is not None:
-            require_quality(quality)
+        for outcome in outcomes:
+            for part in outcome.shown:
+                out().print(part)
+    facts = {
+        "gates": [outcome.facts for outcome in outcomes],
+        "passed": all(outcome.facts["passed"] for outcome in outcomes if outcome.decides),
+    }
+    with result_as_json(facts, shown=as_json):
+        for outcome in outcomes:
+            if outcome.decides:
+                outcome.require()
 
 
-def _facts(
-    residency: "ResidencyVerdict | None",
-    residency_decides: bool,
-    golden: "GoldenVerdict | None",
-    exactness: "ExactnessVerdict | None",
-    quality: "QualityVerdict | None",
-) -> dict[str, Any]:
-    facts: list[dict[str, Any]] = []
-    if residency is not None:
-        facts.append({"name": "residency", "passed": residency.passed, "decides": residency_decides})
-        facts[-1] |= {"source": residency.source.value, "figures": residency.model_dump(mode="json")}
-    if golden is not None:
-        facts.append({"name": "golden", "passed": golden.passed, "failures": list(golden.failures)})
-        facts[-1] |= {"figures": golden.model_dump(mode="json")}
-    if exactness is not None:
-        proven = {v.invariance.value: v.proven for v in exactness.invariances}
-        facts.append({"name": "exactness", "passed": exactness.allows_speculation, "proven": proven})
-        facts[-1] |= {"figures": exactness.model_dump(mode="json")}
-    if quality is not None:
-        figures = quality.figures
-        facts.append({"name": "quality", "passed": quality.passed})
-        facts[-1] |= {
-            "failures": list(quality.failures),
-            "tokens": quality.text.scored,
-            "reference_perplexity": figures.reference_perplexity,
-            "perplexity": figures.artifact_perplexity,
-            "perplexity_change_percent": figures.perplexity_change,
-            "perplexity_change_error_percent": figures.perplexity_change_error,
-            "figures": quality.model_dump(mode="json"),
-        }
-    return {"gates": facts, "passed": all(gate["passed"] or not gate.get("decides", True) for gate in facts)}
+@dataclass(frozen=True)
+class _Outcome:
+    """What one gate came to. `require` raises where it is red; one that does not decide is only shown."""
+
+    facts: dict[str, Any]
+    shown: "list[RenderableType]"
+    require: Callable[[], None]
+    decides: bool = True
 
 
-def _show_residency(verdict: "ResidencyVerdict", target: "Target", decides: bool) -> None:
-    from anespec.manifests.schema import Target
-    from anespec.validate.report import residency_lines, residency_table
-
-    on_ane = len(verdict.shards) - len(verdict.off_ane)
-    if target is Target.CPU and not decides:
-        out().print(
-            f"residency gate: {verdict.source} for {on_ane} of {len(verdict.shards)} shards; of no matter "
-            "here, for this artifact was converted with --target cpu"
-        )
-        return
-    out().print(residency_table(verdict))
-    for line in residency_lines(verdict):
-        out().print(line)
-    if not verdict.passed and not decides:
-        out().print("A prediction does not fail the run; --require-residency lets it.")
+def _run(gate: str, run: Callable[[StepReport], _Outcome], report: StepReport) -> _Outcome:
+    return run(lambda note: report(f"{gate}: {note}"))
 
 
-def _show(
-    golden: "GoldenVerdict | None", exactness: "ExactnessVerdict | None", quality: "QualityVerdict | None"
-) -> None:
-    from anespec.validate.report import exactness_table, golden_tables, quality_table
+def _residency(
+    artifact: "Artifact", required: bool, replay: Path | None, record: Path | None, report: StepReport
+) -> _Outcome:
+    from anespec.validate.report import residency_parts
+    from anespec.validate.residency.compute_plan import neural_engine
+    from anespec.validate.residency.gate import residency_gate
+    from anespec.validate.residency.verdict import decides, require_residency
 
-    if golden is not None:
-        for table in golden_tables(golden):
-            out().print(table)
-    if exactness is not None:
-        out().print(exactness_table(exactness))
-    if quality is not None:
-        out().print(quality_table(quality))
+    verdict = residency_gate(artifact, report, neural_engine(), replay, record)
+    does_decide = decides(verdict, required)
+    facts = {"name": "residency", "passed": verdict.passed, "decides": does_decide}
+    facts |= {"source": verdict.source.value, "figures": verdict.model_dump(mode="json")}
+    shown = residency_parts(verdict, artifact.manifest.target, does_decide)
+    return _Outcome(facts, shown, lambda: require_residency(verdict), does_decide)
+
+
+def _golden(
+    artifact: "Artifact", gguf: Path | None, backend: str, threads: int | None, report: StepReport
+) -> _Outcome:
+    from anespec.validate.figures import require_golden
+    from anespec.validate.gates import find_source, golden_gate
+    from anespec.validate.report import golden_tables
+
+    report("reading the source")
+    verdict = golden_gate(artifact, find_source(artifact, gguf), backend, threads, report)
+    facts = {"name": "golden", "passed": verdict.passed, "failures": list(verdict.failures)}
+    facts |= {"figures": verdict.model_dump(mode="json")}
+    return _Outcome(facts, [*golden_tables(verdict)], lambda: require_golden(verdict))
+
+
+def _exactness(
+    artifact: "Artifact", quick: bool, backend: str, threads: int | None, report: StepReport
+) -> _Outcome:
+    from anespec.validate.exactness import require_exactness
+    from anespec.validate.gates import recorded_exactness
+    from anespec.validate.report import exactness_table
+
+    verdict = recorded_exactness(artifact, backend, threads, "quick" if quick else "full", report)
+    proven = {v.invariance.value: v.proven for v in verdict.invariances}
+    facts = {"name": "exactness", "passed": verdict.allows_speculation, "proven": proven}
+    facts |= {"figures": verdict.model_dump(mode="json")}
+    return _Outcome(facts, [exactness_table(verdict)], lambda: require_exactness(verdict))
+
+
+def _quality(
+    artifact: "Artifact",
+    task: "QualityTask",
+    gguf: Path | None,
+    backend: str,
+    threads: int | None,
+    report: StepReport,
+) -> _Outcome:
+    from anespec.validate.gates import find_source
+    from anespec.validate.quality.gate import quality_gate
+    from anespec.validate.quality.verdict import require_quality
+    from anespec.validate.report import quality_table
+
+    report("reading the source")
+    verdict = quality_gate(artifact, find_source(artifact, gguf), task, backend, threads, report)
+    figures = verdict.figures
+    facts = {
+        "name": "quality",
+        "passed": verdict.passed,
+        "failures": list(verdict.failures),
+        "tokens": verdict.text.scored,
+        "reference_perplexity": figures.reference_perplexity,
+        "perplexity": figures.artifact_perplexity,
+        "perplexity_change_percent": figures.perplexity_change,
+        "perplexity_change_error_percent": figures.perplexity_change_error,
+        "figures": verdict.model_dump(mode="json"),
+    }
+    return _Outcome(facts, [quality_table(verdict)], lambda: require_quality(verdict))
 
 
 def _explain(name: str, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -15,12 +16,25 @@ from anespec.manifests.residency import (
     Severity,
     ShardResidency,
 )
+from anespec.manifests.schema import Target
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, ExactnessVerdict
 from anespec.validate.figures import GoldenVerdict
-from anespec.validate.quality_figures import QualityVerdict
+from anespec.validate.quality.verdict import QualityVerdict
 
 MOST_OPERATIONS = 5
 """Operations off the Neural Engine that a terminal shows per shard; --json has more."""
+
+
+def residency_parts(verdict: ResidencyVerdict, target: Target, decides: bool) -> list[RenderableType]:
+    """The report on residency: a line alone where it decides nothing and the artifact is for the CPU."""
+    if target is Target.CPU and not decides:
+        on_ane = len(verdict.shards) - len(verdict.off_ane)
+        text = f"residency gate: {verdict.source} for {on_ane} of {len(verdict.shards)} shards; of no matter "
+        return [text + "here, for this artifact was converted with --target cpu"]
+    parts: list[RenderableType] = [residency_table(verdict), *residency_lines(verdict)]
+    if not verdict.passed and not decides:
+        parts.append("A prediction does not fail the run; with --require-residency it does.")
+    return parts
 
 
 def residency_table(verdict: ResidencyVerdict) -> Table:

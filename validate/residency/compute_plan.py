@@ -6,6 +6,7 @@ runs anywhere. None of it was run on a Mac by this project yet.
 
 import contextlib
 import io
+import math
 import platform
 import shutil
 import tempfile
@@ -145,7 +146,11 @@ def neural_engine() -> CoreML | None:
         return None
     from anespec.convert.graph.builder import ct
 
-    devices = ct.models.compute_device.MLComputeDevice.get_all_compute_devices()
+    try:
+        devices = ct.models.compute_device.MLComputeDevice.get_all_compute_devices()
+    except AttributeError:
+        # coremltools without its native library has no proxy to ask.
+        return None
     return CoreMLTools() if any(_device(device) is Device.ANE for device in devices) else None
 
 
@@ -187,10 +192,10 @@ def measure_shard(shard: Shard, package: Path, block: int, coreml: CoreML) -> Sh
             else:
                 fixed = copied
             plan = coreml.load_plan(coreml.compile(fixed, folder / "compiled.mlmodelc"))
-            functions = read_plan(plan, view_package(fixed, shard.path, shard.sha256, block))
         except Exception as error:
             # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
             return ShardPlan(shard=shard.path, sha256=shard.sha256, refusal=refusal_sentence(str(error)))
+        functions = read_plan(plan, view_package(fixed, shard.path, shard.sha256, block))
         return ShardPlan(shard=shard.path, sha256=shard.sha256, functions=functions)
 
 
@@ -246,6 +251,7 @@ def _function_plan(
     for op, op_name, layer in zip(operations, names, layers_by_name(names), strict=True):
         usage = plan.get_compute_device_usage_for_mlprogram_operation(op)
         cost = plan.get_estimated_cost_for_mlprogram_operation(op)
+        is_known = cost is not None and math.isfinite(cost.weight)
         known = [view.types[output.name] for output in op.outputs if view and output.name in view.types]
         planned.append(
             PlannedOperation(
@@ -254,7 +260,7 @@ def _function_plan(
                 shapes=tuple(tensor.shape for tensor in known),
                 device=_device(usage.preferred_compute_device) if usage else Device.NONE,
                 supported=tuple(_device(d) for d in usage.supported_compute_devices) if usage else (),
-                cost=cost.weight if cost else None,
+                cost=cost.weight if cost and is_known else None,
                 layer=layer,
             )
         )

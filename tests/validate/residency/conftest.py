@@ -1,4 +1,4 @@
-"""Lets the tests of this folder share `probes` and `plans`."""
+"""Lets the tests of this folder share `probes` and `mutations`."""
 
 import sys
 from pathlib import Path

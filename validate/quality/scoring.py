@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from anespec.runtime.block import Block, RowKind, Verifier
 from anespec.runtime.regions import RegionMap
-from anespec.validate.divergence import Divergence, diverge
 from anespec.validate.plays import Cell, padded, row_of
-from anespec.validate.text_reference import TextReference
+from anespec.validate.quality.divergence import Divergence, diverge
+from anespec.validate.quality.text_reference import TextReference
 
 ROWS_AT_ONCE = 128
 """Rows whose logits over the whole vocabulary are held at once, of either side."""

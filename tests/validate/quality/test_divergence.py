@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from anespec.manifests.errors import QualityGateError
 from anespec.manifests.verdicts import Circumstances
-from anespec.validate.divergence import ROWS_AT_ONCE, Divergence, diverge, log_softmax
-from anespec.validate.quality_figures import (
+from anespec.validate.quality.divergence import ROWS_AT_ONCE, Divergence, diverge, log_softmax
+from anespec.validate.quality.verdict import (
     QualityFile,
     QualityTask,
     QualityVerdict,

@@ -17,12 +17,12 @@ from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invariance, InvarianceVerdict
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.text.tokenizer import Tokenizer
-from anespec.validate.divergence import diverge, log_softmax
-from anespec.validate.gates import quality_gate
-from anespec.validate.quality import ROWS_AT_ONCE, Window, compare_on_text, cut_windows
-from anespec.validate.quality_figures import QualityFile, QualityTask, QualityVerdict
-from anespec.validate.text_reference import TextReference
-from anespec.validate.texts import SampleText
+from anespec.validate.quality.divergence import diverge, log_softmax
+from anespec.validate.quality.gate import quality_gate
+from anespec.validate.quality.sample import SampleText
+from anespec.validate.quality.scoring import ROWS_AT_ONCE, Window, compare_on_text, cut_windows
+from anespec.validate.quality.text_reference import TextReference
+from anespec.validate.quality.verdict import QualityFile, QualityTask, QualityVerdict
 
 TEXT = (
     "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day, "

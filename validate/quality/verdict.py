@@ -11,7 +11,7 @@ from pydantic import Field
 from anespec.manifests.errors import QualityGateError
 from anespec.manifests.schema import Record
 from anespec.manifests.verdicts import Circumstances, Verdict, VerdictFile
-from anespec.validate.divergence import MOST_LIKELY, Divergence, Numbers
+from anespec.validate.quality.divergence import MOST_LIKELY, Divergence, Numbers
 
 HISTOGRAM_DECADES = (-8, 2)
 BINS_PER_DECADE = 2

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from anespec.manifests.gguf_file import GGUFFile
+from anespec.validate.quality.text_reference import TextReference
 from anespec.validate.reference import Reference
-from anespec.validate.text_reference import TextReference
 
-FAMILIES = Path(__file__).resolve().parents[1] / "data" / "families"
+FAMILIES = Path(__file__).resolve().parents[2] / "data" / "families"
 CONTEXT = 512
 ROWS = 60
 """More than the sliding windows of the families that have one."""
