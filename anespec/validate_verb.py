@@ -9,13 +9,15 @@ import click
 
 from anespec.backend_options import backend_option, threads_option
 from anespec.console import StepReport, json_option, out, print_json, result_as_json, step_progress
+from anespec.quality_options import quality_options, read_quality
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from anespec.manifests.store import Artifact
+    from anespec.validate.quality.verdict import QualityTask
 
-GATES = ("residency", "golden", "exactness")
+GATES = ("residency", "golden", "exactness", "quality")
 PLAN_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -28,7 +30,7 @@ PLAN_FILE = click.Path(path_type=Path, dir_okay=False)
     "gates",
     multiple=True,
     type=click.Choice(GATES),
-    help="Run only this gate.  [default: all]",
+    help="Run only this gate.  [default: all, quality where a text is given]",
 )
 @click.option("--gguf", type=click.Path(path_type=Path), help="The GGUF that was converted, if it has moved.")
 @click.option("--quick", is_flag=True, help="The exactness gate's quick form: fewer cases, some seconds.")
@@ -36,6 +38,7 @@ PLAN_FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--record-plan", type=PLAN_FILE, help="Write Core ML's plan to this file (on a Mac).")
 @click.option("--replay-plan", type=PLAN_FILE, help="Judge a plan that was recorded on a Mac.")
 @click.option("--explain", metavar="RULE", help="Explain a rule of the residency gate, or `all`, and exit.")
+@quality_options
 @json_option
 def validate(
     artifact: Path | None,
@@ -49,6 +52,7 @@ def validate(
     replay_plan: Path | None,
     explain: str | None,
     as_json: bool,
+    **quality_choice: Any,
 ) -> None:
     """Check that ARTIFACT computes what its GGUF means, and whether speculation leaves its text alone.
 
@@ -56,13 +60,16 @@ def validate(
     residency  where each operation runs: Core ML's plan on a Mac, elsewhere predicted by rules
     golden     every shard, and all together, against an fp32 reference read from the GGUF
     exactness  six invariances, bit for bit; verdicts hold for this backend, its version and machine
+    quality    with --quality TEXT: KL divergence and perplexity on a text, against the reference
 
-    Exits with 11, 12 or 13 where the residency, golden or exactness gate is red. A residency verdict
-    that is only predicted is shown and recorded; it fails the run with --require-residency.
+    Exits with 11, 12, 13 or 14 where the residency, golden, exactness or quality gate is red. A residency
+    verdict that is only predicted is shown and recorded; it fails the run with --require-residency.
+    Quality is a report, too, unless a limit is given.
 
     \b
     Example:
       anespec validate model.anespec --backend torch
+      anespec validate model.anespec --quality book.txt --max-perplexity-change 1%
       anespec validate --explain small-shard
     """
     if explain is not None:
@@ -70,7 +77,8 @@ def validate(
         return
     if artifact is None:
         raise click.UsageError("Missing argument 'ARTIFACT'.")
-    chosen = gates or GATES
+    task = read_quality(quality_choice, gates)
+    chosen = {*(gates or GATES[:-1]), *(["quality"] if task else [])}
     if "residency" not in chosen and (require_residency or record_plan or replay_plan):
         raise click.UsageError(
             "--require-residency, --record-plan and --replay-plan need the residency gate."
@@ -85,6 +93,8 @@ def validate(
         "golden": lambda report: _golden(opened, gguf, name, threads, report),
         "exactness": lambda report: _exactness(opened, quick, name, threads, report),
     }
+    if task is not None:
+        runs["quality"] = lambda report: _quality(opened, task, gguf, name, threads, report)
     with step_progress(f"validating {artifact} on {name}", shown=not as_json) as report:
         outcomes = [_run(gate, runs[gate], report) for gate in GATES if gate in chosen]
     if not as_json:
@@ -157,6 +167,36 @@ def _exactness(
     facts = {"name": "exactness", "passed": verdict.allows_speculation, "proven": proven}
     facts |= {"figures": verdict.model_dump(mode="json")}
     return _Outcome(facts, [exactness_table(verdict)], lambda: require_exactness(verdict))
+
+
+def _quality(
+    artifact: "Artifact",
+    task: "QualityTask",
+    gguf: Path | None,
+    backend: str,
+    threads: int | None,
+    report: StepReport,
+) -> _Outcome:
+    from anespec.validate.gates import find_source
+    from anespec.validate.quality.gate import quality_gate
+    from anespec.validate.quality.verdict import require_quality
+    from anespec.validate.report import quality_table
+
+    report("reading the source")
+    verdict = quality_gate(artifact, find_source(artifact, gguf), task, backend, threads, report)
+    figures = verdict.figures
+    facts = {
+        "name": "quality",
+        "passed": verdict.passed,
+        "failures": list(verdict.failures),
+        "tokens": verdict.text.scored,
+        "reference_perplexity": figures.reference_perplexity,
+        "perplexity": figures.artifact_perplexity,
+        "perplexity_change_percent": figures.perplexity_change,
+        "perplexity_change_error_percent": figures.perplexity_change_error,
+        "figures": verdict.model_dump(mode="json"),
+    }
+    return _Outcome(facts, [quality_table(verdict)], lambda: require_quality(verdict))
 
 
 def _explain(name: str, as_json: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from anespec.manifests.errors import ArtifactError, GGUFError
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.schema import Shard
+from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict
 from anespec.runtime.backends import circumstances, open_shard, open_verifier
@@ -46,7 +46,7 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
             return path
     where = str(given) if given else "where it was converted from, beside the artifact or here"
     raise ArtifactError(
-        f"{artifact.root}: the golden gate compares with {source.name}, which is not {where}; "
+        f"{artifact.root}: the gates compare with {source.name}, which is not {where}; "
         "pass the GGUF that was converted with --gguf"
     )
 
@@ -75,8 +75,7 @@ def golden_gate(
     with GGUFFile(source) as file:
         weights = StoredWeights(artifact)
         reference = Reference(file, manifest.context, matrices=weights)
-        if (layers := len(reference.facts.layers)) != manifest.hyperparameters.layers:
-            raise GGUFError(f"{source}: has {layers} layers, the artifact has others")
+        require_layers(manifest, reference, source)
         prompts = prompt_ids(artifact)
         ids = [token for prompt in prompts for token in prompt]
         with Embedding(artifact.tokens_path(), manifest.tokens, manifest.layer_shards) as own:
@@ -118,3 +117,13 @@ def recorded_exactness(
         verifier.close()
     artifact.record_verdict(ExactnessFile, verdict)
     return verdict
+
+
+def require_layers(manifest: Manifest, reference: Reference, source: Path) -> None:
+    """Do nothing where the source has as many layers as the artifact.
+
+    Raises:
+        GGUFError: it has not.
+    """
+    if (layers := len(reference.facts.layers)) != manifest.hyperparameters.layers:
+        raise GGUFError(f"{source}: has {layers} layers, the artifact has others")

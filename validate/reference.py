@@ -73,12 +73,12 @@ class _Projection:
     bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = self.weight @ x
-        return y if self.bias is None else y + self.bias
+        """Of one row [columns], or of several [rows, columns]."""
+        return torch.nn.functional.linear(x, self.weight, self.bias)
 
 
 @dataclass(frozen=True)
-class _Layer:
+class Layer:
     """The tensors of one layer by role; what it does not have is not there."""
 
     projections: dict[str, _Projection]
@@ -119,7 +119,7 @@ class Reference:
         self._model = SourceModel(file)
         self._context = context
         self._resident_layers = max(1, resident_layers)
-        self._loaded: OrderedDict[int, _Layer] = OrderedDict()
+        self._loaded: OrderedDict[int, Layer] = OrderedDict()
         self.facts = self._model.facts
 
     def caches(self) -> list[LayerCache]:
@@ -155,10 +155,7 @@ class Reference:
             rows = []
             for number, (row, position) in enumerate(zip(hidden, positions, strict=True)):
                 row = self._attention(layer, facts, row, position, cache)
-                row = self._mlp(layer, row)
-                if own is not None:
-                    row = self._add_own_input(layer, row, own[number, index])
-                rows.append(row * layer.output_scale)
+                rows.append(self._after_attention(layer, row, None if own is None else own[number, index]))
             hidden = torch.stack(rows)
         return hidden
 
@@ -168,44 +165,73 @@ class Reference:
         `hidden` is float32 [rows, d]; returns float32 [rows, end_token - first_token].
         """
         end_token = self.facts.vocabulary if end_token is None else end_token
-        norm = self._vector(OUTPUT_NORM)
-        normed = [self._norm(row, norm) for row in hidden]
+        normed = self._norm(hidden, self._vector(OUTPUT_NORM))
         pieces = []
         for start in range(first_token, end_token, HEAD_ROWS_AT_ONCE):
             stop = min(start + HEAD_ROWS_AT_ONCE, end_token)
             weight = torch.tensor(self._matrices.rows(self._model.head_tensor, slice(start, stop)))
-            pieces.append(torch.stack([weight @ row for row in normed]))
-        return _capped(torch.cat(pieces, dim=1) * self.facts.logit_scale, self.facts.logit_cap)
+            pieces.append(self._head_rows(weight, normed))
+        return capped(torch.cat(pieces, dim=1) * self.facts.logit_scale, self.facts.logit_cap)
+
+    def _head_rows(self, weight: Tensor, normed: Tensor) -> Tensor:
+        return torch.stack([weight @ row for row in normed])
 
     def _attention(
-        self, layer: _Layer, facts: LayerFacts, x: Tensor, position: int, cache: LayerCache
+        self, layer: Layer, facts: LayerFacts, x: Tensor, position: int, cache: LayerCache
     ) -> Tensor:
-        norms = self.facts.family.norms
-        taken = x if norms.attention is None else self._norm(x, layer.norms[norms.attention])
-        query = self._heads(layer, facts, Q, taken, position) * self._temperature(position)
+        taken, place = self._attention_input(layer, x), torch.tensor(position, dtype=torch.float64)
+        query = self._queries(layer, facts, taken, place)
         if facts.owns_kv:
-            key = self._heads(layer, facts, K, taken, position)
-            source = layer.projections[V if V in layer.projections else K]
-            value = source(taken).view(facts.kv_heads, facts.head_dim)
-            if self.facts.family.value_norm is WeightlessNorm.EACH_HEAD:
-                value = self._norm(value, torch.ones(facts.head_dim))
-            cache.append(key, value, position)
+            cache.append(self._keys(layer, facts, taken, place), self._values(layer, facts, taken), position)
         seen = cache.visible(position, facts.window)
         grouped = query.view(facts.kv_heads, facts.heads // facts.kv_heads, facts.head_dim)
         scores = grouped @ cache.keys[:, seen].transpose(1, 2) * facts.scale
-        weights = torch.softmax(_capped(scores, self.facts.score_cap), dim=-1)
-        mixed = layer.projections[ATTENTION_OUTPUT]((weights @ cache.values[:, seen]).reshape(-1))
-        if norms.after_attention is not None:
-            mixed = self._norm(mixed, layer.norms[norms.after_attention])
+        weights = torch.softmax(capped(scores, self.facts.score_cap), dim=-1)
+        return self._attended(layer, x, (weights @ cache.values[:, seen]).reshape(-1))
+
+    # What follows takes one row [d] at one position, or several rows [rows, d] and positions [rows, 1, 1].
+
+    def _attention_input(self, layer: Layer, x: Tensor) -> Tensor:
+        norm = self.facts.family.norms.attention
+        return x if norm is None else self._norm(x, layer.norms[norm])
+
+    def _queries(self, layer: Layer, facts: LayerFacts, x: Tensor, position: Tensor) -> Tensor:
+        """Queries, rotated and as warm as their position: [..., heads, head_dim]."""
+        return self._heads(layer, facts, Q, x, position) * self._temperature(position)
+
+    def _keys(self, layer: Layer, facts: LayerFacts, x: Tensor, position: Tensor) -> Tensor:
+        """Keys, rotated: [..., n_kv, head_dim]."""
+        return self._heads(layer, facts, K, x, position)
+
+    def _values(self, layer: Layer, facts: LayerFacts, x: Tensor) -> Tensor:
+        """Values: [..., n_kv, head_dim]."""
+        projected = layer.projections[V if V in layer.projections else K](x)
+        value = projected.view(*x.shape[:-1], facts.kv_heads, facts.head_dim)
+        if self.facts.family.value_norm is WeightlessNorm.EACH_HEAD:
+            value = self._norm(value, torch.ones(facts.head_dim))
+        return value
+
+    def _attended(self, layer: Layer, x: Tensor, mixed: Tensor) -> Tensor:
+        """The hidden state after attention; `mixed` are the heads' sums, side by side."""
+        norm, mixed = self.facts.family.norms.after_attention, layer.projections[ATTENTION_OUTPUT](mixed)
+        if norm is not None:
+            mixed = self._norm(mixed, layer.norms[norm])
         return x + mixed * self.facts.residual_scale
 
-    def _heads(self, layer: _Layer, facts: LayerFacts, role: str, x: Tensor, position: int) -> Tensor:
-        """Queries or keys of a row, normalised and rotated: [heads, head_dim]."""
+    def _after_attention(self, layer: Layer, x: Tensor, own: Tensor | None) -> Tensor:
+        """The rest of a layer; `own` is what it takes from embeddings of its own."""
+        x = self._mlp(layer, x)
+        if own is not None:
+            x = self._add_own_input(layer, x, own)
+        return x * layer.output_scale
+
+    def _heads(self, layer: Layer, facts: LayerFacts, role: str, x: Tensor, position: Tensor) -> Tensor:
+        """Queries or keys, normalised and rotated: [..., heads, head_dim]."""
         kind, norm = self.facts.family.head_norm, layer.norms.get(Q_NORM if role == Q else K_NORM)
         projected = layer.projections[role](x)
         if norm is not None and kind is HeadNorm.ALL_HEADS:
             projected = self._norm(projected, norm)
-        heads = projected.view(-1, facts.head_dim)
+        heads = projected.view(*x.shape[:-1], -1, facts.head_dim)
         if norm is not None and kind is HeadNorm.BEFORE_ROPE:
             heads = self._norm(heads, norm)
         heads = self._rotate(layer, heads, position)
@@ -213,7 +239,7 @@ class Reference:
             heads = self._norm(heads, norm)
         return heads
 
-    def _mlp(self, layer: _Layer, x: Tensor) -> Tensor:
+    def _mlp(self, layer: Layer, x: Tensor) -> Tensor:
         norms = self.facts.family.norms
         taken = x if norms.mlp is None else self._norm(x, layer.norms[norms.mlp])
         gate = self._activate(layer.projections[GATE](taken))
@@ -222,7 +248,7 @@ class Reference:
             mixed = self._norm(mixed, layer.norms[norms.after_mlp])
         return x + mixed * self.facts.residual_scale
 
-    def _add_own_input(self, layer: _Layer, x: Tensor, own: Tensor) -> Tensor:
+    def _add_own_input(self, layer: Layer, x: Tensor, own: Tensor) -> Tensor:
         gate = self._activate(layer.projections[INPUT_GATE](x))
         return x + self._norm(layer.projections[INPUT_PROJECTION](gate * own), layer.norms[INPUT_NORM])
 
@@ -247,28 +273,28 @@ class Reference:
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.facts.epsilon) * weight
 
-    def _temperature(self, position: int) -> float:
+    def _temperature(self, position: Tensor) -> Tensor:
         temperature = self._model.temperature(self._context)
         if temperature is None:
-            return 1.0
-        return 1 + temperature.scale * math.log(1 + position // temperature.step)
+            return torch.ones(())
+        return (1 + temperature.scale * torch.log1p(position // temperature.step)).float()
 
-    def _rotate(self, layer: _Layer, heads: Tensor, position: int) -> Tensor:
-        """Turn each pair of the rotary part by position * its frequency; [heads, head_dim]."""
+    def _rotate(self, layer: Layer, heads: Tensor, position: Tensor) -> Tensor:
+        """Turn each pair of the rotary part by position * its frequency; [..., heads, head_dim]."""
         angles = position * layer.frequencies
         cos = (torch.cos(angles) * layer.magnitude).float()
         sin = (torch.sin(angles) * layer.magnitude).float()
-        half = len(angles)
-        rotary, passing = heads[:, : 2 * half], heads[:, 2 * half :]
+        half = len(layer.frequencies)
+        rotary, passing = heads[..., : 2 * half], heads[..., 2 * half :]
         if self.facts.family.rope_layout is RopeLayout.INTERLEAVED:
-            first, second = rotary[:, 0::2], rotary[:, 1::2]
-            turned = torch.stack((first * cos - second * sin, first * sin + second * cos), dim=-1).flatten(1)
+            first, second = rotary[..., 0::2], rotary[..., 1::2]
+            turned = torch.stack((first * cos - second * sin, first * sin + second * cos), dim=-1).flatten(-2)
         else:
-            first, second = rotary[:, :half], rotary[:, half:]
-            turned = torch.cat((first * cos - second * sin, first * sin + second * cos), dim=1)
-        return torch.cat((turned, passing), dim=1)
+            first, second = rotary[..., :half], rotary[..., half:]
+            turned = torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
+        return torch.cat((turned, passing), dim=-1)
 
-    def _layer(self, index: int) -> _Layer:
+    def _layer(self, index: int) -> Layer:
         if index in self._loaded:
             self._loaded.move_to_end(index)
             return self._loaded[index]
@@ -279,7 +305,7 @@ class Reference:
         norms = [*self.facts.family.norms.roles, *model.head_norms(facts)]
         norms += [INPUT_NORM] if self.facts.per_layer_width else []
         scale = tensor_name(facts, LAYER_SCALE)
-        layer = _Layer(
+        layer = Layer(
             projections={role: self._projection(facts, role) for role in model.matrices(facts)},
             norms={role: self._vector(tensor_name(facts, role)) for role in norms},
             frequencies=torch.tensor(angles.frequencies if angles else (), dtype=torch.float64),
@@ -307,5 +333,6 @@ class Reference:
         return torch.tensor(self._file.rows(name)).flatten()
 
 
-def _capped(x: Tensor, cap: float | None) -> Tensor:
+def capped(x: Tensor, cap: float | None) -> Tensor:
+    """Scores or logits softly bounded by `cap`, where there is one."""
     return x if cap is None else cap * torch.tanh(x / cap)

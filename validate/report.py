@@ -19,6 +19,7 @@ from anespec.manifests.residency import (
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, ExactnessVerdict
 from anespec.validate.figures import GoldenVerdict
+from anespec.validate.quality.verdict import QualityVerdict
 
 MOST_OPERATIONS = 5
 """Operations off the Neural Engine that a terminal shows per shard; --json has more."""
@@ -153,6 +154,45 @@ def exactness_table(verdict: ExactnessVerdict) -> Table:
             _mark(v.proven, required),
         )
     return table
+
+
+def quality_table(verdict: QualityVerdict) -> Table:
+    """One row per figure, with its unit; the last column says what a limit made of it."""
+    figures, kl = verdict.figures, verdict.figures.kl
+    table = _table(
+        f"quality gate: {verdict.text.scored} tokens of {verdict.text.name}, in windows of up to "
+        f"{verdict.text.window}",
+        ("figure", "value", "limit"),
+    )
+    over_kl = verdict.max_kl is not None and kl.mean > verdict.max_kl
+    growth = verdict.max_perplexity_change
+    over_growth = growth is not None and figures.perplexity_change > growth
+    table.add_row(
+        "mean KL divergence", f"{kl.mean:.3g}{_plus_minus(kl.standard_error, '.2g')} nats",
+        *_limit(verdict.max_kl, over_kl, "nats"),
+    )  # fmt: skip
+    table.add_row("median, 95 %, 99 %", f"{kl.median:.3g}, {kl.p95:.3g}, {kl.p99:.3g} nats")
+    table.add_row("largest", f"{kl.largest:.3g} nats")
+    table.add_row("same likeliest token", f"{100 * figures.top1_agreement:.2f} %")
+    table.add_row("five likeliest shared", f"{100 * figures.top5_agreement:.2f} %")
+    table.add_row("perplexity, reference", f"{figures.reference_perplexity:.4f}")
+    table.add_row("perplexity, artifact", f"{figures.artifact_perplexity:.4f}")
+    table.add_row(
+        "perplexity change",
+        f"{figures.perplexity_change:+.3f}{_plus_minus(figures.perplexity_change_error, '.3f')} %",
+        *_limit(growth, over_growth, "%"),
+    )
+    if figures.not_finite:
+        table.add_row("logits not finite", str(figures.not_finite), "0", _mark(False))
+    return table
+
+
+def _plus_minus(error: float | None, form: str) -> str:
+    return "" if error is None else f" ± {error:{form}}"
+
+
+def _limit(limit: float | None, exceeded: bool, unit: str) -> tuple[str, Text]:
+    return ("-", Text("reported")) if limit is None else (f"{limit:g} {unit}", _mark(not exceeded))
 
 
 def _table(title: str, columns: tuple[str, ...]) -> Table:

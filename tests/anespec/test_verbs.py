@@ -111,6 +111,52 @@ def test_validate_finds_a_damaged_shard(artifact: Path, gguf: Path, tmp_path: Pa
     assert "error: " in outcome.err
 
 
+def test_quality_is_a_report_and_with_a_limit_a_gate(trained: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.py"
+    text.write_text("def area(width, height):\n    return width * height\n" * 8)
+    common = ("validate", trained, "--gate", "quality", "--quality", text, "--threads", 1)
+    report = run(*common, "--quality-tokens", 40, "--json")
+    assert report.code == 0, report.err
+    (gate,) = report.json["gates"]
+    assert gate["tokens"] == 40
+    assert 0 < gate["figures"]["figures"]["kl"]["mean"] < 0.01
+    assert gate["perplexity"] == pytest.approx(gate["reference_perplexity"], rel=0.05)
+    red = run(*common, "--max-kl", 1e-9, "--max-perplexity-change", "50%")
+    assert red.code == 14
+    assert "40 tokens" not in red.err
+    assert "1e-09" in red.err
+    assert "perplexity change" in red.out
+    assert red.is_one_sentence()
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "code"),
+    [
+        ("", (), 7),
+        ("x" * 40, ("--max-perplexity-change", "-1%"), 2),
+        ("x" * 40, ("--quality-tokens", "0"), 2),
+        (None, (), 6),
+        (None, ("--max-kl", "1"), 6),
+    ],
+)
+def test_texts_and_limits_that_do_not_fit_are_refused(
+    artifact: Path, tmp_path: Path, content: str | None, options: tuple[str, ...], code: int
+) -> None:
+    text = tmp_path / "text"
+    if content is not None:
+        text.write_text(content)
+    outcome = run("validate", artifact, "--gate", "quality", "--quality", text, *options)
+    assert outcome.code == code, outcome.err
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize("options", [("--gate", "quality"), ("--max-kl", "1")])
+def test_quality_needs_a_text(artifact: Path, options: tuple[str, ...]) -> None:
+    outcome = run("validate", artifact, *options)
+    assert outcome.code == 2
+    assert "--quality TEXT" in outcome.err
+
+
 def test_validate_needs_the_source(artifact: Path, tmp_path: Path, gguf: Path) -> None:
     other = tmp_path / "other.gguf"
     other.write_bytes(gguf.read_bytes() + b"\0")

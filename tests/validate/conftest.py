@@ -32,6 +32,12 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     )
 
 
+@pytest.fixture
+def embedded_cpu(tmp_path: Path) -> Artifact:
+    """With passes of up to 128 rows, and no verdicts."""
+    return convert_to(tmp_path, EMBEDDED, WeightFormat.INT8_CHANNEL, context=256)
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Run torch on one thread for the length of a test."""

@@ -46,12 +46,13 @@ def convert_to(
     topology: tuple[int, ...] | None = None,
     sequences: int = 1,
     block: int = 4,
+    context: int = 128,
 ) -> Artifact:
     """A small artifact of a model."""
     options = ConvertOptions(
         target=target,
         block=block,
-        context=128,
+        context=context,
         sequences=sequences,
         weights=WeightChoice(weights),
         topology=topology,

@@ -1,0 +1,1 @@
+"""The quality gate: what quantisation and rounding cost on real text."""

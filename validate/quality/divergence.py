@@ -1,0 +1,94 @@
+"""How far apart two models' predictions of the same tokens are, one number per token and measure."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_LIKELY = 5
+"""How many of the likeliest tokens are compared."""
+
+ROWS_AT_ONCE = 16
+"""Rows that are widened to float64 at a time, which bounds the memory."""
+
+Numbers = NDArray[np.float64]
+Counts = NDArray[np.int64]
+AnyFloats = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """One entry per scored token; information in nats.
+
+    `kl` is the Kullback-Leibler divergence from the reference to the artifact. The `nll` are minus the
+    logarithm of the probability that each gives to the token that stands in the text. `same_top` says
+    whether both hold the same token for the likeliest; `shared_top` counts the tokens among the
+    artifact's five likeliest that are among the reference's.
+    """
+
+    kl: Numbers
+    reference_nll: Numbers
+    artifact_nll: Numbers
+    same_top: NDArray[np.bool_]
+    shared_top: Counts
+    not_finite: int
+
+    @classmethod
+    def joined(cls, parts: "list[Divergence]") -> "Divergence":
+        """All tokens of several parts, of which there is at least one."""
+        return cls(
+            kl=np.concatenate([part.kl for part in parts]),
+            reference_nll=np.concatenate([part.reference_nll for part in parts]),
+            artifact_nll=np.concatenate([part.artifact_nll for part in parts]),
+            same_top=np.concatenate([part.same_top for part in parts]),
+            shared_top=np.concatenate([part.shared_top for part in parts]),
+            not_finite=sum(part.not_finite for part in parts),
+        )
+
+
+def diverge(reference: AnyFloats, artifact: AnyFloats, targets: Counts) -> Divergence:
+    """Compare logits [rows, vocabulary] row by row; `targets[i]` is the token that follows row i.
+
+    What is not finite in the artifact's logits is counted and taken as zero.
+    """
+    starts = range(0, len(targets), ROWS_AT_ONCE)
+    return Divergence.joined(
+        [
+            _diverge(
+                reference[start : start + ROWS_AT_ONCE],
+                artifact[start : start + ROWS_AT_ONCE],
+                targets[start : start + ROWS_AT_ONCE],
+            )
+            for start in starts
+        ]
+    )
+
+
+def log_softmax(logits: AnyFloats) -> Numbers:
+    """Logarithms of the probabilities along the last axis, in float64."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=-1, keepdims=True)
+    wide -= np.log(np.exp(wide).sum(axis=-1, keepdims=True))
+    return wide
+
+
+def _diverge(reference: AnyFloats, artifact: AnyFloats, targets: Counts) -> Divergence:
+    finite = np.isfinite(artifact)
+    expected, found = log_softmax(reference), log_softmax(np.where(finite, artifact, 0))
+    lanes = np.arange(len(targets))
+    # The divergence is never negative; its rounding may be.
+    kl = (np.exp(expected) * (expected - found)).sum(axis=-1).clip(min=0)
+    return Divergence(
+        kl=kl,
+        reference_nll=-expected[lanes, targets],
+        artifact_nll=-found[lanes, targets],
+        same_top=expected.argmax(axis=-1) == found.argmax(axis=-1),
+        shared_top=(_likeliest(expected)[:, :, None] == _likeliest(found)[:, None, :]).sum(axis=(1, 2)),
+        not_finite=int((~finite).sum()),
+    )
+
+
+def _likeliest(logarithms: Numbers) -> NDArray[np.intp]:
+    count = min(MOST_LIKELY, logarithms.shape[-1])
+    return np.argpartition(logarithms, -count, axis=-1)[:, -count:]

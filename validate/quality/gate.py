@@ -1,0 +1,71 @@
+"""The quality gate over an artifact on disk: read the text, score it, record."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from anespec.manifests.errors import RequestError
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import ExactnessFile, Invariance
+from anespec.runtime.backends import circumstances, open_verifier
+from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.validate.gates import require_layers
+from anespec.validate.quality.sample import SampleText
+from anespec.validate.quality.scoring import compare_on_text, cut_windows
+from anespec.validate.quality.text_reference import TextReference
+from anespec.validate.quality.verdict import (
+    QualityFile,
+    QualityTask,
+    QualityVerdict,
+    ScoredText,
+    quality_verdict,
+)
+
+Progress = Callable[[str], None]
+
+
+def quality_gate(
+    artifact: Artifact,
+    source: Path,
+    task: QualityTask,
+    backend: str,
+    threads: int | None,
+    progress: Progress,
+) -> QualityVerdict:
+    """Score a text and record the verdict in gates/quality.json.
+
+    Never raises on a red verdict. Passes are wide where the exactness gate proved that width does not matter.
+
+    Raises:
+        RequestError: the text is not UTF-8 or has less than two tokens.
+        GGUFError: the source and the artifact disagree on sizes.
+        StorageError: the text cannot be read, or the verdict cannot be written.
+    """
+    sample, limit = SampleText.read(task.text), task.most_tokens
+    manifest, here = artifact.manifest, circumstances(artifact, backend, threads)
+    with GGUFFile(artifact.tokens_path()) as tokens:
+        tokenizer = Tokenizer.from_gguf(tokens)
+    bos = tokenizer.bos_id if tokenizer.adds_bos else None
+    windows = cut_windows(sample.tokens(tokenizer, limit), bos, manifest.context, limit)
+    if not windows:
+        raise RequestError(f"{task.text}: has less than two tokens, so there is none to predict")
+    exactness = artifact.read_verdicts(ExactnessFile).find(here)
+    wide = exactness is not None and exactness.proves(Invariance.WIDTH)
+    with GGUFFile(source) as file:
+        reference = TextReference(file, manifest.context)
+        require_layers(manifest, reference, source)
+        progress("loading the shards")
+        verifier = open_verifier(artifact, backend, threads)
+        try:
+            scored = compare_on_text(verifier, reference, windows, wide=wide, progress=progress)
+        finally:
+            verifier.close()
+    text = ScoredText(
+        name=sample.name,
+        sha256=sample.sha256,
+        scored=len(scored.kl),
+        window=max(len(window.ids) for window in windows),
+    )
+    verdict = quality_verdict(here, text, scored, task)
+    artifact.record_verdict(QualityFile, verdict)
+    return verdict

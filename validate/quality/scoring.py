@@ -1,0 +1,122 @@
+"""Gate (d): what quantisation and rounding cost on real text.
+
+The artifact and the fp32 reference read the same text, and each row's predictions of the next token are
+compared: the KL divergence says how far they moved, the perplexity whether the text became harder.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.runtime.block import Block, RowKind, Verifier
+from anespec.runtime.regions import RegionMap
+from anespec.validate.plays import Cell, padded, row_of
+from anespec.validate.quality.divergence import Divergence, diverge
+from anespec.validate.quality.text_reference import TextReference
+
+ROWS_AT_ONCE = 128
+"""Rows whose logits over the whole vocabulary are held at once, of either side."""
+
+TOKENS_AT_ONCE = 8192
+"""Tokens whose hidden states the reference holds at once."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A piece of the text that is read from position 0 on. Every token but the first is scored."""
+
+    ids: tuple[int, ...]
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The tokens that are read: the last one is only predicted."""
+        return self.ids[:-1]
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """The tokens that are scored, each predicted from the one before it."""
+        return self.ids[1:]
+
+
+def cut_windows(ids: Sequence[int], bos: int | None, context: int, limit: int) -> tuple[Window, ...]:
+    """Cut a text's tokens into windows of at most `context`, of which `limit` tokens at most are scored.
+
+    Where the model has a BOS every window starts with it, so all of the text is scored; else each
+    window's first token is not. A rest with nothing to score is left out.
+    """
+    first = [] if bos is None else [bos]
+    fresh = context - len(first)
+    windows, left = [], limit
+    for start in range(0, len(ids), max(1, fresh)):
+        window = (*first, *ids[start : start + fresh])[: left + 1]
+        if len(window) < 2:
+            break
+        windows.append(Window(window))
+        left -= len(window) - 1
+    return tuple(windows)
+
+
+def compare_on_text(
+    verifier: Verifier,
+    reference: TextReference,
+    windows: Sequence[Window],
+    *,
+    wide: bool = False,
+    progress: Progress | None = None,
+) -> Divergence:
+    """Score every window's tokens with both sides, of which there is at least one.
+
+    `wide` lets passes have more rows than a block, which is sound where the exactness gate proved that
+    width does not matter. The verifier's region 0 is overwritten. Logits are held for ROWS_AT_ONCE rows
+    at a time.
+    """
+    total, done, parts = sum(len(window.targets) for window in windows), 0, []
+    for group in _groups(windows):
+        if progress is not None:
+            progress(f"{done} of {total} tokens, the reference reads on")
+        states = reference.hidden_states([window.inputs for window in group])
+        for window, hidden in zip(group, states, strict=True):
+            for first, found in _logits(verifier, window.inputs, wide):
+                rows = slice(first, first + len(found))
+                targets = np.array(window.targets[rows], dtype=np.int64)
+                parts.append(diverge(reference.logits(hidden[rows]).numpy(), found, targets))
+                done += len(found)
+                if progress is not None:
+                    progress(f"{done} of {total} tokens")
+    return Divergence.joined(parts)
+
+
+def _groups(windows: Sequence[Window]) -> Iterator[list[Window]]:
+    """Windows in order, as many at a time as TOKENS_AT_ONCE allows, at least one."""
+    group: list[Window] = []
+    for window in windows:
+        if group and sum(len(other.inputs) for other in (*group, window)) > TOKENS_AT_ONCE:
+            yield group
+            group = []
+        group.append(window)
+    yield group
+
+
+def _logits(verifier: Verifier, ids: Sequence[int], wide: bool) -> Iterator[tuple[int, NDArray[np.float16]]]:
+    """The verifier's logits of consecutive rows, ROWS_AT_ONCE or a few less at a time, with the first row."""
+    shape, region_map = verifier.shape, RegionMap.of(verifier.shape)
+    widths = [width for width in (shape.widths if wide else (shape.block,)) if width <= ROWS_AT_ONCE]
+    step = min(max(widths, default=shape.block), region_map.longest_run)
+    held: list[NDArray[np.float16]] = []
+    first = 0
+    for start in range(0, len(ids), step):
+        cells = [Cell(RowKind.PROMPT, token, start + i) for i, token in enumerate(ids[start : start + step])]
+        width = next((width for width in widths if width >= len(cells)), shape.block)
+        rows = tuple(row_of(cell, region_map) for cell in padded(cells, width))
+        logits = verifier.forward(Block(rows))
+        if logits is None:
+            raise RuntimeError("the verifier returned no logits for a block that wants them")
+        held.append(logits[: len(cells)])
+        count = sum(len(part) for part in held)
+        if count + step > ROWS_AT_ONCE or start + step >= len(ids):
+            yield first, np.concatenate(held)
+            first, held = first + count, []
