@@ -3,6 +3,7 @@
 from anespec.convert.architectures.family import Family, RopeLayout
 from anespec.convert.architectures.llama import LLAMA
 from anespec.manifests.errors import UnsupportedModelError
+from anespec.manifests.wording import quoted
 
 FAMILIES = {family.architecture: family for family in (LLAMA,)}
 
@@ -19,6 +20,6 @@ def family_of(architecture: str) -> Family:
         return FAMILIES[architecture]
     except KeyError:
         raise UnsupportedModelError(
-            f"the architecture {architecture[:40]!r} is not supported yet; these are: "
+            f"the architecture {quoted(architecture)} is not supported yet; these are: "
             f"{', '.join(sorted(FAMILIES))}"
         ) from None

@@ -15,6 +15,7 @@ from anespec.manifests.errors import GGUFError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Hyperparameters, RopeTable, Source
 from anespec.manifests.store import file_sha256
+from anespec.manifests.wording import quoted
 
 EMBEDDING = "token_embd.weight"
 OUTPUT = "output.weight"
@@ -22,6 +23,9 @@ OUTPUT_NORM = "output_norm.weight"
 ROPE_FACTORS = "rope_freqs.weight"
 
 MAX_LAYERS = 4096
+MAX_WIDTH = 1 << 20
+MAX_VOCABULARY = 1 << 22
+"""Far beyond any model; a sparse file can claim any size and hold none of it."""
 LARGEST_EPSILON = 1.0
 LARGEST_FREQUENCY = 1000.0
 """Radians that a pair turns from one token to the next; 1 where a base is above 1 and no factor below."""
@@ -115,6 +119,12 @@ class SourceModel:
                 f"{file.path}: a size is zero or the norm's epsilon {epsilon:g} senseless; "
                 "the metadata is corrupt"
             )
+        widest, vocabulary = max(d, ff, heads * head_dim), file.info(EMBEDDING).shape[0]
+        if widest > MAX_WIDTH or vocabulary > MAX_VOCABULARY:
+            raise GGUFError(
+                f"{file.path}: claims layers {widest} wide and {vocabulary} tokens; at most {MAX_WIDTH} and "
+                f"{MAX_VOCABULARY} are sensible"
+            )
         return Hyperparameters(
             d=d,
             layers=layers,
@@ -122,7 +132,7 @@ class SourceModel:
             kv_heads=kv_heads,
             head_dim=head_dim,
             ff=ff,
-            vocabulary=file.info(EMBEDDING).shape[0],
+            vocabulary=vocabulary,
             norm_epsilon=epsilon,
             trained_context=context,
         )
@@ -136,6 +146,10 @@ class SourceModel:
         if (values != values[0]).any():
             raise UnsupportedModelError(
                 f"{self.file.path}: {key!r} differs from layer to layer, which is not supported"
+            )
+        if values[0] < 0:
+            raise GGUFError(
+                f"{self.file.path}: {key!r} is {values[0]} in every layer; the metadata is corrupt"
             )
         return int(values[0])
 
@@ -215,7 +229,7 @@ class SourceModel:
         scaling = self.file.text(self._key("rope.scaling.type"), "linear")
         if scaling not in ("none", "linear"):
             raise UnsupportedModelError(
-                f"{self.file.path}: rope scaling of type {scaling!r} is not supported"
+                f"{self.file.path}: rope scaling of type {quoted(scaling)} is not supported"
             )
         old_factor = self.file.number(self._key("rope.scale_linear"), 0.0)
         factor = self.file.number(self._key("rope.scaling.factor"), old_factor)
