@@ -307,7 +307,9 @@ class GGUFFile:
         info = self.info(name)
         raw = self.raw(name)
         try:
-            data = dequantize(raw if rows is None else raw[rows], info.kind)
+            # A scale may be no number; what comes of it is the caller's to judge, without a warning.
+            with np.errstate(all="ignore"):
+                data = dequantize(raw if rows is None else raw[rows], info.kind)
         except NotImplementedError:
             raise GGUFError(
                 f"{self.path}: tensor {name!r} is {info.kind.name}, which the gguf package cannot "

@@ -13,7 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
+from gguf.constants import GGMLQuantizationType
 from gguf_form import (
     ARRAY,
     BOOL,
@@ -273,6 +275,15 @@ def assert_matches(words: str, message: str) -> None:
 def test_a_template_that_does_harm(template: str) -> None:
     message = [{"role": "user", "content": "Hello"}]
     refusal(lambda: render_chat(template, message, add_generation_prompt=True, bos="", eos=""), AnespecError)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_scale_that_is_no_number_gives_no_warning(tmp_path: Path) -> None:
+    form = Form(rows=(Row(Text(b"t"), (32, 1), GGMLQuantizationType.Q8_0, 0),))
+    path = tmp_path / "nan.gguf"
+    path.write_bytes(form.header() + np.float16(NAN).tobytes() + bytes([0, 1] * 16))
+    with GGUFFile(path) as file:
+        assert np.isnan(file.rows("t")).all()
 
 
 @pytest.mark.parametrize("seed", range(12))
