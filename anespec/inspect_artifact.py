@@ -8,7 +8,7 @@ from rich.table import Table
 
 from anespec.console import out
 from anespec.inspect_plan import band_facts
-from anespec.manifests.units import bytes_text
+from anespec.manifests.wording import bytes_text
 
 if TYPE_CHECKING:
     from anespec.manifests.schema import LayerShard

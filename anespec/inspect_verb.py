@@ -11,7 +11,7 @@ from anespec.console import json_option, out, print_json
 from anespec.conversion_options import conversion_options, read_options
 from anespec.inspect_artifact import describe_artifact, show_artifact
 from anespec.inspect_plan import describe_plan, show_plan
-from anespec.manifests.units import bytes_text
+from anespec.manifests.wording import bytes_text, printable
 
 if TYPE_CHECKING:
     from anespec.convert.plan import ConversionPlan
@@ -144,11 +144,13 @@ def _show(facts: dict[str, Any]) -> None:
     table.add_column(overflow="fold")
     quantisation = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in facts["quantisation"].items())
     table.add_row("file", f"{facts['file']} ({bytes_text(facts['bytes'])})")
-    table.add_row("model", f"{facts['name'] or 'unnamed'}, architecture {facts['architecture']}")
+    name, architecture = (printable(facts[key] or "unnamed") for key in ("name", "architecture"))
+    table.add_row("model", f"{name}, architecture {architecture}")
     table.add_row("tensors", f"{facts['tensors']} with {facts['parameters']:,} parameters: {quantisation}")
     table.add_row(
         "tokenizer",
-        f"{facts['tokenizer']} ({facts['pre_tokenizer'] or 'no pre-tokenizer named'}), "
+        f"{printable(facts['tokenizer'] or 'none named')} "
+        f"({printable(facts['pre_tokenizer'] or 'no pre-tokenizer named')}), "
         f"{facts['vocabulary']} tokens, {'with' if facts['chat_template'] else 'no'} chat template",
     )
     if "hyperparameters" in facts:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from anespec.convert.bands import HEAD_CHANNELS, PROCESS_BYTES, SIZES, Band, Outlook
 from anespec.convert.topology import Origin, TopologyPlan, describe_kinds
 from anespec.manifests.schema import Target
-from anespec.manifests.units import bytes_text
+from anespec.manifests.wording import bytes_text
 
 
 @dataclass(frozen=True)

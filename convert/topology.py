@@ -10,7 +10,7 @@ from anespec.convert.bands import HEAD_CHANNELS, SIZES, TargetSizes
 from anespec.convert.preset_choice import PresetChoice
 from anespec.manifests.errors import RequestError
 from anespec.manifests.schema import Target
-from anespec.manifests.units import bytes_text
+from anespec.manifests.wording import bytes_text
 
 LONGEST_PATTERN = 32
 """Layers in a repeating pattern of kinds; families have 2 to 8."""

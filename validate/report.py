@@ -29,8 +29,10 @@ def residency_parts(verdict: ResidencyVerdict, target: Target, decides: bool) ->
     """The report on residency: a line alone where it decides nothing and the artifact is for the CPU."""
     if target is Target.CPU and not decides:
         on_ane = len(verdict.shards) - len(verdict.off_ane)
-        text = f"residency gate: {on_ane} of {len(verdict.shards)} shards {verdict.source} on the Neural Engine; "
-        return [text + "of no matter here, for this artifact was converted with --target cpu"]
+        return [
+            f"residency gate: {on_ane} of {len(verdict.shards)} shards {verdict.source} on the Neural Engine; of "
+            "no matter here, for this artifact was converted with --target cpu"
+        ]
     parts: list[RenderableType] = [residency_table(verdict), *residency_lines(verdict)]
     if not verdict.passed and not decides:
         parts.append("A prediction does not fail the run; with --require-residency it does.")

@@ -147,6 +147,13 @@ def test_without_plan_it_stays_short(gguf: Path) -> None:
     assert "what is known" not in outcome.out
 
 
+def test_a_name_cannot_move_the_cursor(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", metadata={"general.name": "\x1b[2Jgone"})
+    outcome = run("inspect", path)
+    assert "\x1b" not in outcome.out
+    assert r"\x1b[2Jgone" in outcome.out
+
+
 def test_a_folder_that_is_no_artifact(tmp_path: Path) -> None:
     outcome = run("inspect", tmp_path)
     assert outcome.code == 5
