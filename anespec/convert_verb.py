@@ -10,6 +10,7 @@ import click
 from anespec.console import byte_progress, json_option, notes, out, print_json
 from anespec.conversion_options import conversion_options, read_options
 from anespec.manifests.wording import bytes_text
+from anespec.weights_report import weights_facts, weights_lines
 
 
 def peak_memory_bytes() -> int:
@@ -84,6 +85,7 @@ def convert(
                 "reused_shards": done.reused_shards,
                 "up_to_date": done.up_to_date,
                 "topology": list(manifest.topology),
+                "weights": weights_facts(manifest),
             }
         )
     elif done.up_to_date:
@@ -96,4 +98,6 @@ def convert(
             f"{bytes_text(size)} in {done.seconds:.1f} s, "
             f"{bytes_text(peak_memory_bytes())} of memory at the peak{reused}."
         )
+        for line in weights_lines(manifest):
+            out().print(line)
         out().print(f"Next: anespec validate {done.path}")

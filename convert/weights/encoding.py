@@ -88,9 +88,13 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive rows of a matrix: float32 (rows, in), and how to get them as the GGUF stores them."""
+    """Consecutive rows of a matrix: float32 (rows, in), and how to get them as the GGUF stores them.
+
+    `extremes` (rows,) are the rows' numbers of largest magnitude.
+    """
 
     values: Floats
+    extremes: Floats
     blocks: Callable[[], NDArray[np.uint8]]
 
 
@@ -133,9 +137,16 @@ def stored_bytes(encoding: Encoding, shape: tuple[int, int]) -> int:
     return sum(part.nbytes for part in encoding.parts(shape))
 
 
+def extremes_of(values: Floats) -> Floats:
+    """Each row's number of largest magnitude."""
+    highest, lowest = values.max(axis=1), values.min(axis=1)
+    extremes: Floats = np.where(highest >= -lowest, highest, lowest)
+    return extremes
+
+
 def require_fp16_range(values: Floats, name: str) -> None:
     """Raise UnsupportedModelError where a value is beyond fp16's range."""
-    if values.size and max(float(values.max()), -float(values.min())) > FP16_MAX:
+    if values.size and float(np.abs(values).max()) > FP16_MAX:
         raise UnsupportedModelError(f"tensor {name!r} has values beyond fp16's range")
 
 

@@ -14,6 +14,7 @@ from anespec.convert.weights.encoding import (
     Parts,
     Piece,
     Source,
+    extremes_of,
     require_fp16_range,
     stored_bytes,
 )
@@ -122,8 +123,10 @@ def store(source: Source, choice: Choice) -> StoredWeight:
 
     def convert(rows: slice) -> AddedError:
         values = source.rows(rows)
-        require_fp16_range(values, source.name)
-        stored = encoding.encode(Piece(values, lambda: source.blocks(rows)), _shares(parts, rows, count))
+        extremes = extremes_of(values)
+        require_fp16_range(extremes, source.name)
+        piece = Piece(values, extremes, lambda: source.blocks(rows))
+        stored = encoding.encode(piece, _shares(parts, rows, count))
         return AddedError.between(values, stored)
 
     with ThreadPoolExecutor() as pool:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
-from anespec.convert.weights.encoding import FP16_MAX, Element, stored_bytes
+from anespec.convert.weights.encoding import FP16_MAX, Element, extremes_of, stored_bytes
 from anespec.convert.weights.formats import choose
 from anespec.convert.weights.linear import INT4, INT8, Grid, quantise_rows
 from anespec.convert.weights.palettes import GROUP_ROWS, fp16_palette, group_rows
@@ -30,6 +30,13 @@ def matrices(draw: st.DrawFn, width: int | None = None) -> NDArray[np.float32]:
     magnitudes = st.sampled_from([0, 1e-9, 1e-7, 1e-6, 2e-5, 1e-4, 1e-3, 0.02, 1.0, 300.0, 6.5e4, FP16_MAX])
     rows = draw(st.lists(magnitudes, min_size=len(values), max_size=len(values)))
     return (values * np.array(rows)[:, None]).astype(np.float32)
+
+
+class OnlyPlain(Grid):
+    """A grid that tries no other scale than the plain one."""
+
+    def tops_for(self, width: int) -> tuple[float, ...]:
+        return self.tops[:1]
 
 
 def stored_as(values: NDArray[np.float32], weight_format: WeightFormat) -> StoredWeight:
@@ -90,7 +97,7 @@ def test_what_is_reported_is_what_is_stored(weight_format: WeightFormat, values:
 def test_a_scale_is_never_worse_than_the_largest_magnitude_alone(
     grid: Grid, values: NDArray[np.float32]
 ) -> None:
-    whole, scales = quantise_rows(values, grid)
+    whole, scales = quantise_rows(values, extremes_of(values), grid)
     assert (whole == np.rint(whole)).all()
     assert whole.min() >= grid.low
     assert whole.max() <= grid.high
@@ -101,14 +108,16 @@ def test_a_scale_is_never_worse_than_the_largest_magnitude_alone(
     slack = np.abs(values).astype(np.float64).max(axis=1) * 2**-10 + 130 * UNRESOLVED
     bound = np.sqrt(plain_error(values, grid)) + slack * np.sqrt(values.shape[1])
     assert (np.sqrt(error) <= bound).all()
-    plain = squared_error(values, *quantise_rows(values, Grid(grid.low, grid.high, grid.tops[:1])))
+    plain = squared_error(
+        values, *quantise_rows(values, extremes_of(values), OnlyPlain(grid.low, grid.high, grid.tops))
+    )
     assert (error <= plain * (1 + 1e-5) + 1e-40).all()
 
 
 @pytest.mark.parametrize(("width", "least"), [(64, 0.02), (1024, 0.015), (8192, 0.03)])
 def test_choosing_the_scale_pays(width: int, least: float) -> None:
     values = np.random.default_rng(0).normal(size=(256, width)).astype(np.float32)
-    error = squared_error(values, *quantise_rows(values, INT8))
+    error = squared_error(values, *quantise_rows(values, extremes_of(values), INT8))
     assert error.sum() < (1 - least) * plain_error(values, INT8).sum()
 
 
