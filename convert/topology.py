@@ -196,7 +196,7 @@ def group_layers(
             size += layer_bytes[start]
             if start in joined:
                 continue
-            if size > sizes.limit and found:
+            if size > sizes.limit and chosen[0] >= 0:
                 break
             cost = best[start][0] + size * size + (small_cost if size < sizes.smallest else 0)
             # Of equals the smallest last shard stays, so that larger ones come first.

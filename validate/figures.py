@@ -38,7 +38,7 @@ class GoldenThresholds(Record):
         )
 
 
-FLOAT_ACTIVATIONS = GoldenThresholds(layer_error=0.01, stack_error=0.05, stack_margin=0.1)
+FLOAT_ACTIVATIONS = GoldenThresholds(layer_error=0.015, stack_error=0.05, stack_margin=0.1)
 INT8_ACTIVATIONS = GoldenThresholds(layer_error=0.06, stack_error=0.25, stack_margin=0.5)
 
 THRESHOLDS: Mapping[WeightFormat, GoldenThresholds] = MappingProxyType(

@@ -98,8 +98,8 @@ class _Reader:
 
     def facts(self) -> ModelFacts:
         file, family = self.file, self.family
-        if file.integer(self.key("expert_count"), 0) > 0:
-            raise UnsupportedModelError(f"{file.path}: {MIXTURE}")
+        if (experts := file.integer(self.key("expert_count"), 0)) > 0:
+            raise UnsupportedModelError(f"{file.path}: with {experts} experts it {MIXTURE}")
         d = file.integer(self.key("embedding_length"))
         count = file.integer(self.key("block_count"))
         epsilon = file.number(self.key("attention.layer_norm_rms_epsilon"))

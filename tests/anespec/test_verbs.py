@@ -67,7 +67,10 @@ def test_convert_says_what_storing_the_weights_added(gguf: Path, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("weights", "said"),
-    [("int9", "choose one of fp16, int8-block32"), ("fp16,nose=lut4", "choose one of attention, mlp, head")],
+    [
+        ("int9", "choose one of fp16, int8-block32"),
+        ("fp16,nose=lut4", "choose one of attention, mlp, per_layer, head"),
+    ],
 )
 def test_an_unknown_weight_format_or_kind_lists_what_there_is(gguf: Path, weights: str, said: str) -> None:
     outcome = run("inspect", gguf, "--weights", weights)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
-from anespec.convert.layers import layer_plan, layer_weights, norm, projection
+from anespec.convert.layers import head_weights, layer_weights, norm, per_layer_mix, shard_plan
 from anespec.convert.plan import ConversionPlan, ConvertOptions
 from anespec.convert.plan_report import explain
 from anespec.convert.source.model import OUTPUT_NORM, SourceModel
@@ -79,15 +79,18 @@ def _read(plan: ConversionPlan) -> None:
     """Every weight of a few layers and of the head, as the converter stores it."""
     model, weights = plan.model, plan.options.weights
     for index in range(min(model.sizes.layers, LAYERS_READ)):
-        layer_plan(plan, range(index, index + 1))
-        for load in _loads(layer_weights(model, index, weights)):
-            load()
+        indices = range(index, index + 1)
+        shard_plan(plan, indices)
+        for load in _loads(layer_weights(model, model.facts.layers[index], weights)):
+            load("layer")
+        for load in _loads(per_layer_mix(model, indices, weights)):
+            load("inputs")
     norm(model, OUTPUT_NORM)
-    for load in _loads(projection(model, model.head_tensor, weights, rows=plan.topology.heads[0])):
-        load()
+    for load in _loads(head_weights(model, plan.topology.heads[0], weights)):
+        load("head")
 
 
-def _loads(part: object) -> Iterator[Callable[[], object]]:
+def _loads(part: object) -> Iterator[Callable[[str], object]]:
     """What reads the weights that a layer's description defers, wherever they are in it."""
     if isinstance(part, DeferredWeight):
         yield part.load

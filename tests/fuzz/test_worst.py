@@ -153,12 +153,12 @@ MODEL: dict[str, tuple[Form, str]] = {
     "more layers than there are": (size("block_count", 4096), "is missing"),
     "layers as a text": (key("block_count", string("4")), "not a non-negative integer"),
     "layers below nothing": (key("block_count", scalar(INT32, -1)), "not a non-negative integer"),
-    "no heads": (size("attention.head_count", 0), "make no attention"),
-    "three KV heads for four": (size("attention.head_count_kv", 3), "make no attention"),
-    "heads that differ by layer": (key("attention.head_count", numbers(INT32, [4, 4, 4, 2])), "head_count"),
+    "no heads": (size("attention.head_count", 0), "asks for \\(0, 64\\)"),
+    "three KV heads for four": (size("attention.head_count_kv", 3), "make no layer"),
+    "heads that differ by layer": (key("attention.head_count", numbers(INT32, [4, 4, 4, 2])), "asks for"),
     "heads as an empty list": (key("attention.head_count", numbers(INT32, [])), "head_count"),
     "heads as numbers below nothing": (
-        key("attention.head_count", numbers(INT32, [-4] * 4)), "is -4 in every layer|not a non-negative"),
+        key("attention.head_count", numbers(INT32, [-4] * 4)), "has a negative entry"),
     "a width of 2^63": (key("embedding_length", scalar(UINT64, 2**63)), "sensible|has shape"),
     "heads of 2^32 - 1": (size("attention.key_length", 2**32 - 1), "sensible|differ|has shape"),
     "a rope of more than the head": (size("rope.dimension_count", 2**31), "rope.dimension_count"),
@@ -175,7 +175,7 @@ MODEL: dict[str, tuple[Form, str]] = {
     "a sparse file of 2^40 tokens": (wide_llama(1, 2**40), "sensible"),
     "an embedding of another shape": (row("token_embd.weight", kind=16, dims=(256, 140)), "has shape"),
     "a token too few": (key(TOKENS, strings(["a", "b"])), "the vocabulary has 2 tokens"),
-    "an expert": (size("expert_count", 2**32 - 1), "mixture of 4294967295 experts"),
+    "an expert": (size("expert_count", 2**32 - 1), "4294967295 experts"),
 }  # fmt: skip
 
 SPEECH: dict[str, tuple[Form, str]] = {

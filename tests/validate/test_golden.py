@@ -19,7 +19,8 @@ from planted import (
     needs_stories,
 )
 
-from anespec.convert.source.model import LayerTensors, SourceModel
+from anespec.convert.source.facts import LayerFacts
+from anespec.convert.source.model import Rows, SourceModel
 from anespec.convert.weights.encoding import Floats, Parts, Piece
 from anespec.convert.weights.linear import Int8Channel
 from anespec.manifests.errors import GoldenGateError
@@ -165,7 +166,7 @@ def test_another_weight_in_one_layer_is_red(embedded: Artifact) -> None:
 
 def rows_unparted(patch: pytest.MonkeyPatch) -> None:
     """Rotating pairs stay beside each other."""
-    patch.setattr(SourceModel, "_halves_order", lambda self, heads: np.arange(heads * self.sizes.head_dim))
+    patch.setattr(SourceModel, "_halves_order", lambda self, layer, heads: np.arange(heads * layer.head_dim))
 
 
 def next_channel_scales(patch: pytest.MonkeyPatch) -> None:
@@ -183,8 +184,12 @@ def next_channel_scales(patch: pytest.MonkeyPatch) -> None:
 def gate_and_up_swapped(patch: pytest.MonkeyPatch) -> None:
     """Each of the two projections gets the other's tensor."""
     swap = {"ffn_gate": "ffn_up", "ffn_up": "ffn_gate"}
-    weight = LayerTensors.weight
-    patch.setattr(LayerTensors, "weight", lambda self, role: weight(self, swap.get(role, role)))
+    place = SourceModel.place
+
+    def swapped(self: SourceModel, layer: LayerFacts, role: str) -> Rows:
+        return place(self, layer, swap.get(role, role))
+
+    patch.setattr(SourceModel, "place", swapped)
 
 
 @pytest.mark.parametrize("plant", [rows_unparted, next_channel_scales, gate_and_up_swapped])

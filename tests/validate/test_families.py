@@ -1,0 +1,72 @@
+"""Every family in some weight formats, every format in some families: the gates hold on both backends.
+
+The whole matrix takes minutes; here each family meets two formats in turn, so that six families in a row
+meet all of them.
+"""
+
+import json
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from converting import build
+from planted import golden_of
+from playing import feed
+
+from anespec.manifests.schema import Target, WeightFormat
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import Invariance
+from anespec.manifests.weight_choice import WeightChoice
+from anespec.runtime.backends import circumstances, open_verifier
+from anespec.validate.exactness import exactness_gate
+
+FAMILIES = sorted((Path(__file__).resolve().parents[1] / "data" / "families").glob("*.gguf"))
+FORMATS = list(WeightFormat)
+PAIRS = [
+    (path, weight_format)
+    for number, path in enumerate(FAMILIES)
+    for weight_format in (FORMATS[number % len(FORMATS)], FORMATS[(number + 3) % len(FORMATS)])
+]
+
+LARGEST_DIVERGENCE = {
+    WeightFormat.FP16: 0.002,
+    WeightFormat.INT8_BLOCK32: 0.03,
+    WeightFormat.INT8_CHANNEL: 0.03,
+    WeightFormat.LUT6: 0.2,
+    WeightFormat.INT4_BLOCK32: 1.0,
+    WeightFormat.LUT4: 2.0,
+}
+"""Nats between transformers' and the artifact's next token. Random models of 4 layers keep little of their
+distribution in 4 bits; trained ones keep far more."""
+
+
+def divergence(expected: np.ndarray, found: np.ndarray) -> float:
+    """KL(expected || found) of two rows of logits."""
+    wanted, got = (row - np.logaddexp.reduce(row.astype(np.float64)) for row in (expected, found))
+    return float((np.exp(wanted) * (wanted - got)).sum())
+
+
+@pytest.mark.parametrize(
+    ("gguf", "weights", "target"),
+    [(*pair, target) for pair, target in zip(PAIRS, cycle((Target.MAC, Target.CPU)), strict=False)],
+    ids=lambda value: value.stem if isinstance(value, Path) else str(value),
+)
+def test_every_family_passes_the_gates(
+    gguf: Path, weights: WeightFormat, target: Target, tmp_path: Path
+) -> None:
+    options = {"context": 192, "sequences": 2, "target": target, "weights": WeightChoice(weights)}
+    artifact = Artifact(build(gguf, tmp_path / "m.anespec", **options).path)
+    answers = json.loads(gguf.with_suffix(".json").read_text())
+    for backend in ("torch", "openvino"):
+        verifier = open_verifier(artifact, backend, threads=1)
+        logits = feed(verifier, answers["prompt_ids"])[-1]
+        assert divergence(np.array(answers["first_logits"]), logits) < LARGEST_DIVERGENCE[weights]
+        verdict = exactness_gate(
+            verifier, circumstances(artifact, backend, 1), form="quick", prompts=[answers["prompt_ids"]]
+        )
+        verifier.close()
+        assert verdict.allows_speculation, (backend, verdict.invariances)
+        assert all(v.cases for v in verdict.invariances if v.invariance is not Invariance.WIDTH)
+        golden = golden_of(artifact, gguf, backend, greedy_tokens=2)
+        assert golden.passed, (backend, golden.failures)
