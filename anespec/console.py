@@ -78,13 +78,3 @@ def _progress(*columns: ProgressColumn, shown: bool) -> Progress:
     """A display that goes when it is done, and that only a terminal gets to see."""
     console = notes()
     return Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal))
-
-
-def bytes_text(count: int) -> str:
-    """A byte count in decimal units, e.g. `1.23 GB`."""
-    size = float(count)
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.2f} GB"

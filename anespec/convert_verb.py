@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from anespec.console import byte_progress, bytes_text, json_option, notes, out, print_json
+from anespec.console import byte_progress, json_option, notes, out, print_json
 from anespec.conversion_options import conversion_options, read_options
+from anespec.manifests.units import bytes_text
 
 
 def peak_memory_bytes() -> int:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from anespec.console import bytes_text, json_option, out, print_json
+from anespec.console import json_option, out, print_json
 from anespec.conversion_options import conversion_options, read_options
+from anespec.manifests.units import bytes_text
 
 if TYPE_CHECKING:
     from anespec.convert.plan import ConversionPlan

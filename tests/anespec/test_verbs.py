@@ -109,6 +109,7 @@ def test_validate_finds_a_damaged_shard(artifact: Path, gguf: Path, tmp_path: Pa
     outcome = run("validate", broken, "--gate", "golden", "--threads", 1)
     assert outcome.code == 12
     assert "error: " in outcome.err
+    assert 'class="red" href="#golden"' in (broken / "report.html").read_text()
 
 
 def test_quality_is_a_report_and_with_a_limit_a_gate(trained: Path, tmp_path: Path) -> None:
@@ -117,6 +118,9 @@ def test_quality_is_a_report_and_with_a_limit_a_gate(trained: Path, tmp_path: Pa
     common = ("validate", trained, "--gate", "quality", "--quality", text, "--threads", 1)
     report = run(*common, "--quality-tokens", 40, "--json")
     assert report.code == 0, report.err
+    page = Path(report.json["report"]).read_text()
+    assert "text.py" in page
+    assert 'class="noted" href="#quality"' in page
     (gate,) = report.json["gates"]
     assert gate["tokens"] == 40
     assert 0 < gate["figures"]["figures"]["kl"]["mean"] < 0.01
@@ -127,6 +131,7 @@ def test_quality_is_a_report_and_with_a_limit_a_gate(trained: Path, tmp_path: Pa
     assert "1e-09" in red.err
     assert "perplexity change" in red.out
     assert red.is_one_sentence()
+    assert 'class="red" href="#quality"' in (trained / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
