@@ -8,10 +8,13 @@ BENCHMARKED := $(VENV)/.benchmarked
 SETUP := pyproject.toml constraints.txt
 PIP := $(PYTHON) -m pip --disable-pip-version-check -qq
 JOBS ?= 2
+CASES ?= 100000
+SEED ?= 0
+FIRST ?= 0
 MODEL ?= build/random-1gb.gguf
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint typecheck wheel benchmark-pass clean
+.PHONY: help demo test fuzz lint typecheck wheel benchmark-pass clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +24,9 @@ demo: $(INSTALLED) ## set up, then convert, validate and generate on the embedde
 
 test: $(DEVELOPED) ## set up, then run the tests
 	@$(PYTHON) -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+fuzz: $(DEVELOPED) ## damage GGUF headers, CASES=100000 of them, for some minutes (SEED=0 FIRST=0)
+	@$(PYTHON) tests/fuzz/campaign.py --cases $(CASES) --seed $(SEED) --first $(FIRST)
 
 lint: $(DEVELOPED) ## check style and formatting
 	@$(VENV)/bin/ruff check .

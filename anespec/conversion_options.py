@@ -5,7 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from anespec.manifests.errors import RequestError
+from anespec.manifests.presets import NO_PRESET, preset_names
 from anespec.manifests.schema import AttentionShape, Target, WeightFormat
+from anespec.manifests.weight_choice import GROUPS, KINDS, WeightChoice
 
 if TYPE_CHECKING:
     from anespec.convert.plan import ConvertOptions
@@ -31,6 +34,27 @@ class LayerCounts(click.ParamType[tuple[int, ...]]):
         return counts
 
 
+class WeightFormats(click.ParamType[WeightChoice]):
+    """`int8-channel,head=lut6`: a format for all weights, others for some kinds."""
+
+    name = "FORMAT[,KIND=FORMAT…]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> WeightChoice:
+        """The choice; a usage error that lists what there is where something is unknown."""
+        if isinstance(value, WeightChoice):
+            return value
+        try:
+            return WeightChoice.parse(str(value))
+        except RequestError as error:
+            self.fail(str(error), param, ctx)
+
+
+WEIGHTS_HELP = (
+    f"How weights are stored: {', '.join(WeightFormat)}; for some kinds of weight another way, as in "
+    f"int8-channel,head=lut6. Kinds: {', '.join(KINDS)}; {' and '.join(GROUPS)} name all of theirs."
+)
+
+
 def conversion_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options to a verb; it gets them as keyword arguments for `read_options`."""
     options = (
@@ -39,12 +63,13 @@ def conversion_options(verb: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice([t.value for t in Target]),
             default=Target.MAC.value,
             show_default=True,
-            help="What to build for: the Neural Engine, or a processor with the portable backend.",
+            help="What to build for: the Neural Engine of a Mac or an iPhone, or a processor with the "
+            "portable backend.",
         ),
         click.option("--block", type=int, default=4, show_default=True, help="Rows of a decoding pass (T)."),
         click.option(
             "--context", type=click.IntRange(1), help="Tokens per sequence, rounded up to 64.  [default: "
-            "2048, or what the model was trained for if that is less]",
+            "2048 (iphone: 1024), or what the model was trained for if that is less]",
         ),
         click.option(
             "--sequences",
@@ -55,18 +80,23 @@ def conversion_options(verb: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--weights",
-            type=click.Choice([w.value for w in WeightFormat]),
-            default=WeightFormat.INT8_CHANNEL.value,
+            type=WeightFormats(),
+            default=str(WeightChoice()),
             show_default=True,
-            help="How weights are stored.",
+            help=WEIGHTS_HELP,
         ),
         click.option(
             "--attention",
             type=click.Choice([a.value for a in AttentionShape]),
-            help="How attention is written.  [default: per_kv_head for mac, grouped for cpu]",
+            help="How attention is written.  [default: per_kv_head for mac and iphone, grouped for cpu]",
         ),
         click.option("--topology", type=LayerCounts(), help="Layers per shard, e.g. 20,4,6,2."),
         click.option("--head-shards", type=click.IntRange(1), help="Shards that the LM head is cut into."),
+        click.option(
+            "--preset",
+            type=click.Choice([*preset_names(), NO_PRESET]),
+            help="Take the topology measured for a model.  [default: the preset that fits, if there is one]",
+        ),
     )  # fmt: skip
     for option in reversed(options):
         verb = option(verb)
@@ -83,8 +113,9 @@ def read_options(chosen: dict[str, Any]) -> "ConvertOptions":
         block=chosen["block"],
         context=chosen["context"],
         sequences=chosen["sequences"],
-        weights=WeightFormat(chosen["weights"]),
+        weights=chosen["weights"],
         attention=AttentionShape(attention) if attention else None,
         topology=chosen["topology"],
         head_shards=chosen["head_shards"],
+        preset=chosen["preset"],
     )

@@ -9,7 +9,8 @@ import click
 
 from anespec.console import byte_progress, json_option, notes, out, print_json
 from anespec.conversion_options import conversion_options, read_options
-from anespec.manifests.units import bytes_text
+from anespec.manifests.wording import bytes_text
+from anespec.weights_report import weights_facts, weights_lines
 
 
 def peak_memory_bytes() -> int:
@@ -27,9 +28,12 @@ def peak_memory_bytes() -> int:
     help="The artifact folder.  [default: NAME.anespec here]",
 )
 @conversion_options
+@click.option("--jobs", type=click.IntRange(1), help="Shards built at once.  [default: what memory allows]")
 @click.option("--force", is_flag=True, help="Replace an artifact that stands there and differs.")
 @json_option
-def convert(gguf: Path, output: Path | None, force: bool, as_json: bool, **chosen: Any) -> None:
+def convert(
+    gguf: Path, output: Path | None, jobs: int | None, force: bool, as_json: bool, **chosen: Any
+) -> None:
     """Convert GGUF into stateful block-verifier shards.
 
     An interrupted run goes on where it stopped when the same command is given again.
@@ -39,6 +43,7 @@ def convert(gguf: Path, output: Path | None, force: bool, as_json: bool, **chose
       anespec convert model.gguf -o model.anespec --target cpu --context 4096
     """
     from anespec.convert.plan import ConversionPlan
+    from anespec.convert.plan_report import explain
     from anespec.convert.source.model import SourceModel
     from anespec.manifests.gguf_file import GGUFFile
     from anespec.runtime.text.tokenizer import Tokenizer
@@ -52,6 +57,9 @@ def convert(gguf: Path, output: Path | None, force: bool, as_json: bool, **chose
                 "tokens the model was trained for",
                 style="yellow",
             )
+        if any(chosen[option] is not None for option in ("topology", "head_shards", "preset")):
+            for warning in explain(plan.sharding).warnings:
+                notes().print(f"note: {warning}", style="yellow")
         target = output if output is not None else Path(f"{gguf.stem}.anespec")
         with byte_progress(f"converting {gguf.name}", plan.weight_bytes(), shown=not as_json) as report:
             from anespec.convert.pipeline import convert as run
@@ -60,6 +68,7 @@ def convert(gguf: Path, output: Path | None, force: bool, as_json: bool, **chose
                 plan,
                 target,
                 replace=force,
+                jobs=jobs,
                 on_progress=lambda shard: report(shard.name, shard.done_bytes),
             )
     manifest = done.manifest
@@ -76,6 +85,7 @@ def convert(gguf: Path, output: Path | None, force: bool, as_json: bool, **chose
                 "reused_shards": done.reused_shards,
                 "up_to_date": done.up_to_date,
                 "topology": list(manifest.topology),
+                "weights": weights_facts(manifest),
             }
         )
     elif done.up_to_date:
@@ -88,4 +98,6 @@ def convert(gguf: Path, output: Path | None, force: bool, as_json: bool, **chose
             f"{bytes_text(size)} in {done.seconds:.1f} s, "
             f"{bytes_text(peak_memory_bytes())} of memory at the peak{reused}."
         )
+        for line in weights_lines(manifest):
+            out().print(line)
         out().print(f"Next: anespec validate {done.path}")

@@ -11,7 +11,7 @@ from rich.table import Table
 from anespec.backend_options import backend_option
 from anespec.console import json_option, out, result_as_json, step_progress
 from anespec.manifests.errors import ExactnessGateError
-from anespec.manifests.units import bytes_text
+from anespec.manifests.wording import bytes_text
 from anespec.session import Session, make_drafter, open_session
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`anespec inspect`: what a GGUF is and what would be built from it."""
+"""`anespec inspect`: what a GGUF is and what would be built from it, or what an artifact holds."""
 
 from collections import Counter
 from pathlib import Path
@@ -9,7 +9,9 @@ from rich.table import Table
 
 from anespec.console import json_option, out, print_json
 from anespec.conversion_options import conversion_options, read_options
-from anespec.manifests.units import bytes_text
+from anespec.inspect_artifact import describe_artifact, show_artifact
+from anespec.inspect_plan import describe_plan, show_plan
+from anespec.manifests.wording import bytes_text, printable
 
 if TYPE_CHECKING:
     from anespec.convert.plan import ConversionPlan
@@ -17,25 +19,53 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("gguf", type=click.Path(path_type=Path))
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--plan", "explained", is_flag=True, help="Explain the topology: every shard, and why.")
 @conversion_options
 @json_option
-def inspect(gguf: Path, as_json: bool, **chosen: Any) -> None:
-    """Show what GGUF is, and what `convert` would build from it. Nothing is written.
+def inspect(path: Path, explained: bool, as_json: bool, **chosen: Any) -> None:
+    """Show what the GGUF at PATH is, and what `convert` would build from it. Nothing is written.
+
+    Where PATH is an artifact's folder, show what it holds and what its gates found; the options that say
+    what would be built have no meaning then.
 
     \b
     Example:
-      anespec inspect model.gguf --target cpu
+      anespec inspect model.gguf --target mac --plan
+      anespec inspect model.anespec
     """
+    if path.is_dir():
+        _inspect_artifact(path, as_json)
+    else:
+        _inspect_gguf(path, explained, as_json, chosen)
+
+
+def _inspect_artifact(path: Path, as_json: bool) -> None:
+    from anespec.manifests.store import Artifact
+
+    artifact = Artifact(path)
+    if as_json:
+        print_json(describe_artifact(artifact))
+    else:
+        show_artifact(artifact)
+
+
+def _inspect_gguf(path: Path, explained: bool, as_json: bool, chosen: dict[str, Any]) -> None:
     from anespec.manifests.gguf_file import GGUFFile
 
-    with GGUFFile(gguf) as file:
-        facts = describe_file(file)
-        facts |= _describe_plan(file, chosen)
+    with GGUFFile(path) as file:
+        plan, unsupported = _read_plan(file, chosen)
+        facts = describe_file(file) | {"convertible": not unsupported, "unsupported": unsupported}
+        if plan is not None:
+            facts |= plan_facts(plan)
+        if plan is not None and explained:
+            facts["plan"] = describe_plan(plan)
     if as_json:
         print_json(facts)
-    else:
-        _show(facts)
+        return
+    _show(facts)
+    if plan is not None and explained:
+        show_plan(plan)
 
 
 def describe_file(file: "GGUFFile") -> dict[str, Any]:
@@ -64,7 +94,8 @@ def _text(file: "GGUFFile", key: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _describe_plan(file: "GGUFFile", chosen: dict[str, Any]) -> dict[str, Any]:
+def _read_plan(file: "GGUFFile", chosen: dict[str, Any]) -> tuple["ConversionPlan | None", list[str]]:
+    """What would be built, None where the model is unsupported; and everything that is in the way."""
     from anespec.convert.plan import ConversionPlan
     from anespec.convert.source.model import SourceModel
     from anespec.manifests.errors import GGUFError, UnsupportedModelError
@@ -80,7 +111,7 @@ def _describe_plan(file: "GGUFFile", chosen: dict[str, Any]) -> dict[str, Any]:
         Tokenizer.from_gguf(file)
     except (UnsupportedModelError, GGUFError) as error:
         unsupported.append(str(error))
-    return {"convertible": not unsupported, "unsupported": unsupported} | (plan_facts(plan) if plan else {})
+    return plan, unsupported
 
 
 def plan_facts(plan: "ConversionPlan") -> dict[str, Any]:
@@ -91,14 +122,16 @@ def plan_facts(plan: "ConversionPlan") -> dict[str, Any]:
         "tied_head": plan.model.tied_head,
         "target": plan.options.target.value,
         "attention": plan.attention.value,
-        "weights": plan.options.weights.value,
+        "weights": str(plan.options.weights),
         "block": plan.options.block,
         "context": plan.context,
         "beyond_training": plan.beyond_training,
         "sequences": plan.options.sequences,
         "topology": list(plan.topology.layers),
+        "topology_from": plan.sharding.origin.value,
+        "preset": plan.sharding.preset.preset.name if plan.sharding.preset else None,
         "head_shards": [len(tokens) for tokens in plan.topology.heads],
-        "layer_bytes": max(plan.layer_bytes(layer) for layer in plan.model.facts.layers),
+        "layer_bytes": list(plan.sharding.stack.layer_bytes),
         "head_bytes": plan.head_bytes(),
         "artifact_bytes": plan.estimated_bytes(),
         "state_bytes": plan.state_bytes(),
@@ -111,11 +144,13 @@ def _show(facts: dict[str, Any]) -> None:
     table.add_column(overflow="fold")
     quantisation = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in facts["quantisation"].items())
     table.add_row("file", f"{facts['file']} ({bytes_text(facts['bytes'])})")
-    table.add_row("model", f"{facts['name'] or 'unnamed'}, architecture {facts['architecture']}")
+    name, architecture = (printable(facts[key] or "unnamed") for key in ("name", "architecture"))
+    table.add_row("model", f"{name}, architecture {architecture}")
     table.add_row("tensors", f"{facts['tensors']} with {facts['parameters']:,} parameters: {quantisation}")
     table.add_row(
         "tokenizer",
-        f"{facts['tokenizer']} ({facts['pre_tokenizer'] or 'no pre-tokenizer named'}), "
+        f"{printable(facts['tokenizer'] or 'none named')} "
+        f"({printable(facts['pre_tokenizer'] or 'no pre-tokenizer named')}), "
         f"{facts['vocabulary']} tokens, {'with' if facts['chat_template'] else 'no'} chat template",
     )
     if "hyperparameters" in facts:
@@ -135,8 +170,9 @@ def _show(facts: dict[str, Any]) -> None:
         layers = "+".join(map(str, facts["topology"]))
         table.add_row(
             "topology",
-            f"{layers} layers ({bytes_text(facts['layer_bytes'])} each), "
-            f"{len(facts['head_shards'])} head shard(s) of up to {max(facts['head_shards'])} tokens",
+            f"{layers} layers ({_range_text(facts['layer_bytes'])} each), "
+            f"{len(facts['head_shards'])} head shard(s) of up to {max(facts['head_shards'])} tokens"
+            + (f", as measured for {facts['preset']}" if facts["topology_from"] == "preset" else ""),
         )
         table.add_row(
             "artifact",
@@ -148,3 +184,8 @@ def _show(facts: dict[str, Any]) -> None:
     for problem in facts["unsupported"]:
         table.add_row("unsupported", problem, style="red")
     out().print(table)
+
+
+def _range_text(sizes: list[int]) -> str:
+    low, high = bytes_text(min(sizes)), bytes_text(max(sizes))
+    return low if low == high else f"{low} to {high}"

@@ -19,9 +19,10 @@ from subjects import artifact_of
 
 from anespec.convert.plan import ConvertOptions
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.schema import Target, WeightFormat
+from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile, Invariance
+from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import BACKENDS, circumstances, open_verifier
 from anespec.runtime.drafters.lookup import LookupDrafter
 from anespec.runtime.engine import Engine
@@ -142,9 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("gguf", type=Path, nargs="+")
     parser.add_argument("--target", type=Target, choices=list(Target), default=Target.CPU)
-    parser.add_argument(
-        "--weights", type=WeightFormat, choices=list(WeightFormat), default=WeightFormat.INT8_CHANNEL
-    )
+    parser.add_argument("--weights", type=WeightChoice.parse, default=WeightChoice())
     parser.add_argument("--blocks", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
     parser.add_argument("--prompts", type=int, default=125, help="how many of the 125 prompts")
@@ -168,7 +167,7 @@ def main() -> None:
             {
                 **where,
                 "threads": options.threads,
-                "weights": options.weights,
+                "weights": str(options.weights),
                 "differing": differing,
                 "cases": rows,
             }

@@ -1,5 +1,7 @@
 """What the graph needs of a model's layers: their plans, and their tensors as stored weights."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,20 +22,23 @@ from anespec.convert.source.model import (
     INPUT_PROJECTION,
     K_NORM,
     LAYER_SCALE,
-    OUTPUT_NORM,
     PER_LAYER_NORM,
     PER_LAYER_PROJECTION,
     Q_NORM,
     UP,
     K,
-    Matrix,
     Q,
     SourceModel,
     V,
     tensor_name,
 )
-from anespec.convert.weights.stored import DeferredWeight, StoredWeight, store, to_fp16
-from anespec.manifests.schema import WeightFormat
+from anespec.convert.weights.encoding import to_fp16
+from anespec.convert.weights.stored import DeferredWeight
+from anespec.manifests.schema import StoredTensor
+from anespec.manifests.weight_choice import HEAD, PER_LAYER, WeightChoice
+
+OnStored = Callable[[StoredTensor], None]
+"""Told what became of a projection when it is stored, which is when its shard is written."""
 
 
 def shard_plan(plan: ConversionPlan, indices: range) -> ShardPlan:
@@ -79,8 +84,12 @@ def head_plan(plan: ConversionPlan) -> HeadPlan:
     return HeadPlan(facts.d, facts.epsilon, facts.logit_scale, facts.logit_cap)
 
 
-def layer_weights(model: SourceModel, layer: LayerFacts, weight_format: WeightFormat) -> LayerWeights:
-    """Everything that a layer holds, its projections in `weight_format`.
+def layer_weights(
+    model: SourceModel, layer: LayerFacts, choice: WeightChoice, on_stored: OnStored = lambda _: None
+) -> LayerWeights:
+    """Everything that a layer holds, its projections in the formats of `choice`.
+
+    They are read and stored only when the shard is written; the errors of reading and storing come then.
 
     Raises:
         GGUFError: a tensor is not finite or cannot be dequantised.
@@ -88,9 +97,9 @@ def layer_weights(model: SourceModel, layer: LayerFacts, weight_format: WeightFo
     """
 
     def of(role: str) -> Projection:
-        matrix = model.layer_matrix(layer, role)
+        weight = DeferredWeight(model.layer_matrix(layer, role), choice.format_of(role), on_stored)
         bias = model.layer_bias(layer, role)
-        return projection(model, matrix, weight_format, None if bias is None else to_fp16(bias, matrix.name))
+        return Projection(weight, None if bias is None else to_fp16(bias, weight.source.name))
 
     def layer_norm(role: str | None) -> NDArray[np.float16] | None:
         return None if role is None else norm(model, tensor_name(layer, role))
@@ -122,37 +131,24 @@ def _output_scale(model: SourceModel, layer: LayerFacts) -> float | None:
     return float(norm(model, name)[0]) if name in model.file.tensors else None
 
 
-def per_layer_mix(model: SourceModel, indices: range, weight_format: WeightFormat) -> PerLayerMix | None:
+def per_layer_mix(
+    model: SourceModel, indices: range, choice: WeightChoice, on_stored: OnStored = lambda _: None
+) -> PerLayerMix | None:
     """What consecutive layers make their own inputs with; None where the model has none."""
     width = model.facts.per_layer_width
     if not width:
         return None
     rows = model.matrix(PER_LAYER_PROJECTION, range(indices.start * width, indices.stop * width))
-    return PerLayerMix(projection(model, rows, weight_format), norm(model, PER_LAYER_NORM), model.facts.d)
+    weight = DeferredWeight(rows, choice.format_of(PER_LAYER), on_stored)
+    return PerLayerMix(Projection(weight), norm(model, PER_LAYER_NORM), model.facts.d)
 
 
 def head_weights(
-    model: SourceModel, tokens: range, weight_format: WeightFormat
-) -> tuple[NDArray[np.float16], Projection]:
-    """The final norm, and the output projection's rows of some tokens."""
-    rows = model.matrix(model.head_tensor, tokens)
-    return norm(model, OUTPUT_NORM), projection(model, rows, weight_format)
-
-
-def projection(
-    model: SourceModel,
-    matrix: Matrix,
-    weight_format: WeightFormat,
-    bias: NDArray[np.float16] | None = None,
+    model: SourceModel, tokens: range, choice: WeightChoice, on_stored: OnStored = lambda _: None
 ) -> Projection:
-    """A projection that is only read when its shard is written; the errors of `layer_weights` come then."""
-
-    def load() -> StoredWeight:
-        stored = store(matrix.rows, matrix.shape, weight_format, matrix.name)
-        model.file.forget(matrix.name)
-        return stored
-
-    return Projection(DeferredWeight(matrix.shape, weight_format, load), bias)
+    """Rows `tokens` of the output projection; raises like `layer_weights`."""
+    rows = model.matrix(model.head_tensor, tokens)
+    return Projection(DeferredWeight(rows, choice.format_of(HEAD), on_stored))
 
 
 def norm(model: SourceModel, name: str) -> NDArray[np.float16]:

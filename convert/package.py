@@ -5,12 +5,10 @@ program is handed to coremltools' exporter directly, with one change: where a co
 placeholder, its values are made, written to the package's own weight file, and dropped.
 """
 
-import contextlib
-import errno
 import json
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +24,8 @@ from anespec.convert.graph.builder import (
 )
 from anespec.convert.graph.placeholder import Placeholder
 from anespec.convert.graph.shards import ShardProgram
-from anespec.manifests.errors import StorageError
-
-DISK_FULL = "the disk is full; free some space and run the command again"
-
-FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-NATIVE_WRITER = "[MIL FileWriter]"
-"""How the messages of coremltools' weight writer begin; it tells nothing of what the system said."""
+from anespec.convert.storage import storage_errors
+from anespec.convert.weights.encoding import Element
 
 AUTHOR = "com.apple.CoreML"
 MODEL_FILE = f"{AUTHOR}/model.mlmodel"
@@ -84,25 +76,32 @@ def _export(shard: ShardProgram, weights: Path) -> bytes:
 class _StreamingExporter(MILProtoExporter):
     """coremltools' exporter, except that a placeholder's values are made when they are written."""
 
-    def create_file_value(self, var: Var) -> Any:
+    def get_milproto_value(self, var: Var) -> Any:
+        """A placeholder's values go to the weight file, however few they are."""
+        if isinstance(var.val, Placeholder):
+            return self._write(var, var.val)
+        return super().get_milproto_value(var)
+
+    def _write(self, var: Var, values: Placeholder) -> Any:
         """A reference to the place in the weight file where the values of `var` stand."""
-        if not isinstance(var.val, Placeholder):
-            return super().create_file_value(var)
         writer = self.get_blob_writer(self.get_weight_path(var.op))
-        write = _writers(writer)[var.val.dtype]
-        return file_value(var, write(var.val.load()), f"@model_path/weights/{WEIGHTS_FILE}")
+        offset = _writers(writer)[values.element](values.load().reshape(-1))
+        return file_value(var, offset, f"@model_path/weights/{WEIGHTS_FILE}")
 
 
-def _writers(writer: Any) -> Mapping[np.dtype[Any], Callable[[NDArray[Any]], int]]:
-    """How each type of values goes into the file; fp16 is handed over as its bits. Returns offsets."""
+def _writers(writer: Any) -> Mapping[Element, Callable[[NDArray[Any]], int]]:
+    """How each type of values goes into the file, packed by the writer where they are less than a byte.
+
+    fp16 is handed over as its bits. Returns offsets.
+    """
     return {
-        np.dtype(np.int8): lambda values: writer.write_int8_data(_flat(values)),
-        np.dtype(np.float16): lambda values: writer.write_fp16_data(_flat(values).view(np.uint16)),
+        Element.INT4: writer.write_int4_data,
+        Element.UINT4: writer.write_uint4_data,
+        Element.UINT6: writer.write_uint6_data,
+        Element.INT8: writer.write_int8_data,
+        Element.FP16: lambda values: writer.write_fp16_data(values.view(np.uint16)),
+        Element.FP32: writer.write_float_data,
     }
-
-
-def _flat(values: NDArray[Any]) -> NDArray[Any]:
-    return np.ascontiguousarray(values).reshape(-1)
 
 
 def _package_manifest() -> str:
@@ -123,20 +122,3 @@ def _package_manifest() -> str:
     return json.dumps(
         {"fileFormatVersion": "1.0.0", "itemInfoEntries": items, "rootModelIdentifier": root}, indent=4
     )
-
-
-@contextlib.contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Turn what a file system refuses, also in coremltools' native writer, into a StorageError."""
-    try:
-        yield
-    except OSError as error:
-        # numpy reports a short write without an error number.
-        if error.errno is None or error.errno in FULL_DISK_ERRORS:
-            raise StorageError(f"{path}: {DISK_FULL}") from error
-        raise StorageError(f"{path}: cannot be written ({error.strerror})") from error
-    except RuntimeError as error:
-        # The free space says nothing here: what filled the disk may be removed by now.
-        if not str(error).startswith(NATIVE_WRITER):
-            raise
-        raise StorageError(f"{path}: {DISK_FULL}") from error

@@ -14,13 +14,14 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from anespec import __version__
-from anespec.convert.package import storage_errors
 from anespec.convert.parts import Part, parts_of
 from anespec.convert.place import exclusive, put_in_place
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.facts import EMBEDDING
 from anespec.convert.source.model import PER_LAYER_EMBEDDING
 from anespec.convert.source.tokens import write_tokens
+from anespec.convert.storage import storage_errors
+from anespec.convert.workers import Crew, Entry, Task, suitable_workers
 from anespec.manifests.errors import ArtifactError, StorageError
 from anespec.manifests.schema import (
     HeadShard,
@@ -38,7 +39,7 @@ from anespec.manifests.store import (
     write_atomically,
 )
 
-GRAPH_VERSION = 3
+GRAPH_VERSION = 4
 """Part of every recipe: raise it when the graph or a weight format changes."""
 
 TOKENS_NAME = "tokens.gguf"
@@ -71,12 +72,14 @@ def convert(
     output: Path,
     *,
     replace: bool = False,
+    jobs: int | None = None,
     on_progress: Callable[[ShardProgress], None] = lambda _: None,
 ) -> Conversion:
     """Build the artifact that `plan` describes at `output`.
 
     The work is done in a hidden folder beside `output` and renamed at the end. An interrupted run
-    leaves that folder, and the next run reuses its finished shards; a failed run removes it.
+    leaves that folder, and the next run reuses its finished shards; a failed run removes it. `jobs` is the
+    number of processes that build shards; None chooses by the model, the processors and the free memory.
 
     Raises:
         StorageError: something else stands at `output`, another run is at work, or the disk refuses.
@@ -88,19 +91,21 @@ def convert(
         str(output).encode()
     except UnicodeEncodeError:
         raise StorageError(f"{str(output)!r}: has bytes that are no UTF-8; choose another place") from None
-    source = plan.model.source()
-    recipe = _recipe(plan, source, "artifact")
-    if (present := _present(output, recipe, replace)) is not None:
-        return Conversion(output, present, time.monotonic() - started, len(present.shards), True)
-    work = output.with_name(f".{output.name}.partial")
-    with storage_errors(output), exclusive(work):
-        try:
-            run = _Run(plan, source, work, on_progress)
-            manifest = run.build(recipe)
-            put_in_place(work, output)
-        except Exception:
-            shutil.rmtree(work, ignore_errors=True)
-            raise
+    with Crew(plan, jobs or suitable_workers(plan)) as crew:
+        source = plan.model.source()
+        recipe = _recipe(plan, source, "artifact")
+        if (present := _present(output, recipe, replace)) is not None:
+            return Conversion(output, present, time.monotonic() - started, len(present.shards), True)
+        work = output.with_name(f".{output.name}.partial")
+        with storage_errors(output), exclusive(work):
+            try:
+                run = _Run(plan, source, work, crew, on_progress)
+                manifest = run.build(recipe)
+                put_in_place(work, output)
+            except Exception:
+                crew.stop()
+                shutil.rmtree(work, ignore_errors=True)
+                raise
     return Conversion(output, manifest, time.monotonic() - started, run.reused, False)
 
 
@@ -145,7 +150,7 @@ def _recipe(plan: ConversionPlan, source: Source, part: str) -> str:
     options = plan.options
     facts: list[object] = [part, source.sha256, GRAPH_VERSION]
     facts += [version(name) for name in ("coremltools", "gguf", "numpy")]
-    facts += [options.weights, plan.attention, options.block, plan.t_max, plan.pools]
+    facts += [str(options.weights), plan.attention, options.block, plan.t_max, plan.pools]
     facts += [plan.ropes]
     if part == "artifact":
         facts += [plan.topology, options.target]
@@ -155,7 +160,7 @@ def _recipe(plan: ConversionPlan, source: Source, part: str) -> str:
 class _Finished(BaseModel):
     """A shard's manifest entry, kept beside it while the run lasts."""
 
-    entry: LayerShard | HeadShard
+    entry: Entry
 
 
 class _Run:
@@ -166,12 +171,14 @@ class _Run:
         plan: ConversionPlan,
         source: Source,
         work: Path,
+        crew: Crew,
         on_progress: Callable[[ShardProgress], None],
     ) -> None:
         self.plan = plan
         self.model = plan.model
         self.source = source
         self.work = work
+        self.crew = crew
         self.on_progress = on_progress
         self.reused = 0
         self.done_bytes = 0
@@ -180,8 +187,20 @@ class _Run:
         plan, model = self.plan, self.model
         shards = self.work / SHARDS_FOLDER
         shards.mkdir(parents=True, exist_ok=True)
+        entries: dict[Part, Entry] = {}
+        tasks: list[Task] = []
+        for part in parts_of(plan):
+            task = Task(part, shards / f"{part.name}.mlpackage", _recipe(plan, self.source, repr(part)))
+            if (finished := self._finished(task)) is not None:
+                entries[part] = finished
+            else:
+                tasks.append(task)
+        building = self.crew.build(tasks)
         tokens = self._tokens()
-        built = [self._shard(part) for part in parts_of(plan)]
+        for task, entry in building:
+            entries[task.part] = entry
+            self._keep(task, entry)
+        built = [entries[part] for part in parts_of(plan)]
         manifest = Manifest(
             source=self.source,
             hyperparameters=model.sizes,
@@ -227,40 +246,29 @@ class _Run:
         # Rows are scaled by sqrt(width), as the embedding is by sqrt(d).
         return PerLayerEmbedding(tensor=PER_LAYER_EMBEDDING, width=width, scale=math.sqrt(width))
 
-    def _shard(self, part: Part) -> LayerShard | HeadShard:
-        recipe = _recipe(self.plan, self.source, repr(part))
-        weight_bytes = part.weight_bytes(self.plan)
-        if (finished := self._finished(part.name, recipe, weight_bytes)) is not None:
-            return finished
-        entry = part.build(self.plan, self.work / SHARDS_FOLDER / f"{part.name}.mlpackage", recipe)
-        self._keep(entry, weight_bytes)
-        return entry
+    def _entry_path(self, task: Task) -> Path:
+        return task.path.with_suffix(".json")
 
-    def _entry_path(self, name: str) -> Path:
-        return self.work / SHARDS_FOLDER / f"{name}.json"
-
-    def _finished(self, name: str, recipe: str, weight_bytes: int) -> LayerShard | HeadShard | None:
+    def _finished(self, task: Task) -> Entry | None:
         """The shard of an interrupted run, if it was built from the same things and is whole."""
         try:
-            entry = _Finished.model_validate_json(self._entry_path(name).read_text("utf-8")).entry
+            entry = _Finished.model_validate_json(self._entry_path(task).read_text("utf-8")).entry
         except (OSError, ValidationError):
             return None
         path = self.work / entry.path
-        if entry.recipe != recipe or not path.is_dir() or package_sha256(path) != entry.sha256:
+        if entry.recipe != task.recipe or not path.is_dir() or package_sha256(path) != entry.sha256:
             return None
         self.reused += 1
-        self._report(entry, weight_bytes, reused=True)
+        self._report(task, reused=True)
         return entry
 
-    def _keep(self, entry: LayerShard | HeadShard, weight_bytes: int) -> None:
-        name = Path(entry.path).stem
-        write_atomically(self._entry_path(name), _Finished(entry=entry).model_dump_json())
-        self._report(entry, weight_bytes, reused=False)
+    def _keep(self, task: Task, entry: Entry) -> None:
+        write_atomically(self._entry_path(task), _Finished(entry=entry).model_dump_json())
+        self._report(task, reused=False)
 
-    def _report(self, entry: LayerShard | HeadShard, weight_bytes: int, reused: bool) -> None:
-        self.done_bytes += weight_bytes
-        name = Path(entry.path).stem
-        self.on_progress(ShardProgress(name, reused, self.done_bytes, self.plan.weight_bytes()))
+    def _report(self, task: Task, reused: bool) -> None:
+        self.done_bytes += task.part.weight_bytes(self.plan)
+        self.on_progress(ShardProgress(task.part.name, reused, self.done_bytes, self.plan.weight_bytes()))
 
     def _drop_leftovers(self, manifest: Manifest) -> None:
         """Remove progress notes, and shards of an interrupted run with other options."""

@@ -2,23 +2,28 @@
 
 from dataclasses import dataclass
 
+from anespec.convert.bands import SIZES
+from anespec.convert.preset_choice import choose_preset
 from anespec.convert.source.facts import EMBEDDING, LayerFacts
-from anespec.convert.source.model import PER_LAYER_EMBEDDING, SourceModel
-from anespec.convert.topology import Topology, plan_topology
-from anespec.convert.weights.stored import stored_bytes
+from anespec.convert.source.model import PER_LAYER_EMBEDDING, PER_LAYER_PROJECTION, SourceModel
+from anespec.convert.topology import StackSizes, Topology, TopologyPlan, plan_topology
+from anespec.convert.weights.encoding import stored_bytes
+from anespec.convert.weights.formats import choose
 from anespec.manifests.errors import RequestError
+from anespec.manifests.presets import MatchedModel
 from anespec.manifests.schema import (
     BASE_ALIGNMENT,
     AttentionShape,
     Pool,
     RopeTable,
     Target,
-    WeightFormat,
 )
+from anespec.manifests.weight_choice import HEAD, PER_LAYER, WeightChoice
 
-DEFAULT_CONTEXT = 2048
 WIDEST_CPU_PASS = 128
 """The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
+
+DEFAULT_WEIGHTS = WeightChoice()
 
 MAX_BLOCK = 64
 MAX_SLOTS = 1 << 24
@@ -29,17 +34,19 @@ MAX_SLOTS = 1 << 24
 class ConvertOptions:
     """What a person may choose. None means: from the target or from the model.
 
-    `context` is in slots (tokens) per sequence and is rounded up to a multiple of 64.
+    `context` is in slots (tokens) per sequence and is rounded up to a multiple of 64. `preset` is the
+    name of one, or `none`; a preset that matches the model applies by itself.
     """
 
     target: Target = Target.MAC
     block: int = 4
     context: int | None = None
     sequences: int = 1
-    weights: WeightFormat = WeightFormat.INT8_CHANNEL
+    weights: WeightChoice = DEFAULT_WEIGHTS
     attention: AttentionShape | None = None
     topology: tuple[int, ...] | None = None
     head_shards: int | None = None
+    preset: str | None = None
 
 
 class ConversionPlan:
@@ -52,7 +59,9 @@ class ConversionPlan:
         sizes = model.sizes
         if not 1 <= options.block <= MAX_BLOCK:
             raise RequestError(f"--block {options.block} is not between 1 and {MAX_BLOCK}")
-        context = options.context or max(options.block, min(DEFAULT_CONTEXT, sizes.trained_context))
+        context = options.context or max(
+            options.block, min(SIZES[options.target].context, sizes.trained_context)
+        )
         if context < options.block or options.sequences < 1:
             raise RequestError(
                 f"--context {context} must be at least the block ({options.block}), "
@@ -73,14 +82,34 @@ class ConversionPlan:
         layers = model.facts.layers
         self._pools = {window: self._pool(window) for window in {layer.window for layer in layers}}
         self._ropes = {layer.index: self._rope_tables(layer) for layer in layers}
-        self.topology: Topology = plan_topology(
-            sizes.layers,
-            max(self.layer_bytes(layer) for layer in layers),
-            sizes.vocabulary,
+        self.sharding: TopologyPlan = plan_topology(
+            self._stack(),
             options.target,
-            options.topology,
-            options.head_shards,
+            preset=choose_preset(
+                options.preset,
+                MatchedModel.of(model.facts.family.architecture, sizes),
+                options.target,
+                str(options.weights),
+            ),
+            override=options.topology,
+            head_shards=options.head_shards,
         )
+
+    def _stack(self) -> StackSizes:
+        """What the topology divides."""
+        layers = self.model.facts.layers
+        return StackSizes(
+            layer_bytes=tuple(self.layer_bytes(layer) for layer in layers),
+            kinds=tuple(layer.kind for layer in layers),
+            vocabulary=self.model.facts.vocabulary,
+            head_bytes=self.head_bytes(),
+            kv_layers=tuple(layer.kv_layer for layer in layers),
+        )
+
+    @property
+    def topology(self) -> Topology:
+        """How layers and vocabulary are divided; `sharding` says why."""
+        return self.sharding.topology
 
     @property
     def beyond_training(self) -> bool:
@@ -141,18 +170,39 @@ class ConversionPlan:
         return key.model_copy(update=names | grown), key
 
     def layer_bytes(self, layer: LayerFacts) -> int:
-        """Stored bytes of a layer's projections in the chosen weight format."""
-        shapes = self.model.matrices(layer).values()
-        return sum(stored_bytes(rows, columns, self.options.weights) for rows, columns in shapes)
+        """Stored bytes of a layer's projections in the chosen weight formats."""
+        return sum(self._layer_matrix_bytes(layer))
 
     def head_bytes(self) -> int:
         """Stored bytes of the whole output projection."""
-        sizes = self.model.sizes
-        return stored_bytes(sizes.vocabulary, sizes.d, self.options.weights)
+        facts = self.model.facts
+        return self._stored_bytes(self.model.head_tensor, HEAD, (facts.vocabulary, facts.d))
 
     def weight_bytes(self) -> int:
         """Stored bytes of all shards: what a run has to write."""
         return sum(self.layer_bytes(layer) for layer in self.model.facts.layers) + self.head_bytes()
+
+    def _layer_matrix_bytes(self, layer: LayerFacts) -> list[int]:
+        model, width = self.model, self.model.facts.per_layer_width
+        projections = [
+            self._stored_bytes(model.place(layer, role).name, role, shape)
+            for role, shape in model.matrices(layer).items()
+        ]
+        if width:
+            shape = (width, model.facts.d)
+            projections.append(self._stored_bytes(PER_LAYER_PROJECTION, PER_LAYER, shape))
+        return projections
+
+    def largest_matrix_bytes(self) -> int:
+        """Stored bytes of the largest projection: what a conversion holds at once."""
+        slices = max(len(tokens) for tokens in self.topology.heads) / self.model.facts.vocabulary
+        layers = (self._layer_matrix_bytes(layer) for layer in self.model.facts.layers)
+        return max(int(self.head_bytes() * slices), *(max(sizes) for sizes in layers))
+
+    def _stored_bytes(self, tensor: str, kind: str, shape: tuple[int, int]) -> int:
+        asked = self.options.weights.format_of(kind)
+        source = self.model.file.info(tensor).kind
+        return stored_bytes(choose(asked, shape[1], source).encoding, shape)
 
     def tokens_bytes(self) -> int:
         """Bytes of the embedding tables as the source stores them."""

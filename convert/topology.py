@@ -1,19 +1,19 @@
 """How layers are grouped into shards, and the vocabulary into head shards."""
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from enum import StrEnum
+from itertools import accumulate, pairwise
 
+from anespec.convert.bands import HEAD_CHANNELS, SIZES, TargetSizes
+from anespec.convert.preset_choice import PresetChoice
 from anespec.manifests.errors import RequestError
 from anespec.manifests.schema import Target
+from anespec.manifests.wording import bytes_text
 
-MAC_SHARD_BYTES = 1_900_000_000
-"""2015.8 MB was resident on the Neural Engine and 2.3 GB was not (docs/DESIGN.md, grades A and B)."""
-
-CPU_SHARD_BYTES = 1_900_000_000
-"""Only bounds the converter's memory: the portable backend chains all shards."""
-
-HEAD_CHANNELS = 16384
-"""Widest slice of an LM head measured on the Neural Engine (docs/DESIGN.md, grade B)."""
+LONGEST_PATTERN = 32
+"""Layers in a repeating pattern of kinds; families have 2 to 8."""
 
 
 @dataclass(frozen=True)
@@ -26,45 +26,239 @@ class Topology:
     @property
     def layer_ranges(self) -> tuple[range, ...]:
         """The layers of each shard."""
-        ends = [sum(self.layers[: i + 1]) for i in range(len(self.layers))]
+        ends = accumulate(self.layers)
         return tuple(range(end - count, end) for count, end in zip(self.layers, ends, strict=True))
 
     def __str__(self) -> str:
         return "+".join(str(count) for count in self.layers)
 
 
+@dataclass(frozen=True)
+class StackSizes:
+    """What a topology divides: stored bytes and kind of every layer, and the head's tokens and bytes.
+
+    A kind is a label such as `sliding`; layers of one kind have the same graph. `kv_layers` are the layers
+    whose K/V each layer attends to; without them, its own. A state lives in one shard, so no shard may end
+    between the two.
+    """
+
+    layer_bytes: tuple[int, ...]
+    kinds: tuple[str, ...]
+    vocabulary: int
+    head_bytes: int
+    kv_layers: tuple[int, ...] = ()
+
+    @property
+    def joined(self) -> frozenset[int]:
+        """The layers before which no shard may end."""
+        pairs = enumerate(self.kv_layers)
+        return frozenset(end for layer, source in pairs for end in range(source + 1, layer + 1))
+
+    @property
+    def total_bytes(self) -> int:
+        """Stored bytes of all shards."""
+        return sum(self.layer_bytes) + self.head_bytes
+
+
+class Origin(StrEnum):
+    """Who chose the layers of each shard."""
+
+    PLANNED = "planned"
+    PRESET = "preset"
+    OVERRIDE = "override"
+
+
+@dataclass(frozen=True)
+class TopologyPlan:
+    """A topology, what it divides, and why it is as it is.
+
+    `preset` is the one that was taken, or that an override took the place of. `heads_asked`: the number
+    of head shards does not come from the rule.
+    """
+
+    topology: Topology
+    stack: StackSizes
+    target: Target
+    origin: Origin
+    preset: PresetChoice | None
+    heads_asked: bool
+    reasons: tuple[str, ...]
+
+    @property
+    def layer_shard_bytes(self) -> tuple[int, ...]:
+        """Stored bytes of each layer shard."""
+        layer_bytes = self.stack.layer_bytes
+        return tuple(sum(layer_bytes[r.start : r.stop]) for r in self.topology.layer_ranges)
+
+    @property
+    def head_shard_bytes(self) -> tuple[int, ...]:
+        """Stored bytes of each head shard."""
+        stack = self.stack
+        return tuple(stack.head_bytes * len(tokens) // stack.vocabulary for tokens in self.topology.heads)
+
+
 def plan_topology(
-    layers: int,
-    layer_bytes: int,
-    vocabulary: int,
+    stack: StackSizes,
     target: Target,
+    *,
+    preset: PresetChoice | None = None,
     override: tuple[int, ...] | None = None,
     head_shards: int | None = None,
-) -> Topology:
-    """Group equal layers into as few shards as the target's limit allows, as evenly as possible.
+) -> TopologyPlan:
+    """Divide a stack of layers: as the override says, else as the preset does, else by the target's sizes.
 
     Raises:
-        RequestError: the override does not add up to the layers, or asks for impossible heads.
+        RequestError: the override or the preset does not add up to the layers, or the head shards are
+            impossible.
     """
+    layers = len(stack.layer_bytes)
     if override is not None:
         if sum(override) != layers or min(override) < 1:
             raise RequestError(
                 f"--topology {','.join(map(str, override))} adds up to {sum(override)}, but the model has "
                 f"{layers} layers; every shard needs at least one"
             )
-        counts = override
+        counts, origin = override, Origin.OVERRIDE
+        reasons = [f"--topology asks for {'+'.join(map(str, override))} layers."]
+        if preset is not None:
+            reasons.append(f"It takes the place of the preset {preset.preset.name}.")
+    elif preset is not None:
+        if sum(preset.preset.topology) != layers:
+            raise RequestError(
+                f"--preset {preset.preset.name} is for {sum(preset.preset.topology)} layers, but the model "
+                f"has {layers}; leave it out"
+            )
+        counts, origin, reasons = preset.preset.topology, Origin.PRESET, list(preset.reasons)
     else:
-        limit = MAC_SHARD_BYTES if target is Target.MAC else CPU_SHARD_BYTES
-        per_shard = max(1, limit // max(1, layer_bytes))
-        counts = _even(layers, -(-layers // per_shard))
-    slices = head_shards if head_shards is not None else -(-vocabulary // HEAD_CHANNELS)
+        sizes = SIZES[target]
+        counts = group_layers(stack.layer_bytes, stack.kinds, sizes, stack.joined)
+        origin = Origin.PLANNED
+        reasons = _planning_reasons(stack, counts, sizes)
+    if split := sorted(set(accumulate(counts)) & stack.joined):
+        raise RequestError(
+            f"a shard of {'+'.join(map(str, counts))} layers ends before layer {split[0]}, which attends to "
+            f"the K/V of layer {stack.kv_layers[split[0]]}; the two must share a shard"
+        )
+    heads_asked = head_shards
+    if heads_asked is None and preset is not None:
+        heads_asked = preset.preset.head_shards
+    heads, head_reason = _plan_heads(stack.vocabulary, heads_asked)
+    return TopologyPlan(
+        Topology(counts, heads),
+        stack,
+        target,
+        origin,
+        preset,
+        heads_asked is not None,
+        (*reasons, head_reason),
+    )
+
+
+def _plan_heads(vocabulary: int, asked: int | None) -> tuple[tuple[range, ...], str]:
+    """The tokens of each head shard, and the sentence that says why."""
+    slices = asked if asked is not None else -(-vocabulary // HEAD_CHANNELS)
     if not 1 <= slices <= vocabulary:
         raise RequestError(f"--head-shards {slices} is not between 1 and the vocabulary's {vocabulary}")
-    ends = [0]
-    for width in _even(vocabulary, slices):
-        ends.append(ends[-1] + width)
-    heads = tuple(range(a, b) for a, b in pairwise(ends))
-    return Topology(counts, heads)
+    ends = accumulate(_even(vocabulary, slices))
+    why = (
+        "as asked"
+        if asked is not None
+        else f"at most {HEAD_CHANNELS} channels wide to stay on the Neural Engine (B: ANEMLL, ane-book)"
+    )
+    heads = tuple(range(a, b) for a, b in pairwise((0, *ends)))
+    return heads, f"The head's {vocabulary} tokens are cut into {slices} slice(s), {why}."
+
+
+def group_layers(
+    layer_bytes: Sequence[int],
+    kinds: Sequence[str],
+    sizes: TargetSizes,
+    joined: frozenset[int] = frozenset(),
+) -> tuple[int, ...]:
+    """Layers per shard, in order. A shard is one layer, or as many as fit below the target's limit.
+
+    No shard ends before a layer in `joined`, however large it grows.
+
+    Of all such groupings the one with the fewest shards that are too small; of those the one with the
+    fewest shards; then with the fewest that end within a repeating pattern of kinds; then the evenest.
+    """
+    ends = pattern_ends(kinds)
+    layers = len(layer_bytes)
+    # One number for the four criteria: what one costs is more than all that the later ones can.
+    broken_cost = sum(layer_bytes) ** 2 + 1
+    shard_cost = broken_cost * (layers + 1)
+    small_cost = shard_cost * (layers + 1)
+    best = [(0, 0)]
+    for end in range(1, layers + 1):
+        fixed_cost = shard_cost + (broken_cost if end < layers and end not in ends else 0)
+        found: list[tuple[int, int]] = []
+        size = 0
+        for start in range(end - 1, -1, -1):
+            size += layer_bytes[start]
+            if start in joined:
+                continue
+            if size > sizes.limit and found:
+                break
+            cost = best[start][0] + size * size + (small_cost if size < sizes.smallest else 0)
+            # Of equals the smallest last shard, so that larger ones come first.
+            found.append((cost, -start))
+        cost, start = min(found)
+        best.append((cost + fixed_cost, -start))
+    counts: list[int] = []
+    end = len(layer_bytes)
+    while end:
+        start = best[end][1]
+        counts.append(end - start)
+        end = start
+    return tuple(reversed(counts))
+
+
+def pattern_ends(kinds: Sequence[str]) -> frozenset[int]:
+    """Before which layers a repeating pattern of kinds is complete: natural places to end a shard.
+
+    At each place the pattern is taken whose whole repetitions, two at least, reach furthest; the
+    shortest of those. A layer where nothing repeats is a pattern of its own.
+    """
+    ends: set[int] = set()
+    place = 0
+    while place < len(kinds):
+        length, repetitions = max(
+            ((n, _repetitions(kinds, place, n)) for n in range(1, LONGEST_PATTERN + 1)),
+            key=lambda found: (found[0] * found[1] if found[1] > 1 else 0, -found[0]),
+        )
+        ends.update(range(place + length, place + length * repetitions + 1, length))
+        place += length * repetitions
+    return frozenset(ends)
+
+
+def _repetitions(kinds: Sequence[str], place: int, length: int) -> int:
+    """How often the `length` kinds from `place` on stand there in a row, themselves counted."""
+    count = 1
+    pattern = kinds[place : place + length]
+    while kinds[place + count * length : place + (count + 1) * length] == pattern:
+        count += 1
+    return count
+
+
+def _planning_reasons(stack: StackSizes, counts: Sequence[int], sizes: TargetSizes) -> list[str]:
+    reasons = [f"Shards are filled up to {bytes_text(sizes.limit)}, {sizes.reason}."]
+    total = bytes_text(sum(stack.layer_bytes))
+    reasons.append(f"{len(stack.layer_bytes)} layers of {total} need {len(counts)} shard(s), filled evenly.")
+    ends = pattern_ends(stack.kinds)
+    if len(set(stack.kinds)) > 1:
+        inside = [end for end in accumulate(counts) if end not in ends and end < len(stack.kinds)]
+        reasons.append(
+            "Every shard ends where a repeating pattern of layer kinds is complete."
+            if not inside
+            else f"{len(inside)} shard(s) end within a repeating pattern of layer kinds, since ending with "
+            "it would take more shards."
+        )
+    return reasons
+
+
+def describe_kinds(kinds: Iterable[str]) -> str:
+    """How many layers there are of each kind, e.g. `15 sliding, 3 full`."""
+    return ", ".join(f"{count} {kind}" for kind, count in Counter(kinds).items())
 
 
 def _even(total: int, parts: int) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import GGUFError, StorageError
+from anespec.manifests.wording import quoted
 
 MAGIC = b"GGUF"
 SUPPORTED_VERSIONS = (2, 3)
@@ -29,6 +30,7 @@ MAX_TENSOR_RANK = 4
 MAX_KEY_BYTES = 65535
 MAX_TENSOR_NAME_BYTES = 64
 DEFAULT_ALIGNMENT = 32
+MAX_ALIGNMENT = 1 << 20
 
 Scalar = int | float | bool | str
 MetadataValue = Scalar | list[int] | list[float] | list[bool] | list[str] | NDArray[np.generic]
@@ -158,10 +160,10 @@ class GGUFFile:
             key = cursor.string(f"metadata key {index}", MAX_KEY_BYTES)
             if key in metadata:
                 raise GGUFError(
-                    f"{self.path}: the metadata key {key!r} appears twice, so its value is ambiguous; "
+                    f"{self.path}: the metadata key {quoted(key)} appears twice, so its value is ambiguous; "
                     "write the file again with a current converter"
                 )
-            metadata[key] = self._read_value(cursor, f"the value of {key!r}")
+            metadata[key] = self._read_value(cursor, f"the value of {quoted(key)}")
         return metadata
 
     def _read_value(self, cursor: _Cursor, what: str) -> MetadataValue:
@@ -184,8 +186,13 @@ class GGUFFile:
 
     def _read_tensors(self, cursor: _Cursor, count: int) -> dict[str, TensorInfo]:
         alignment = self.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-        if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
-            raise GGUFError(f"{self.path}: general.alignment is {alignment!r}, not a power of two")
+        if (
+            isinstance(alignment, bool)
+            or not isinstance(alignment, int)
+            or not 0 < alignment <= MAX_ALIGNMENT
+            or alignment & (alignment - 1)
+        ):
+            raise self._unfit("general.alignment", "a power of two", alignment)
         rows: list[tuple[str, tuple[int, ...], GGMLQuantizationType, int]] = []
         for index in range(count):
             name = cursor.string(f"the name of tensor {index}", MAX_TENSOR_NAME_BYTES)
@@ -300,7 +307,9 @@ class GGUFFile:
         info = self.info(name)
         raw = self.raw(name)
         try:
-            data = dequantize(raw if rows is None else raw[rows], info.kind)
+            # A scale may be no number; what comes of it is the caller's to judge, without a warning.
+            with np.errstate(all="ignore"):
+                data = dequantize(raw if rows is None else raw[rows], info.kind)
         except NotImplementedError:
             raise GGUFError(
                 f"{self.path}: tensor {name!r} is {info.kind.name}, which the gguf package cannot "
@@ -361,4 +370,4 @@ class GGUFFile:
     def _unfit(self, key: str, wanted: str, value: object) -> GGUFError:
         if value is None:
             return GGUFError(f"{self.path}: the metadata key {key!r} is missing")
-        return GGUFError(f"{self.path}: the metadata key {key!r} is {str(value)[:40]!r}, not {wanted}")
+        return GGUFError(f"{self.path}: the metadata key {key!r} is {quoted(str(value), 40)}, not {wanted}")

@@ -4,6 +4,8 @@ Everything that a runtime in another language needs to run the shards stands her
 schema with `Manifest.model_json_schema()`.
 """
 
+import math
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -34,6 +36,7 @@ class Target(StrEnum):
     """What the artifact was built for; it decides defaults, never the numbers."""
 
     MAC = "mac"
+    IPHONE = "iphone"
     CPU = "cpu"
 
 
@@ -45,10 +48,14 @@ class AttentionShape(StrEnum):
 
 
 class WeightFormat(StrEnum):
-    """How projection weights are stored in the shards."""
+    """How projection weights are stored in the shards (docs/weights.md), most precise first."""
 
     FP16 = "fp16"
+    INT8_BLOCK32 = "int8-block32"
     INT8_CHANNEL = "int8-channel"
+    LUT6 = "lut6"
+    INT4_BLOCK32 = "int4-block32"
+    LUT4 = "lut4"
 
 
 class Source(Record):
@@ -124,6 +131,43 @@ class StateSpec(Record):
     layer: int = Field(ge=0)
 
 
+class StoredTensor(Record):
+    """One projection of a shard: where it came from, how it is stored, and what storing it added.
+
+    It holds `rows` rows of the GGUF's `tensor` from `first_row` on. Where `pairs_parted`, each head's
+    rotary rows 0, 1, 2, 3 ... stand as 0, 2 ... 1, 3 ... The errors are those of the stored numbers
+    against the GGUF's, both in full precision: `relative_error` is the root of the summed squared errors
+    over the root of the summed squares, `max_error` the largest error of one number.
+    """
+
+    projection: str = Field(description="the name of the convolution in the shard")
+    tensor: str
+    first_row: int = Field(ge=0)
+    rows: int = Field(gt=0)
+    columns: int = Field(gt=0)
+    pairs_parted: bool
+    source_type: str = Field(description="the GGUF's own type of the tensor, such as Q8_0")
+    weights: WeightFormat
+    fallback: str | None = Field(description="why it is not stored as was asked; null where it is")
+    lossless: bool = Field(description="whether the GGUF's own integers and scales, or numbers, are kept")
+    bytes: int = Field(gt=0)
+    squares: float = Field(ge=0, description="the sum of the GGUF's numbers squared")
+    squared_error: float = Field(ge=0, description="the sum of the errors squared")
+    max_error: float = Field(ge=0)
+
+    @property
+    def relative_error(self) -> float:
+        """What storing added, relative to the size of the numbers."""
+        return relative_error((self,))
+
+
+def relative_error(tensors: Iterable[StoredTensor]) -> float:
+    """What storing several tensors added, relative to the size of all their numbers."""
+    stored = tuple(tensors)
+    squares = math.fsum(tensor.squares for tensor in stored)
+    return math.sqrt(math.fsum(tensor.squared_error for tensor in stored) / squares) if squares else 0.0
+
+
 class Shard(Record):
     """One .mlpackage; `path` is relative to the artifact. `sha256` is over its files (see store)."""
 
@@ -131,9 +175,15 @@ class Shard(Record):
     bytes: int = Field(ge=0)
     sha256: str
     recipe: str = Field(description="hash of all that the shard was built from")
-    weights: WeightFormat
+    tensors: tuple[StoredTensor, ...] = Field(min_length=1, description="the projections, as stored")
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+
+    @property
+    def formats(self) -> tuple[WeightFormat, ...]:
+        """The weight formats that the shard uses, most precise first."""
+        used = {tensor.weights for tensor in self.tensors}
+        return tuple(weight_format for weight_format in WeightFormat if weight_format in used)
 
 
 class LayerShard(Shard):
@@ -221,6 +271,11 @@ class Manifest(Record):
     def shards(self) -> tuple[Shard, ...]:
         """All shards: layers first, then heads."""
         return (*self.layer_shards, *self.head_shards)
+
+    @property
+    def tensors(self) -> tuple[StoredTensor, ...]:
+        """All projections, as stored."""
+        return tuple(tensor for shard in self.shards for tensor in shard.tensors)
 
     @property
     def topology(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from anespec.manifests.schema import Target, WeightFormat
+from anespec.manifests.weight_choice import WeightChoice
 
 FAMILIES = Path(__file__).parent / "data" / "families"
 SHARED_MODELS = Path(__file__).resolve().parents[1].parent / "shared" / "models"
@@ -19,7 +20,9 @@ CONTEXT = 256
 def _converted(gguf: Path, folder: Path, target: Target, weights: WeightFormat) -> Path:
     from converting import build  # takes seconds to import, which most tests need not wait for
 
-    return build(gguf, folder / "m.anespec", target=target, weights=weights, context=CONTEXT).path
+    return build(
+        gguf, folder / "m.anespec", target=target, weights=WeightChoice(weights), context=CONTEXT
+    ).path
 
 
 @pytest.fixture(scope="session")

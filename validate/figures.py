@@ -38,14 +38,54 @@ class GoldenThresholds(Record):
         )
 
 
+FLOAT_ACTIVATIONS = GoldenThresholds(layer_error=0.01, stack_error=0.05, stack_margin=0.1)
+INT8_ACTIVATIONS = GoldenThresholds(layer_error=0.06, stack_error=0.25, stack_margin=0.5)
+
 THRESHOLDS: Mapping[WeightFormat, GoldenThresholds] = MappingProxyType(
     {
-        WeightFormat.FP16: GoldenThresholds(layer_error=0.01, stack_error=0.05, stack_margin=0.1),
-        WeightFormat.INT8_CHANNEL: GoldenThresholds(layer_error=0.06, stack_error=0.25, stack_margin=0.5),
+        WeightFormat.FP16: FLOAT_ACTIVATIONS,
+        WeightFormat.INT8_BLOCK32: INT8_ACTIVATIONS,
+        WeightFormat.INT8_CHANNEL: INT8_ACTIVATIONS,
+        WeightFormat.LUT6: FLOAT_ACTIVATIONS,
+        WeightFormat.INT4_BLOCK32: INT8_ACTIVATIONS,
+        WeightFormat.LUT4: FLOAT_ACTIVATIONS,
     }
 )
 """Two to three times the worst of healthy models (trained and random, 1 to 5 layers a shard); a planted
-bug errs by several times more (tests/validate). int8 includes the error of quantising to it."""
+bug errs by several times more (tests/validate). With integer weights OpenVINO rounds activations to int8."""
+
+
+WEIGHT_ERRORS: Mapping[WeightFormat, float] = MappingProxyType(
+    {
+        WeightFormat.FP16: 0.001,
+        WeightFormat.INT8_BLOCK32: 0.02,
+        WeightFormat.INT8_CHANNEL: 0.05,
+        WeightFormat.LUT6: 0.08,
+        WeightFormat.INT4_BLOCK32: 0.2,
+        WeightFormat.LUT4: 0.25,
+    }
+)
+"""The largest relative error that storing a tensor may add: two to three times that of normally distributed
+weights, and far below 0.5, that of a tensor half as large again, and 1.4, that of another tensor."""
+
+CLAIM_SLACK = 0.001
+"""By how much a tensor's error may be larger than the manifest says: float32 sums in another order."""
+
+
+class WeightFigures(Record):
+    """One stored tensor beside the GGUF's own numbers; errors are relative (see StoredTensor)."""
+
+    shard: str
+    projection: str
+    tensor: str
+    weights: WeightFormat
+    claimed: float = Field(ge=0, description="what the manifest says")
+    error: float = Field(ge=0)
+
+    @property
+    def sound(self) -> bool:
+        """Whether the tensor is what the manifest says, and no further off than its format may be."""
+        return self.error <= min(self.claimed * 1.01 + CLAIM_SLACK, WEIGHT_ERRORS[self.weights])
 
 
 class ShardFigures(Record):
@@ -56,7 +96,7 @@ class ShardFigures(Record):
     """
 
     shard: str
-    weights: WeightFormat
+    weights: WeightFormat = Field(description="the least precise that the shard uses")
     layers: int = Field(ge=0, description="0 for a head shard")
     stimulus: Stimulus
     tokens: int = Field(gt=0)
@@ -101,12 +141,19 @@ class GoldenVerdict(Verdict):
     """One run of the golden gate, with the thresholds that it was judged by."""
 
     thresholds: dict[WeightFormat, GoldenThresholds]
+    weights: tuple[WeightFigures, ...]
     shards: tuple[ShardFigures, ...]
     stack: tuple[StackFigures, ...]
 
     @property
     def failures(self) -> tuple[str, ...]:
         """What is out of bounds, one clause each."""
+        weights = [
+            f"{w.tensor} as {w.projection} in {w.shard}: stored with error {w.error:.3g}, the manifest says "
+            f"{w.claimed:.3g}"
+            for w in self.weights
+            if not w.sound
+        ]
         shards = [
             f"{s.shard} on {s.stimulus}: {_findings(s)}, {s.stray_slots} stray slots"
             for s in self.shards
@@ -117,7 +164,7 @@ class GoldenVerdict(Verdict):
             for i, s in enumerate(self.stack)
             if not s.within(self.stack_thresholds)
         ]
-        return (*shards, *stack)
+        return (*weights, *shards, *stack)
 
     @property
     def stack_thresholds(self) -> GoldenThresholds:
@@ -128,7 +175,7 @@ class GoldenVerdict(Verdict):
     @property
     def passed(self) -> bool:
         """Whether something was measured and everything is within its thresholds."""
-        return bool(self.shards and self.stack) and not self.failures
+        return bool(self.weights and self.shards and self.stack) and not self.failures
 
 
 class GoldenFile(VerdictFile[GoldenVerdict]):
@@ -138,11 +185,18 @@ class GoldenFile(VerdictFile[GoldenVerdict]):
 
 
 def golden_verdict(
-    circumstances: Circumstances, shards: Sequence[ShardFigures], stack: Sequence[StackFigures]
+    circumstances: Circumstances,
+    weights: Sequence[WeightFigures],
+    shards: Sequence[ShardFigures],
+    stack: Sequence[StackFigures],
 ) -> GoldenVerdict:
-    """The verdict over both parts by the documented thresholds."""
+    """The verdict over all three parts by the documented thresholds."""
     return GoldenVerdict(
-        circumstances=circumstances, thresholds=dict(THRESHOLDS), shards=tuple(shards), stack=tuple(stack)
+        circumstances=circumstances,
+        thresholds=dict(THRESHOLDS),
+        weights=tuple(weights),
+        shards=tuple(shards),
+        stack=tuple(stack),
     )
 
 

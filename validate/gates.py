@@ -17,6 +17,7 @@ from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict
 from anespec.validate.golden import check_shards, check_stack
 from anespec.validate.reference import Reference
+from anespec.validate.stored_weights import StoredWeights
 
 Progress = Callable[[str], None]
 
@@ -72,7 +73,8 @@ def golden_gate(
         return open_shard(artifact, shard, backend, threads)
 
     with GGUFFile(source) as file:
-        reference = Reference(file, manifest.context)
+        weights = StoredWeights(artifact)
+        reference = Reference(file, manifest.context, matrices=weights)
         require_layers(manifest, reference, source)
         prompts = prompt_ids(artifact)
         ids = [token for prompt in prompts for token in prompt]
@@ -83,7 +85,9 @@ def golden_gate(
             stack = check_stack(verifier, reference, prompts, progress=progress)
         finally:
             verifier.close()
-    verdict = golden_verdict(circumstances(artifact, backend, threads), shards, stack)
+        progress("stored weights")
+        stored = tuple(weights.against(file))
+    verdict = golden_verdict(circumstances(artifact, backend, threads), stored, shards, stack)
     artifact.record_verdict(GoldenFile, verdict)
     return verdict
 

@@ -1,8 +1,9 @@
 """Gate (a): the artifact computes what the GGUF means.
 
-Every shard alone, then the whole stack, against the fp32 reference (reference.py), which runs the same
-rows one at a time. A shard is fed the reference's own hidden state at its input, so an error shows
-where it arises and not where it has grown.
+Its stored weights are compared with the GGUF's (stored_weights.py). Then every shard alone, and the whole
+stack, against the fp32 reference (reference.py), which runs the same rows one at a time with the stored
+weights: what a weight format costs is not mixed up with what a shard gets wrong. A shard is fed the
+reference's own hidden state at its input, so an error shows where it arises and not where it has grown.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -195,7 +196,7 @@ def _shard_figures(
 ) -> ShardFigures:
     return ShardFigures(
         shard=shard.path,
-        weights=shard.weights,
+        weights=shard.formats[-1],
         layers=shard.end_layer - shard.first_layer if isinstance(shard, LayerShard) else 0,
         stimulus=plan.stimulus,
         tokens=len(plan.positions),

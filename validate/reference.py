@@ -10,9 +10,11 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from anespec.convert.architectures.family import Activation, HeadNorm, RopeLayout, WeightlessNorm
@@ -86,6 +88,14 @@ class Layer:
     output_scale: float
 
 
+class Matrices(Protocol):
+    """Where the reference takes its projections from: the GGUF, or what a conversion made of them."""
+
+    def rows(self, name: str, rows: slice | None = None) -> NDArray[np.float32]:
+        """Rows of a tensor in the GGUF's order, float32 (rows, in)."""
+        ...
+
+
 class Reference:
     """The model in a GGUF, in float32, a row at a time.
 
@@ -93,14 +103,19 @@ class Reference:
     `context` is that of the artifact: LongRoPE's factors follow from it.
     """
 
-    def __init__(self, file: GGUFFile, context: int, resident_layers: int = 1) -> None:
+    def __init__(
+        self, file: GGUFFile, context: int, resident_layers: int = 1, matrices: Matrices | None = None
+    ) -> None:
         """Read the facts of `file`, which must stay open while the reference is used.
+
+        Projections come from `matrices`, by default from the file too; all else comes from the file.
 
         Raises:
             GGUFError: a hyperparameter is missing or unfit.
             UnsupportedModelError: the architecture or its rope scaling is not implemented.
         """
         self._file = file
+        self._matrices: Matrices = file if matrices is None else matrices
         self._model = SourceModel(file)
         self._context = context
         self._resident_layers = max(1, resident_layers)
@@ -154,7 +169,7 @@ class Reference:
         pieces = []
         for start in range(first_token, end_token, HEAD_ROWS_AT_ONCE):
             stop = min(start + HEAD_ROWS_AT_ONCE, end_token)
-            weight = torch.tensor(self._file.rows(self._model.head_tensor, slice(start, stop)))
+            weight = torch.tensor(self._matrices.rows(self._model.head_tensor, slice(start, stop)))
             pieces.append(self._head_rows(weight, normed))
         return capped(torch.cat(pieces, dim=1) * self.facts.logit_scale, self.facts.logit_cap)
 
@@ -242,7 +257,7 @@ class Reference:
         width = self.facts.per_layer_width
         if not width:
             return None
-        weight = torch.tensor(self._file.rows(PER_LAYER_PROJECTION))
+        weight = torch.tensor(self._matrices.rows(PER_LAYER_PROJECTION))
         norm, shape = self._vector(PER_LAYER_NORM), (len(ids), len(self.facts.layers), width)
         projected = (self.embed(ids) @ weight.T / math.sqrt(self.facts.d)).view(shape)
         looked_up = self._rows(PER_LAYER_EMBEDDING, ids).view(shape) * math.sqrt(width)
@@ -304,7 +319,7 @@ class Reference:
         place = self._model.place(facts, role)
         rows, bias = slice(place.rows.start, place.rows.stop), bias_name(place.name)
         return _Projection(
-            torch.tensor(self._file.rows(place.name, rows)),
+            torch.tensor(self._matrices.rows(place.name, rows)),
             self._vector(bias)[rows] if bias in self._file.tensors else None,
         )
 

@@ -16,7 +16,7 @@ from anespec.manifests.residency import (
     Severity,
     ShardResidency,
 )
-from anespec.manifests.schema import Target
+from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, ExactnessVerdict
 from anespec.validate.figures import GoldenVerdict
 from anespec.validate.quality.verdict import QualityVerdict
@@ -29,8 +29,10 @@ def residency_parts(verdict: ResidencyVerdict, target: Target, decides: bool) ->
     """The report on residency: a line alone where it decides nothing and the artifact is for the CPU."""
     if target is Target.CPU and not decides:
         on_ane = len(verdict.shards) - len(verdict.off_ane)
-        text = f"residency gate: {verdict.source} for {on_ane} of {len(verdict.shards)} shards; of no matter "
-        return [text + "here, for this artifact was converted with --target cpu"]
+        return [
+            f"residency gate: {on_ane} of {len(verdict.shards)} shards {verdict.source} on the Neural Engine; "
+            "of no matter here, for this artifact was converted with --target cpu"
+        ]
     parts: list[RenderableType] = [residency_table(verdict), *residency_lines(verdict)]
     if not verdict.passed and not decides:
         parts.append("A prediction does not fail the run; with --require-residency it does.")
@@ -98,8 +100,15 @@ def _devices(totals: DeviceTotals) -> str:
     return ", ".join(f"{count} {device}" for device, count in counts if count) or "-"
 
 
-def golden_tables(verdict: GoldenVerdict) -> tuple[Table, Table]:
-    """Shards and the whole stack, a row each, with the worst token's figures."""
+def golden_tables(verdict: GoldenVerdict) -> tuple[Table, Table, Table]:
+    """Stored weights by format, then shards and the whole stack, a row each, with the worst's figures."""
+    weights = _table("golden gate: stored weights", ("format", "tensors", "worst tensor", "error", "claimed"))
+    for weight_format in WeightFormat:
+        stored = [w for w in verdict.weights if w.weights is weight_format]
+        if stored:
+            worst = max(stored, key=lambda w: (not w.sound, w.error))
+            figures = (worst.tensor, f"{worst.error:.5f}", f"{worst.claimed:.5f}")
+            weights.add_row(weight_format, str(len(stored)), *figures, _mark(worst.sound))
     shards = _table("golden gate: shards", ("shard", "stimulus", "tokens", "cosine", "error", "max\nerror"))
     for s in verdict.shards:
         shards.add_row(
@@ -126,7 +135,7 @@ def golden_tables(verdict: GoldenVerdict) -> tuple[Table, Table]:
             f"{p.worst_margin:.3f}",
             _mark(p.within(verdict.stack_thresholds)),
         )
-    return shards, stack
+    return weights, shards, stack
 
 
 def exactness_table(verdict: ExactnessVerdict) -> Table:

@@ -17,6 +17,7 @@ from anespec.convert.architectures.refused import MIXTURE, REFUSED
 from anespec.convert.architectures.seed_oss import SEED_OSS
 from anespec.convert.architectures.smollm3 import SMOLLM3
 from anespec.manifests.errors import UnsupportedModelError
+from anespec.manifests.wording import quoted
 
 FAMILIES = {
     family.architecture: family
@@ -60,6 +61,6 @@ def family_of(architecture: str) -> Family:
                 f"the architecture {architecture!r} {REFUSED[architecture]}"
             ) from None
         raise UnsupportedModelError(
-            f"the architecture {architecture[:40]!r} is not supported yet; these are: "
+            f"the architecture {quoted(architecture)} is not supported yet; these are: "
             f"{', '.join(sorted(FAMILIES))}"
         ) from None

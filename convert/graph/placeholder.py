@@ -4,63 +4,57 @@ A placeholder is an array of the right shape and type whose strides are all zero
 memory; coremltools passes it through to the writer, which asks it for the values.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.convert.weights.stored import DeferredWeight, DenseWeight, ScaledWeight
+from anespec.convert.graph.builder import types
+from anespec.convert.weights.encoding import Element, Part
+from anespec.convert.weights.stored import DeferredWeight
 
 Values = NDArray[Any]
 
+MIL_TYPES: Mapping[Element, type] = MappingProxyType(
+    {
+        Element.INT4: types.int4,
+        Element.UINT4: types.uint4,
+        Element.UINT6: types.uint6,
+        Element.INT8: types.int8,
+        Element.FP16: types.fp16,
+        Element.FP32: types.fp32,
+    }
+)
+
 
 class Placeholder(np.ndarray[Any, np.dtype[Any]]):
-    """Stands for a constant; `load` gives the values, once."""
+    """Stands for a constant of `element`s; `load` gives the values, once."""
 
+    element: Element
     load: Callable[[], Values]
 
 
-def placeholder(shape: tuple[int, ...], dtype: type, load: Callable[[], Values]) -> Placeholder:
-    """An array of zeros that takes no memory and knows how to get its values."""
-    array = np.broadcast_to(dtype(0), shape).view(Placeholder)
-    array.load = load
-    return array
+def placeholders(weight: DeferredWeight, projection: str) -> dict[str, Placeholder]:
+    """The parts of a weight, by the names of the inputs that take them.
 
-
-def dense(weight: DeferredWeight) -> Placeholder:
-    """fp16 (out, in, 1, 1)."""
-
-    def values() -> Values:
-        stored = weight.load()
-        assert isinstance(stored, DenseWeight)
-        return stored.values
-
-    return placeholder((*weight.shape, 1, 1), np.float16, values)
-
-
-def scaled(weight: DeferredWeight) -> tuple[Placeholder, Placeholder]:
-    """int8 data (out, in, 1, 1) and fp16 scales (out, 1, 1, 1).
-
-    The scales that come with the data are kept until they are asked for, so that a writer which takes
-    the data first has the weight made once.
+    What comes with the part that is asked for first is kept until it is asked for too, so that a writer
+    has the weight made once.
     """
-    waiting: list[Values] = []
+    waiting: dict[str, Values] = {}
 
-    def load() -> ScaledWeight:
-        stored = weight.load()
-        assert isinstance(stored, ScaledWeight)
-        return stored
+    def load(name: str) -> Values:
+        if name not in waiting:
+            waiting.update(weight.load(projection))
+        return waiting.pop(name)
 
-    def data() -> Values:
-        stored = load()
-        waiting[:] = [stored.scale]
-        return stored.data
+    return {part.name: _placeholder(part, partial(load, part.name)) for part in weight.parts}
 
-    def scale() -> Values:
-        return waiting.pop() if waiting else load().scale
 
-    return (
-        placeholder((*weight.shape, 1, 1), np.int8, data),
-        placeholder((weight.shape[0], 1, 1, 1), np.float16, scale),
-    )
+def _placeholder(part: Part, load: Callable[[], Values]) -> Placeholder:
+    zero = np.zeros((), types.nptype_from_builtin(MIL_TYPES[part.element]))
+    array = np.broadcast_to(zero, part.shape).view(Placeholder)
+    array.element, array.load = part.element, load
+    return array

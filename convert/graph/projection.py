@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.convert.graph.builder import Var, mb
-from anespec.convert.graph.placeholder import Placeholder, dense, scaled
+from anespec.convert.graph.placeholder import Placeholder, placeholders
 from anespec.convert.weights.stored import DeferredWeight
-from anespec.manifests.schema import WeightFormat
 
 
 @dataclass(frozen=True)
@@ -20,12 +19,11 @@ class Projection:
 
 
 def _constant(weight: DeferredWeight, name: str) -> Var | Placeholder:
-    match weight.weight_format:
-        case WeightFormat.FP16:
-            return dense(weight)
-        case WeightFormat.INT8_CHANNEL:
-            data, scale = scaled(weight)
-            return mb.constexpr_blockwise_shift_scale(data=data, scale=scale, name=f"{name}_weight")
+    parts = placeholders(weight, name)
+    operation = weight.choice.encoding.operation
+    if operation is None:
+        return parts["weight"]
+    return getattr(mb, operation)(name=f"{name}_weight", **parts)
 
 
 def project(x: Var, projection: Projection, name: str) -> Var:

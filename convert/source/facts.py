@@ -13,6 +13,9 @@ from anespec.manifests.gguf_file import GGUFFile
 EMBEDDING = "token_embd.weight"
 
 MAX_LAYERS = 4096
+MAX_WIDTH = 1 << 20
+MAX_VOCABULARY = 1 << 22
+"""Far beyond any model; a sparse file can claim any size and hold none of it."""
 LARGEST_EPSILON = 1.0
 
 
@@ -38,6 +41,13 @@ class LayerFacts:
     def slides(self) -> bool:
         """Whether it has a window."""
         return self.window is not None
+
+    @property
+    def kind(self) -> str:
+        """Layers of one kind have the same graph, sizes aside."""
+        sees = "sliding" if self.slides else "full"
+        rope = "" if self.rotary_dim else ", no rope"
+        return sees + rope + ("" if self.owns_kv else ", shared K/V")
 
     @property
     def owns_kv(self) -> bool:
@@ -98,15 +108,22 @@ class _Reader:
             raise GGUFError(f"{file.path}: claims {count} layers; 1 to {MAX_LAYERS} are sensible")
         if not 0 < epsilon < LARGEST_EPSILON or not d or not context:
             raise self.corrupt(f"a size is zero or the norm's epsilon {epsilon:g} senseless")
+        layers, vocabulary = self.layers(d, count), file.info(EMBEDDING).shape[0]
+        widest = max(d, *(max(layer.ff, layer.heads * layer.head_dim) for layer in layers))
+        if widest > MAX_WIDTH or vocabulary > MAX_VOCABULARY:
+            raise GGUFError(
+                f"{file.path}: claims layers {widest} wide and {vocabulary} tokens; at most {MAX_WIDTH} and "
+                f"{MAX_VOCABULARY} are sensible"
+            )
         scales = family.reads_scales
         logit_scale = file.number(self.key("logit_scale"), 0.0) if scales else 0.0
         return ModelFacts(
             family=family,
             d=d,
-            vocabulary=file.info(EMBEDDING).shape[0],
+            vocabulary=vocabulary,
             epsilon=epsilon,
             trained_context=context,
-            layers=self.layers(d, count),
+            layers=layers,
             embedding_scale=self.embedding_scale(d),
             residual_scale=(file.number(self.key("residual_scale"), 0.0) if scales else 0.0) or 1.0,
             logit_scale=1.0 / logit_scale if logit_scale else 1.0,

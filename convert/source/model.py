@@ -58,9 +58,22 @@ class Matrix:
     order: NDArray[np.intp]
     shape: tuple[int, int]
 
+    @property
+    def kind(self) -> GGMLQuantizationType:
+        """How the file stores it."""
+        return self.model.file.info(self.name).kind
+
     def rows(self, wanted: slice) -> NDArray[np.float32]:
         """float32 (rows, in); raises GGUFError where a value is not finite."""
         return self.model.finite_rows(self.name, self.order[wanted])
+
+    def blocks(self, wanted: slice) -> NDArray[np.uint8]:
+        """The same rows as the file stores them, (rows, bytes of a row); blocks run along a row."""
+        return self.model.file.raw(self.name)[self.order[wanted]]
+
+    def forget(self) -> None:
+        """Let the system drop the tensor's pages from memory."""
+        self.model.file.forget(self.name)
 
 
 class SourceModel:

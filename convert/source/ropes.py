@@ -10,6 +10,7 @@ from anespec.convert.architectures.family import SlidingRope
 from anespec.convert.source.facts import LayerFacts, ModelFacts
 from anespec.manifests.errors import GGUFError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.wording import quoted
 
 ROPE_FACTORS = "rope_freqs.weight"
 LONG_FACTORS = "rope_factors_long.weight"
@@ -123,7 +124,7 @@ class _Ropes:
         scaling = self.file.text(self.key("rope.scaling.type"), "linear")
         if scaling not in SCALINGS:
             raise UnsupportedModelError(
-                f"{self.file.path}: rope scaling of type {scaling!r} is not supported"
+                f"{self.file.path}: rope scaling of type {quoted(scaling)} is not supported"
             )
         old_factor = self.file.number(self.key("rope.scale_linear"), 0.0)
         factor = self.file.number(self.key("rope.scaling.factor"), old_factor) or 1.0

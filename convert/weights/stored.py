@@ -1,138 +1,149 @@
-"""How a projection is stored in a shard, and the quantisation that gets it there."""
+"""A projection on its way into a shard: stored piece by piece, with what storing it added."""
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from anespec.manifests.errors import UnsupportedModelError
-from anespec.manifests.schema import WeightFormat
-
-FP16_MAX = float(np.finfo(np.float16).max)
-FP16_TINY = np.float16(np.finfo(np.float16).smallest_subnormal)
-INT8_MAX = 127
+from anespec.convert.weights.encoding import (
+    Floats,
+    Part,
+    Parts,
+    Piece,
+    Source,
+    extremes_of,
+    require_fp16_range,
+    stored_bytes,
+)
+from anespec.convert.weights.formats import Choice, choose
+from anespec.manifests.schema import StoredTensor, WeightFormat
 
 PIECE_ELEMENTS = 1 << 18
 """1 MB of float32: a piece stays in a core's cache."""
-LARGEST_SCALE = np.float16(515.5)
-"""127 times the next fp16 number is beyond fp16's range."""
 
 
 @dataclass(frozen=True)
-class DenseWeight:
-    """fp16 (out, in, 1, 1)."""
+class StoredWeight:
+    """The constants of a stored matrix by the names of their parts, and what storing it added."""
 
-    values: NDArray[np.float16]
+    parts: Parts
+    added: "AddedError"
 
 
 @dataclass(frozen=True)
-class ScaledWeight:
-    """int8 (out, in, 1, 1) times an fp16 scale (out, 1, 1, 1) per output channel."""
+class AddedError:
+    """Sums over a matrix: the source's numbers squared, the errors of storing squared, the largest error."""
 
-    data: NDArray[np.int8]
-    scale: NDArray[np.float16]
+    squares: float
+    squared_error: float
+    max_error: float
 
-
-StoredWeight = DenseWeight | ScaledWeight
-
-RowReader = Callable[[slice], NDArray[np.float32]]
+    @classmethod
+    def between(cls, values: Floats, stored: Floats) -> "AddedError":
+        """The error of `stored`, whose memory is used for the differences."""
+        stored -= values
+        numbers, errors = values.reshape(-1), stored.reshape(-1)
+        return cls(
+            squares=float(np.dot(numbers, numbers)),
+            squared_error=float(np.dot(errors, errors)),
+            max_error=max(float(errors.max()), -float(errors.min())),
+        )
 
 
 @dataclass(frozen=True)
 class DeferredWeight:
-    """A projection (out, in) that is read and stored only when its shard is written.
+    """A projection that is read and stored only when its shard is written.
 
-    `load` returns it in `weight_format`. It is called once, and nothing keeps the result.
+    `on_stored` is told what became of it, once it is.
     """
 
-    shape: tuple[int, int]
-    weight_format: WeightFormat
-    load: Callable[[], StoredWeight]
+    source: Source
+    asked: WeightFormat
+    on_stored: Callable[[StoredTensor], None] = lambda _: None
+
+    @cached_property
+    def choice(self) -> Choice:
+        """How it is stored."""
+        return choose(self.asked, self.source.shape[1], self.source.kind)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The constants that it becomes."""
+        return self.choice.encoding.parts(self.source.shape)
+
+    def load(self, projection: str) -> Parts:
+        """Read and store it for the convolution called `projection`; nothing keeps the result.
+
+        Raises:
+            GGUFError: a value is not finite or cannot be read.
+            UnsupportedModelError: a value is beyond fp16's range.
+        """
+        stored = store(self.source, self.choice)
+        self.source.forget()
+        self.on_stored(self._entry(projection, stored.added))
+        return stored.parts
+
+    def _entry(self, projection: str, added: AddedError) -> StoredTensor:
+        source, encoding, order = self.source, self.choice.encoding, self.source.order
+        return StoredTensor(
+            projection=projection,
+            tensor=source.name,
+            first_row=int(order.min()),
+            rows=source.shape[0],
+            columns=source.shape[1],
+            pairs_parted=bool((np.diff(order) != 1).any()),
+            source_type=source.kind.name,
+            weights=encoding.weight_format,
+            fallback=self.choice.fallback,
+            lossless=encoding.lossless or added.max_error == 0,
+            bytes=stored_bytes(encoding, source.shape),
+            squares=added.squares,
+            squared_error=added.squared_error,
+            max_error=added.max_error,
+        )
 
 
-def require_fp16_range(values: NDArray[np.float32], name: str) -> None:
-    """Raise UnsupportedModelError where a value is beyond fp16's range."""
-    if values.size and float(np.abs(values).max()) > FP16_MAX:
-        raise UnsupportedModelError(f"tensor {name!r} has values beyond fp16's range")
+def store(source: Source, choice: Choice) -> StoredWeight:
+    """Bring a matrix into the parts of its encoding, a few rows at a time.
 
-
-def to_fp16(values: NDArray[np.float32], name: str) -> NDArray[np.float16]:
-    """Round to fp16.
+    Pieces are small enough to stay in a core's cache from the source's blocks to the stored bytes, and
+    cores share them out.
 
     Raises:
         UnsupportedModelError: a value is beyond fp16's range.
     """
-    require_fp16_range(values, name)
-    return values.astype(np.float16)
-
-
-def quantise_per_channel(values: NDArray[np.float32], name: str) -> ScaledWeight:
-    """Symmetric int8 with one scale per output channel: scale = absmax / 127.
-
-    The scale is rounded to fp16 first and the integers are chosen for the rounded scale, so its
-    rounding costs no accuracy: no value is further than scale / 2 from what is stored.
-
-    Raises:
-        UnsupportedModelError: a value is beyond fp16's range.
-    """
-    absmax = np.maximum(values.max(axis=1), -values.min(axis=1))
-    require_fp16_range(absmax, name)
-    scale = (absmax / INT8_MAX).astype(np.float16)
-    # A scale among fp16's subnormal numbers may be rounded so far down that 127 of it fall short.
-    short = absmax > (INT8_MAX + 0.5) * scale.astype(np.float32)
-    scale = np.where(short, np.nextafter(scale, np.float16(np.inf)), scale)
-    scale = np.clip(scale, FP16_TINY, LARGEST_SCALE)
-    scaled = values * (1.0 / scale.astype(np.float32))[:, None]
-    np.rint(scaled, out=scaled)
-    np.clip(scaled, -INT8_MAX, INT8_MAX, out=scaled)
-    return ScaledWeight(scaled.astype(np.int8)[:, :, None, None], scale[:, None, None, None])
-
-
-def stored_bytes(rows: int, columns: int, weight_format: WeightFormat) -> int:
-    """Bytes that a (rows, columns) matrix takes in `weight_format`, its scales included."""
-    match weight_format:
-        case WeightFormat.FP16:
-            return 2 * rows * columns
-        case WeightFormat.INT8_CHANNEL:
-            return rows * columns + 2 * rows
-
-
-def store(read: RowReader, shape: tuple[int, int], weight_format: WeightFormat, name: str) -> StoredWeight:
-    """Bring a float32 (out, in) matrix into `weight_format`, a few rows at a time.
-
-    `read` gives rows of the matrix as an array that may be overwritten. Pieces are small enough to
-    stay in a core's cache from the source's blocks to the stored bytes, and cores share them out.
-    `name` is for error messages.
-
-    Raises:
-        UnsupportedModelError: a value is beyond fp16's range.
-    """
-    count, width = shape
-    step = max(1, PIECE_ELEMENTS // width)
+    encoding, (count, width) = choice.encoding, source.shape
+    multiple = encoding.row_multiple(source.shape)
+    step = max(1, PIECE_ELEMENTS // (width * multiple)) * multiple
     pieces = [slice(first, min(first + step, count)) for first in range(0, count, step)]
-    result = _empty(shape, weight_format)
+    parts = {part.name: np.empty(part.shape, part.element.dtype) for part in encoding.parts(source.shape)}
 
-    def convert(rows: slice) -> None:
-        values = read(rows)
-        match result:
-            case DenseWeight(out):
-                out[rows, :, 0, 0] = to_fp16(values, name)
-            case ScaledWeight(data, scale):
-                piece = quantise_per_channel(values, name)
-                data[rows], scale[rows] = piece.data, piece.scale
+    def convert(rows: slice) -> AddedError:
+        values = source.rows(rows)
+        extremes = extremes_of(values)
+        require_fp16_range(extremes, source.name)
+        piece = Piece(values, extremes, lambda: source.blocks(rows))
+        stored = encoding.encode(piece, _shares(parts, rows, count))
+        return AddedError.between(values, stored)
 
     with ThreadPoolExecutor() as pool:
-        for _ in pool.map(convert, pieces):
-            pass
-    return result
+        added = list(pool.map(convert, pieces))
+    total = AddedError(
+        squares=math.fsum(piece.squares for piece in added),
+        squared_error=math.fsum(piece.squared_error for piece in added),
+        max_error=max(piece.max_error for piece in added),
+    )
+    return StoredWeight(parts, total)
 
 
-def _empty(shape: tuple[int, int], weight_format: WeightFormat) -> StoredWeight:
-    """Room for a weight of that shape."""
-    match weight_format:
-        case WeightFormat.FP16:
-            return DenseWeight(np.empty((*shape, 1, 1), np.float16))
-        case WeightFormat.INT8_CHANNEL:
-            return ScaledWeight(np.empty((*shape, 1, 1), np.int8), np.empty((shape[0], 1, 1, 1), np.float16))
+def _shares(parts: Parts, rows: slice, count: int) -> Parts:
+    """What belongs to some of `count` rows: of each part, an array with one row per row or group of rows."""
+    shares = {}
+    for name, array in parts.items():
+        held = len(array)
+        first, end = rows.start * held // count, rows.stop * held // count
+        shares[name] = array[first:end].reshape(end - first, -1)
+    return shares

@@ -19,7 +19,7 @@ TORCH = "torch"
 OPENVINO = "openvino"
 BACKENDS = (TORCH, OPENVINO)
 
-EXECUTOR_VERSION = 1
+EXECUTOR_VERSION = 2
 """Part of every verdict's circumstances: raise it when a lowering, a fusion or a feed changes."""
 
 

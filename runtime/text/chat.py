@@ -18,9 +18,11 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from anespec.manifests.errors import RequestError
+from anespec.manifests.wording import printable
 
 MAX_CHARACTERS = 1 << 24
 MAX_POWER_BITS = 1 << 12
+LONGEST_REASON = 400
 
 
 def render_chat(
@@ -59,7 +61,9 @@ def render_chat(
     # A template can raise anything that Python can, and running out of stack or memory is its failure too.
     except Exception as error:
         reason = str(error) or type(error).__name__
-        raise RequestError(f"the model's chat template cannot render this conversation: {reason}") from error
+        raise RequestError(
+            f"the model's chat template cannot render this conversation: {printable(reason, LONGEST_REASON)}"
+        ) from error
     return "".join(pieces)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anespec.manifests.errors import UnsupportedModelError
+from anespec.manifests.wording import quoted
 
 _SPACES = r"\s+(?!\S)|\s+"
 _LINES = r"\s*[\r\n]+"
@@ -118,6 +119,6 @@ def find_pretokenizer(name: str) -> PreTokenizer:
         return PRETOKENIZERS[name]
     except KeyError:
         raise UnsupportedModelError(
-            f"the pre-tokenizer {name!r} is not supported; use a model with one of "
+            f"the pre-tokenizer {quoted(name)} is not supported; use a model with one of "
             f"{', '.join(sorted(PRETOKENIZERS))}"
         ) from None

@@ -9,6 +9,7 @@ import numpy as np
 
 from anespec.manifests.errors import RequestError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.wording import quoted
 from anespec.runtime.text.byte_alphabet import bytes_of
 from anespec.runtime.text.pretokenizers import find_pretokenizer
 from anespec.runtime.text.segmenters import (
@@ -91,7 +92,7 @@ class Tokenizer:
                 bos_default = True
             case _:
                 raise UnsupportedModelError(
-                    f"{file.path}: the tokenizer {model!r} is not supported; use a model with a "
+                    f"{file.path}: the tokenizer {quoted(model)} is not supported; use a model with a "
                     "'llama', 'gpt2' or 'gemma4' tokenizer"
                 )
         adds_bos, adds_eos = read_adds(file, ids, bos_default)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from anespec.manifests.errors import GGUFError
 from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.wording import quoted
 
 TOKENS_KEY = "tokenizer.ggml.tokens"
 KINDS_KEY = "tokenizer.ggml.token_type"
@@ -64,8 +65,8 @@ def read_vocabulary(file: GGUFFile) -> Vocabulary:
     if len(ids) < len(tokens):
         second = next(id for id, token in enumerate(tokens) if ids[token] != id)
         raise GGUFError(
-            f"{file.path}: the token {tokens[second]!r} has two ids, {second} and {ids[tokens[second]]}; "
-            "write the file again with a current converter"
+            f"{file.path}: the token {quoted(tokens[second])} has two ids, {second} and "
+            f"{ids[tokens[second]]}; write the file again with a current converter"
         )
     longest = max(range(len(tokens)), key=lambda id: len(tokens[id]))
     if len(tokens[longest]) > MAX_TOKEN_CHARACTERS:
@@ -77,7 +78,7 @@ def read_vocabulary(file: GGUFFile) -> Vocabulary:
     for id, kind in enumerate(kinds):
         if kind is TokenKind.BYTE and not _BYTE_TOKEN.fullmatch(tokens[id]):
             raise GGUFError(
-                f"{file.path}: token {id} is a byte token, yet {tokens[id]!r} is not of the form <0xHH>"
+                f"{file.path}: token {id} is a byte token, yet {quoted(tokens[id])} is not of the form <0xHH>"
             )
     return Vocabulary(tokens, kinds, ids)
 
@@ -112,7 +113,7 @@ def read_merges(file: GGUFFile, ids: Mapping[str, int]) -> list[tuple[str, str]]
         left, right = text[:space], text[space + 1 :]
         if space < 0 or left not in ids or right not in ids or left + right not in ids:
             raise GGUFError(
-                f"{file.path}: merge {rank} ({text[:40]!r}) does not join two tokens of the vocabulary "
+                f"{file.path}: merge {rank} ({quoted(text)}) does not join two tokens of the vocabulary "
                 "into a third; write the file again with a current converter"
             )
         merges[left, right] = None

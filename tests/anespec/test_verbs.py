@@ -50,6 +50,31 @@ def test_convert_reports_and_is_up_to_date_the_second_time(gguf: Path, tmp_path:
     assert run("convert", gguf, "-o", target, "--target", "cpu", "--block", "8", "--force").code == 0
 
 
+def test_convert_says_what_storing_the_weights_added(gguf: Path, tmp_path: Path) -> None:
+    options = ("--target", "cpu", "--weights", "int8-channel,mlp=int4-block32,head=lut6")
+    text = run("convert", gguf, "-o", tmp_path / "a.anespec", *options).out
+    assert "int8-channel (" in text
+    assert "lut6 (1 tensors" in text
+    assert "added to the GGUF's own error (most in blk." in text
+    facts = run("convert", gguf, "-o", tmp_path / "a.anespec", *options, "--json").json["weights"]
+    formats = {tensor["projection"].split("_", 2)[-1]: tensor["weights"] for tensor in facts["tensors"]}
+    assert {formats[name] for name in ("q", "k", "v", "output")} == {"int8-channel"}
+    assert formats["0"] == "lut6"
+    assert 0 < facts["relative_error"] < 0.2
+    assert facts["lossless"] is False
+    assert sum(tensor["bytes"] for tensor in facts["tensors"]) == facts["bytes"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [("int9", "choose one of fp16, int8-block32"), ("fp16,nose=lut4", "choose one of attention, mlp, head")],
+)
+def test_an_unknown_weight_format_or_kind_lists_what_there_is(gguf: Path, weights: str, said: str) -> None:
+    outcome = run("inspect", gguf, "--weights", weights)
+    assert outcome.code == 2
+    assert said in " ".join(outcome.err.split())
+
+
 def test_convert_names_the_artifact_after_the_file(gguf: Path, tmp_path: Path) -> None:
     assert run("convert", gguf, "--target", "cpu", cwd=tmp_path).code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["llama.anespec"]

@@ -91,9 +91,9 @@ def failing(real: Callable[..., Any], after: int) -> Callable[..., Any]:
         "pathlib.Path.write_text",
         "gguf.GGUFWriter.write_tensors_to_file",
         "pathlib.Path.write_bytes",
-        "anespec.convert.parts.write_package",
+        "anespec.convert.build.write_package",
         "anespec.convert.pipeline.write_atomically",
-        "anespec.convert.parts.package_sha256",
+        "anespec.convert.build.package_sha256",
     ],
 )
 def test_no_space_at_any_step(
@@ -115,12 +115,12 @@ def test_no_space_at_any_step(
 def test_an_error_of_ours_is_not_called_a_full_disk(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import anespec.convert.parts as parts
+    import anespec.convert.build as build_module
 
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(parts, "write_package", broken)
+    monkeypatch.setattr(build_module, "write_package", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         build(gguf, tmp_path / "m.anespec")
     assert not list(tmp_path.iterdir())

@@ -13,6 +13,7 @@ from tiny_model import TinyModel, write_gguf
 from anespec.convert.pipeline import ShardProgress
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.store import Artifact
+from anespec.manifests.weight_choice import WeightChoice
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 TOPOLOGY = (1, 1)
@@ -98,7 +99,8 @@ def test_a_damaged_shard_of_an_interrupted_run_is_built_again(
 
 
 @pytest.mark.parametrize(
-    "options", [{"weights": WeightFormat.FP16}, {"block": 8}, {"context": 128}, {"sequences": 2}]
+    "options",
+    [{"weights": WeightChoice(WeightFormat.FP16)}, {"block": 8}, {"context": 128}, {"sequences": 2}],
 )
 def test_shards_of_other_options_are_not_reused(
     gguf: Path, tmp_path: Path, options: dict[str, object]

@@ -18,6 +18,7 @@ from anespec.manifests.errors import GGUFError, RequestError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import AttentionShape, Target, WeightFormat
 from anespec.manifests.store import Artifact, file_sha256
+from anespec.manifests.weight_choice import WeightChoice
 
 TINY = TinyModel(layers=3)
 
@@ -73,7 +74,7 @@ def test_layout_and_manifest(gguf: Path, tmp_path: Path) -> None:
     assert (manifest.target, manifest.attention) == (Target.MAC, AttentionShape.PER_KV_HEAD)
     assert [pool.slots for pool in manifest.pools] == [128]
     assert [s.name for s in manifest.layer_shards[1].states] == ["k_2", "v_2"]
-    assert all(s.weights is WeightFormat.INT8_CHANNEL for s in manifest.layer_shards)
+    assert all(s.formats == (WeightFormat.INT8_CHANNEL,) for s in manifest.layer_shards)
     for shard in manifest.shards:
         assert artifact.shard_path(shard).is_dir()
     assert file_sha256(artifact.tokens_path()) == manifest.tokens.sha256
@@ -144,7 +145,7 @@ def test_the_same_run_again_is_up_to_date(gguf: Path, output: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"weights": WeightFormat.FP16},
+        {"weights": WeightChoice(WeightFormat.FP16)},
         {"block": 8},
         {"target": Target.CPU},
         {"attention": AttentionShape.GROUPED},

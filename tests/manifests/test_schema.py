@@ -8,7 +8,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from anespec.manifests.schema import Manifest
+from anespec.manifests.schema import LayerShard, Manifest, StoredTensor, WeightFormat, relative_error
+
+
+def stored_tensor(projection: str, weights: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "projection": projection,
+        "tensor": "blk.0.attn_q.weight",
+        "first_row": 0,
+        "rows": 8,
+        "columns": 8,
+        "pairs_parted": True,
+        "source_type": "Q8_0",
+        "weights": weights,
+        "fallback": None,
+        "lossless": False,
+        "bytes": 128,
+        "squares": 64.0,
+        "squared_error": 0.01,
+        "max_error": 0.05,
+    } | changes
 
 
 def layer_shard(first: int, end: int) -> dict[str, Any]:
@@ -17,7 +36,7 @@ def layer_shard(first: int, end: int) -> dict[str, Any]:
         "bytes": 10,
         "sha256": "00",
         "recipe": "11",
-        "weights": "fp16",
+        "tensors": [stored_tensor("layer_0_q", "fp16")],
         "inputs": [{"name": "x", "shape": [1, 8, None, 1]}],
         "outputs": [{"name": "hidden", "shape": [1, 8, None, 1]}],
         "first_layer": first,
@@ -148,3 +167,19 @@ def test_layer_shards_cover_every_layer_once_and_in_order(edges: list[tuple[int,
     else:
         assert sound
         assert sum(made.topology) == 4
+
+
+def test_a_shard_names_its_formats_most_precise_first() -> None:
+    tensors = [stored_tensor("a", "lut4"), stored_tensor("b", "fp16"), stored_tensor("c", "lut4")]
+    made = LayerShard.model_validate(layer_shard(0, 1) | {"tensors": tensors})
+    assert made.formats == (WeightFormat.FP16, WeightFormat.LUT4)
+
+
+def test_errors_of_tensors_add_up_as_squares() -> None:
+    tensors = [
+        StoredTensor.model_validate(stored_tensor("a", "lut4", squares=3.0, squared_error=0.03)),
+        StoredTensor.model_validate(stored_tensor("b", "lut4", squares=1.0, squared_error=0.13)),
+        StoredTensor.model_validate(stored_tensor("c", "fp16", squares=0.0, squared_error=0.0)),
+    ]
+    assert relative_error(tensors) == pytest.approx(0.2)
+    assert [t.relative_error for t in tensors] == pytest.approx([0.1, 0.13**0.5, 0.0])

@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+from arrays import ArraySource
 
 from anespec.convert.architectures.family import Activation
 from anespec.convert.graph.attention import AttentionSizes, AttentionWeights, KeyWeights
 from anespec.convert.graph.builder import Function, Program, Var, ct, mb, types
 from anespec.convert.graph.mlp import MLPWeights
-from anespec.convert.graph.projection import Projection
+from anespec.convert.graph.projection import Projection, project
 from anespec.convert.graph.shards import (
     LayerPlan,
     LayerWeights,
@@ -19,7 +20,7 @@ from anespec.convert.graph.shards import (
     layer_shard,
 )
 from anespec.convert.package import write_package
-from anespec.convert.weights.stored import DeferredWeight, store
+from anespec.convert.weights.stored import DeferredWeight
 from anespec.manifests.schema import AttentionShape, Pool, RopeTable, StateSpec, TensorSpec, WeightFormat
 from anespec.runtime.backends.portable.program import Program as LoadedProgram
 from anespec.runtime.backends.portable.program import load_program
@@ -46,14 +47,7 @@ def layers(
 
     def projection(rows: int, columns: int) -> Projection:
         values = rng.normal(scale=columns**-0.5, size=(rows, columns)).astype(np.float32)
-        shape = (rows, columns)
-        return Projection(
-            DeferredWeight(
-                shape,
-                weight_format,
-                lambda: store(lambda piece: values[piece].copy(), shape, weight_format, "w"),
-            )
-        )
+        return Projection(DeferredWeight(ArraySource(values), weight_format))
 
     q, kv = HEADS * HEAD_DIM, kv_heads * HEAD_DIM
     norm = np.ones(D, np.float16)
@@ -96,6 +90,13 @@ def program_of(
     program = Program()
     program.add_function("main", function)
     return ShardProgram(program, scope.types(inputs), [ct.TensorType(output, dtype=np.float16)])
+
+
+def projection_of(source: ArraySource, weight_format: WeightFormat) -> ShardProgram:
+    """A projection called `y` of `x`, on its own."""
+    spec = TensorSpec(name="x", shape=(1, source.shape[1], None, 1))
+    weight = Projection(DeferredWeight(source, weight_format))
+    return program_of(lambda inputs: project(inputs["x"], weight, "y"), (spec,), "out")
 
 
 def reloaded(shard: ShardProgram, folder: Path) -> LoadedProgram:

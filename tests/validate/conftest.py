@@ -9,20 +9,27 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from planted import EMBEDDED, FORMATS, STORIES, convert_to
+from planted import EMBEDDED, STORIES, convert_to
 
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
 
 
+class Converted(dict[WeightFormat, Artifact]):
+    """stories260K in each weight format, converted when it is first asked for."""
+
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        self.folders = folders
+
+    def __missing__(self, weights: WeightFormat) -> Artifact:
+        folder = self.folders.mktemp("stories")
+        self[weights] = convert_to(folder, STORIES, weights, topology=(2, 2, 1), sequences=2)
+        return self[weights]
+
+
 @pytest.fixture(scope="session")
 def stories(tmp_path_factory: pytest.TempPathFactory) -> dict[WeightFormat, Artifact]:
-    return {
-        weights: convert_to(
-            tmp_path_factory.mktemp("stories"), STORIES, weights, topology=(2, 2, 1), sequences=2
-        )
-        for weights in FORMATS
-    }
+    return Converted(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from anespec.convert.source.model import SourceModel
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
+from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import circumstances, open_shard, open_verifier
 from anespec.runtime.backends.feeds import NO_INPUTS, Feeds
 from anespec.runtime.backends.runner import Tensor
@@ -22,6 +23,7 @@ from anespec.runtime.block import Block
 from anespec.validate.figures import GoldenVerdict, golden_verdict
 from anespec.validate.golden import check_shards, check_stack
 from anespec.validate.reference import Reference
+from anespec.validate.stored_weights import StoredWeights
 
 ROOT = Path(__file__).resolve().parents[2]
 STORIES = ROOT.parent / "shared" / "models" / "stories260K.F16.gguf"
@@ -52,7 +54,7 @@ def convert_to(
         block=block,
         context=context,
         sequences=sequences,
-        weights=weights,
+        weights=WeightChoice(weights),
         topology=topology,
         head_shards=2,
     )
@@ -65,7 +67,8 @@ def golden_of(
 ) -> GoldenVerdict:
     """The golden gate's verdict; `feeds`, where given, also feed the whole stack."""
     with GGUFFile(gguf) as file:
-        reference = Reference(file, artifact.manifest.context, resident_layers=8)
+        weights = StoredWeights(artifact)
+        reference = Reference(file, artifact.manifest.context, resident_layers=8, matrices=weights)
         verifier = open_verifier(artifact, backend, 1)
         shards = check_shards(
             artifact.manifest,
@@ -77,7 +80,8 @@ def golden_of(
         verifier.feeds = feeds or verifier.feeds
         stack = check_stack(verifier, reference, PROMPTS, greedy_tokens=greedy_tokens)
         verifier.close()
-    return golden_verdict(circumstances(artifact, backend, 1), shards, stack)
+        stored = tuple(weights.against(file))
+    return golden_verdict(circumstances(artifact, backend, 1), stored, shards, stack)
 
 
 def flattened_without_transpose(x: Var, sizes: AttentionSizes) -> Var:

@@ -1,5 +1,6 @@
 """The golden gate: green on healthy artifacts of real models, red on every planted bug."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,9 @@ from planted import (
     needs_stories,
 )
 
+from anespec.convert.source.model import LayerTensors, SourceModel
+from anespec.convert.weights.encoding import Floats, Parts, Piece
+from anespec.convert.weights.linear import Int8Channel
 from anespec.manifests.errors import GoldenGateError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target, WeightFormat
@@ -29,6 +33,7 @@ from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import THRESHOLDS, GoldenVerdict, require_golden
 from anespec.validate.golden import check_shards, check_stack
 from anespec.validate.reference import Reference
+from anespec.validate.stored_weights import StoredWeights
 
 
 def worst_share(verdict: GoldenVerdict) -> float:
@@ -138,7 +143,7 @@ def test_values_that_are_not_finite_are_red(embedded: Artifact) -> None:
 
 
 def test_another_weight_in_one_layer_is_red(embedded: Artifact) -> None:
-    """The reference has a down projection in layer 0 that is half as large again."""
+    """The GGUF has a down projection in layer 0 that is half as large again."""
 
     class Louder(GGUFFile):
         def rows(self, name, rows=None):  # type: ignore[no-untyped-def]
@@ -153,7 +158,46 @@ def test_another_weight_in_one_layer_is_red(embedded: Artifact) -> None:
             Feeds(embedded.manifest),
             own,
         )
+        stored = list(StoredWeights(embedded).against(file))
     assert not all(f.within(THRESHOLDS[f.weights]) for f in figures)
+    assert [w.tensor for w in stored if not w.sound] == ["blk.0.ffn_down.weight"]
+
+
+def rows_unparted(patch: pytest.MonkeyPatch) -> None:
+    """Rotating pairs stay beside each other."""
+    patch.setattr(SourceModel, "_halves_order", lambda self, heads: np.arange(heads * self.sizes.head_dim))
+
+
+def next_channel_scales(patch: pytest.MonkeyPatch) -> None:
+    """Every channel is stored with its neighbour's scale, and nobody notices while storing."""
+    whole = Int8Channel.encode
+
+    def encode(self: Int8Channel, piece: Piece, into: Parts) -> Floats:
+        stored = whole(self, piece, into)
+        into["scale"][:] = np.roll(into["scale"], 1, axis=0)
+        return stored
+
+    patch.setattr(Int8Channel, "encode", encode)
+
+
+def gate_and_up_swapped(patch: pytest.MonkeyPatch) -> None:
+    """Each of the two projections gets the other's tensor."""
+    swap = {"ffn_gate": "ffn_up", "ffn_up": "ffn_gate"}
+    weight = LayerTensors.weight
+    patch.setattr(LayerTensors, "weight", lambda self, role: weight(self, swap.get(role, role)))
+
+
+@pytest.mark.parametrize("plant", [rows_unparted, next_channel_scales, gate_and_up_swapped])
+def test_a_bug_in_storing_is_red(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    plant(monkeypatch)
+    artifact = convert_to(tmp_path, EMBEDDED, WeightFormat.INT8_CHANNEL)
+    monkeypatch.undo()
+    verdict = golden_of(artifact, EMBEDDED)
+    assert not verdict.passed
+    unsound = [w.tensor for w in verdict.weights if not w.sound]
+    assert bool(unsound) == (plant is next_channel_scales)
 
 
 def test_greedy_tokens_continue_each_prompt(embedded: Artifact) -> None:

@@ -17,6 +17,7 @@ from anespec.validate.figures import (
     GoldenVerdict,
     ShardFigures,
     StackFigures,
+    WeightFigures,
     golden_verdict,
     require_golden,
 )
@@ -58,8 +59,22 @@ def stack(**changes: object) -> StackFigures:
     return StackFigures.model_validate(figures | changes)
 
 
-def verdict(*shards: ShardFigures, whole: StackFigures | None = None) -> GoldenVerdict:
-    return golden_verdict(HERE, shards or [shard()], [whole or stack()])
+def weight(**changes: object) -> WeightFigures:
+    figures = {
+        "shard": "shards/layers_00_02.mlpackage",
+        "projection": "layer_0_q",
+        "tensor": "blk.0.attn_q.weight",
+        "weights": WeightFormat.INT8_CHANNEL,
+        "claimed": 0.01,
+        "error": 0.01,
+    }
+    return WeightFigures.model_validate(figures | changes)
+
+
+def verdict(
+    *shards: ShardFigures, whole: StackFigures | None = None, stored: WeightFigures | None = None
+) -> GoldenVerdict:
+    return golden_verdict(HERE, [stored or weight()], shards or [shard()], [whole or stack()])
 
 
 def test_healthy_figures_pass() -> None:
@@ -98,9 +113,26 @@ def test_thresholds_go_by_weight_format() -> None:
     assert not verdict(shard(error=0.05, cosine=0.999)).passed
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"error": 0.02},
+        {"claimed": 0.0},
+        {"claimed": 0.06, "error": 0.06},
+        {"claimed": 1.4, "error": 1.4, "weights": WeightFormat.LUT4},
+    ],
+)
+def test_a_stored_weight_can_fail_and_is_named(changes: dict[str, object]) -> None:
+    red = verdict(stored=weight(**changes))
+    assert not red.passed
+    with pytest.raises(GoldenGateError, match=r"blk\.0\.attn_q\.weight as layer_0_q in shards/layers_00_02"):
+        require_golden(red)
+
+
 def test_nothing_measured_is_not_a_pass() -> None:
-    empty = golden_verdict(HERE, [], [])
+    empty = golden_verdict(HERE, [], [], [])
     assert not empty.passed
+    assert not golden_verdict(HERE, [], [shard()], [stack()]).passed
     with pytest.raises(GoldenGateError, match="nothing was measured"):
         require_golden(empty)
 

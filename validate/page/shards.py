@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from anespec.manifests.schema import HeadShard, LayerShard, Manifest, Shard
-from anespec.manifests.units import bytes_text
+from anespec.manifests.wording import bytes_text
 from anespec.validate.page.scales import Part, stacked
 from anespec.validate.page.weights import formats_of
 

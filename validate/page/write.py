@@ -8,7 +8,7 @@ from anespec.manifests.errors import StorageError
 from anespec.manifests.residency import ResidencyFile
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact, write_atomically
-from anespec.manifests.units import bytes_text
+from anespec.manifests.wording import bytes_text
 from anespec.manifests.verdicts import (
     REQUIRED_FOR_SPECULATION,
     ExactnessFile,

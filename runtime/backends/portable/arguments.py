@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import ArtifactError
+from anespec.runtime.backends.portable.packed import Packed
 from anespec.runtime.backends.portable.program import Constant, Operation
 
 ValueT = TypeVar("ValueT")
@@ -41,16 +42,21 @@ class Arguments(Generic[ValueT]):
         """The name of the state that an input refers to."""
         return self._names(key)[0]
 
-    def array(self, key: str) -> NDArray[Any]:
-        """A constant array."""
+    def stored(self, key: str) -> NDArray[Any] | Packed:
+        """A constant array as it is stored."""
         value = self._constant(key)
         if isinstance(value, str):
             raise ArtifactError(f"{self.source}: input {key!r} of {self.operation.name} is a string")
         return value
 
+    def array(self, key: str) -> NDArray[Any]:
+        """A constant array."""
+        value = self.stored(key)
+        return value.unpacked() if isinstance(value, Packed) else value
+
     def integers(self, key: str) -> list[int]:
         """A constant list of integers."""
-        return [int(i) for i in np.atleast_1d(np.asarray(self._constant(key)))]
+        return [int(i) for i in np.atleast_1d(self.array(key))]
 
     def integer(self, key: str) -> int:
         """A constant integer."""
@@ -58,11 +64,11 @@ class Arguments(Generic[ValueT]):
 
     def flag(self, key: str, default: bool) -> bool:
         """A constant boolean."""
-        return bool(np.asarray(self._constant(key))) if self.has(key) else default
+        return bool(self.array(key)) if self.has(key) else default
 
     def number(self, key: str, default: float) -> float:
         """A constant number."""
-        return float(np.asarray(self._constant(key))) if self.has(key) else default
+        return float(self.array(key)) if self.has(key) else default
 
     def gelu_approximation(self) -> str:
         """How gelu is to be computed: `tanh` or `none`, as torch names it."""
@@ -82,6 +88,13 @@ class Arguments(Generic[ValueT]):
         )
         if not weight_free:
             raise ArtifactError(f"{self.source}: {self.operation.name} is a convolution other than 1x1")
+
+    def require_channel_palettes(self) -> None:
+        """Raise ArtifactError unless the palettes hold single numbers and are shared by output channels."""
+        palettes, indices = self.array("lut").shape, self.stored("indices").shape
+        grouped = palettes[0] > 0 and indices[0] % palettes[0] == 0 and set(palettes[1:-2]) == {1}
+        if len(palettes) != len(indices) + 2 or not grouped or palettes[-1] != 1:
+            raise ArtifactError(f"{self.source}: {self.operation.name} has palettes of an unsupported shape")
 
     def _names(self, key: str) -> tuple[str, ...]:
         try:

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from openvino import Node, Output, opset15
+from numpy.typing import NDArray
+from openvino import Node, Output, Tensor, Type, op, opset15
+
+from anespec.runtime.backends.portable.packed import Packed, PackedType
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,20 @@ Value: TypeAlias = Output | Rows
 
 def constant(values: Any, kind: type | None = None) -> Output:
     """A constant; fp16 becomes f32, the value type of the table."""
-    array = np.asarray(values, dtype=kind)
+    array = np.asarray(values.unpacked() if isinstance(values, Packed) else values, dtype=kind)
     return opset15.constant(array.astype(np.float32) if array.dtype == np.float16 else array).output(0)
+
+
+def whole_numbers(values: NDArray[Any] | Packed, shape: Sequence[int]) -> Output:
+    """An integer constant in another shape; one of four-bit numbers stays packed."""
+    if not isinstance(values, Packed):
+        return opset15.constant(np.ascontiguousarray(values.reshape(shape))).output(0)
+    kind = {PackedType(4, signed=True): Type.i4, PackedType(4): Type.u4}.get(values.kind)
+    if kind is None:
+        return opset15.constant(values.unpacked().reshape(shape)).output(0)
+    # OpenVINO packs as Core ML does, the first number in the low bits; the constant copies its bytes.
+    tensor = Tensor(np.ascontiguousarray(values.data), list(shape), kind)
+    return op.Constant(tensor, shared_memory=False).output(0)
 
 
 def integers(values: Sequence[int]) -> Output:

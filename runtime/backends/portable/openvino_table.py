@@ -1,12 +1,15 @@
 """MIL operations as OpenVINO nodes: the fast portable library.
 
-Values are f32. Weights stay int8 with their scales: the CPU plugin fuses
-Constant -> Convert -> Multiply -> Convert -> MatMul into one product over compressed weights.
+Values are f32. Integer weights stay as they are with their scales: the CPU plugin fuses
+Constant -> Convert -> [Subtract ->] Multiply -> [Reshape ->] Convert -> MatMul into one product over
+compressed weights.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from openvino import Node, Output, Type, opset15
 
 from anespec.runtime.backends.portable.arguments import Arguments
@@ -20,6 +23,7 @@ from anespec.runtime.backends.portable.openvino_layout import (
     planar,
     reduce,
     rows,
+    whole_numbers,
 )
 from anespec.runtime.backends.portable.slot_writes import SLOT_WRITE
 
@@ -57,12 +61,39 @@ def _conv(a: Arguments[Value]) -> Value:
 
 
 def _dequantise(a: Arguments[Value]) -> Value:
-    """The weight of a 1x1 convolution, its two last axes dropped: (out, in)."""
-    data, scale = a.array("data"), a.array("scale")
-    matrix = opset15.constant(np.ascontiguousarray(data.reshape(data.shape[:2])))
-    scales = opset15.constant(np.ascontiguousarray(scale.reshape(scale.shape[:2])))
-    scaled = opset15.multiply(opset15.convert(matrix, Type.f16), scales)
-    return out(opset15.convert(scaled, Type.f32))
+    """The weight of a 1x1 convolution, its two last axes dropped: (out, in), blocks along the second.
+
+    With an offset all is f32, which alone holds it. The plugin keeps the integers as they are in either
+    case, but only without an offset does it multiply them with activations rounded to int8.
+    """
+    data, scale = a.stored("data"), a.array("scale")
+    out_channels, in_channels = data.shape[:2]
+    per_row = scale.shape[1]
+    blocks = [out_channels, per_row, in_channels // per_row]
+    if per_row == 1:
+        blocks = [out_channels, in_channels]
+    kind = Type.f32 if a.has("offset") else Type.f16
+
+    def per_block(values: NDArray[Any]) -> Node:
+        shape = (*blocks[:-1], 1)
+        return opset15.constant(values.reshape(shape).astype(np.float32 if a.has("offset") else np.float16))
+
+    matrix: Node = opset15.convert(whole_numbers(data, blocks), kind)
+    if a.has("offset"):
+        matrix = opset15.subtract(matrix, per_block(a.array("offset")))
+    matrix = opset15.multiply(matrix, per_block(scale))
+    if per_row > 1:
+        matrix = opset15.reshape(matrix, integers([out_channels, in_channels]), False)
+    return out(matrix if kind == Type.f32 else opset15.convert(matrix, Type.f32))
+
+
+def _look_up(a: Arguments[Value]) -> Value:
+    """The weight of a 1x1 convolution, (out, in). The plugin has no palettes, so it is f32 from here on."""
+    a.require_channel_palettes()
+    indices, palettes = a.array("indices"), a.array("lut")
+    groups = indices.reshape(len(palettes), -1)
+    matrix = np.take_along_axis(palettes.reshape(len(palettes), -1), groups, axis=1)
+    return constant(matrix.reshape(indices.shape[:2]))
 
 
 def _rsqrt(a: Arguments[Value]) -> Value:
@@ -123,6 +154,7 @@ TABLE: Mapping[str, Lowering] = {
     "add": _binary(opset15.add),
     "concat": lambda a: out(opset15.concat([planar(v) for v in a.values("values")], a.integer("axis"))),
     "constexpr_blockwise_shift_scale": _dequantise,
+    "constexpr_lut_to_dense": _look_up,
     "conv": _conv,
     "gelu": _gelu,
     "identity": lambda a: a.value("x"),

@@ -6,6 +6,7 @@ Blobs stay memory-mapped.
 """
 
 import json
+import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import ArtifactError
+from anespec.runtime.backends.portable.packed import PACKED_TYPES, Packed
 from anespec.runtime.backends.portable.proto import model_classes
 
 BLOB_SENTINEL = 0xDEADBEEF
@@ -41,7 +43,7 @@ _DTYPES: Mapping[int, np.dtype[Any]] = {
 }
 _STRING = 2
 
-Constant = NDArray[Any] | str
+Constant = NDArray[Any] | Packed | str
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class Operation:
 class Program:
     """Operations in execution order. Shapes have None where a dimension is T.
 
-    `constants` are arrays (memory-mapped where large) or strings, by value name.
+    `constants` are arrays (memory-mapped where large, packed where their numbers are less than a byte)
+    or strings, by value name.
     """
 
     source: str
@@ -167,6 +170,8 @@ class _Reader:
         which = data.WhichOneof("value")
         if tensor.dataType == _STRING:
             return str(data.strings.values[0])
+        if tensor.dataType in PACKED_TYPES:
+            return self._packed(np.frombuffer(data.bytes.values, np.uint8), tensor.dataType, shape)
         dtype = self._dtype(tensor.dataType)
         if which == "bytes":
             return np.frombuffer(data.bytes.values, dtype).reshape(shape)
@@ -181,7 +186,13 @@ class _Reader:
                 f"{self.package}: holds a constant of the unsupported MIL type {code}"
             ) from None
 
-    def _blob(self, reference: Any, code: int, shape: tuple[int, ...]) -> NDArray[Any]:
+    def _packed(self, data: NDArray[np.uint8], code: int, shape: tuple[int, ...]) -> Packed:
+        kind = PACKED_TYPES[code]
+        if len(data) != kind.nbytes(shape):
+            raise ValueError(f"{len(data)} bytes cannot be {shape} numbers of {kind.bits} bits")
+        return Packed(data, kind, shape)
+
+    def _blob(self, reference: Any, code: int, shape: tuple[int, ...]) -> NDArray[Any] | Packed:
         if reference.fileName not in self.blobs:
             path = self.folder / str(reference.fileName).removeprefix(BLOB_PREFIX)
             if not path.resolve().is_relative_to(self.package.resolve()):
@@ -190,13 +201,15 @@ class _Reader:
                 self.blobs[reference.fileName] = np.memmap(path, np.uint8, "r")
             except (OSError, ValueError) as error:
                 raise ArtifactError(f"{path}: the weights cannot be read ({error}); convert again") from None
-        blob, dtype = self.blobs[reference.fileName], self._dtype(code)
+        blob, packed = self.blobs[reference.fileName], PACKED_TYPES.get(code)
+        dtype = np.dtype(np.uint8) if packed else self._dtype(code)
         record = bytes(blob[reference.offset : reference.offset + BLOB_RECORD.size])
         if len(record) == BLOB_RECORD.size:
             sentinel, _, size, offset = BLOB_RECORD.unpack(record)
-            wanted = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+            wanted = packed.nbytes(shape) if packed else dtype.itemsize * math.prod(shape)
             if sentinel == BLOB_SENTINEL and size == wanted and offset + size <= blob.size:
-                return blob[offset : offset + size].view(dtype).reshape(shape)
+                data = blob[offset : offset + size]
+                return Packed(data, packed, shape) if packed else data.view(dtype).reshape(shape)
         raise ArtifactError(
             f"{self.package}: the weights file is damaged at byte {reference.offset}; convert again"
         )

@@ -58,8 +58,7 @@ def _fused(add: Operation, producers: Mapping[str, Operation], program: Program)
     summed = producers.get(kept.inputs["y"][0])
     if (
         mask not in program.inputs
-        or one is None
-        or isinstance(one, str)
+        or not isinstance(one, np.ndarray)
         or one != 1
         or summed is None
         or summed.kind != "reduce_sum"
@@ -74,7 +73,7 @@ def _fused(add: Operation, producers: Mapping[str, Operation], program: Program)
 
 def _is_over_lanes(summed: Operation, program: Program) -> bool:
     axes = program.constants.get(summed.inputs["axes"][0])
-    return axes is not None and not isinstance(axes, str) and axes.ravel().tolist() == [3]
+    return isinstance(axes, np.ndarray) and axes.ravel().tolist() == [3]
 
 
 def _is_transposed(matmul: Operation, program: Program) -> bool:

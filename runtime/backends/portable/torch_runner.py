@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from anespec.runtime.backends.portable.arguments import Arguments, unknown_operation
+from anespec.runtime.backends.portable.packed import Packed
 from anespec.runtime.backends.portable.program import Constant, Operation, Program
 from anespec.runtime.backends.portable.torch_table import TABLE
 from anespec.runtime.backends.runner import Feed, Tensor
@@ -93,5 +94,5 @@ class TorchRunner:
         self.constants.clear()
 
 
-def _tensor(value: NDArray[Any]) -> torch.Tensor:
-    return torch.from_numpy(np.array(value))
+def _tensor(value: NDArray[Any] | Packed) -> torch.Tensor:
+    return torch.from_numpy(value.unpacked() if isinstance(value, Packed) else np.array(value))

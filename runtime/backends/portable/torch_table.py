@@ -46,12 +46,27 @@ def _conv(a: Arguments[Tensor]) -> Tensor:
 
 
 def _dequantise(a: Arguments[Tensor]) -> Tensor:
-    data, scale = a.value("data"), a.value("scale")
-    for axis, (size, blocks) in enumerate(zip(data.shape, scale.shape, strict=True)):
+    """scale * (data - offset), where a scale and an offset serve a whole block."""
+    data = a.value("data").float()
+    if a.has("offset"):
+        data -= _per_element(a.value("offset"), data)
+    return (data * _per_element(a.value("scale"), data)).half()
+
+
+def _per_element(values: Tensor, data: Tensor) -> Tensor:
+    """One number for every block of `data`, repeated until the shapes can be broadcast; fp32."""
+    for axis, (size, blocks) in enumerate(zip(data.shape, values.shape, strict=True)):
         if blocks not in (1, size):
-            scale = scale.repeat_interleave(size // blocks, dim=axis)
-    values = data.half() if not a.has("offset") else data.half() - a.value("offset").half()
-    return values * scale
+            values = values.repeat_interleave(size // blocks, dim=axis)
+    return values.float()
+
+
+def _look_up(a: Arguments[Tensor]) -> Tensor:
+    """Palettes of single numbers, shared by groups along the first axis."""
+    a.require_channel_palettes()
+    indices, palettes = a.value("indices"), a.value("lut").flatten(1)
+    groups = indices.reshape(len(palettes), -1).long()
+    return palettes.gather(1, groups).reshape(indices.shape)
 
 
 def _gelu(a: Arguments[Tensor]) -> Tensor:
@@ -70,6 +85,7 @@ TABLE: Mapping[str, Lowering] = {
     "add": _binary(torch.add),
     "concat": lambda a: torch.cat(a.values("values"), dim=a.integer("axis")),
     "constexpr_blockwise_shift_scale": _dequantise,
+    "constexpr_lut_to_dense": _look_up,
     "conv": _conv,
     "gelu": _gelu,
     "identity": _unary(lambda x: x),

@@ -9,6 +9,7 @@ from converting import build
 from playing import equal_leading, feed, greedy
 
 from anespec.manifests.schema import AttentionShape, Target, WeightFormat
+from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
 
 MARGIN = 0.03
@@ -36,7 +37,7 @@ def artifact(
         tmp_path_factory.mktemp(family) / "m.anespec",
         target=Target.CPU,
         attention=request.param,
-        weights=WeightFormat.FP16,
+        weights=WeightChoice(WeightFormat.FP16),
         context=192,
     ).path
 

@@ -11,6 +11,7 @@ from playing import feed, greedy, same_bits, states
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import AttentionShape, Target, WeightFormat
 from anespec.manifests.store import Artifact
+from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.portable.program import beside, chain, load_program
 
@@ -24,7 +25,7 @@ def cut(shared_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         shared_models / "stories260K.F16.gguf",
         tmp_path_factory.mktemp("cut") / "cut.anespec",
         target=Target.CPU,
-        weights=WeightFormat.FP16,
+        weights=WeightChoice(WeightFormat.FP16),
         context=256,
         topology=(2, 3),
         head_shards=3,

@@ -12,6 +12,7 @@ from tiny_model import TinyModel, write_gguf
 from anespec.manifests.errors import RequestError
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
+from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import circumstances, open_shard, open_verifier, resolve_backend
 from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.runtime.block import Block
@@ -29,7 +30,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sequences=3,
         topology=(1, 1),
         target=Target.CPU,
-        weights=WeightFormat.FP16,
+        weights=WeightChoice(WeightFormat.FP16),
     ).path
 
 

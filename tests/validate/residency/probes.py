@@ -4,24 +4,30 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from arrays import ArraySource
 
-from anespec.convert.graph.attention import AttentionSizes, AttentionWeights
+from anespec.convert.architectures.family import Activation
+from anespec.convert.graph.attention import AttentionSizes, AttentionWeights, KeyWeights
 from anespec.convert.graph.builder import CoreMLProtoExporter, MILProtoExporter, Var, ct, file_value
 from anespec.convert.graph.mlp import MLPWeights
+from anespec.convert.graph.placeholder import Placeholder
 from anespec.convert.graph.projection import Projection
 from anespec.convert.graph.shards import (
+    HeadPlan,
     LayerPlan,
     LayerWeights,
     ProgramScope,
+    ShardPlan,
     ShardProgram,
     head_shard,
     layer_shard,
 )
-from anespec.convert.weights.stored import DeferredWeight, StoredWeight
+from anespec.convert.weights.stored import DeferredWeight
 from anespec.manifests.schema import AttentionShape, Pool, RopeTable, WeightFormat
 from anespec.validate.residency.shard_view import ArtifactView, ShardView, view_model
 
 BLOCK = 4
+EPSILON = 1e-5
 NAME = "shards/layers_00_02.mlpackage"
 
 
@@ -40,12 +46,10 @@ class Probe:
     attention: AttentionShape = AttentionShape.PER_KV_HEAD
 
 
-def _never() -> StoredWeight:
-    raise AssertionError("a view needs no weights")
-
-
 def _projection(rows: int, columns: int, weights: WeightFormat) -> Projection:
-    return Projection(DeferredWeight((rows, columns), weights, _never))
+    """A projection whose weight takes no memory, and is never asked for."""
+    values = np.broadcast_to(np.float32(0), (rows, columns))
+    return Projection(DeferredWeight(ArraySource(values), weights))
 
 
 def layers_of(probe: Probe) -> ShardProgram:
@@ -57,14 +61,18 @@ def layers_of(probe: Probe) -> ShardProgram:
         return _projection(rows, columns, probe.weights)
 
     layer = LayerWeights(
-        norm,
-        AttentionWeights(
-            projection(q, probe.d), projection(kv, probe.d), projection(kv, probe.d), projection(probe.d, q)
+        attention_norm=norm,
+        attention=AttentionWeights(
+            q=projection(q, probe.d),
+            output=projection(probe.d, q),
+            keys=KeyWeights(k=projection(kv, probe.d), v=projection(kv, probe.d)),
         ),
-        norm,
-        MLPWeights(
+        after_attention_norm=None,
+        mlp_norm=norm,
+        mlp=MLPWeights(
             projection(probe.ff, probe.d), projection(probe.ff, probe.d), projection(probe.d, probe.ff)
         ),
+        after_mlp_norm=None,
     )
     pool = Pool(
         name="global",
@@ -75,22 +83,39 @@ def layers_of(probe: Probe) -> ShardProgram:
     )
     frequencies = tuple(1.0 / (i + 1) for i in range(probe.head_dim // 2))
     rope = RopeTable(cos_input="rope_cos", sin_input="rope_sin", frequencies=frequencies)
-    sizes = AttentionSizes(probe.heads, probe.kv_heads, probe.head_dim, probe.head_dim, probe.attention)
-    plan = LayerPlan(range(probe.layers), sizes, 1e-5, pool, rope)
-    return layer_shard(plan, [layer] * probe.layers, probe.d, ProgramScope(BLOCK, BLOCK))
+    sizes = AttentionSizes(
+        heads=probe.heads,
+        kv_heads=probe.kv_heads,
+        head_dim=probe.head_dim,
+        rotary_dim=probe.head_dim,
+        shape=probe.attention,
+        scale=probe.head_dim**-0.5,
+        epsilon=EPSILON,
+    )
+    plans = tuple(
+        LayerPlan(index, sizes, pool, rope, rope, index, Activation.SILU, residual_scale=1.0)
+        for index in range(probe.layers)
+    )
+    return layer_shard(ShardPlan(plans, probe.d, EPSILON), [layer] * probe.layers, ProgramScope(BLOCK, BLOCK))
 
 
 def head_of(channels: int, d: int = 1024) -> ShardProgram:
     """The program of a head shard."""
     projection = _projection(channels, d, WeightFormat.INT8_CHANNEL)
     norm = np.ones(d, np.float16)
-    return head_shard(norm, 1e-5, projection, "logits_0", d, ProgramScope(BLOCK, BLOCK))
+    plan = HeadPlan(d, EPSILON, scale=1.0, cap=None)
+    return head_shard(plan, norm, projection, "logits_0", ProgramScope(BLOCK, BLOCK))
 
 
 class _WeightlessExporter(MILProtoExporter):  # type: ignore[misc]
     """coremltools' exporter, except that what would go to the weight file only takes up its place there."""
 
     offset = 0
+
+    def get_milproto_value(self, var: Var) -> Any:
+        if not isinstance(var.val, Placeholder):
+            return super().get_milproto_value(var)
+        return self.create_file_value(var)
 
     def create_file_value(self, var: Var) -> Any:
         self.offset += 64 * (1 + var.val.size)

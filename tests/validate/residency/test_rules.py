@@ -14,6 +14,7 @@ from anespec.manifests.errors import RequestError
 from anespec.manifests.residency import Device, Placement, Plan, Severity, ShardResidency
 from anespec.manifests.schema import AttentionShape, WeightFormat
 from anespec.runtime.backends.portable.proto import model_classes
+from anespec.validate.residency.compute_plan import run_shapes
 from anespec.validate.residency.prediction import Prediction, predict
 from anespec.validate.residency.rule import Effect, Finding, Grade, ShardRule
 from anespec.validate.residency.rules import PRACTICES, RULES, find_rule
@@ -260,6 +261,13 @@ def test_the_planner_decides_before_the_compiler_is_asked(planted: Healthy) -> N
     assert placement(judged(small).plan) is CPU
     refused = replace(planted(plant.one_input_enumerated), weight_bytes=40_000)
     assert placement(judged(refused).plan) is REFUSED
+
+
+def test_a_plan_is_asked_at_t_whatever_the_default_is(planted: Healthy) -> None:
+    shapes = run_shapes(planted(plant.default_of_one_row), BLOCK)
+    assert shapes["x"] == (1, 1024, BLOCK, 1)
+    assert shapes["attn_mask"] == (1, 1, BLOCK, 256)
+    assert not run_shapes(planted(plant.all_inputs_fixed), BLOCK)
 
 
 def test_every_rule_was_seen_to_fire() -> None:

@@ -1,0 +1,160 @@
+"""What `inspect` says of an artifact's folder: what it holds, and what its gates found where."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from anespec.console import out
+from anespec.inspect_plan import band_facts
+from anespec.manifests.wording import bytes_text
+
+if TYPE_CHECKING:
+    from anespec.manifests.schema import LayerShard
+    from anespec.manifests.store import Artifact
+
+
+def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
+    """The artifact for a program: its manifest's facts, how large its parts are, and its verdicts."""
+    from anespec.convert.bands import SIZES
+
+    manifest = artifact.manifest
+    sizes = SIZES[manifest.target]
+    return {
+        "artifact": str(artifact.root),
+        "bytes": sum(shard.bytes for shard in manifest.shards) + manifest.tokens.bytes,
+        "state_bytes": sum(map(_state_bytes, manifest.layer_shards)),
+        "topology": list(manifest.topology),
+        "layer_shards": [
+            {
+                "path": shard.path,
+                "layers": [shard.first_layer, shard.end_layer],
+                "bytes": shard.bytes,
+                "state_bytes": _state_bytes(shard),
+                "weights": [weight_format.value for weight_format in shard.formats],
+                "band": band_facts(sizes.band(shard.bytes)),
+            }
+            for shard in manifest.layer_shards
+        ],
+        "head_shards": [
+            {
+                "path": shard.path,
+                "tokens": [shard.first_token, shard.end_token],
+                "bytes": shard.bytes,
+                "weights": [weight_format.value for weight_format in shard.formats],
+                "band": band_facts(sizes.band(shard.bytes)),
+            }
+            for shard in manifest.head_shards
+        ],
+        "gates": _verdicts(artifact),
+    } | manifest.model_dump(
+        mode="json", exclude={"layer_shards", "head_shards", "ropes"}
+    )  # fmt: skip
+
+
+def _state_bytes(shard: "LayerShard") -> int:
+    return sum(2 * math.prod(state.shape) for state in shard.states)
+
+
+def _verdicts(artifact: "Artifact") -> list[dict[str, Any]]:
+    """Every recorded verdict: the gate, whether it passed, what it found, and where that holds."""
+    from anespec.manifests.verdicts import ExactnessFile
+    from anespec.validate.figures import GoldenFile
+
+    found: list[dict[str, Any]] = []
+    for golden in artifact.read_verdicts(GoldenFile).verdicts:
+        finding = "; ".join(golden.failures) or "every shard computes what the GGUF means"
+        found.append({"gate": "golden", "passed": golden.passed, "finding": finding} | _where(golden))
+    for exactness in artifact.read_verdicts(ExactnessFile).verdicts:
+        proven = [v.invariance.value for v in exactness.invariances if v.proven]
+        refuted = [v.invariance.value for v in exactness.invariances if not v.proven]
+        finding = f"proven: {', '.join(proven) or 'nothing'}"
+        finding += f"; not proven: {', '.join(refuted)}" if refuted else ""
+        passed = exactness.allows_speculation
+        found.append({"gate": "exactness", "passed": passed, "finding": finding} | _where(exactness))
+    return found
+
+
+def _where(verdict: Any) -> dict[str, Any]:
+    here = verdict.circumstances
+    return {
+        "backend": here.backend,
+        "library_version": here.library_version,
+        "machine": here.machine,
+        "threads": here.threads,
+        "measured_at": verdict.measured_at.isoformat(),
+    }
+
+
+def show_artifact(artifact: "Artifact") -> None:
+    """Print what the artifact holds."""
+    facts, manifest = describe_artifact(artifact), artifact.manifest
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    source, sizes = manifest.source, manifest.hyperparameters
+    table.add_row("artifact", f"{artifact.root} ({bytes_text(facts['bytes'])}), for {manifest.target.value}")
+    table.add_row(
+        "made from",
+        f"{source.name} ({bytes_text(source.bytes)}, {source.quantisation}), architecture "
+        f"{source.architecture}, by anespec {manifest.built_with.get('anespec', '?')}",
+    )
+    table.add_row(
+        "sizes",
+        f"{sizes.layers} layers, d {sizes.d}, {sizes.heads}/{sizes.kv_heads} heads of {sizes.head_dim}, "
+        f"ff {sizes.ff}, vocabulary {sizes.vocabulary}",
+    )
+    widths = f"{manifest.t_min} to {manifest.t_max}"
+    table.add_row("passes", f"block {manifest.block}, {widths} rows, {manifest.attention.value} attention")
+    table.add_row(
+        "context",
+        f"{manifest.sequences} x {manifest.context} slots, {bytes_text(facts['state_bytes'])} of KV state; "
+        + "; ".join(
+            f"pool {pool.name}: {pool.slots} slots"
+            + (f", window {pool.window}" if pool.window is not None else "")
+            for pool in manifest.pools
+        ),
+    )
+    out().print(table)
+    out().print()
+    out().print(_shard_table(facts))
+    out().print()
+    out().print(
+        _gate_table(facts["gates"]) if facts["gates"] else "No gate has judged it yet: anespec validate."
+    )
+
+
+def _shard_table(facts: dict[str, Any]) -> Table:
+    table = Table(box=None)
+    table.add_column("shard", no_wrap=True)
+    for title in ("holds", "size", "weights", "what is known of this size"):
+        table.add_column(title)
+    for shard in facts["layer_shards"]:
+        first, end = shard["layers"]
+        _add_shard(table, shard, f"layers {first}-{end - 1}")
+    for shard in facts["head_shards"]:
+        first, end = shard["tokens"]
+        _add_shard(table, shard, f"{end - first} tokens")
+    return table
+
+
+def _add_shard(table: Table, shard: dict[str, Any], holds: str) -> None:
+    band = shard["band"]
+    known = f"{band['finding']} ({band['grade']}: {band['source']})"
+    table.add_row(
+        Path(shard["path"]).stem, holds, bytes_text(shard["bytes"]), ", ".join(shard["weights"]), known
+    )
+
+
+def _gate_table(verdicts: list[dict[str, Any]]) -> Table:
+    table = Table("gate", "verdict", "found", "where", box=None)
+    for verdict in verdicts:
+        where = (
+            f"{verdict['backend']} {verdict['library_version']}, {verdict['threads']} thread(s), "
+            f"{verdict['machine']}"
+        )
+        colour = "green" if verdict["passed"] else "red"
+        table.add_row(verdict["gate"], "passed" if verdict["passed"] else "red", verdict["finding"], where,
+                      style=colour)  # fmt: skip
+    return table

@@ -1,0 +1,104 @@
+"""What `inspect --plan` says: every shard, what is known of its size, and why it is as it is."""
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from anespec.console import out
+from anespec.manifests.wording import bytes_text
+
+if TYPE_CHECKING:
+    from anespec.convert.bands import Band
+    from anespec.convert.plan import ConversionPlan
+    from anespec.convert.plan_report import PlanReport, ShardRow
+
+
+def describe_plan(plan: "ConversionPlan") -> dict[str, Any]:
+    """The plan for a program: shards with their bands, reasons and warnings."""
+    from anespec.convert.plan_report import explain
+
+    report = explain(plan.sharding)
+    preset = plan.sharding.preset
+    return {
+        "topology_from": plan.sharding.origin.value,
+        "layer_shards": [
+            {"layers": [row.part.start, row.part.stop], "kinds": row.kinds} | _size(row)
+            for row in report.layer_shards
+        ],
+        "head_shards": [
+            {"tokens": [row.part.start, row.part.stop]} | _size(row) for row in report.head_shards
+        ],
+        "weight_bytes": report.total_bytes,
+        "process_bytes": report.process_bytes,
+        "state_bytes": plan.state_bytes(),
+        "preset": preset.preset.model_dump(mode="json") | {"differences": list(preset.differences)}
+        if preset
+        else None,
+        "reasons": list(report.reasons),
+        "warnings": list(report.warnings),
+    }
+
+
+def _size(row: "ShardRow") -> dict[str, Any]:
+    return {"bytes": row.bytes, "band": band_facts(row.band)}
+
+
+def band_facts(band: "Band") -> dict[str, Any]:
+    """A band for a program."""
+    return {
+        "at_least": band.at_least,
+        "outlook": band.outlook.value,
+        "finding": band.finding,
+        "grade": band.grade,
+        "source": band.source,
+    }
+
+
+def show_plan(plan: "ConversionPlan") -> None:
+    """Print the plan: a table of shards, the totals, the reasons, and the warnings with their mends."""
+    from anespec.convert.plan_report import explain
+
+    report = explain(plan.sharding)
+    out().print()
+    out().print(_shard_table(report))
+    out().print()
+    for sentence in (_memory_sentence(plan, report), *report.reasons):
+        out().print(f"- {sentence}")
+    for warning in report.warnings:
+        out().print(f"warning: {warning}", style="yellow")
+
+
+def _shard_table(report: "PlanReport") -> Table:
+    table = Table(box=None)
+    table.add_column("shard", no_wrap=True)
+    for title in ("holds", "weights", "what is known of this size (predicted, not measured here)"):
+        table.add_column(title)
+    for row in report.layer_shards:
+        last = row.part.stop - 1
+        table.add_row(f"layers {row.part.start}-{last}", row.kinds, bytes_text(row.bytes), str(row.band))
+    widest = max(report.head_shards, key=lambda row: len(row.part))
+    narrowest = min(report.head_shards, key=lambda row: len(row.part))
+    widths = f"{len(narrowest.part)}" + (
+        f" to {len(widest.part)}" if len(widest.part) > len(narrowest.part) else ""
+    )
+    count = len(report.head_shards)
+    table.add_row(
+        "head" if count == 1 else f"head x {count}",
+        f"{widths} tokens",
+        bytes_text(widest.bytes),
+        str(widest.band),
+    )
+    return table
+
+
+def _memory_sentence(plan: "ConversionPlan", report: "PlanReport") -> str:
+    sentence = (
+        f"{bytes_text(report.total_bytes)} of weights and {bytes_text(plan.state_bytes())} of KV state "
+        f"({plan.options.sequences} x {plan.context} slots) in memory"
+    )
+    if report.process_bytes is None:
+        return f"{sentence}."
+    return (
+        f"{sentence}; one process holds about {bytes_text(report.process_bytes)} of weights on the Neural "
+        "Engine (B: ane-book Exp. 26, smpanaro)."
+    )

@@ -1,0 +1,149 @@
+"""What is known of shard sizes on each target: bands with their grade and source, and what follows.
+
+Grades: A said by Apple, B measured by one or two projects, C an anecdote. Nothing about the Neural
+Engine was measured by this project, so a band predicts and never proves; only a compute plan tells
+where a shard runs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from anespec.manifests.schema import Target
+
+HEAD_CHANNELS = 16384
+"""Widest slice of an LM head that stays on the Neural Engine (B: ANEMLL, ane-book)."""
+
+PROCESS_BYTES = 3_000_000_000
+"""About what one process holds of weights on the Neural Engine (B: ane-book Exp. 26, smpanaro). A package
+of several functions would count twice (B: anemll-forge); ours have one."""
+
+
+class Outlook(StrEnum):
+    """What a band lets one expect."""
+
+    GOOD = "good"
+    UNSURE = "unsure"
+    BAD = "bad"
+
+
+@dataclass(frozen=True)
+class Band:
+    """Shards of `at_least` bytes of weights and more, up to the next band: what happened to them."""
+
+    at_least: int
+    outlook: Outlook
+    finding: str
+    grade: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.finding} ({self.grade}: {self.source})"
+
+
+@dataclass(frozen=True)
+class TargetSizes:
+    """The shard sizes of a target: `limit` is what the planner fills a shard up to, and `reason` why.
+
+    `context` is the default number of slots for a sequence.
+    """
+
+    limit: int
+    reason: str
+    context: int
+    bands: tuple[Band, ...]
+
+    def band(self, weight_bytes: int) -> Band:
+        """The band of a shard of so many bytes."""
+        return [band for band in self.bands if band.at_least <= weight_bytes][-1]
+
+    @property
+    def smallest(self) -> int:
+        """The fewest bytes that are not too few for this target."""
+        return next(band.at_least for band in self.bands if band.outlook is Outlook.GOOD)
+
+
+_SMALL = Band(
+    0,
+    Outlook.BAD,
+    "below about 14 MB the system's planner preferred the CPU",
+    "B",
+    "ane-book Exp. 26, 27",
+)
+_SMALLEST = 14_000_000
+
+MAC_SIZES = TargetSizes(
+    limit=1_000_000_000,
+    reason="the largest size at which no failure is known: shards of 1 to 1.5 GB failed for some graphs with "
+    "error -14, and one of 2015.8 MB was resident for another (A / B: ane-book, coremltools docs)",
+    context=2048,
+    bands=(
+        _SMALL,
+        Band(
+            _SMALLEST,
+            Outlook.GOOD,
+            "no failure is known at this size",
+            "B",
+            "ane-book Exp. 26, 27",
+        ),
+        Band(
+            1_000_000_001,
+            Outlook.UNSURE,
+            "depends on the graph: up to 2015.8 MB was resident for Phi-4-mini, while shards of 1 to 1.5 GB "
+            "failed for others with error -14",
+            "A / B",
+            "ane-book 053-055, Exp. 26; coremltools docs",
+        ),
+        Band(
+            2_015_800_001,
+            Outlook.UNSURE,
+            "never measured: 2015.8 MB was resident and 2.3 GB was not",
+            "B",
+            "ane-book 053-055",
+        ),
+        Band(
+            2_300_000_000,
+            Outlook.BAD,
+            "2.3 GB ran wholly on the CPU",
+            "B",
+            "ane-book 053-055",
+        ),
+    ),
+)
+
+IPHONE_SIZES = TargetSizes(
+    limit=1_000_000_000,
+    reason="the limit known of iPhones (A / B: coremltools docs, ane-book)",
+    # A phone's memory is shared with everything else on it, and the KV states grow with the context.
+    context=1024,
+    bands=(
+        _SMALL,
+        Band(
+            _SMALLEST,
+            Outlook.GOOD,
+            "within the 1 GB known of iPhones",
+            "A / B",
+            "coremltools docs, ane-book",
+        ),
+        Band(
+            1_000_000_001,
+            Outlook.BAD,
+            "above the 1 GB known of iPhones",
+            "A / B",
+            "coremltools docs, ane-book",
+        ),
+    ),
+)
+
+CPU_SIZES = TargetSizes(
+    limit=1_900_000_000,
+    reason="which bounds what a conversion holds in memory and what an interrupted one has to do again; any "
+    "size runs, since the portable backend chains all shards",
+    context=2048,
+    bands=(Band(0, Outlook.GOOD, "any size runs on a processor", "ours", "the portable backend"),),
+)
+
+SIZES: Mapping[Target, TargetSizes] = MappingProxyType(
+    {Target.MAC: MAC_SIZES, Target.IPHONE: IPHONE_SIZES, Target.CPU: CPU_SIZES}
+)

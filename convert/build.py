@@ -1,0 +1,79 @@
+"""Builds one part of an artifact: its package, and its entry in the manifest."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from anespec.convert.graph.shards import ProgramScope, head_inputs, head_shard, layer_shard
+from anespec.convert.layers import head_plan, head_weights, layer_weights, norm, per_layer_mix, shard_plan
+from anespec.convert.package import write_package
+from anespec.convert.parts import HeadPart, LayersPart, Part
+from anespec.convert.plan import ConversionPlan
+from anespec.convert.source.model import OUTPUT_NORM
+from anespec.manifests.schema import HIDDEN_OUT, HeadShard, LayerShard, Shard, StoredTensor, TensorSpec
+from anespec.manifests.store import package_bytes, package_sha256
+
+
+def build_part(plan: ConversionPlan, part: Part, path: Path, recipe: str) -> LayerShard | HeadShard:
+    """Write the package to `path` and describe it.
+
+    Raises:
+        GGUFError, UnsupportedModelError: a tensor cannot be converted.
+        StorageError: the disk is full or refuses.
+    """
+    match part:
+        case LayersPart():
+            return _build_layers(plan, part.indices, path, recipe)
+        case HeadPart():
+            return _build_head(plan, part, path, recipe)
+
+
+def _build_layers(plan: ConversionPlan, indices: range, path: Path, recipe: str) -> LayerShard:
+    model, choice, stored = plan.model, plan.options.weights, list[StoredTensor]()
+    weights = [layer_weights(model, model.facts.layers[i], choice, stored.append) for i in indices]
+    layers, mix = shard_plan(plan, indices), per_layer_mix(model, indices, choice, stored.append)
+    write_package(layer_shard(layers, weights, _scope(plan), mix), path)
+    outputs = (TensorSpec(name=HIDDEN_OUT, shape=(1, layers.d, None, 1)),)
+    return LayerShard(
+        **dict(_described(stored, path, recipe, layers.inputs, outputs)),
+        first_layer=indices.start,
+        end_layer=indices.stop,
+        states=layers.states,
+        per_layer_input=layers.per_layer_input,
+    )
+
+
+def _build_head(plan: ConversionPlan, part: HeadPart, path: Path, recipe: str) -> HeadShard:
+    stored: list[StoredTensor] = []
+    weights = head_weights(plan.model, part.tokens, plan.options.weights, stored.append)
+    final_norm = norm(plan.model, OUTPUT_NORM)
+    output = f"logits_{part.number}"
+    write_package(head_shard(head_plan(plan), final_norm, weights, output, _scope(plan)), path)
+    outputs = (TensorSpec(name=output, shape=(1, len(part.tokens), None, 1)),)
+    return HeadShard(
+        **dict(_described(stored, path, recipe, head_inputs(plan.model.facts.d), outputs)),
+        first_token=part.tokens.start,
+        end_token=part.tokens.stop,
+    )
+
+
+def _scope(plan: ConversionPlan) -> ProgramScope:
+    return ProgramScope(plan.options.block, plan.t_max)
+
+
+def _described(
+    stored: Sequence[StoredTensor],
+    path: Path,
+    recipe: str,
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+) -> Shard:
+    """What every entry says of the package at `path`, which lies in the artifact's folder of shards."""
+    return Shard(
+        path=f"{path.parent.name}/{path.name}",
+        bytes=package_bytes(path),
+        sha256=package_sha256(path),
+        recipe=recipe,
+        tensors=tuple(stored),
+        inputs=inputs,
+        outputs=outputs,
+    )

@@ -1,0 +1,143 @@
+"""A topology plan told to a person: each shard with what is known of its size, and what to mend."""
+
+from dataclasses import dataclass
+
+from anespec.convert.bands import HEAD_CHANNELS, PROCESS_BYTES, SIZES, Band, Outlook
+from anespec.convert.topology import Origin, TopologyPlan, describe_kinds
+from anespec.manifests.schema import Target
+from anespec.manifests.wording import bytes_text
+
+
+@dataclass(frozen=True)
+class ShardRow:
+    """Consecutive layers, or tokens of a head shard: their stored bytes and what is known of that size."""
+
+    part: range
+    kinds: str
+    bytes: int
+    band: Band
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """A plan's shards, reasons and warnings.
+
+    `total_bytes` are weights; `process_bytes` is about what one process holds of them on the Neural
+    Engine, None where that is no limit.
+    """
+
+    layer_shards: tuple[ShardRow, ...]
+    head_shards: tuple[ShardRow, ...]
+    total_bytes: int
+    process_bytes: int | None
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def explain(plan: TopologyPlan) -> PlanReport:
+    """What `plan` builds, why, and what speaks against it."""
+    sizes, topology = SIZES[plan.target], plan.topology
+    layer_rows = tuple(
+        ShardRow(part, describe_kinds(plan.stack.kinds[part.start : part.stop]), size, sizes.band(size))
+        for part, size in zip(topology.layer_ranges, plan.layer_shard_bytes, strict=True)
+    )
+    head_rows = tuple(
+        ShardRow(tokens, "head", size, sizes.band(size))
+        for tokens, size in zip(topology.heads, plan.head_shard_bytes, strict=True)
+    )
+    on_engine = plan.target is not Target.CPU
+    warnings = [
+        *_preset_warnings(plan),
+        *_layer_warnings(plan, layer_rows),
+        *(_head_warnings(plan, head_rows) if on_engine else ()),
+        *(_process_warnings(plan) if on_engine else ()),
+    ]
+    return PlanReport(
+        layer_rows,
+        head_rows,
+        plan.stack.total_bytes,
+        PROCESS_BYTES if on_engine else None,
+        plan.reasons,
+        tuple(warnings),
+    )
+
+
+def _preset_warnings(plan: TopologyPlan) -> list[str]:
+    choice = plan.preset
+    if plan.origin is not Origin.PRESET or choice is None or not choice.differences:
+        return []
+    return [
+        f"The preset {choice.preset.name} was not measured for this conversion "
+        f"({'; '.join(choice.differences)}); leave --preset out to plan from the bytes."
+    ]
+
+
+def _layer_warnings(plan: TopologyPlan, rows: tuple[ShardRow, ...]) -> list[str]:
+    """One sentence for each outlook that is not good: the shards it holds for, the finding, the mend."""
+    warnings: list[str] = []
+    for band in SIZES[plan.target].bands:
+        inside = [row for row in rows if row.band == band]
+        # A preset was measured at its very sizes, which says more than a band.
+        measured = plan.origin is Origin.PRESET and plan.preset is not None and not plan.preset.differences
+        if band.outlook is Outlook.GOOD or not inside or (measured and band.outlook is Outlook.UNSURE):
+            continue
+        names = ", ".join(_layers_text(row.part) for row in inside[:4]) + (" …" if len(inside) > 4 else "")
+        size = max(row.bytes for row in inside)
+        warnings.append(
+            f"Layers {names} (up to {bytes_text(size)} in a shard): {band}; {_layer_mend(plan, inside)}."
+        )
+    return warnings
+
+
+def _layer_mend(plan: TopologyPlan, rows: list[ShardRow]) -> str:
+    sizes = SIZES[plan.target]
+    if rows[0].bytes < sizes.smallest:
+        if sum(plan.stack.layer_bytes) < sizes.smallest:
+            return "the whole model is that small, so --target cpu suits it better"
+        return "give them to a neighbour with --topology, or leave the topology to the planner"
+    if any(len(row.part) == 1 for row in rows):
+        return "one layer alone is that large, so choose a smaller weight format with --weights"
+    limit = bytes_text(sizes.limit)
+    return (
+        f"give --topology with fewer layers in a shard, or leave the topology to the planner (up to {limit})"
+    )
+
+
+def _head_warnings(plan: TopologyPlan, rows: tuple[ShardRow, ...]) -> list[str]:
+    sizes, vocabulary = SIZES[plan.target], plan.stack.vocabulary
+    fewest = -(-vocabulary // HEAD_CHANNELS)
+    widest = max(len(row.part) for row in rows)
+    warnings: list[str] = []
+    if widest > HEAD_CHANNELS:
+        warnings.append(
+            f"Head shards of {widest} channels are wider than the {HEAD_CHANNELS} that stay on the Neural "
+            f"Engine (B: ANEMLL, ane-book); give --head-shards {fewest} or more."
+        )
+    smallest = min(row.bytes for row in rows)
+    if smallest < sizes.smallest:
+        mend = (
+            f"give --head-shards {fewest}"
+            if len(rows) > fewest
+            else "there is nothing to merge them with, so the head may run on the CPU"
+        )
+        warnings.append(f"Head shards of {bytes_text(smallest)}: {sizes.band(smallest)}; {mend}.")
+    return warnings
+
+
+def _process_warnings(plan: TopologyPlan) -> list[str]:
+    total = plan.stack.total_bytes
+    if total <= PROCESS_BYTES:
+        return []
+    mend = (
+        "a phone app is one process, so choose a smaller weight format with --weights or a smaller model"
+        if plan.target is Target.IPHONE
+        else "run the shards in several processes, or choose a smaller weight format with --weights"
+    )
+    return [
+        f"The shards hold {bytes_text(total)} of weights, and one process holds about "
+        f"{bytes_text(PROCESS_BYTES)} on the Neural Engine (B: ane-book Exp. 26, smpanaro); {mend}."
+    ]
+
+
+def _layers_text(part: range) -> str:
+    return f"{part.start}-{part.stop - 1}" if len(part) > 1 else str(part.start)

@@ -1,0 +1,160 @@
+"""What a weight format is: which constants a matrix becomes, and how rows of numbers get there."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+import numpy as np
+from gguf.constants import GGMLQuantizationType
+from numpy.typing import NDArray
+
+from anespec.manifests.errors import UnsupportedModelError
+from anespec.manifests.schema import WeightFormat
+
+FP16_MAX = float(np.finfo(np.float16).max)
+BLOCK = 32
+"""Weights along a row that share a scale, as in GGML's block formats."""
+
+Floats = NDArray[np.float32]
+Parts = Mapping[str, NDArray[Any]]
+
+
+class Element(Enum):
+    """The type of a constant's numbers in the weight file: bits each, and the numpy type they wait in."""
+
+    INT4 = (4, np.int8)
+    UINT4 = (4, np.uint8)
+    UINT6 = (6, np.uint8)
+    INT8 = (8, np.int8)
+    FP16 = (16, np.float16)
+    FP32 = (32, np.float32)
+
+    def __init__(self, bits: int, dtype: type) -> None:
+        self.bits = bits
+        self.dtype = np.dtype(dtype)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One constant of a stored matrix; `name` is the input of the MIL operation that takes it."""
+
+    name: str
+    shape: tuple[int, ...]
+    element: Element
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the weight file."""
+        return -(-math.prod(self.shape) * self.element.bits // 8)
+
+
+class Source(Protocol):
+    """A matrix of the GGUF, or some of its rows, in any order."""
+
+    @property
+    def name(self) -> str:
+        """The tensor's name in the GGUF."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(out, in)."""
+        ...
+
+    @property
+    def kind(self) -> GGMLQuantizationType:
+        """How the GGUF stores it."""
+        ...
+
+    @property
+    def order(self) -> NDArray[np.intp]:
+        """Which rows of the tensor these are."""
+        ...
+
+    def rows(self, wanted: slice) -> Floats:
+        """Rows as float32 (rows, in), an array that may be overwritten."""
+        ...
+
+    def blocks(self, wanted: slice) -> NDArray[np.uint8]:
+        """Rows as the GGUF stores them, (rows, bytes of a row)."""
+        ...
+
+    def forget(self) -> None:
+        """Said when it is not read again soon."""
+        ...
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive rows of a matrix: float32 (rows, in), and how to get them as the GGUF stores them.
+
+    `extremes` (rows,) are the rows' numbers of largest magnitude.
+    """
+
+    values: Floats
+    extremes: Floats
+    blocks: Callable[[], NDArray[np.uint8]]
+
+
+class Encoding(Protocol):
+    """One way to store a matrix: what a weight format makes of a tensor of a certain type and shape."""
+
+    @property
+    def weight_format(self) -> WeightFormat:
+        """The format that it belongs to."""
+        ...
+
+    @property
+    def operation(self) -> str | None:
+        """The MIL operation that makes the weight from the parts; None where the one part is the weight."""
+        ...
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the GGUF's own integers and scales are carried over."""
+        ...
+
+    def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
+        """The constants of an (out, in) matrix, in the order in which they are written."""
+        ...
+
+    def row_multiple(self, shape: tuple[int, int]) -> int:
+        """Rows that must be stored together."""
+        ...
+
+    def encode(self, piece: Piece, into: Parts) -> Floats:
+        """Fill the parts' arrays of some rows; returns the numbers that they now stand for.
+
+        Every array in `into` is the part's share of those rows, its axes of length one dropped.
+        """
+        ...
+
+
+def stored_bytes(encoding: Encoding, shape: tuple[int, int]) -> int:
+    """Bytes that an (out, in) matrix takes, scales and palettes included."""
+    return sum(part.nbytes for part in encoding.parts(shape))
+
+
+def extremes_of(values: Floats) -> Floats:
+    """Each row's number of largest magnitude."""
+    highest, lowest = values.max(axis=1), values.min(axis=1)
+    extremes: Floats = np.where(highest >= -lowest, highest, lowest)
+    return extremes
+
+
+def require_fp16_range(values: Floats, name: str) -> None:
+    """Raise UnsupportedModelError where a value is beyond fp16's range."""
+    if values.size and float(np.abs(values).max()) > FP16_MAX:
+        raise UnsupportedModelError(f"tensor {name!r} has values beyond fp16's range")
+
+
+def to_fp16(values: Floats, name: str) -> NDArray[np.float16]:
+    """Round to fp16.
+
+    Raises:
+        UnsupportedModelError: a value is beyond fp16's range.
+    """
+    require_fp16_range(values, name)
+    return values.astype(np.float16)

@@ -1,0 +1,57 @@
+"""Which encoding a weight format means for a given tensor: the one place that knows all of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from gguf.constants import GGMLQuantizationType
+
+from anespec.convert.weights.carried import CarriedQ4, CarriedQ4K, CarriedQ4WithMinimum, CarriedQ8
+from anespec.convert.weights.dense import Dense
+from anespec.convert.weights.encoding import BLOCK, Encoding
+from anespec.convert.weights.linear import INT4_BLOCKS, INT8_BLOCKS, Int8Channel
+from anespec.convert.weights.palettes import LUT4, LUT6
+from anespec.manifests.schema import WeightFormat
+
+ENCODINGS: Mapping[WeightFormat, Encoding] = MappingProxyType(
+    {
+        WeightFormat.FP16: Dense(),
+        WeightFormat.INT8_BLOCK32: INT8_BLOCKS,
+        WeightFormat.INT8_CHANNEL: Int8Channel(),
+        WeightFormat.LUT6: LUT6,
+        WeightFormat.INT4_BLOCK32: INT4_BLOCKS,
+        WeightFormat.LUT4: LUT4,
+    }
+)
+"""What each format makes of any tensor."""
+
+CARRIED: Mapping[tuple[WeightFormat, GGMLQuantizationType], Encoding] = MappingProxyType(
+    {
+        (WeightFormat.INT8_BLOCK32, GGMLQuantizationType.Q8_0): CarriedQ8(),
+        (WeightFormat.INT4_BLOCK32, GGMLQuantizationType.Q4_0): CarriedQ4(),
+        (WeightFormat.INT4_BLOCK32, GGMLQuantizationType.Q4_1): CarriedQ4WithMinimum(),
+        (WeightFormat.INT4_BLOCK32, GGMLQuantizationType.Q4_K): CarriedQ4K(),
+    }
+)
+"""Where a format can take over the GGUF's own integers."""
+
+BLOCKWISE = (WeightFormat.INT8_BLOCK32, WeightFormat.INT4_BLOCK32)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a tensor is stored; `fallback` says why that is not what was asked for, None where it is."""
+
+    encoding: Encoding
+    fallback: str | None = None
+
+
+def choose(asked: WeightFormat, width: int, kind: GGMLQuantizationType) -> Choice:
+    """How a matrix with rows of `width` numbers, a tensor of type `kind`, is stored where `asked` is wanted.
+
+    The one case that does not fit: rows that are no whole number of blocks become int8-channel.
+    """
+    if asked in BLOCKWISE and width % BLOCK:
+        reason = f"rows of {width} are no whole number of blocks of {BLOCK}"
+        return Choice(ENCODINGS[WeightFormat.INT8_CHANNEL], reason)
+    return Choice(CARRIED.get((asked, kind), ENCODINGS[asked]))

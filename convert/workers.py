@@ -1,0 +1,166 @@
+"""Builds the parts of an artifact, several at a time in processes of their own where that pays.
+
+A worker imports coremltools, opens the GGUF and plans for itself, so that only names and manifest entries
+travel between processes.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from anespec.convert.parts import Part, parts_of
+from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.source.model import SourceModel
+from anespec.manifests.errors import AnespecError
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import HeadShard, LayerShard
+
+WORTH_A_PROCESS = 400_000_000
+"""Bytes of weights per worker: below that, starting it (3 s of imports) takes longer than it saves."""
+
+WORKER_MEMORY = 400_000_000
+"""Bytes of a worker beside its weights; measured 0.34 GB, of which imports 0.3."""
+
+WEIGHTS_IN_FLIGHT = 2
+"""A projection and what it is made from are in memory at once."""
+
+LARGEST_SHARE = 1.5
+"""All workers together stay below this multiple of the largest shard (DESIGN.md section 9)."""
+
+ORPHAN_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Task:
+    """One part to build at `path`; `recipe` is the hash of all that it follows from."""
+
+    part: Part
+    path: Path
+    recipe: str
+
+
+Entry = LayerShard | HeadShard
+
+
+class Crew:
+    """Builds parts; with more than one worker, in processes that start working towards it at once."""
+
+    def __init__(self, plan: ConversionPlan, workers: int) -> None:
+        self._plan = plan
+        self._pool: ProcessPoolExecutor | None = None
+        if workers > 1:
+            self._pool = ProcessPoolExecutor(
+                workers,
+                multiprocessing.get_context("spawn"),
+                _begin,
+                (plan.model.file.path, plan.options, os.getpid()),
+            )
+            for _ in range(workers):
+                self._pool.submit(os.getpid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.stop()
+        elif self._pool is not None:
+            self._pool.shutdown()
+
+    def stop(self) -> None:
+        """End workers in the middle of their shards, which would go on writing where the run cleans up."""
+        if self._pool is not None:
+            for process in multiprocessing.active_children():
+                process.terminate()
+            self._pool.shutdown(cancel_futures=True)
+
+    def build(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Entry]]:
+        """Begin to build every task's part, the largest first; they come as they are finished.
+
+        Raises, from the iterator:
+            GGUFError, UnsupportedModelError: a tensor cannot be converted.
+            StorageError: the disk is full or refuses.
+            AnespecError: a worker was killed.
+        """
+        if self._pool is None:
+            return self._build_here(tasks)
+        ordered = sorted(tasks, key=lambda task: -task.part.weight_bytes(self._plan))
+        return _finished({self._pool.submit(_build, task): task for task in ordered})
+
+    def _build_here(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Entry]]:
+        from anespec.convert.build import build_part
+
+        for task in tasks:
+            yield task, build_part(self._plan, task.part, task.path, task.recipe)
+
+
+def _finished(futures: Mapping[Future[Entry], Task]) -> Iterator[tuple[Task, Entry]]:
+    try:
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    except BrokenProcessPool:
+        raise AnespecError(
+            "a process of the conversion was killed, most likely for want of memory; "
+            "run the command again with --jobs 1"
+        ) from None
+
+
+def suitable_workers(plan: ConversionPlan) -> int:
+    """How many processes pay for a plan on this machine, with the memory that is free now."""
+    parts = parts_of(plan)
+    largest = max(part.weight_bytes(plan) for part in parts)
+    need = WORKER_MEMORY + WEIGHTS_IN_FLIGHT * plan.largest_matrix_bytes()
+    limits = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        len(parts),
+        plan.weight_bytes() // WORTH_A_PROCESS,
+        int(LARGEST_SHARE * largest) // need,
+        _free_memory() // need,
+    )
+    return max(1, min(limits))
+
+
+def _free_memory() -> int:
+    """Bytes that can be had without swapping; half of all where the system does not tell."""
+    try:
+        with Path("/proc/meminfo").open(encoding="ascii") as lines:
+            line = next(line for line in lines if line.startswith("MemAvailable"))
+        return 1024 * int(line.split()[1])
+    except (OSError, StopIteration, ValueError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+_plan_of_worker: list[ConversionPlan] = []
+
+
+def _begin(gguf: Path, options: ConvertOptions, parent: int) -> None:
+    """Make a worker ready: what it needs is imported while the run is still hashing the source."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    import anespec.convert.build  # noqa: F401
+
+    _plan_of_worker.append(ConversionPlan(SourceModel(GGUFFile(gguf)), options))
+
+
+def _end_with(parent: int) -> None:
+    """End this process when the run that started it is gone."""
+    while os.getppid() == parent:
+        time.sleep(ORPHAN_SECONDS)
+    os._exit(1)
+
+
+def _build(task: Task) -> Entry:
+    from anespec.convert.build import build_part
+
+    return build_part(_plan_of_worker[0], task.part, task.path, task.recipe)

@@ -1,0 +1,132 @@
+"""Topologies that someone measured: one JSON file each, with its provenance.
+
+A preset is a fact about one model at one weight format on one kind of machine. It says where it
+comes from and applies by itself only to that model. A file's name is its preset's name.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from types import MappingProxyType
+from typing import Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from anespec.manifests.errors import RequestError
+from anespec.manifests.schema import Hyperparameters, Record, Target, WeightFormat
+
+NO_PRESET = "none"
+"""What a person says to have no preset applied."""
+
+
+class MatchedModel(Record):
+    """The sizes by which a model is known; a GGUF's own name is not trusted."""
+
+    architecture: str
+    d: int = Field(gt=0)
+    layers: int = Field(gt=0)
+    heads: int = Field(gt=0)
+    kv_heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    ff: int = Field(gt=0)
+    vocabulary: int = Field(gt=0)
+
+    @classmethod
+    def of(cls, architecture: str, sizes: Hyperparameters) -> "MatchedModel":
+        """What is compared of a model."""
+        compared = set(cls.model_fields) - {"architecture"}
+        return cls(architecture=architecture, **sizes.model_dump(include=compared))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.architecture} with d {self.d}, {self.layers} layers, {self.heads}/{self.kv_heads} heads "
+            f"of {self.head_dim}, ff {self.ff}, vocabulary {self.vocabulary}"
+        )
+
+
+class Provenance(Record):
+    """Where a preset comes from. A: Apple says so; B: measured by one or two projects; C: an anecdote."""
+
+    source: str
+    grade: Literal["A", "B", "C"]
+    measured: str
+    machine: str
+
+
+class Preset(Record):
+    """A topology for one model; `block` and `context` are those that it was measured at.
+
+    A `head_shards` of None means that the source does not say how the head was cut.
+    """
+
+    schema_version: Literal[1] = 1
+    name: str = Field(pattern=r"^[a-z0-9.-]+$")
+    title: str
+    model: MatchedModel
+    target: Target
+    weights: WeightFormat
+    topology: tuple[int, ...] = Field(min_length=1)
+    head_shards: int | None = Field(default=None, gt=0)
+    block: int = Field(gt=0)
+    context: int = Field(gt=0)
+    provenance: Provenance
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> "Preset":
+        if min(self.topology) < 1 or sum(self.topology) != self.model.layers:
+            raise ValueError(f"the topology {self.topology} does not add up to {self.model.layers} layers")
+        return self
+
+    def differences(self, model: MatchedModel, target: Target, weights: str) -> tuple[str, ...]:
+        """In what the preset was measured otherwise, one clause each; empty where it matches."""
+        compared = {
+            name: (getattr(self.model, name), getattr(model, name)) for name in MatchedModel.model_fields
+        }
+        compared |= {"target": (self.target, target), "weights": (self.weights, weights)}
+        return tuple(
+            f"{name} {mine} there, {yours} here" for name, (mine, yours) in compared.items() if mine != yours
+        )
+
+
+def preset_names() -> tuple[str, ...]:
+    """The presets that are shipped, without reading them."""
+    return tuple(sorted(file.name.removesuffix(".json") for file in _folder_files()))
+
+
+@cache
+def presets() -> Mapping[str, Preset]:
+    """The presets that are shipped, by name.
+
+    Raises:
+        RequestError: a file is not a preset; this installation is damaged.
+    """
+    found: dict[str, Preset] = {}
+    for file in sorted(_folder_files(), key=lambda file: file.name):
+        try:
+            preset = Preset.model_validate_json(file.read_text("utf-8"))
+        except ValidationError as error:
+            raise RequestError(f"the preset {file.name} is damaged ({error.errors()[0]['msg']})") from None
+        found[preset.name] = preset
+    return MappingProxyType(found)
+
+
+def find_preset(name: str) -> Preset:
+    """The preset called `name`.
+
+    Raises:
+        RequestError: there is none of that name.
+    """
+    try:
+        return presets()[name]
+    except KeyError:
+        raise RequestError(f"--preset {name!r} is not one of {', '.join((*presets(), NO_PRESET))}") from None
+
+
+def matching_preset(model: MatchedModel, target: Target, weights: str) -> Preset | None:
+    """The preset measured for exactly this model, target and weight format, if there is one."""
+    return next((p for p in presets().values() if not p.differences(model, target, weights)), None)
+
+
+def _folder_files() -> list[Traversable]:
+    return [file for file in files(__name__).iterdir() if file.name.endswith(".json")]

@@ -1,0 +1,27 @@
+"""How sizes and texts from outside are written for people."""
+
+LONGEST_SHOWN = 80
+
+
+def bytes_text(count: int) -> str:
+    """A byte count in decimal units, e.g. `1.23 GB`."""
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"
+
+
+def quoted(text: str, limit: int = LONGEST_SHOWN) -> str:
+    """A text out of a file as a message may show it: in quotes, printable, and not long."""
+    return repr(_cut(text, limit))
+
+
+def printable(text: str, limit: int = LONGEST_SHOWN) -> str:
+    """Like `quoted` without the quotes: what would move a terminal's cursor is escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in _cut(text, limit))
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}…"

@@ -1,0 +1,160 @@
+"""What `anespec inspect` says of a plan and of an artifact."""
+
+import math
+import os
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from commands import run
+from tiny_model import TinyModel, write_gguf
+
+from anespec.convert.architectures import FAMILIES
+
+
+def sparse_gguf(
+    path: Path, architecture: str, shapes: dict[str, tuple[int, ...]], keys: dict[str, float]
+) -> Path:
+    """A GGUF whose tensors are a hole in the file: all sizes of a large model, and no bytes on the disk."""
+    writer = gguf.GGUFWriter(path, architecture)
+    for key, value in keys.items():
+        add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
+        add(f"{architecture}.{key}", value)
+    for name, shape in shapes.items():
+        writer.add_tensor_info(name, shape, np.dtype(np.float16), 2 * math.prod(shape))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    data = sum(-(-2 * math.prod(shape) // 32) * 32 for shape in shapes.values())
+    os.truncate(path, -(-path.stat().st_size // 32) * 32 + data)
+    return path
+
+
+def big_llama(path: Path, layers: int = 30) -> Path:
+    """A Llama of 30 layers of 100.7 MB in int8 and 50000 tokens."""
+    d, ff, kv = 3072, 8192, 1024
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (50_000, d), "output_norm.weight": (d,)}
+    for i in range(layers):
+        matrices = {"attn_q": (d, d), "attn_k": (kv, d), "attn_v": (kv, d), "attn_output": (d, d)}
+        matrices |= {"ffn_gate": (ff, d), "ffn_up": (ff, d), "ffn_down": (d, ff)}
+        shapes |= {f"blk.{i}.{role}.weight": shape for role, shape in matrices.items()}
+        shapes |= {f"blk.{i}.attn_norm.weight": (d,), f"blk.{i}.ffn_norm.weight": (d,)}
+    keys = {"embedding_length": d, "block_count": layers, "feed_forward_length": ff, "context_length": 4096}
+    keys |= {"attention.head_count": 24, "attention.head_count_kv": 8}
+    return sparse_gguf(path, "llama", shapes, {**keys, "attention.layer_norm_rms_epsilon": 1e-5})
+
+
+def phi_4_mini(path: Path) -> Path:
+    """A GGUF of Phi-4-mini's sizes, its projections fused as llama.cpp's converter writes them."""
+    d, ff = 3072, 8192
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (200_064, d), "output_norm.weight": (d,)}
+    for i in range(32):
+        matrices = {"attn_qkv": (5120, d), "attn_output": (d, d), "ffn_up": (2 * ff, d), "ffn_down": (d, ff)}
+        shapes |= {f"blk.{i}.{role}.weight": shape for role, shape in matrices.items()}
+        shapes |= {f"blk.{i}.attn_norm.weight": (d,), f"blk.{i}.ffn_norm.weight": (d,)}
+    keys = {"embedding_length": d, "block_count": 32, "feed_forward_length": ff, "context_length": 131_072}
+    keys |= {"attention.head_count": 24, "attention.head_count_kv": 8, "rope.dimension_count": 96}
+    return sparse_gguf(path, "phi3", shapes, {**keys, "attention.layer_norm_rms_epsilon": 1e-5})
+
+
+def test_a_large_model_is_explained(tmp_path: Path) -> None:
+    facts = run("inspect", big_llama(tmp_path / "m.gguf"), "--plan", "--json").json
+    assert facts["topology"] == [8, 8, 7, 7]
+    assert facts["topology_from"] == "planned"
+    plan = facts["plan"]
+    shards = plan["layer_shards"]
+    assert [shard["layers"] for shard in shards] == [[0, 8], [8, 16], [16, 23], [23, 30]]
+    assert {shard["band"]["outlook"] for shard in shards} == {"good"}
+    assert sum(shard["bytes"] for shard in shards) == sum(facts["layer_bytes"]) == 30 * 100_718_592
+    assert sum(end - first for first, end in (shard["tokens"] for shard in plan["head_shards"])) == 50_000
+    assert plan["process_bytes"] == 3_000_000_000
+    assert plan["state_bytes"] == 2 * 2 * 30 * 8 * 128 * 2048
+    assert any("one process holds" in warning for warning in plan["warnings"])
+
+
+def test_the_explanation_reads_well(tmp_path: Path) -> None:
+    path = big_llama(tmp_path / "m.gguf")
+    flat = " ".join(run("inspect", path, "--plan", "--topology", "24,6").out.split())
+    for words in (
+        "layers 0-23", "24 full", "2.42 GB", "--topology asks for 24+6 layers",
+        "head x 4", "warning: Layers 0-23", "2.3 GB ran wholly on the CPU",
+    ):  # fmt: skip
+        assert words in flat
+    phone = " ".join(run("inspect", path, "--plan", "--target", "iphone").out.split())
+    assert "1 x 1024 slots" in phone
+    assert "per_kv_head attention" in phone
+    assert "a phone app is one process" in phone
+
+
+def test_convert_warns_of_an_override_out_of_band(tmp_path: Path) -> None:
+    source = write_gguf(tmp_path / "m.gguf", TinyModel())
+    noisy = run("convert", source, "-o", tmp_path / "b.anespec", "--topology", "1,1")
+    assert noisy.code == 0
+    assert "note: Layers 0, 1" in noisy.err
+
+
+@pytest.mark.skipif("phi3" not in FAMILIES, reason="the phi3 architecture does not convert yet")
+def test_phi_4_mini_gets_its_preset(tmp_path: Path) -> None:
+    path = phi_4_mini(tmp_path / "m.gguf")
+    facts = run("inspect", path, "--plan", "--json").json
+    assert facts["topology"] == [20, 4, 6, 2]
+    assert (facts["topology_from"], facts["preset"]) == ("preset", "phi-4-mini")
+    assert facts["plan"]["preset"]["differences"] == []
+    assert len(facts["head_shards"]) == 13
+    for options in (("--preset", "none"), ("--target", "cpu"), ("--weights", "fp16")):
+        assert run("inspect", path, *options, "--json").json["topology_from"] == "planned"
+
+
+def test_a_preset_for_another_model_is_refused(tmp_path: Path) -> None:
+    source = write_gguf(tmp_path / "m.gguf", TinyModel())
+    outcome = run("inspect", source, "--preset", "phi-4-mini")
+    assert outcome.code == 7
+    assert outcome.is_one_sentence()
+    assert "32 layers, but the model has 2" in outcome.err
+    assert run("inspect", source, "--preset", "x").code == 2
+
+
+def test_an_artifact_is_described(artifact: Path, gguf: Path) -> None:
+    facts = run("inspect", artifact, "--json").json
+    assert facts["source"]["name"] == gguf.name
+    assert sum(facts["topology"]) == facts["hyperparameters"]["layers"]
+    assert facts["layer_shards"][0]["path"].startswith("shards/layers_00_")
+    on_disk = sum(file.stat().st_size for file in (artifact / "shards").rglob("*") if file.is_file())
+    assert facts["bytes"] == on_disk + (artifact / "tokens.gguf").stat().st_size
+    sizes = facts["hyperparameters"]
+    slots = facts["context"] * facts["sequences"]
+    assert facts["state_bytes"] == 4 * sizes["layers"] * sizes["kv_heads"] * sizes["head_dim"] * slots
+    shown = run("inspect", artifact)
+    assert shown.code == 0, shown.err
+    assert "head_00" in shown.out
+
+
+def test_an_artifact_shows_what_its_gates_found(artifact: Path) -> None:
+    assert run("validate", artifact, "--backend", "torch", "--quick", "--threads", 1).code == 0
+    gates = run("inspect", artifact, "--json").json["gates"]
+    torch = {verdict["gate"]: verdict for verdict in gates if verdict["backend"] == "torch"}
+    assert torch["golden"]["passed"]
+    assert torch["exactness"]["passed"]
+    assert "lane" in torch["exactness"]["finding"]
+    assert "passed" in run("inspect", artifact).out
+
+
+def test_without_plan_it_stays_short(gguf: Path) -> None:
+    outcome = run("inspect", gguf)
+    assert len(outcome.out.splitlines()) < 16
+    assert "what is known" not in outcome.out
+
+
+def test_a_name_cannot_move_the_cursor(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", metadata={"general.name": "\x1b[2Jgone"})
+    outcome = run("inspect", path)
+    assert "\x1b" not in outcome.out
+    assert r"\x1b[2Jgone" in outcome.out
+
+
+def test_a_folder_that_is_no_artifact(tmp_path: Path) -> None:
+    outcome = run("inspect", tmp_path)
+    assert outcome.code == 5
+    assert outcome.is_one_sentence()

@@ -1,0 +1,119 @@
+"""What a user's commands do with a GGUF, from its first byte to its last weight, but for the packages."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+from anespec.convert.layers import layer_plan, layer_weights, norm, projection
+from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.plan_report import explain
+from anespec.convert.source.model import OUTPUT_NORM, SourceModel
+from anespec.convert.source.tokens import write_tokens
+from anespec.convert.weights.stored import DeferredWeight
+from anespec.inspect_verb import describe_file, plan_facts
+from anespec.manifests.errors import AnespecError
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import Target
+from anespec.runtime.text.chat import render_chat
+from anespec.runtime.text.tokenizer import Tokenizer
+
+SMALL_DATA = 2_000_000
+LAYERS_READ = 3
+LONGEST_MESSAGE = 2000
+SENTENCE = "Hello <s>\u2581w\u00f6rld 123\n\n \U0001f600<|im_end|>"
+MESSAGES = ({"role": "user", "content": "Hello"},)
+
+
+class NoSentenceError(Exception):
+    """An error's text is not one printable line of sensible length."""
+
+
+def pursue(path: Path, *, read_weights: bool) -> bool:
+    """Try everything on the file; True where it could be converted as far as was tried.
+
+    Anything raised is a finding: whatever is expected of a bad file is an AnespecError and is taken here.
+    """
+    # A person would see a library's warning on the terminal beside the one sentence.
+    warnings.simplefilter("error")
+    with _Refusal() as refusal, GGUFFile(path) as file:
+        describe_file(file)
+        with _Refusal() as unsupported:
+            _plan(file, read_weights)
+        with _Refusal() as mute:
+            _speak(file)
+        return not (unsupported.happened or mute.happened)
+    return not refusal.happened
+
+
+class _Refusal:
+    """Takes an AnespecError, and checks that it is a sentence."""
+
+    def __init__(self) -> None:
+        self.happened = False
+
+    def __enter__(self) -> "_Refusal":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, AnespecError):
+            return False
+        self.happened = True
+        text = str(error)
+        if not text.isprintable() or not 0 < len(text) < LONGEST_MESSAGE:
+            raise NoSentenceError(f"{text[:300]!r}") from error
+        return True
+
+
+def _plan(file: GGUFFile, read_weights: bool) -> None:
+    model = SourceModel(file)
+    for target in Target:
+        plan = ConversionPlan(model, ConvertOptions(target=target))
+        plan_facts(plan)
+        explain(plan.sharding)
+    if read_weights and file.nbytes < SMALL_DATA:
+        _read(plan)
+
+
+def _read(plan: ConversionPlan) -> None:
+    """Every weight of a few layers and of the head, as the converter stores it."""
+    model, weights = plan.model, plan.options.weights
+    for index in range(min(model.sizes.layers, LAYERS_READ)):
+        layer_plan(plan, range(index, index + 1))
+        for load in _loads(layer_weights(model, index, weights)):
+            load()
+    norm(model, OUTPUT_NORM)
+    for load in _loads(projection(model, model.head_tensor, weights, rows=plan.topology.heads[0])):
+        load()
+
+
+def _loads(part: object) -> Iterator[Callable[[], object]]:
+    """What reads the weights that a layer's description defers, wherever they are in it."""
+    if isinstance(part, DeferredWeight):
+        yield part.load
+    elif isinstance(part, tuple | list):
+        for item in part:
+            yield from _loads(item)
+    elif is_dataclass(part):
+        for field in fields(part):
+            yield from _loads(getattr(part, field.name))
+
+
+def _copy_tokens(file: GGUFFile, path: Path) -> None:
+    """What an artifact keeps of the file to speak with speaks alike."""
+    write_tokens(file, path)
+    with GGUFFile(path) as copy:
+        again, first = Tokenizer.from_gguf(copy), Tokenizer.from_gguf(file)
+    assert again.vocabulary_hash == first.vocabulary_hash
+    assert again.encode(SENTENCE) == first.encode(SENTENCE)
+    assert (again.end_ids, again.chat_template or None) == (first.end_ids, first.chat_template or None)
+
+
+def _speak(file: GGUFFile) -> None:
+    tokenizer = Tokenizer.from_gguf(file)
+    ids = tokenizer.encode(SENTENCE)
+    tokenizer.encode(SENTENCE, parse_special=True)
+    tokenizer.decode([*ids, *range(min(8, tokenizer.vocabulary_size))], skip_special=False)
+    _ = (tokenizer.vocabulary_hash, tokenizer.longest_token)
+    if tokenizer.chat_template is not None:
+        render_chat(tokenizer.chat_template, MESSAGES, add_generation_prompt=True, bos="<s>", eos="</s>")

@@ -1,0 +1,77 @@
+"""A short fuzz run, and proof that it would find what it looks for. `make fuzz` is the long one."""
+
+import sys
+from pathlib import Path
+from random import Random
+
+import planted
+import pytest
+from campaign import Pursue, case_content, run
+from cases import draw_case
+from gguf_form import read_form
+from seeds import seeds, shrunk
+
+from anespec.convert.architectures import FAMILIES
+from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.source.model import SourceModel
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.runtime.text.tokenizer import Tokenizer
+
+CASES = 2000
+
+
+def test_two_thousand_damaged_files_are_refused_in_a_sentence() -> None:
+    result = run(CASES, seed=7)
+    assert result.failures == []
+    assert result.cases == CASES
+    assert CASES // 50 < result.converted < CASES // 2, "the cases are all too good or all too bad"
+
+
+@pytest.mark.parametrize(
+    ("pursue", "words"),
+    [
+        (planted.bug, "IndexError at planted.py:bug"),
+        (planted.endless, "takes longer than 0.2 s at planted.py:endless"),
+        (planted.swallowing, "takes longer than 0.2 s"),
+        (planted.waiting, "hangs"),
+        (planted.greedy, " MiB"),
+        (planted.bursting, "MemoryError at planted.py:bursting"),
+        (planted.crash, "the process died with -6"),
+    ],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to its address space")
+def test_what_must_not_happen_is_found_and_the_run_goes_on(pursue: Pursue, words: str) -> None:
+    result = run(30, pursue=pursue, case_seconds=0.2, stuck_seconds=5.0)
+    assert [failure.case for failure in result.failures] == [planted.BAD]
+    assert words in result.failures[0].signature
+    assert result.cases >= 9
+
+
+def test_a_case_is_the_same_every_time() -> None:
+    assert case_content(3, 14) == case_content(3, 14)
+    assert case_content(3, 14) != case_content(3, 15)
+    assert case_content(3, 14) != case_content(4, 14)
+
+
+def test_the_seeds_are_good_files_of_every_family_that_converts(tmp_path: Path) -> None:
+    converting = [seed for seed in seeds() if seed.converts]
+    architectures = set()
+    for seed in converting:
+        path = tmp_path / "seed.gguf"
+        case = draw_case([seed], Random(0))
+        header = seed.form.header()
+        path.write_bytes(type(case)("", header, seed.form.data_bytes).content())
+        with GGUFFile(path) as file:
+            ConversionPlan(SourceModel(file), ConvertOptions())
+            Tokenizer.from_gguf(file)
+            architectures.add(file.text("general.architecture"))
+    assert architectures == set(FAMILIES)
+
+
+def test_a_form_is_the_file_that_it_was_read_from(families: Path) -> None:
+    for path in sorted(families.glob("*.gguf")):
+        form = read_form(path)
+        header = form.header()
+        assert header == path.read_bytes()[: len(header)]
+        assert len(header) + form.data_bytes == path.stat().st_size
+        assert len(shrunk(form).header()) < len(header) / 2

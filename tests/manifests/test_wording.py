@@ -1,0 +1,29 @@
+"""How sizes and texts from outside are written for people."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anespec.manifests.wording import bytes_text, printable, quoted
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (2_015_800_000, "2.02 GB"), (10**13, "10000.00 GB")],
+)
+def test_bytes(count: int, text: str) -> None:
+    assert bytes_text(count) == text
+
+
+@given(text=st.text(max_size=300), limit=st.integers(1, 100))
+def test_a_text_from_outside_is_one_printable_line_of_bounded_length(text: str, limit: int) -> None:
+    for shown in (quoted(text, limit), printable(text, limit)):
+        assert shown.isprintable()
+        assert len(shown) <= 10 * limit + 3
+
+
+def test_ordinary_texts_stay_as_they_are() -> None:
+    assert printable("Zażółć [bold] 'it'") == "Zażółć [bold] 'it'"
+    assert quoted("a\nb") == r"'a\nb'"
+    assert printable("\x1b[2J") == r"\x1b[2J"
+    assert quoted("x" * 90, 10) == "'xxxxxxxxxx…'"
