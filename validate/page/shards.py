@@ -6,7 +6,6 @@ from pathlib import PurePosixPath
 from anespec.manifests.schema import HeadShard, LayerShard, Manifest, Shard
 from anespec.manifests.wording import bytes_text
 from anespec.validate.page.scales import Part, stacked
-from anespec.validate.page.weights import formats_of
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def _row(shard: Shard) -> ShardRow:
             holds, states = span("token", shard.first_token, shard.end_token), 0
         case _:
             raise TypeError(f"{shard.path} is a shard of neither layers nor tokens")
-    return ShardRow(stem(shard.path), holds, ", ".join(formats_of(shard)), bytes_text(shard.bytes), states)
+    return ShardRow(stem(shard.path), holds, ", ".join(shard.formats), bytes_text(shard.bytes), states)
 
 
 def _parity(number: int) -> str:

@@ -1,10 +1,9 @@
 """How projections are stored, and what storing them added."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from anespec.manifests.schema import Manifest, Shard
+from anespec.manifests.schema import StoredTensor, WeightFormat, relative_error
 from anespec.validate.page.scales import LogScale
 
 
@@ -34,45 +33,43 @@ class WeightsView:
 
     scale: LogScale
     rows: tuple[KindRow, ...]
-    formats: tuple[str, ...]
+    formats: tuple[WeightFormat, ...]
     lossless: int
     tensors: int
+    error: float
 
 
-def formats_of(shard: Shard) -> tuple[str, ...]:
-    """The weight formats that a shard uses."""
-    single: str | None = getattr(shard, "weights", None)
-    several: Iterable[str] = getattr(shard, "formats", ())
-    return (single,) if single is not None else tuple(several)
-
-
-def view_weights(manifest: Manifest) -> WeightsView | None:
-    """The stored tensors; None where the manifest does not tell them."""
-    tensors: tuple[Any, ...] = getattr(manifest, "tensors", ())
-    if not tensors:
-        return None
+def view_weights(tensors: Sequence[StoredTensor]) -> WeightsView:
+    """The stored tensors, of which there is at least one."""
     scale = LogScale.around(tensor.relative_error for tensor in tensors)
     kinds = dict.fromkeys(_kind(tensor.tensor) for tensor in tensors)
     return WeightsView(
         scale=scale,
         rows=tuple(_row(kind, [t for t in tensors if _kind(t.tensor) == kind], scale) for kind in kinds),
-        formats=tuple(dict.fromkeys(str(tensor.weights) for tensor in tensors)),
+        formats=_formats(tensors),
         lossless=sum(tensor.lossless for tensor in tensors),
         tensors=len(tensors),
+        error=relative_error(tensors),
     )
 
 
-def _row(kind: str, tensors: list[Any], scale: LogScale) -> KindRow:
+def _row(kind: str, tensors: Sequence[StoredTensor], scale: LogScale) -> KindRow:
     return KindRow(
         kind=kind,
         dots=tuple(TensorDot(scale.place(t.relative_error), str(t.weights), _title(t)) for t in tensors),
-        formats=", ".join(dict.fromkeys(str(tensor.weights) for tensor in tensors)),
+        formats=", ".join(_formats(tensors)),
         worst=max(tensor.relative_error for tensor in tensors),
         fallbacks=sum(tensor.fallback is not None for tensor in tensors),
     )
 
 
-def _title(tensor: Any) -> str:
+def _formats(tensors: Sequence[StoredTensor]) -> tuple[WeightFormat, ...]:
+    """The formats in use, most precise first."""
+    used = {tensor.weights for tensor in tensors}
+    return tuple(weight_format for weight_format in WeightFormat if weight_format in used)
+
+
+def _title(tensor: StoredTensor) -> str:
     last = tensor.first_row + tensor.rows - 1
     note = f"; {tensor.fallback}" if tensor.fallback else ""
     return (

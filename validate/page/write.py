@@ -8,7 +8,6 @@ from anespec.manifests.errors import StorageError
 from anespec.manifests.residency import ResidencyFile
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact, write_atomically
-from anespec.manifests.wording import bytes_text
 from anespec.manifests.verdicts import (
     REQUIRED_FOR_SPECULATION,
     ExactnessFile,
@@ -16,6 +15,7 @@ from anespec.manifests.verdicts import (
     VerdictFile,
     VerdictT,
 )
+from anespec.manifests.wording import bytes_text
 from anespec.validate.figures import GoldenFile
 from anespec.validate.page.badges import exactness_badge, golden_badge, quality_badge, residency_badge
 from anespec.validate.page.golden import view_golden
@@ -68,7 +68,7 @@ def render_page(artifact: Artifact) -> str:
             quality_badge(quality),
         ),
         shards=view_shards(manifest),
-        weights=view_weights(manifest),
+        weights=view_weights(manifest.tensors),
         residency=[view_residency(verdict) for verdict in residency],
         golden=[view_golden(verdict) for verdict in golden],
         exactness=exactness,

@@ -18,10 +18,10 @@ from anespec.manifests.residency import (
     Severity,
     ShardResidency,
 )
-from anespec.manifests.schema import Manifest, Shard, WeightFormat
+from anespec.manifests.schema import Manifest, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessVerdict, Invariance, InvarianceVerdict
-from anespec.validate.figures import THRESHOLDS, GoldenVerdict, ShardFigures, StackFigures
+from anespec.validate.figures import THRESHOLDS, GoldenVerdict, ShardFigures, StackFigures, WeightFigures
 from anespec.validate.quality.divergence import diverge
 from anespec.validate.quality.verdict import QualityTask, QualityVerdict, ScoredText, quality_verdict
 
@@ -30,17 +30,15 @@ HEAD_EDGES = [(start, min(start + 16384, 200064)) for start in range(0, 200064, 
 LAYER_BYTES, TOKEN_BYTES = 100_800_000, 3072
 
 
-def weights_of(kind: str) -> dict[str, Any]:
-    """What a shard's entry says of its weights, in whichever form the schema has."""
-    if "weights" in Shard.model_fields:
-        return {"weights": "int8-channel"}
-    tensor = {
-        "projection": f"{kind}_projection", "tensor": f"blk.0.{kind}.weight", "first_row": 0, "rows": 8,
-        "columns": 8, "pairs_parted": False, "source_type": "Q8_0", "weights": "int8-channel",
-        "fallback": None, "lossless": False, "bytes": 72, "squares": 64.0, "squared_error": 0.004,
-        "max_error": 0.02,
-    }  # fmt: skip
-    return {"tensors": [tensor]}
+def stored(
+    tensor: str, weights: str = "int8-channel", error: float = 0.008, **changes: Any
+) -> dict[str, Any]:
+    """A tensor's entry with that relative error."""
+    return {
+        "projection": "projection", "tensor": tensor, "first_row": 0, "rows": 8, "columns": 8,
+        "pairs_parted": False, "source_type": "Q8_0", "weights": weights, "fallback": None, "lossless": False,
+        "bytes": 72, "squares": 64.0, "squared_error": 64.0 * error**2, "max_error": 0.02,
+    } | changes  # fmt: skip
 
 
 def phi_manifest(name: str = "Phi-4-mini-instruct.Q8_0.gguf", **changes: Any) -> Manifest:
@@ -48,14 +46,16 @@ def phi_manifest(name: str = "Phi-4-mini-instruct.Q8_0.gguf", **changes: Any) ->
     common = {"sha256": "00", "recipe": "11", "inputs": [], "outputs": []}
     layers = [
         {
-            **common, **weights_of("ffn_down"), "path": f"shards/layers_{first:02d}_{end:02d}.mlpackage",
+            **common, "tensors": [stored(f"blk.{n}.ffn_down.weight") for n in range(first, end)],
+            "path": f"shards/layers_{first:02d}_{end:02d}.mlpackage",
             "bytes": (end - first) * LAYER_BYTES, "first_layer": first, "end_layer": end, "states": [],
         }
         for first, end in LAYER_EDGES
     ]  # fmt: skip
     heads = [
         {
-            **common, **weights_of("output"), "path": f"shards/head_{number:02d}.mlpackage",
+            **common, "tensors": [stored("output.weight", "fp16", 0.0002)],
+            "path": f"shards/head_{number:02d}.mlpackage",
             "bytes": (end - first) * TOKEN_BYTES, "first_token": first, "end_token": end,
         }
         for number, (first, end) in enumerate(HEAD_EDGES)
@@ -163,10 +163,13 @@ def golden_of(artifact: Artifact, backend: str = "openvino", worst: float = 0.1)
         prompt_tokens=24, greedy_tokens=24, agreeing=23, leading=11, worst_margin=0.02, cosine=0.9995,
         error=0.03, max_error=0.2, not_finite=0,
     )  # fmt: skip
-    more: dict[str, Any] = {"weights": ()} if "weights" in GoldenVerdict.model_fields else {}
+    weights = WeightFigures(
+        shard=figures[0].shard, projection="projection", tensor="blk.0.ffn_down.weight",
+        weights=WeightFormat.INT8_CHANNEL, claimed=0.008, error=0.008,
+    )  # fmt: skip
     return GoldenVerdict(
         circumstances=circumstances_on(artifact, backend), thresholds=dict(THRESHOLDS),
-        shards=tuple(figures), stack=(stack, stack), **more,
+        shards=tuple(figures), stack=(stack, stack), weights=(weights,),
     )  # fmt: skip
 
 

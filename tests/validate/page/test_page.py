@@ -126,6 +126,8 @@ def test_every_figure_is_there(full: Artifact) -> None:
         assert words in text
     assert "0.4 of 0.085 ✗ red" in text
     assert "23 of 24 greedy tokens equal" in text
+    assert "ffn_down int8-channel up to 0.008" in text
+    assert "output fp16 up to 0.0002" in text
     for invariance in Invariance:
         assert invariance in text
     assert "rows cut 3+1: position 9" in text

@@ -1,20 +1,18 @@
 """Places in pictures, by arithmetic."""
 
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from phi_like import artifact_in, phi_manifest, quality_of, residency_of
+from phi_like import artifact_in, phi_manifest, quality_of, residency_of, stored
 
 from anespec.manifests.residency import DeviceTotals, KindTotals, LayerTotals, Placement, ShardResidency
-from anespec.manifests.schema import Manifest, Shard
+from anespec.manifests.schema import StoredTensor
 from anespec.validate.page.quality import view_quality
 from anespec.validate.page.residency import view_residency
 from anespec.validate.page.scales import EvenScale, LogScale, power, stacked
-from anespec.validate.page.weights import formats_of, view_weights
+from anespec.validate.page.weights import view_weights
 
 POSITIVE = st.floats(1e-12, 1e6)
 
@@ -84,29 +82,21 @@ def test_the_histogram_shows_all_tokens(tmp_path) -> None:  # type: ignore[no-un
     assert {tick.label for tick in view.ticks} & {"10⁻⁵", "10⁻⁴", "0.001"}
 
 
-def stored(tensor: str, weights: str, error: float, fallback: str | None = None) -> SimpleNamespace:
-    return SimpleNamespace(
-        tensor=tensor, weights=weights, relative_error=error, max_error=0.1, first_row=0, rows=8,
-        source_type="Q8_0", fallback=fallback, lossless=error == 0,
-    )  # fmt: skip
-
-
 def test_tensors_are_gathered_by_kind() -> None:
-    tensors = (
-        stored("blk.0.ffn_down.weight", "lut4", 0.1),
-        stored("output.weight", "int8-channel", 0.001),
-        stored("blk.1.ffn_down.weight", "int8-channel", 0.01, "too few columns"),
-        stored("blk.1.attn_q.weight", "int8-block32", 0.0),
-    )
-    view = view_weights(cast(Manifest, SimpleNamespace(tensors=tensors)))
-    assert view is not None
+    tensors = [
+        StoredTensor.model_validate(tensor)
+        for tensor in (
+            stored("blk.0.ffn_down.weight", "lut4", 0.1),
+            stored("output.weight", "int8-channel", 0.001),
+            stored("blk.1.ffn_down.weight", "int8-channel", 0.01, fallback="too few columns"),
+            stored("blk.1.attn_q.weight", "int8-block32", 0.0, lossless=True),
+        )
+    ]
+    view = view_weights(tensors)
     assert [row.kind for row in view.rows] == ["ffn_down", "output", "attn_q"]
     down = view.rows[0]
-    assert (down.worst, down.fallbacks, down.formats) == (0.1, 1, "lut4, int8-channel")
-    assert [dot.place for dot in down.dots] == [100, 50]
+    assert (down.worst, down.fallbacks, down.formats) == (pytest.approx(0.1), 1, "int8-channel, lut4")
+    assert [dot.place for dot in down.dots] == pytest.approx([100, 50])
     assert "too few columns" in down.dots[1].title
     assert (view.lossless, view.tensors) == (1, 4)
-    nothing: Any = SimpleNamespace(shards=())
-    assert view_weights(nothing) is None
-    several = cast(Shard, SimpleNamespace(formats=("fp16", "lut4")))
-    assert formats_of(several) == ("fp16", "lut4")
+    assert view.error == pytest.approx((0.01010100 / 4) ** 0.5)
