@@ -191,8 +191,7 @@ def group_layers(
     best = [(0, 0)]
     for end in range(1, layers + 1):
         fixed_cost = shard_cost + (broken_cost if end < layers and end not in ends else 0)
-        found: list[tuple[int, int]] = []
-        size = 0
+        size, chosen = 0, (-1, 0)
         for start in range(end - 1, -1, -1):
             size += layer_bytes[start]
             if start in joined:
@@ -200,10 +199,10 @@ def group_layers(
             if size > sizes.limit and found:
                 break
             cost = best[start][0] + size * size + (small_cost if size < sizes.smallest else 0)
-            # Of equals the smallest last shard, so that larger ones come first.
-            found.append((cost, -start))
-        cost, start = min(found)
-        best.append((cost + fixed_cost, -start))
+            # Of equals the smallest last shard stays, so that larger ones come first.
+            if chosen[0] < 0 or cost < chosen[0]:
+                chosen = cost, start
+        best.append((chosen[0] + fixed_cost, chosen[1]))
     counts: list[int] = []
     end = len(layer_bytes)
     while end:

@@ -307,7 +307,7 @@ class GGUFFile:
         info = self.info(name)
         raw = self.raw(name)
         try:
-            # A scale may be no number; what comes of it is the caller's to judge, without a warning.
+            # A scale may be infinite; what comes of it is the caller's to judge, without a warning.
             with np.errstate(all="ignore"):
                 data = dequantize(raw if rows is None else raw[rows], info.kind)
         except NotImplementedError:

@@ -85,18 +85,18 @@ def run(
     """Run cases `first` to `first + cases - 1`, in worker processes: a crash or hang of one is a failure."""
     context = multiprocessing.get_context("spawn")
     result, began, place = Result(), time.monotonic(), first
-    while place < first + cases and len(result.failures) < MOST_FAILURES:
-        ours, theirs = context.Pipe(duplex=False)
-        progress = context.Value(c_int64, place)
-        worker = context.Process(
-            target=_work,
-            args=(theirs, progress, range(place, first + cases), seed, pursue, case_seconds),
-            daemon=True,
-        )
-        worker.start()
-        theirs.close()
-        place = _follow(ours, worker, progress, result, first + cases, stuck_seconds, report)
-        ours.close()
+    # The folder is this process's, since a worker that crashes leaves everything as it is.
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None) as folder:
+        path = Path(folder) / "case.gguf"
+        while place < first + cases and len(result.failures) < MOST_FAILURES:
+            ours, theirs = context.Pipe(duplex=False)
+            progress = context.Value(c_int64, place)
+            work = (theirs, progress, path, range(place, first + cases), seed, pursue, case_seconds)
+            worker = context.Process(target=_work, args=work, daemon=True)
+            worker.start()
+            theirs.close()
+            place = _follow(ours, worker, progress, result, first + cases, stuck_seconds, report)
+            ours.close()
     result.seconds = time.monotonic() - began
     return result
 
@@ -139,45 +139,49 @@ def _follow(
 
 
 def _work(
-    channel: Connection, progress: Any, numbers: range, seed: int, pursue: Pursue, case_seconds: float
+    channel: Connection,
+    progress: Any,
+    path: Path,
+    numbers: range,
+    seed: int,
+    pursue: Pursue,
+    case_seconds: float,
 ) -> None:
-    """The worker: try the cases of these numbers, and send what came of them now and then."""
+    """The worker: try the cases of these numbers, each as `path`, and send what came of them now and then."""
     from cases import draw_case
     from seeds import Seed, seeds
 
     starts: tuple[Seed, ...] = ()
+    signal.signal(signal.SIGPROF, _alarm)
     if pursue is pursue_case:
         import pursuit  # noqa: F401 (takes seconds, which are no case's)
 
         starts = seeds()
-    signal.signal(signal.SIGPROF, _alarm)
-    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None) as folder:
-        path = Path(folder) / "case.gguf"
-        for number in range(WARM_CASES if pursue is pursue_case else 0):
+        for number in range(WARM_CASES):
             path.write_bytes(draw_case(starts, Random(f"warm {number}")).content())
             _try(pursue, path, number, case_seconds)
-        _limit_memory()
-        part = Result()
-        for number in numbers:
-            progress.value = number
-            case = draw_case(starts, Random(f"{seed} {number}"))
-            path.write_bytes(case.content())
-            before, began = _restart_peak(), time.process_time()
-            converted, failure = _try(pursue, path, number, case_seconds)
-            part.slowest_seconds = max(part.slowest_seconds, time.process_time() - began)
-            taken = _peak_bytes() - before
-            part.most_bytes = max(part.most_bytes, taken)
-            if failure is None and taken > CASE_BYTES:
-                failure = f"takes {taken >> 20} MiB", ""
-            if failure is not None:
-                part.failures.append(Failure(number, case.name, *failure))
-            part.cases += 1
-            part.converted += converted
-            if part.cases == 500 or failure is not None or number == numbers[-1]:
-                channel.send(part)
-                part = Result()
-        progress.value = numbers.stop
-        channel.close()
+    _limit_memory()
+    part = Result()
+    for number in numbers:
+        progress.value = number
+        case = draw_case(starts, Random(f"{seed} {number}"))
+        path.write_bytes(case.content())
+        before, began = _restart_peak(), time.process_time()
+        converted, failure = _try(pursue, path, number, case_seconds)
+        part.slowest_seconds = max(part.slowest_seconds, time.process_time() - began)
+        taken = _peak_bytes() - before
+        part.most_bytes = max(part.most_bytes, taken)
+        if failure is None and taken > CASE_BYTES:
+            failure = f"takes {taken >> 20} MiB", ""
+        if failure is not None:
+            part.failures.append(Failure(number, case.name, *failure))
+        part.cases += 1
+        part.converted += converted
+        if part.cases == 500 or failure is not None or number == numbers[-1]:
+            channel.send(part)
+            part = Result()
+    progress.value = numbers.stop
+    channel.close()
 
 
 def _try(pursue: Pursue, path: Path, number: int, seconds: float) -> tuple[bool, tuple[str, str] | None]:
