@@ -4,6 +4,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+SMALLEST_LIMIT = 0.001
+"""No picture shows less than this to either side: differences of rounding are no news."""
+
 
 @dataclass(frozen=True)
 class Tick:
@@ -50,8 +53,8 @@ class EvenScale:
 
     @classmethod
     def around(cls, values: Iterable[float]) -> "EvenScale":
-        """The smallest round limit that holds all values."""
-        largest = max((abs(value) for value in values), default=0) or 1.0
+        """The smallest round limit that holds all values, SMALLEST_LIMIT at least."""
+        largest = max([SMALLEST_LIMIT, *(abs(value) for value in values)])
         decade = 10.0 ** math.floor(math.log10(largest))
         return cls(next(step * decade for step in (1, 2, 5, 10) if step * decade >= largest))
 
