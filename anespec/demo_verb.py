@@ -110,11 +110,13 @@ def _validate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
     from anespec.validate.exactness import require_exactness
     from anespec.validate.figures import require_golden
     from anespec.validate.gates import golden_gate, recorded_exactness
+    from anespec.validate.page.write import write_page
 
     opened, name = Artifact(artifact), resolve_backend(backend)
     with step_progress("2/3 validate", shown=not quiet) as report:
         golden = golden_gate(opened, model_path(), name, None, report)
         exactness = recorded_exactness(opened, name, None, "quick", report)
+    write_page(opened)
     require_golden(golden)
     require_exactness(exactness)
     proven = [verdict.invariance.value for verdict in exactness.invariances if verdict.proven]

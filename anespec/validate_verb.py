@@ -64,7 +64,7 @@ def validate(
 
     Exits with 11, 12, 13 or 14 where the residency, golden, exactness or quality gate is red. A residency
     verdict that is only predicted is shown and recorded; it fails the run with --require-residency.
-    Quality is a report, too, unless a limit is given.
+    Quality is a report, too, unless a limit is given. Every run ends with ARTIFACT/report.html.
 
     \b
     Example:
@@ -86,6 +86,7 @@ def validate(
 
     from anespec.manifests.store import Artifact
     from anespec.runtime.backends import resolve_backend
+    from anespec.validate.page.write import write_page
 
     opened, name = Artifact(artifact), resolve_backend(backend)
     runs: dict[str, Callable[[StepReport], _Outcome]] = {
@@ -97,13 +98,16 @@ def validate(
         runs["quality"] = lambda report: _quality(opened, task, gguf, name, threads, report)
     with step_progress(f"validating {artifact} on {name}", shown=not as_json) as report:
         outcomes = [_run(gate, runs[gate], report) for gate in GATES if gate in chosen]
+    page = write_page(opened)
     if not as_json:
         for outcome in outcomes:
             for part in outcome.shown:
                 out().print(part)
+        out().print(f"All of it, in pictures: {page}")
     facts = {
         "gates": [outcome.facts for outcome in outcomes],
         "passed": all(outcome.facts["passed"] for outcome in outcomes if outcome.decides),
+        "report": str(page),
     }
     with result_as_json(facts, shown=as_json):
         for outcome in outcomes:

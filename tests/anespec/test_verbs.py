@@ -69,7 +69,7 @@ def test_convert_says_what_storing_the_weights_added(gguf: Path, tmp_path: Path)
     ("weights", "said"),
     [
         ("int9", "choose one of fp16, int8-block32"),
-        ("fp16,nose=lut4", "choose one of attention, mlp, per_layer, head"),
+        ("fp16,nose=lut4", "choose one of attention, mlp, per_layer"),
     ],
 )
 def test_an_unknown_weight_format_or_kind_lists_what_there_is(gguf: Path, weights: str, said: str) -> None:
@@ -137,6 +137,7 @@ def test_validate_finds_a_damaged_shard(artifact: Path, gguf: Path, tmp_path: Pa
     outcome = run("validate", broken, "--gate", "golden", "--threads", 1)
     assert outcome.code == 12
     assert "error: " in outcome.err
+    assert 'class="red" href="#golden"' in (broken / "report.html").read_text()
 
 
 def test_quality_is_a_report_and_with_a_limit_a_gate(trained: Path, tmp_path: Path) -> None:
@@ -145,6 +146,9 @@ def test_quality_is_a_report_and_with_a_limit_a_gate(trained: Path, tmp_path: Pa
     common = ("validate", trained, "--gate", "quality", "--quality", text, "--threads", 1)
     report = run(*common, "--quality-tokens", 40, "--json")
     assert report.code == 0, report.err
+    page = Path(report.json["report"]).read_text()
+    assert "text.py" in page
+    assert 'class="noted" href="#quality"' in page
     (gate,) = report.json["gates"]
     assert gate["tokens"] == 40
     assert 0 < gate["figures"]["figures"]["kl"]["mean"] < 0.01
@@ -155,6 +159,7 @@ def test_quality_is_a_report_and_with_a_limit_a_gate(trained: Path, tmp_path: Pa
     assert "1e-09" in red.err
     assert "perplexity change" in red.out
     assert red.is_one_sentence()
+    assert 'class="red" href="#quality"' in (trained / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The quality gate on trained models: independent answers, order of formats, damage."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -72,7 +73,7 @@ def test_a_window_predicts_every_token_but_its_first() -> None:
 
 @needs_stories
 def test_perplexity_and_divergence_are_those_of_single_passes(
-    stories: dict[WeightFormat, Artifact], text: Path
+    stories: Mapping[WeightFormat, Artifact], text: Path
 ) -> None:
     """Every row by itself from the verifier and the reference, and numpy's own sums over them."""
     artifact = stories[WeightFormat.INT8_CHANNEL]
@@ -135,7 +136,9 @@ def test_the_references_perplexity_is_llama_cpps(text: Path) -> None:
 
 @needs_stories
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
-def test_fp16_stays_closer_than_int8(stories: dict[WeightFormat, Artifact], text: Path, backend: str) -> None:
+def test_fp16_stays_closer_than_int8(
+    stories: Mapping[WeightFormat, Artifact], text: Path, backend: str
+) -> None:
     fp16 = quality_of(stories[WeightFormat.FP16], STORIES, text, backend).figures
     int8 = quality_of(stories[WeightFormat.INT8_CHANNEL], STORIES, text, backend).figures
     assert fp16.kl.mean < 3e-5
@@ -146,8 +149,17 @@ def test_fp16_stays_closer_than_int8(stories: dict[WeightFormat, Artifact], text
 
 
 @needs_stories
+def test_coarser_weights_diverge_further(stories: Mapping[WeightFormat, Artifact], text: Path) -> None:
+    ladder = (WeightFormat.FP16, WeightFormat.INT8_CHANNEL, WeightFormat.LUT6, WeightFormat.INT4_BLOCK32)
+    ladder += (WeightFormat.LUT4,)
+    divergences = [quality_of(stories[weights], STORIES, text).figures.kl.mean for weights in ladder]
+    assert all(3 * finer < coarser or coarser > 0.05 for finer, coarser in pairwise(divergences))
+    assert divergences == sorted(divergences)
+
+
+@needs_stories
 def test_damaged_weights_are_red(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stories: dict[WeightFormat, Artifact], text: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stories: Mapping[WeightFormat, Artifact], text: Path
 ) -> None:
     """The artifact is made of a file whose first MLP is half as loud again, and scored by the real one."""
     task = QualityTask(text, 512, max_kl=0.003, max_perplexity_change=1.0)

@@ -1,0 +1,96 @@
+"""Errors of the golden gate beside what they may be."""
+
+from dataclasses import dataclass
+
+from anespec.validate.figures import GoldenVerdict, ShardFigures
+from anespec.validate.page.scales import LogScale
+from anespec.validate.page.shards import stem
+
+
+@dataclass(frozen=True)
+class ErrorDot:
+    """The worst token under one stimulus."""
+
+    place: float
+    look: str
+    title: str
+
+
+@dataclass(frozen=True)
+class ErrorRow:
+    """One shard, or the whole stack on one prompt, and the limit of its errors."""
+
+    label: str
+    dots: tuple[ErrorDot, ...]
+    limit: float
+    limit_place: float
+    worst: float
+    good: bool
+    note: str
+
+
+@dataclass(frozen=True)
+class GoldenView:
+    """One verdict on one scale."""
+
+    verdict: GoldenVerdict
+    scale: LogScale
+    shards: tuple[ErrorRow, ...]
+    stack: tuple[ErrorRow, ...]
+
+
+def view_golden(verdict: GoldenVerdict) -> GoldenView:
+    """A row per shard, with a dot per stimulus, and a row per prompt."""
+    errors = [*(s.error for s in verdict.shards), *(p.error for p in verdict.stack)]
+    limits = [verdict.thresholds[s.weights].shard_error(s.layers) for s in verdict.shards]
+    scale = LogScale.around([*errors, *limits, verdict.stack_thresholds.stack_error])
+    shards = dict.fromkeys(figures.shard for figures in verdict.shards)
+    return GoldenView(
+        verdict,
+        scale,
+        tuple(_shard(verdict, scale, [f for f in verdict.shards if f.shard == shard]) for shard in shards),
+        tuple(_prompt(verdict, scale, number) for number in range(len(verdict.stack))),
+    )
+
+
+def _shard(verdict: GoldenVerdict, scale: LogScale, figures: list[ShardFigures]) -> ErrorRow:
+    thresholds = verdict.thresholds[figures[0].weights]
+    limit = thresholds.shard_error(figures[0].layers)
+    problems = [f"{f.not_finite} values not finite" for f in figures if f.not_finite]
+    problems += [f"{f.stray_slots} stray slots" for f in figures if f.stray_slots]
+    return ErrorRow(
+        label=stem(figures[0].shard),
+        dots=tuple(
+            ErrorDot(
+                scale.place(f.error),
+                f.stimulus,
+                f"{f.stimulus}: error {f.error:.3g}, cosine {f.cosine:.6f}, over {f.tokens} tokens",
+            )
+            for f in figures
+        ),
+        limit=limit,
+        limit_place=scale.place(limit),
+        worst=max(f.error for f in figures),
+        good=all(f.within(thresholds) for f in figures),
+        note="; ".join(problems),
+    )
+
+
+def _prompt(verdict: GoldenVerdict, scale: LogScale, number: int) -> ErrorRow:
+    figures, limit = verdict.stack[number], verdict.stack_thresholds.stack_error
+    words = f"{figures.agreeing} of {figures.greedy_tokens} greedy tokens equal"
+    return ErrorRow(
+        label=f"prompt {number + 1} ({figures.prompt_tokens} tokens)",
+        dots=(
+            ErrorDot(
+                scale.place(figures.error),
+                "stack",
+                f"error {figures.error:.3g}, cosine {figures.cosine:.6f}; {words}",
+            ),
+        ),
+        limit=limit,
+        limit_place=scale.place(limit),
+        worst=figures.error,
+        good=figures.within(verdict.stack_thresholds),
+        note=f"{figures.not_finite} values not finite" if figures.not_finite else words,
+    )

@@ -1,0 +1,101 @@
+"""Where things stand in a picture: all places and widths are percent, so that a picture fits any page."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+SMALLEST_LIMIT = 0.001
+"""No picture shows less than this to either side: differences of rounding are no news."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A labelled place on an axis."""
+
+    place: float
+    label: str
+
+
+@dataclass(frozen=True)
+class LogScale:
+    """From 10^first to 10^last."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def around(cls, values: Iterable[float]) -> "LogScale":
+        """Whole decades around all positive values; one decade around 1 where there is none."""
+        positive = [value for value in values if value > 0]
+        low = math.floor(math.log10(min(positive, default=1)))
+        high = math.ceil(math.log10(max(positive, default=1)))
+        return cls(low, max(high, low + 1))
+
+    def place(self, value: float) -> float:
+        """Where a value stands; what is outside stands at the nearer end."""
+        if value <= 0:
+            return 0.0
+        share = (math.log10(value) - self.first) / (self.last - self.first)
+        return round(100 * min(max(share, 0.0), 1.0), 3)
+
+    @property
+    def ticks(self) -> tuple[Tick, ...]:
+        """A tick per decade, or per few where there are many."""
+        step = 1 + (self.last - self.first) // 8
+        return tuple(Tick(self.place(10.0**n), power(n)) for n in range(self.first, self.last + 1, step))
+
+
+@dataclass(frozen=True)
+class EvenScale:
+    """From -limit to limit."""
+
+    limit: float
+
+    @classmethod
+    def around(cls, values: Iterable[float]) -> "EvenScale":
+        """The smallest round limit that holds all values, SMALLEST_LIMIT at least."""
+        largest = max([SMALLEST_LIMIT, *(abs(value) for value in values)])
+        decade = 10.0 ** math.floor(math.log10(largest))
+        return cls(next(step * decade for step in (1, 2, 5, 10) if step * decade >= largest))
+
+    def place(self, value: float) -> float:
+        """Where a value stands."""
+        return round(50 + 50 * value / self.limit, 3)
+
+    @property
+    def ticks(self) -> tuple[Tick, ...]:
+        """Both ends, their halves and the middle."""
+        return tuple(
+            Tick(self.place(share * self.limit), f"{share * self.limit:+g}" if share else "0")
+            for share in (-1, -0.5, 0, 0.5, 1)
+        )
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a bar. `look` is the class that colours it, `title` what it is in words."""
+
+    start: float
+    width: float
+    look: str
+    title: str
+    label: str = ""
+
+
+def stacked(parts: Sequence[tuple[float, str, str, str]]) -> tuple[Part, ...]:
+    """Parts side by side over the whole width, from (size, look, title, label); those of size 0 go."""
+    total = sum(size for size, *_ in parts) or 1.0
+    placed, start = [], 0.0
+    for size, look, title, label in parts:
+        width = 100 * size / total
+        if size:
+            placed.append(Part(round(start, 3), round(width, 3), look, title, label))
+        start += width
+    return tuple(placed)
+
+
+def power(exponent: int) -> str:
+    """A power of ten for people: 0.01 as it is, 10 to the -5 with raised digits."""
+    if -3 <= exponent <= 3:
+        return f"{10.0**exponent:g}"
+    return "10" + "".join("⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".index(digit)] for digit in str(exponent))
