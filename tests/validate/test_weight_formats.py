@@ -37,10 +37,9 @@ def test_a_format_is_near_the_source(
     weight_limit, logit_limit = ADDED[weights]
     assert relative_error(artifact.manifest.tensors) <= weight_limit
     with GGUFFile(STORIES) as file:
-        reference = Reference(file, resident_layers=8)
-        hidden = reference.layers(
-            0, reference.sizes.layers, reference.embed(prompt), range(len(prompt)), reference.caches()
-        )
+        reference = Reference(file, artifact.manifest.context, resident_layers=8)
+        layers, places = len(reference.facts.layers), range(len(prompt))
+        hidden = reference.layers(0, layers, reference.embed(prompt), places, reference.caches(), prompt)
         expected = reference.logits(hidden).numpy()
     verifier = open_verifier(artifact, backend, 1)
     found = feed(verifier, prompt).astype(np.float32)
