@@ -113,6 +113,9 @@ class Family:
     `score_cap` and `logit_cap` are soft caps where the file gives none: cap * tanh(x / cap).
     With `key_is_value` a layer without V projection uses K's. `layer_scale`: a layer's output may be
     multiplied by a number of its own. `per_layer_inputs`: embeddings may feed every layer.
+
+    The graph keeps the hidden state times `hidden_scale`, a power of two, where the model's own would leave
+    fp16's range. That needs norms after attention and MLP, which take in the factor.
     """
 
     architecture: str
@@ -134,7 +137,9 @@ class Family:
     key_is_value: bool = False
     layer_scale: bool = False
     per_layer_inputs: bool = False
+    hidden_scale: float = 1.0
 
     def __post_init__(self) -> None:
         # K's rows are reordered for its rope; V's must not be.
         assert not self.key_is_value or self.rope_layout is RopeLayout.HALVES
+        assert self.hidden_scale == 1 or (self.norms.after_attention and self.norms.after_mlp)

@@ -14,6 +14,9 @@ from anespec.convert.architectures.family import (
     WeightlessNorm,
 )
 
+HIDDEN_SCALE = 1 / 32
+"""Hidden states of the larger ones are reported to reach 800,000 in fp32; fp16 ends at 65,504."""
+
 NORMS = Norms(after_attention="post_attention_norm", after_mlp="post_ffw_norm")
 
 GEMMA = Family(
@@ -29,6 +32,7 @@ GEMMA2 = Family(
     title="Gemma 2",
     rope_layout=RopeLayout.HALVES,
     norms=NORMS,
+    hidden_scale=HIDDEN_SCALE,
     activation=Activation.GELU,
     embedding_scale=EmbeddingScale.SQRT_WIDTH,
     wide_scale_layers=46,
@@ -42,6 +46,7 @@ GEMMA3 = Family(
     title="Gemma 3 (text)",
     rope_layout=RopeLayout.HALVES,
     norms=NORMS,
+    hidden_scale=HIDDEN_SCALE,
     head_norm=HeadNorm.BEFORE_ROPE,
     activation=Activation.GELU,
     embedding_scale=EmbeddingScale.SQRT_WIDTH,
@@ -54,6 +59,7 @@ GEMMA4 = Family(
     title="Gemma 4 (text, dense)",
     rope_layout=RopeLayout.HALVES,
     norms=NORMS,
+    hidden_scale=HIDDEN_SCALE,
     head_norm=HeadNorm.BEFORE_ROPE,
     value_norm=WeightlessNorm.EACH_HEAD,
     activation=Activation.GELU,
