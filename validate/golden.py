@@ -289,7 +289,7 @@ def _closeness(expected: Rows, found: Rows, change: Rows) -> _Closeness:
 
 
 def _rounded(rows: Rows, hidden_scale: float) -> Rows:
-    """Rounded to fp16 as shards hold it, and finite even beyond its range, so that the next one can be judged."""
+    """Rounded to fp16 as shards hold it; even beyond its range finite, so that the next can be judged."""
     scaled = (rows * np.float32(hidden_scale)).clip(-FP16_MAX, FP16_MAX)
     return scaled.astype(np.float16).astype(np.float32) / np.float32(hidden_scale)
 

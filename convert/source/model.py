@@ -315,9 +315,10 @@ class SourceModel:
         return self._finite(name, self.file.rows(name, rows))
 
     def _finite(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        with np.errstate(invalid="ignore"):
-            total = float(np.add.reduce(values, axis=None, dtype=np.float64))
-        if not math.isfinite(total):
+        with np.errstate(all="ignore"):
+            # The quick sum of squares also overflows where all is finite but huge.
+            finite = math.isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
+        if not finite:
             raise GGUFError(f"{self.file.path}: tensor {name!r} holds values that are not finite")
         return values
 
