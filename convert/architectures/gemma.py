@@ -11,6 +11,7 @@ from anespec.convert.architectures.family import (
     Norms,
     RopeLayout,
     SlidingPattern,
+    SlidingRope,
     WeightlessNorm,
 )
 
@@ -34,7 +35,7 @@ GEMMA2 = Family(
     wide_scale_layers=46,
     score_cap=50.0,
     logit_cap=30.0,
-    sliding=SlidingPattern(period=2, window=4096),
+    sliding=SlidingPattern(period=2, window=4096, rope=SlidingRope.SAME),
 )
 
 GEMMA3 = Family(
@@ -46,6 +47,7 @@ GEMMA3 = Family(
     activation=Activation.GELU,
     embedding_scale=EmbeddingScale.SQRT_WIDTH,
     wide_scale_layers=62,
+    logit_cap=0.0,
     sliding=SlidingPattern(period=6, rope_base=10000.0),
 )
 
@@ -59,6 +61,7 @@ GEMMA4 = Family(
     activation=Activation.GELU,
     embedding_scale=EmbeddingScale.SQRT_WIDTH,
     attention_scale=1.0,
+    logit_cap=30.0,
     sliding=SlidingPattern(period=None, rope_base=10000.0),
     key_is_value=True,
     layer_scale=True,

@@ -305,7 +305,7 @@ class SourceModel:
     def _halves_order(self, layer: LayerFacts, heads: int) -> NDArray[np.intp]:
         """Row numbers that bring every head's rotating pairs from 2i, 2i + 1 to i, i + half."""
         within = np.arange(layer.head_dim)
-        if self.facts.family.rope_layout is RopeLayout.INTERLEAVED:
+        if self.facts.rope_layout is RopeLayout.INTERLEAVED:
             turning = within[: layer.rotary_dim]
             within = np.concatenate([turning[0::2], turning[1::2], within[layer.rotary_dim :]])
         return (np.arange(heads)[:, None] * layer.head_dim + within).reshape(-1)
