@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,9 @@ NORM_SPREAD, BIAS_SPREAD = 0.15, 0.1
 class Variant:
     """A model of the family of `base`, one of the files in tests/data/families.
 
-    `keys` override metadata and `architecture` its name; a key without a dot before it has the
-    architecture's prefix added, and a value of None leaves it out. `tensors` maps patterns of tensor names
-    to values instead of random ones, to True where they are drawn but stand in no layer of `base`, or to
-    None where they are left out.
+    `keys` are those of the architecture, without its prefix, that differ; None leaves one out.
+    `architecture` may be another than that of `base`. `tensors` maps patterns of tensor names to values
+    instead of random ones, or to None where they are left out, and names that `base` does not have to True.
     """
 
     base: str
@@ -43,13 +43,16 @@ class Variant:
     architecture: str | None = None
     seed: int = 1
 
+    @property
+    def family(self) -> str:
+        """What GGUF calls its architecture."""
+        return self.architecture or _Base.read(self.base).architecture
+
     def write(self, path: Path) -> Path:
         """Write the GGUF; its weights are fp16 numbers in F32, which every implementation reads alike."""
-        base = _Base.read(self.base)
-        architecture = self.architecture or base.architecture
+        base, architecture = _Base.read(self.base), self.family
         metadata = base.metadata(architecture) | {
-            name if name.startswith("tokenizer.") else f"{architecture}.{name}": value
-            for name, value in self.keys.items()
+            f"{architecture}.{name}": value for name, value in self.keys.items()
         }
         writer = GGUFWriter(path, architecture)
         for key, value in metadata.items():
@@ -98,6 +101,7 @@ class _Base:
     vocabulary: int
 
     @classmethod
+    @cache
     def read(cls, name: str) -> "_Base":
         reader = GGUFReader(FAMILIES / f"{name}.gguf")
         fields = {

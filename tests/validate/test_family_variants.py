@@ -1,0 +1,48 @@
+"""Other sizes and settings of every family: the reference against llama.cpp's logits."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from family_variants import CASES, CONTEXT, LOGITS, answers, llama_cpp_logits
+
+from anespec.convert.architectures import FAMILIES
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.validate.reference import Reference
+
+EXACT = 2e-4
+TABLE = 0.03
+"""ggml looks GELU up in a table of fp16 numbers."""
+
+
+def tolerance(name: str) -> float:
+    return TABLE if name.startswith("gemma") else EXACT
+
+
+def reference_logits(path: Path, ids: list[int]) -> np.ndarray:
+    with GGUFFile(path) as file:
+        reference = Reference(file, CONTEXT, resident_layers=1)
+        layers = len(reference.facts.layers)
+        hidden = reference.layers(0, layers, reference.embed(ids), range(len(ids)), reference.caches(), ids)
+        return reference.logits(hidden[-1:]).numpy()[0]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_reference_computes_what_llama_cpp_does(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    path = case.variant.write(tmp_path / "model.gguf")
+    logits = reference_logits(path, case.prompt)
+    np.testing.assert_allclose(logits[:LOGITS], answers()[name], atol=tolerance(name), rtol=0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_stored_answers_are_llama_cpp_s(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    case = CASES[name]
+    path = case.variant.write(tmp_path / "model.gguf")
+    logits = llama_cpp_logits(path, case.prompt)[-1]
+    np.testing.assert_allclose(logits[:LOGITS], answers()[name], atol=2 * tolerance(name), rtol=0)
+
+
+def test_every_family_has_a_variant() -> None:
+    assert {case.variant.family for case in CASES.values()} == set(FAMILIES)
