@@ -1,6 +1,7 @@
 """`gemma`, `gemma2`, `gemma3` and `gemma4` (text).
 
-The 1 that their norms add to the weight is part of the weight in a GGUF.
+The 1 that their norms add to the weight is part of the weight in a GGUF. A Gemma 4 without a key for it
+caps no logits, as in transformers, where llama.cpp would cap them at 30; published files have the key.
 """
 
 from anespec.convert.architectures.family import (
@@ -67,7 +68,7 @@ GEMMA4 = Family(
     activation=Activation.GELU,
     embedding_scale=EmbeddingScale.SQRT_WIDTH,
     attention_scale=1.0,
-    logit_cap=30.0,
+    logit_cap=0.0,
     sliding=SlidingPattern(period=None, rope_base=10000.0),
     key_is_value=True,
     layer_scale=True,

@@ -145,7 +145,9 @@ CASES: Mapping[str, Case] = {
     "gemma3 pattern of 3": Case(Variant("gemma3", {PATTERN: 3, SWA_BASE: None, WINDOW: 1})),
     "gemma3 all slide": Case(Variant("gemma3", {PATTERN: 0, "final_logit_softcapping": 3.0})),
     "gemma3 no window": Case(Variant("gemma3", {WINDOW: None, SWA_BASE: None})),
-    "gemma4 caps at 30 by itself": Case(Variant("gemma4", tensors={"output_norm.weight": 3.0}), tokens=40),
+    "gemma4 loud": Case(
+        Variant("gemma4", {"final_logit_softcapping": 30.0}, {"output_norm.weight": 3.0}), tokens=40
+    ),
     "gemma4 mixed": Case(
         Variant(
             "gemma4",

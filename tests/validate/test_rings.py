@@ -8,6 +8,7 @@ from family_files import Variant
 
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.verdicts import Circumstances
+from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.runtime.drafters.lookup import LookupDrafter
@@ -26,7 +27,7 @@ def ringed(variant: Variant, folder: Path) -> ArtifactVerifier:
         variant.write(folder / "model.gguf"),
         folder / "m.anespec",
         target=Target.MAC,
-        weights=WeightFormat.FP16,
+        weights=WeightChoice(WeightFormat.FP16),
         context=CONTEXT,
     )
     verifier = open_verifier(artifact.path, "openvino", threads=1)

@@ -10,6 +10,7 @@ from family_variants import CASES, CONTEXT, LOGITS, answers
 from playing import feed
 
 from anespec.manifests.schema import Target, WeightFormat
+from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
 
 BACKENDS = ("torch", "openvino")
@@ -43,7 +44,7 @@ def name(request: pytest.FixtureRequest) -> str:
 def artifact(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("variant")
     gguf = CASES[name].variant.write(folder / "model.gguf")
-    options = {"weights": WeightFormat.FP16, "context": CONTEXT, **OPTIONS[name]}
+    options = {"weights": WeightChoice(WeightFormat.FP16), "context": CONTEXT, **OPTIONS[name]}
     return build(gguf, folder / "m.anespec", **options).path
 
 
