@@ -49,6 +49,7 @@ def shard_plan(plan: ConversionPlan, indices: range) -> ShardPlan:
         d=facts.d,
         epsilon=facts.epsilon,
         per_layer_width=facts.per_layer_width,
+        hidden_scale=facts.family.hidden_scale,
     )
 
 
@@ -81,7 +82,8 @@ def _layer_plan(plan: ConversionPlan, layer: LayerFacts) -> LayerPlan:
 def head_plan(plan: ConversionPlan) -> HeadPlan:
     """How logits are made."""
     facts = plan.model.facts
-    return HeadPlan(facts.d, facts.epsilon, facts.logit_scale, facts.logit_cap)
+    hidden_epsilon = facts.epsilon * facts.family.hidden_scale**2
+    return HeadPlan(facts.d, hidden_epsilon, facts.logit_scale, facts.logit_cap)
 
 
 def layer_weights(
@@ -101,8 +103,15 @@ def layer_weights(
         bias = model.layer_bias(layer, role)
         return Projection(weight, None if bias is None else to_fp16(bias, weight.source.name))
 
-    def layer_norm(role: str | None) -> NDArray[np.float16] | None:
+    def norm_before(role: str | None) -> NDArray[np.float16] | None:
         return None if role is None else norm(model, tensor_name(layer, role))
+
+    def norm_after(role: str | None) -> NDArray[np.float16] | None:
+        """What it gives is added to the hidden state, so it takes in the hidden state's factor."""
+        if role is None:
+            return None
+        name = tensor_name(layer, role)
+        return to_fp16(model.vector(name) * np.float32(model.facts.family.hidden_scale), name)
 
     def head_norm(role: str) -> NDArray[np.float16] | None:
         return to_fp16(model.head_norm(layer, role), role) if role in model.head_norms(layer) else None
@@ -110,17 +119,15 @@ def layer_weights(
     norms, keys, per_layer = model.facts.family.norms, None, None
     if layer.owns_kv:
         keys = KeyWeights(k=of(K), v=None if model.value_is_key(layer) else of(V), k_norm=head_norm(K_NORM))
-    if model.facts.per_layer_width:
-        per_layer = PerLayerWeights(
-            of(INPUT_GATE), of(INPUT_PROJECTION), norm(model, tensor_name(layer, INPUT_NORM))
-        )
+    if model.facts.per_layer_width and (own_norm := norm_after(INPUT_NORM)) is not None:
+        per_layer = PerLayerWeights(of(INPUT_GATE), of(INPUT_PROJECTION), own_norm)
     return LayerWeights(
-        attention_norm=layer_norm(norms.attention),
+        attention_norm=norm_before(norms.attention),
         attention=AttentionWeights(q=of(Q), output=of(ATTENTION_OUTPUT), keys=keys, q_norm=head_norm(Q_NORM)),
-        after_attention_norm=layer_norm(norms.after_attention),
-        mlp_norm=layer_norm(norms.mlp),
+        after_attention_norm=norm_after(norms.after_attention),
+        mlp_norm=norm_before(norms.mlp),
         mlp=MLPWeights(gate=of(GATE), up=of(UP), down=of(DOWN)),
-        after_mlp_norm=layer_norm(norms.after_mlp),
+        after_mlp_norm=norm_after(norms.after_mlp),
         per_layer=per_layer,
         output_scale=_output_scale(model, layer),
     )
@@ -140,7 +147,9 @@ def per_layer_mix(
         return None
     rows = model.matrix(PER_LAYER_PROJECTION, range(indices.start * width, indices.stop * width))
     weight = DeferredWeight(rows, choice.format_of(PER_LAYER), on_stored)
-    return PerLayerMix(Projection(weight), norm(model, PER_LAYER_NORM), model.facts.d)
+    return PerLayerMix(
+        Projection(weight), norm(model, PER_LAYER_NORM), model.facts.d, model.facts.family.hidden_scale
+    )
 
 
 def head_weights(

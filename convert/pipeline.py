@@ -39,7 +39,7 @@ from anespec.manifests.store import (
     write_atomically,
 )
 
-GRAPH_VERSION = 4
+GRAPH_VERSION = 5
 """Part of every recipe: raise it when the graph or a weight format changes."""
 
 TOKENS_NAME = "tokens.gguf"
@@ -212,6 +212,7 @@ class _Run:
             sequences=plan.options.sequences,
             pools=plan.pools,
             ropes=plan.ropes,
+            hidden_scale=model.facts.family.hidden_scale,
             layer_shards=tuple(entry for entry in built if isinstance(entry, LayerShard)),
             head_shards=tuple(entry for entry in built if isinstance(entry, HeadShard)),
             tokens=tokens,
@@ -235,7 +236,7 @@ class _Run:
             bytes=path.stat().st_size,
             sha256=file_sha256(path),
             embedding_tensor=EMBEDDING,
-            embedding_scale=self.model.facts.embedding_scale,
+            embedding_scale=self.model.facts.embedding_scale * self.model.facts.family.hidden_scale,
             per_layer=self._per_layer(),
         )
 

@@ -18,9 +18,9 @@ from typing import Self
 
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import dequantize
 from numpy.typing import NDArray
 
+from anespec.manifests.dequantise import dequantised
 from anespec.manifests.errors import GGUFError, StorageError
 from anespec.manifests.wording import quoted
 
@@ -309,13 +309,12 @@ class GGUFFile:
         try:
             # A scale may be infinite; what comes of it is the caller's to judge, without a warning.
             with np.errstate(all="ignore"):
-                data = dequantize(raw if rows is None else raw[rows], info.kind)
+                values = dequantised(raw if rows is None else raw[rows], info.kind)
         except NotImplementedError:
             raise GGUFError(
                 f"{self.path}: tensor {name!r} is {info.kind.name}, which the gguf package cannot "
                 "dequantise; use another quantisation of this model"
             ) from None
-        values = np.asarray(data, dtype=np.float32)
         return values.reshape(info.shape) if rows is None else values
 
     def __iter__(self) -> Iterator[TensorInfo]:

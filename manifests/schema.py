@@ -224,7 +224,9 @@ class TokensFile(Record):
     bytes: int = Field(ge=0)
     sha256: str
     embedding_tensor: str
-    embedding_scale: float = 1.0
+    embedding_scale: float = Field(
+        default=1.0, description="of the first hidden state; hidden_scale is part of it"
+    )
     per_layer: PerLayerEmbedding | None = None
 
 
@@ -243,6 +245,9 @@ class Manifest(Record):
     sequences: int = Field(gt=0, description="regions")
     pools: tuple[Pool, ...] = Field(min_length=1)
     ropes: tuple[RopeTable, ...]
+    hidden_scale: float = Field(
+        default=1.0, gt=0, description="the hidden state between shards is the model's own times this"
+    )
     layer_shards: tuple[LayerShard, ...] = Field(min_length=1)
     head_shards: tuple[HeadShard, ...] = Field(min_length=1)
     tokens: TokensFile

@@ -206,6 +206,7 @@ class _Trial:
     def _stale(self) -> Difference:
         """Loud values in every slot that is not visible, and what a run of rejected drafts left."""
         self._fresh(speculated(self.scene, [0], self.shape.block, self.shape.vocabulary, self.rng))
+        self.stage.restore_past(self.scene)
         found = self.stage.run(self.plain, self.scene)
         total = compare(self.expected, found, "after rejected drafts")
         self.stage.restore()

@@ -71,8 +71,8 @@ def check_shards(
     count = len(plans["embeddings"].positions)
     missing = [int(i) for i in rng.integers(manifest.hyperparameters.vocabulary, size=count)]
     tokens = [*ids, *missing][:count]
-    bench = _Bench(reference, feeds, own, tokens)
-    hidden = _rounded(reference.embed(tokens).numpy())
+    bench = _Bench(reference, feeds, own, tokens, manifest.hidden_scale)
+    hidden = _rounded(reference.embed(tokens).numpy(), manifest.hidden_scale)
     figures: list[ShardFigures] = []
     for shard in manifest.layer_shards:
         if progress is not None:
@@ -88,7 +88,7 @@ def check_shards(
             ]
         finally:
             runner.close()
-        hidden = _rounded(expected)
+        hidden = _rounded(expected, manifest.hidden_scale)
     for head in manifest.head_shards:
         if progress is not None:
             progress(head.path)
@@ -145,6 +145,7 @@ class _Bench:
     feeds: BlockFeeds
     own: LayerInputs
     tokens: Sequence[int]
+    hidden_scale: float
 
     def expected_layers(self, shard: LayerShard, inputs: Rows, positions: Sequence[int]) -> Rows:
         """What the reference makes of rows of hidden states."""
@@ -157,7 +158,8 @@ class _Bench:
     def feed(self, step: ShardPass, inputs: Rows) -> Mapping[str, Tensor]:
         """The inputs of one pass."""
         sources = list(step.sources)
-        hidden = np.ascontiguousarray(inputs[sources].astype(np.float16).T[None, :, :, None])
+        scaled = (inputs[sources] * np.float32(self.hidden_scale)).astype(np.float16)
+        hidden = np.ascontiguousarray(scaled.T[None, :, :, None])
         tokens = np.array(self.tokens, dtype=np.int64)[sources]
         return self.feeds.block_feed(step.block, hidden, self.own.layer_inputs(tokens))
 
@@ -167,7 +169,7 @@ def _layer_figures(
 ) -> ShardFigures:
     for state in shard.states:
         runner.write_state(state.name, np.zeros(state.shape, np.float16))
-    found = _run_shard(shard, runner, bench, plan, inputs)
+    found = _run_shard(shard, runner, bench, plan, inputs) / np.float32(bench.hidden_scale)
     stray, not_finite = 0, 0
     for state in shard.states:
         values = runner.read_state(state.name)
@@ -286,12 +288,14 @@ def _closeness(expected: Rows, found: Rows, change: Rows) -> _Closeness:
     )
 
 
-def _rounded(rows: Rows) -> Rows:
-    """Rounded to fp16; what is beyond its range stays finite, so that the next shard can be judged."""
-    return rows.clip(-FP16_MAX, FP16_MAX).astype(np.float16).astype(np.float32)
+def _rounded(rows: Rows, hidden_scale: float) -> Rows:
+    """Rounded to fp16 as shards hold it; even beyond its range finite, so that the next can be judged."""
+    scaled = (rows * np.float32(hidden_scale)).clip(-FP16_MAX, FP16_MAX)
+    return scaled.astype(np.float16).astype(np.float32) / np.float32(hidden_scale)
 
 
 def _like(rows: Rows, count: int, rng: np.random.Generator) -> Rows:
     """`count` random normal rows of the typical size of a channel in `rows` (robust to huge channels)."""
     typical = float(np.median(np.abs(rows))) / 0.6745
-    return _rounded((rng.standard_normal((count, rows.shape[1])) * (typical or 1.0)).astype(np.float32))
+    noise = rng.standard_normal((count, rows.shape[1])) * (typical or 1.0)
+    return _rounded(noise.astype(np.float32), hidden_scale=1.0)

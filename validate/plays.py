@@ -254,6 +254,21 @@ class Stage:
         for excerpt in self._untouched:
             self.verifier.import_slots(excerpt.pool, excerpt.first, excerpt.values)
 
+    def restore_past(self, scene: Scene, region: int = 0) -> None:
+        """Put back only what a play has overwritten of the past that the scene's first row sees.
+
+        A ring's slots come round again, so a long scene runs over its own past; nothing in use ever goes
+        back so far.
+        """
+        for excerpt in self._untouched:
+            for span in self._past_in_sight(excerpt.pool, scene, region):
+                first = max(span.start, excerpt.first)
+                count = min(span.stop, excerpt.first + excerpt.values[0].shape[2]) - first
+                if count > 0:
+                    kept = slice(first - excerpt.first, first - excerpt.first + count)
+                    values = [values[:, :, kept] for values in excerpt.values]
+                    self.verifier.import_slots(excerpt.pool, first, values)
+
     def copy_past(self, scene: Scene, source: int, target: int) -> None:
         """Copy the K/V of positions 0..start-1 from one region to another."""
         for pool in self._pools:
@@ -307,8 +322,7 @@ class Stage:
             base = self._slot(pool, region, 0)
             real = self.verifier.export_slots(pool, base, min(max(scene.start, 1), size, SLOTS_OF_NOISE))
             noise = [_louder(values, rng) for values in real]
-            visible = range(self.map.first_visible(pool, scene.start), scene.start)
-            kept = [slot for span in self.map.spans(pool, region, visible) for slot in span]
+            kept = [slot for span in self._past_in_sight(pool, scene, region) for slot in span]
             for number, first, count in self._all_slots():
                 if number != pool:
                     continue
@@ -324,6 +338,11 @@ class Stage:
 
     def _slot(self, pool: int, region: int, position: int) -> int:
         return self.map.spans(pool, region, range(position, position + 1))[0].start
+
+    def _past_in_sight(self, pool: int, scene: Scene, region: int) -> tuple[range, ...]:
+        """The slots of the past that the scene's first row attends to."""
+        visible = range(self.map.first_visible(pool, scene.start), scene.start)
+        return self.map.spans(pool, region, visible)
 
     def _touchable(self, pool: int, scene: Scene, region: int) -> tuple[range, ...]:
         """The slots that rows of the scene, or drafts past its end, may write."""

@@ -286,7 +286,7 @@ class Reference:
         sin = (torch.sin(angles) * layer.magnitude).float()
         half = len(layer.frequencies)
         rotary, passing = heads[..., : 2 * half], heads[..., 2 * half :]
-        if self.facts.family.rope_layout is RopeLayout.INTERLEAVED:
+        if self.facts.rope_layout is RopeLayout.INTERLEAVED:
             first, second = rotary[..., 0::2], rotary[..., 1::2]
             turned = torch.stack((first * cos - second * sin, first * sin + second * cos), dim=-1).flatten(-2)
         else:

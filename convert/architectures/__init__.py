@@ -1,5 +1,6 @@
 """The model families that convert, one small file of data each; no graph code."""
 
+from anespec.convert.architectures.chatglm import CHATGLM
 from anespec.convert.architectures.ernie4_5 import ERNIE4_5
 from anespec.convert.architectures.exaone import EXAONE, EXAONE4
 from anespec.convert.architectures.family import Family
@@ -12,16 +13,18 @@ from anespec.convert.architectures.llama import LLAMA
 from anespec.convert.architectures.mistral3 import MISTRAL3
 from anespec.convert.architectures.olmo2 import OLMO2
 from anespec.convert.architectures.phi3 import PHI3
-from anespec.convert.architectures.qwen import QWEN2, QWEN3
+from anespec.convert.architectures.qwen import QWEN2, QWEN2VL, QWEN3, QWEN3VL
 from anespec.convert.architectures.refused import MIXTURE, REFUSED
 from anespec.convert.architectures.seed_oss import SEED_OSS
 from anespec.convert.architectures.smollm3 import SMOLLM3
+from anespec.convert.architectures.xverse import XVERSE
 from anespec.manifests.errors import UnsupportedModelError
 from anespec.manifests.wording import quoted
 
 FAMILIES = {
     family.architecture: family
     for family in (
+        CHATGLM,
         ERNIE4_5,
         EXAONE,
         EXAONE4,
@@ -38,9 +41,12 @@ FAMILIES = {
         OLMO2,
         PHI3,
         QWEN2,
+        QWEN2VL,
         QWEN3,
+        QWEN3VL,
         SEED_OSS,
         SMOLLM3,
+        XVERSE,
     )
 }
 

@@ -60,8 +60,11 @@ class SlidingRope(StrEnum):
     """The rope of sliding-window layers, where a model has layers with and without a window."""
 
     SAME = "same"
+    """That of the others."""
+    OWN = "own"
+    """A base of its own, not scaled; the others' factor on cos and sin holds."""
     PLAIN = "plain"
-    """The key `rope.freq_base_swa` as base, and neither scaling nor factors."""
+    """The others' base, and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +74,13 @@ class SlidingPattern:
     Of every `period` layers all but the last do, unless `attention.sliding_window_pattern` gives another
     period or says it layer by layer; without a period that key must be there. `window` stands in for a
     missing key; without either, no layer has a window. `of_layers`: only models of so many layers slide.
-    `rope_base` is the base of sliding layers where the file gives none; without it theirs is the common
-    one. With `only_sliding_rotate` the layers of such a model that do not slide have no rope.
+    A base of their own is the key `rope.freq_base_swa`, or else `rope_base`, or else the common one. With
+    `only_sliding_rotate` the layers of such a model that do not slide have no rope.
     """
 
     period: int | None
     window: int | None = None
-    rope: SlidingRope = SlidingRope.PLAIN
+    rope: SlidingRope = SlidingRope.OWN
     rope_base: float | None = None
     only_sliding_rotate: bool = False
     of_layers: int | None = None
@@ -110,9 +113,15 @@ class Family:
     `attention_scale` multiplies the scores instead of 1 / sqrt(head_dim). Models of
     `wide_scale_layers` layers use 1 / sqrt(d / heads). With `reads_scales` the keys `attention.scale`,
     `residual_scale` and `logit_scale` hold. Every `rope_free_step`-th layer has no rope.
-    `score_cap` and `logit_cap` are soft caps where the file gives none: cap * tanh(x / cap).
+    `score_cap` and `logit_cap` are soft caps where the file gives none: cap * tanh(x / cap); 0 caps nothing.
+    Families of None have no cap, whatever the file says. With `tunes_yarn` the keys of YaRN's betas and
+    of its `yarn_log_multiplier` hold. `rope_switch`: the key `rope.scaling.finetuned` may turn rope off.
+    With `sections_in_halves` files that have `rope.dimension_sections` order q and k in halves.
     With `key_is_value` a layer without V projection uses K's. `layer_scale`: a layer's output may be
     multiplied by a number of its own. `per_layer_inputs`: embeddings may feed every layer.
+
+    The graph keeps the hidden state times `hidden_scale`, a power of two, where the model's own would leave
+    fp16's range. That needs norms after attention and MLP, which take in the factor.
     """
 
     architecture: str
@@ -130,11 +139,16 @@ class Family:
     logit_cap: float | None = None
     sliding: SlidingPattern | None = None
     rope_free_step: int | None = None
+    rope_switch: bool = False
+    sections_in_halves: bool = False
+    tunes_yarn: bool = False
     score_temperature: bool = False
     key_is_value: bool = False
     layer_scale: bool = False
     per_layer_inputs: bool = False
+    hidden_scale: float = 1.0
 
     def __post_init__(self) -> None:
         # K's rows are reordered for its rope; V's must not be.
         assert not self.key_is_value or self.rope_layout is RopeLayout.HALVES
+        assert self.hidden_scale == 1 or (self.norms.after_attention and self.norms.after_mlp)

@@ -11,8 +11,12 @@ from anespec.convert.architectures.family import (
     Norms,
     RopeLayout,
     SlidingPattern,
+    SlidingRope,
     WeightlessNorm,
 )
+
+HIDDEN_SCALE = 1 / 32
+"""Hidden states of the larger ones are reported to reach 800,000 in fp32; fp16 ends at 65,504."""
 
 NORMS = Norms(after_attention="post_attention_norm", after_mlp="post_ffw_norm")
 
@@ -29,12 +33,13 @@ GEMMA2 = Family(
     title="Gemma 2",
     rope_layout=RopeLayout.HALVES,
     norms=NORMS,
+    hidden_scale=HIDDEN_SCALE,
     activation=Activation.GELU,
     embedding_scale=EmbeddingScale.SQRT_WIDTH,
     wide_scale_layers=46,
     score_cap=50.0,
     logit_cap=30.0,
-    sliding=SlidingPattern(period=2, window=4096),
+    sliding=SlidingPattern(period=2, window=4096, rope=SlidingRope.SAME),
 )
 
 GEMMA3 = Family(
@@ -42,10 +47,12 @@ GEMMA3 = Family(
     title="Gemma 3 (text)",
     rope_layout=RopeLayout.HALVES,
     norms=NORMS,
+    hidden_scale=HIDDEN_SCALE,
     head_norm=HeadNorm.BEFORE_ROPE,
     activation=Activation.GELU,
     embedding_scale=EmbeddingScale.SQRT_WIDTH,
     wide_scale_layers=62,
+    logit_cap=0.0,
     sliding=SlidingPattern(period=6, rope_base=10000.0),
 )
 
@@ -54,11 +61,13 @@ GEMMA4 = Family(
     title="Gemma 4 (text, dense)",
     rope_layout=RopeLayout.HALVES,
     norms=NORMS,
+    hidden_scale=HIDDEN_SCALE,
     head_norm=HeadNorm.BEFORE_ROPE,
     value_norm=WeightlessNorm.EACH_HEAD,
     activation=Activation.GELU,
     embedding_scale=EmbeddingScale.SQRT_WIDTH,
     attention_scale=1.0,
+    logit_cap=30.0,
     sliding=SlidingPattern(period=None, rope_base=10000.0),
     key_is_value=True,
     layer_scale=True,

@@ -8,4 +8,5 @@ GRANITE = Family(
     rope_layout=RopeLayout.INTERLEAVED,
     embedding_scale=EmbeddingScale.KEY,
     reads_scales=True,
+    rope_switch=True,
 )

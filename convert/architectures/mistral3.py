@@ -7,4 +7,5 @@ MISTRAL3 = Family(
     title="Ministral 3, Mistral Small 3.2",
     rope_layout=RopeLayout.INTERLEAVED,
     score_temperature=True,
+    tunes_yarn=True,
 )

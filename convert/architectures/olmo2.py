@@ -1,6 +1,13 @@
 """`olmo2`: OLMo 2 and 3: norms only after attention and MLP, and over all heads of q and k at once."""
 
-from anespec.convert.architectures.family import Family, HeadNorm, Norms, RopeLayout, SlidingPattern
+from anespec.convert.architectures.family import (
+    Family,
+    HeadNorm,
+    Norms,
+    RopeLayout,
+    SlidingPattern,
+    SlidingRope,
+)
 
 OLMO2 = Family(
     architecture="olmo2",
@@ -8,5 +15,5 @@ OLMO2 = Family(
     rope_layout=RopeLayout.HALVES,
     norms=Norms(attention=None, after_attention="post_attention_norm", mlp=None, after_mlp="post_ffw_norm"),
     head_norm=HeadNorm.ALL_HEADS,
-    sliding=SlidingPattern(period=4),
+    sliding=SlidingPattern(period=4, rope=SlidingRope.PLAIN),
 )

@@ -1,4 +1,9 @@
-"""`qwen2` (biases on q, k and v) and `qwen3` (norms on q and k instead)."""
+"""`qwen2` (biases on q, k and v) and `qwen3` (norms on q and k instead), and the text of both with eyes.
+
+Without images every section of a Qwen-VL's rope stands at the same position: its rope is the plain one.
+"""
+
+from dataclasses import replace
 
 from anespec.convert.architectures.family import Family, HeadNorm, RopeLayout
 
@@ -8,9 +13,13 @@ QWEN2 = Family(
     rope_layout=RopeLayout.HALVES,
 )
 
+QWEN2VL = replace(QWEN2, architecture="qwen2vl", title="Qwen 2-VL and 2.5-VL (text)")
+
 QWEN3 = Family(
     architecture="qwen3",
     title="Qwen 3",
     rope_layout=RopeLayout.HALVES,
     head_norm=HeadNorm.BEFORE_ROPE,
 )
+
+QWEN3VL = replace(QWEN3, architecture="qwen3vl", title="Qwen 3-VL (text)")

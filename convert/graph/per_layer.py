@@ -20,6 +20,7 @@ class PerLayerMix:
     projection: Projection
     norm: NDArray[np.float16]
     d: int
+    hidden_scale: float
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,14 @@ class PerLayerWeights:
 def mix_per_layer(embedded: Var, rows: Var, mix: PerLayerMix, epsilon: float) -> list[Var]:
     """One [1, width, T, 1] per layer: (norm(projection(embedded) / sqrt(d)) + rows) / sqrt(2).
 
-    `embedded` is the model's first hidden state, `rows` [1, layers x width, T, 1] the looked-up rows.
+    `embedded` is the first hidden state as the graph keeps it, `rows` [1, layers x width, T, 1] are
+    the looked-up rows.
     """
     width = len(mix.norm)
     layers = rows.shape[1] // width
     projected = mb.mul(
-        x=project(embedded, mix.projection, "per_layer_projection"), y=np.float16(1 / math.sqrt(mix.d))
+        x=project(embedded, mix.projection, "per_layer_projection"),
+        y=np.float16(1 / math.sqrt(mix.d) / mix.hidden_scale),
     )
     both = [projected, rows]
     if layers > 1:
@@ -56,9 +59,18 @@ def mix_per_layer(embedded: Var, rows: Var, mix: PerLayerMix, epsilon: float) ->
 
 
 def add_per_layer(
-    x: Var, own: Var, weights: PerLayerWeights, activation: Activation, epsilon: float, name: str
+    x: Var,
+    own: Var,
+    weights: PerLayerWeights,
+    activation: Activation,
+    epsilon: float,
+    hidden_scale: float,
+    name: str,
 ) -> Var:
-    """x + norm(projection(activation(gate(x)) * own)) over [1, d, T, 1]."""
-    gate = activate(project(x, weights.gate, f"{name}_input_gate"), activation)
+    """x + norm(projection(activation(gate(x / hidden_scale)) * own)) over [1, d, T, 1]."""
+    gate = project(x, weights.gate, f"{name}_input_gate")
+    if hidden_scale != 1:
+        gate = mb.mul(x=gate, y=np.float16(1 / hidden_scale))
+    gate = activate(gate, activation)
     mixed = project(mb.mul(x=gate, y=own), weights.projection, f"{name}_input_projection")
     return mb.add(x=x, y=rms_norm(mixed, weights.norm, epsilon, f"{name}_input_norm"), name=f"{name}_input")

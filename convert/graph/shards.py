@@ -77,12 +77,21 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """Consecutive layers in one program; d is the width of the hidden state."""
+    """Consecutive layers in one program; d is the width of the hidden state.
+
+    The hidden state is the model's own times `hidden_scale`.
+    """
 
     layers: tuple[LayerPlan, ...]
     d: int
     epsilon: float
     per_layer_width: int = 0
+    hidden_scale: float = 1.0
+
+    @property
+    def hidden_epsilon(self) -> float:
+        """The epsilon of norms of the hidden state."""
+        return self.epsilon * self.hidden_scale**2
 
     @property
     def pools(self) -> tuple[Pool, ...]:
@@ -156,9 +165,9 @@ def decoder_layer(
     x: Var,
     weights: LayerWeights,
     plan: LayerPlan,
+    shard: ShardPlan,
     inputs: LayerInputs,
     states: Mapping[int, LayerState],
-    epsilon: float,
     name: str,
 ) -> tuple[Var, LayerState]:
     """Attention, then the MLP, each added to the hidden state [1, d, T, 1].
@@ -167,21 +176,26 @@ def decoder_layer(
     state and what this layer attended to.
     """
 
-    def normed(value: Var, norm: Norm | None, place: str) -> Var:
-        return value if norm is None else rms_norm(value, norm, epsilon, f"{name}_{place}_norm")
+    def before(hidden: Var, norm: Norm | None, place: str) -> Var:
+        return (
+            hidden if norm is None else rms_norm(hidden, norm, shard.hidden_epsilon, f"{name}_{place}_norm")
+        )
+
+    def after(branch: Var, norm: Norm | None, place: str) -> Var:
+        return branch if norm is None else rms_norm(branch, norm, shard.epsilon, f"{name}_after_{place}_norm")
 
     def added(value: Var, branch: Var, place: str) -> Var:
         if plan.residual_scale != 1:
             branch = mb.mul(x=branch, y=np.float16(plan.residual_scale))
         return mb.add(x=value, y=branch, name=f"{name}_{place}")
 
-    taken, written = normed(x, weights.attention_norm, "attention"), states[plan.kv_layer]
+    taken, written = before(x, weights.attention_norm, "attention"), states[plan.kv_layer]
     if weights.attention.keys is not None:
         written = write_keys_values(taken, weights.attention.keys, plan.sizes, inputs, written, name)
     mixed = attention(taken, weights.attention, plan.sizes, inputs, written, name)
-    x = added(x, normed(mixed, weights.after_attention_norm, "after_attention"), "attended")
-    mixed = gated_mlp(normed(x, weights.mlp_norm, "mlp"), weights.mlp, plan.activation, name)
-    x = added(x, normed(mixed, weights.after_mlp_norm, "after_mlp"), "out")
+    x = added(x, after(mixed, weights.after_attention_norm, "attention"), "attended")
+    mixed = gated_mlp(before(x, weights.mlp_norm, "mlp"), weights.mlp, plan.activation, name)
+    x = added(x, after(mixed, weights.after_mlp_norm, "mlp"), "out")
     return x, written
 
 
@@ -210,9 +224,11 @@ def layer_shard(
                 kept=kept[layer.pool.name],
             )
             name = f"layer_{layer.index}"
-            x, states[layer.index] = decoder_layer(x, stored, layer, inputs, states, plan.epsilon, name)
+            x, states[layer.index] = decoder_layer(x, stored, layer, plan, inputs, states, name)
             if own is not None and stored.per_layer is not None:
-                x = add_per_layer(x, own[number], stored.per_layer, layer.activation, plan.epsilon, name)
+                x = add_per_layer(
+                    x, own[number], stored.per_layer, layer.activation, plan.epsilon, plan.hidden_scale, name
+                )
             if stored.output_scale is not None:
                 x = mb.mul(x=x, y=np.float16(stored.output_scale))
         return mb.identity(x=x, name=HIDDEN_OUT)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anespec.convert.architectures import MIXTURE, family_of
-from anespec.convert.architectures.family import EmbeddingScale, Family
+from anespec.convert.architectures.family import EmbeddingScale, Family, RopeLayout
 from anespec.manifests.errors import GGUFError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
 
@@ -71,6 +71,7 @@ class ModelFacts:
     score_cap: float | None
     logit_cap: float | None
     per_layer_width: int
+    rope_layout: RopeLayout
 
     @property
     def widest(self) -> LayerFacts:
@@ -134,7 +135,14 @@ class _Reader:
                 if family.per_layer_inputs
                 else 0
             ),
+            rope_layout=self.rope_layout(),
         )
+
+    def rope_layout(self) -> RopeLayout:
+        sections = self.file.metadata.get(self.key("rope.dimension_sections"))
+        if self.family.sections_in_halves and sections is not None:
+            return RopeLayout.HALVES
+        return self.family.rope_layout
 
     def embedding_scale(self, d: int) -> float:
         match self.family.embedding_scale:
@@ -146,8 +154,8 @@ class _Reader:
                 return self.file.number(self.key("embedding_scale"), 0.0) or 1.0
 
     def cap(self, suffix: str, default: float | None) -> float | None:
-        """A soft cap; 0 in the file means none, as in llama.cpp."""
-        cap = self.file.number(self.key(suffix), default or 0.0)
+        """A soft cap, of families that have it; 0 in the file means none, as in llama.cpp."""
+        cap = 0.0 if default is None else self.file.number(self.key(suffix), default)
         if cap < 0:
             raise self.corrupt(f"the soft cap {self.key(suffix)!r} is {cap:g}")
         return cap or None
@@ -193,11 +201,13 @@ class _Reader:
             slides = self.per_layer(suffix, count)
         else:
             period = self.file.integer(self.key(suffix), pattern.period)
-            slides = [(index + 1) % max(1, period) for index in range(count)]
+            slides = [(index + 1) % period if period else 1 for index in range(count)]
         return [window if slide else None for slide in slides]
 
     def rotates(self, index: int, windows: list[int | None]) -> bool:
         family = self.family
+        if family.rope_switch and not self.file.flag(self.key("rope.scaling.finetuned"), True):
+            return False
         if family.sliding is not None and family.sliding.only_sliding_rotate and any(windows):
             return windows[index] is not None
         return family.rope_free_step is None or (index + 1) % family.rope_free_step != 0

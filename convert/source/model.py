@@ -305,7 +305,7 @@ class SourceModel:
     def _halves_order(self, layer: LayerFacts, heads: int) -> NDArray[np.intp]:
         """Row numbers that bring every head's rotating pairs from 2i, 2i + 1 to i, i + half."""
         within = np.arange(layer.head_dim)
-        if self.facts.family.rope_layout is RopeLayout.INTERLEAVED:
+        if self.facts.rope_layout is RopeLayout.INTERLEAVED:
             turning = within[: layer.rotary_dim]
             within = np.concatenate([turning[0::2], turning[1::2], within[layer.rotary_dim :]])
         return (np.arange(heads)[:, None] * layer.head_dim + within).reshape(-1)
@@ -315,9 +315,10 @@ class SourceModel:
         return self._finite(name, self.file.rows(name, rows))
 
     def _finite(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        with np.errstate(invalid="ignore"):
-            total = float(np.add.reduce(values, axis=None, dtype=np.float64))
-        if not math.isfinite(total):
+        with np.errstate(all="ignore"):
+            # The quick sum of squares also overflows where all is finite but huge.
+            finite = math.isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
+        if not finite:
             raise GGUFError(f"{self.file.path}: tensor {name!r} holds values that are not finite")
         return values
 

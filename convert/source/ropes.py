@@ -78,9 +78,10 @@ class _Ropes:
         frequencies = np.power(base, -2.0 * np.arange(pairs, dtype=np.float64) / layer.rotary_dim)
         scaling, factor = self.scaling()
         magnitude = self.file.number(self.key("rope.scaling.attn_factor"), 1.0)
-        if self.is_plain(layer):
+        kind = self.kind(layer)
+        if kind is SlidingRope.PLAIN:
             magnitude = 1.0
-        else:
+        if kind is SlidingRope.SAME:
             factors = self.factors(context)
             if factors is not None:
                 if len(factors) != pairs:
@@ -101,16 +102,15 @@ class _Ropes:
             )
         return Angles(tuple(float(f) for f in frequencies), magnitude)
 
-    def is_plain(self, layer: LayerFacts) -> bool:
+    def kind(self, layer: LayerFacts) -> SlidingRope:
+        """How the layer's rope differs from that of layers without a window."""
         sliding = self.facts.family.sliding
-        return layer.slides and sliding is not None and sliding.rope is SlidingRope.PLAIN
+        return sliding.rope if sliding is not None and layer.slides else SlidingRope.SAME
 
     def base(self, layer: LayerFacts) -> float:
-        base = self.file.number(self.key("rope.freq_base"), 10000.0)
-        if self.is_plain(layer):
-            assert self.facts.family.sliding is not None
-            default = self.facts.family.sliding.rope_base or base
-            base = self.file.number(self.key("rope.freq_base_swa"), default)
+        base, sliding = self.file.number(self.key("rope.freq_base"), 10000.0), self.facts.family.sliding
+        if sliding is not None and self.kind(layer) is SlidingRope.OWN:
+            base = self.file.number(self.key("rope.freq_base_swa"), sliding.rope_base or base)
         if base <= 0:
             raise GGUFError(f"{self.file.path}: the rope base {base:g} must be positive")
         return base
@@ -151,8 +151,8 @@ class _Ropes:
 
     def yarn_ramp(self, base: float, rotary_dim: int) -> NDArray[np.float64]:
         """The share of each pair that keeps its frequency (Peng et al., "YaRN", 2023, as in ggml_rope)."""
-        fast = self.file.number(self.key("rope.scaling.yarn_beta_fast"), 32.0)
-        slow = self.file.number(self.key("rope.scaling.yarn_beta_slow"), 1.0)
+        fast = self.tuned("rope.scaling.yarn_beta_fast", 32.0)
+        slow = self.tuned("rope.scaling.yarn_beta_slow", 1.0)
         if not fast > 0 or not slow > 0 or base <= 1:
             raise GGUFError(
                 f"{self.file.path}: YaRN with rope base {base:g} and betas {fast:g} and {slow:g} is senseless"
@@ -168,11 +168,15 @@ class _Ropes:
         ramp: NDArray[np.float64] = 1.0 - np.clip(position, 0.0, 1.0)
         return ramp
 
+    def tuned(self, suffix: str, default: float) -> float:
+        """A number of YaRN's that only some families take from the file, as in llama.cpp."""
+        return self.file.number(self.key(suffix), default) if self.facts.family.tunes_yarn else default
+
     def yarn_magnitude(self, factor: float) -> float:
         """mscale of YaRN; a model with `yarn_log_multiplier` divides it by that multiple's own."""
 
         def mscale(multiplier: float) -> float:
             return 1.0 if factor <= 1 else 0.1 * multiplier * math.log(factor) + 1.0
 
-        multiplier = self.file.number(self.key("rope.scaling.yarn_log_multiplier"), 0.0)
+        multiplier = self.tuned("rope.scaling.yarn_log_multiplier", 0.0)
         return mscale(1.0) / mscale(multiplier) if multiplier else mscale(1.0)

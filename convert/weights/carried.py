@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from anespec.convert.weights.encoding import BLOCK, Element, Floats, Part, Parts, Piece
 from anespec.convert.weights.linear import FP16_TINY, SHIFT_SCALE, scaled_parts
+from anespec.manifests.dequantise import Q8_0_BLOCK
 from anespec.manifests.schema import WeightFormat
 
-Q8_0_BLOCK = np.dtype([("d", "<f2"), ("q", "i1", (32,))])
 Q4_0_BLOCK = np.dtype([("d", "<f2"), ("q", "u1", (16,))])
 Q4_1_BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("q", "u1", (16,))])
 Q4_K_BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", (12,)), ("q", "u1", (4, 32))])

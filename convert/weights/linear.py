@@ -63,14 +63,13 @@ def quantise_rows(values: Floats, extremes: Floats, grid: Grid) -> tuple[Floats,
     if grid.symmetric:
         extremes = np.abs(extremes)
     steps, whole = np.empty_like(values), np.empty_like(values)
-    plain, *others = grid.tops_for(values.shape[1])
-    best = _scales(extremes, plain, grid)
-    least = _squared_errors(values, best, _overflows(plain, grid), grid, steps, whole)
-    for top in others:
-        tried = _scales(extremes, top, grid)
-        errors = _squared_errors(values, tried, _overflows(top, grid), grid, steps, whole)
-        better = errors < least
-        best, least = np.where(better, tried, best), np.where(better, errors, least)
+    tops = grid.tops_for(values.shape[1])
+    tried = _scales(extremes, tops, grid)
+    errors = [
+        _squared_errors(values, scales, _overflows(top, grid), grid, steps, whole)
+        for top, scales in zip(tops, tried, strict=True)
+    ]
+    best: NDArray[np.float16] = tried[np.argmin(errors, axis=0), np.arange(len(values))]
     _round_to_grid(values, best, True, grid, steps, whole)
     return whole, best
 
@@ -80,13 +79,13 @@ def _overflows(top: float, grid: Grid) -> bool:
     return not grid.symmetric or top >= grid.high + 0.5
 
 
-def _scales(extreme: Floats, top: float, grid: Grid) -> NDArray[np.float16]:
-    """The fp16 scales that put `extreme` at `top`, but of a magnitude that is neither zero nor too large."""
-    exact = extreme / np.float32(top)
+def _scales(extremes: Floats, tops: tuple[float, ...], grid: Grid) -> NDArray[np.float16]:
+    """The fp16 scales (tops, rows) that put `extremes` at `tops`; none is zero or too large."""
+    exact = extremes / np.array(tops, np.float32)[:, None]
     size = np.abs(exact).astype(np.float16)
     # A scale among fp16's subnormal numbers may be rounded so far down that the grid falls short.
-    reach = (abs(top) if _overflows(top, grid) else grid.high) + 0.5
-    short = np.abs(extreme) > reach * size.astype(np.float32)
+    reach = [(abs(top) if _overflows(top, grid) else grid.high) + 0.5 for top in tops]
+    short = np.abs(extremes) > np.array(reach, np.float32)[:, None] * size.astype(np.float32)
     size = np.where(short, np.nextafter(size, np.float16(np.inf)), size)
     scales: NDArray[np.float16] = np.copysign(np.clip(size, FP16_TINY, grid.largest_scale), exact)
     return scales.astype(np.float16)
@@ -107,7 +106,7 @@ def _squared_errors(
 ) -> Floats:
     _round_to_grid(values, scales, overflows, grid, steps, whole)
     np.subtract(steps, whole, out=steps)
-    errors: Floats = np.einsum("ij,ij->i", steps, steps) * scales.astype(np.float32) ** 2
+    errors: Floats = np.vecdot(steps, steps) * scales.astype(np.float32) ** 2
     return errors
 
 

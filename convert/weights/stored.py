@@ -45,11 +45,10 @@ class AddedError:
     def between(cls, values: Floats, stored: Floats) -> "AddedError":
         """The error of `stored`, whose memory is used for the differences."""
         stored -= values
-        numbers, errors = values.reshape(-1), stored.reshape(-1)
         return cls(
-            squares=float(np.dot(numbers, numbers)),
-            squared_error=float(np.dot(errors, errors)),
-            max_error=max(float(errors.max()), -float(errors.min())),
+            squares=float(np.vecdot(values, values).sum(dtype=np.float64)),
+            squared_error=float(np.vecdot(stored, stored).sum(dtype=np.float64)),
+            max_error=max(float(stored.max()), -float(stored.min())),
         )
 
 

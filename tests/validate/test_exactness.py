@@ -48,10 +48,17 @@ def unproven(verdict: ExactnessVerdict) -> set[Invariance]:
     [
         (shape_of(sequences=2), "full"),
         (shape_of(sequences=3, window=20), "quick"),
+        (shape_of(sequences=2, context=256, window=40), "full"),
         (shape_of(block=2, t_max=2, sequences=2, context=64), "full"),
         (shape_of(block=8, t_max=16, sequences=2, window=7), "quick"),
     ],
-    ids=["two regions", "three regions and a ring", "one width", "eight lanes and a ring"],
+    ids=[
+        "two regions",
+        "three regions and a ring",
+        "a scene that runs round a ring",
+        "one width",
+        "eight lanes and a ring",
+    ],
 )
 def test_a_lawful_verifier_is_green(shape: VerifierShape, form: Form) -> None:
     verdict = gate(NumpyVerifier(shape), form)

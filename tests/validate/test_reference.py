@@ -57,7 +57,10 @@ def test_families(family: str) -> None:
         tokens, first = greedy(
             Reference(file, CONTEXT, resident_layers=4), answers["prompt_ids"], len(answers["greedy"])
         )
-    np.testing.assert_allclose(first.numpy(), answers["first_logits"], atol=0.01)
+    # transformers caps no logits where a Gemma 4 has no key for it; llama.cpp caps them at 30 then.
+    expected = np.array(answers["first_logits"])
+    expected = 30 * np.tanh(expected / 30) if family.startswith("gemma4") else expected
+    np.testing.assert_allclose(first.numpy(), expected, atol=0.01)
     sure = next((i for i, m in enumerate(answers["margins"]) if m < MARGIN), len(tokens))
     assert sure > 0
     assert tokens[:sure] == answers["greedy"][:sure]

@@ -51,6 +51,8 @@ def test_families_equal_transformers(artifact: Path, family: str, families: Path
     sure = next((i for i, margin in enumerate(answers["margins"]) if margin < MARGIN), len(tokens))
     assert sure >= 10, "the file's margins make this test say little"
     assert tokens[:sure] == answers["greedy"][:sure]
+    whole = feed(verifier, answers["prompt_ids"], width=verifier.shape.t_max)[-1]
+    assert np.abs(whole - np.array(answers["first_logits"])).max() < ERRORS.get(family, MARGIN)
     verifier.close()
 
 

@@ -1,0 +1,59 @@
+"""Hidden states beyond fp16 range: families that grow them keep them smaller, and nothing else changes."""
+
+import dataclasses
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from converting import build
+from playing import feed
+
+from anespec.convert import architectures
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import WeightFormat
+from anespec.manifests.weight_choice import WeightChoice
+from anespec.runtime.backends import open_verifier
+from anespec.validate.reference import Reference
+
+TOKENS = list(range(40, 60))
+LOUDER = np.float32(40_000)
+"""Times the norm after every MLP of the tiny model: its hidden states then pass 65,504."""
+
+
+@pytest.fixture(scope="module")
+def loud(families: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("loud") / "gemma3.gguf"
+    path.write_bytes((families / "gemma3.gguf").read_bytes())
+    for tensor in gguf.GGUFReader(path, "r+").tensors:
+        if tensor.name.endswith("post_ffw_norm.weight"):
+            tensor.data[:] *= LOUDER
+    return path
+
+
+def logits(gguf_path: Path, folder: Path) -> np.ndarray:
+    options = {"context": 64, "weights": WeightChoice(WeightFormat.FP16)}
+    verifier = open_verifier(build(gguf_path, folder / "m.anespec", **options).path, "torch", threads=1)
+    found = feed(verifier, TOKENS)
+    verifier.close()
+    return found.astype(np.float32)
+
+
+def test_large_hidden_states_stay_finite_and_right(loud: Path, tmp_path: Path) -> None:
+    with GGUFFile(loud) as file:
+        reference = Reference(file, context=64, resident_layers=8)
+        layers, places = len(reference.facts.layers), range(len(TOKENS))
+        hidden = reference.layers(0, layers, reference.embed(TOKENS), places, reference.caches(), TOKENS)
+        expected = reference.logits(hidden).numpy()
+    assert float(hidden.abs().max()) > float(np.finfo(np.float16).max), "the model is not loud enough to tell"
+    found = logits(loud, tmp_path)
+    assert np.isfinite(found).all()
+    assert np.abs(found - expected).max() < 0.1
+
+
+def test_without_the_scale_they_would_overflow(
+    loud: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = dataclasses.replace(architectures.FAMILIES["gemma3"], hidden_scale=1.0)
+    monkeypatch.setitem(architectures.FAMILIES, "gemma3", plain)
+    assert not np.isfinite(logits(loud, tmp_path)).all()
