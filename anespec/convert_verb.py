@@ -14,8 +14,11 @@ from anespec.weights_report import weights_facts, weights_lines
 
 
 def peak_memory_bytes() -> int:
-    """The process's largest resident size so far; macOS counts bytes, Linux kilobytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    """The largest resident size of this process or of one that it started and that has ended.
+
+    macOS counts bytes, Linux kilobytes.
+    """
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return peak if sys.platform == "darwin" else peak * 1024
 
 
@@ -96,7 +99,7 @@ def convert(
         out().print(
             f"{done.path}: {layers} layers and {len(manifest.head_shards)} head shard(s), "
             f"{bytes_text(size)} in {done.seconds:.1f} s, "
-            f"{bytes_text(peak_memory_bytes())} of memory at the peak{reused}."
+            f"{bytes_text(peak_memory_bytes())} at most in a process{reused}."
         )
         for line in weights_lines(manifest):
             out().print(line)

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from anespec.console import out
 from anespec.inspect_plan import band_facts
+from anespec.inspect_verdicts import recorded_verdicts, verdict_table
 from anespec.manifests.wording import bytes_text
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
             }
             for shard in manifest.head_shards
         ],
-        "gates": _verdicts(artifact),
+        "gates": recorded_verdicts(artifact),
     } | manifest.model_dump(
         mode="json", exclude={"layer_shards", "head_shards", "ropes"}
     )  # fmt: skip
@@ -55,36 +56,6 @@ def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
 
 def _state_bytes(shard: "LayerShard") -> int:
     return sum(2 * math.prod(state.shape) for state in shard.states)
-
-
-def _verdicts(artifact: "Artifact") -> list[dict[str, Any]]:
-    """Every recorded verdict: the gate, whether it passed, what it found, and where that holds."""
-    from anespec.manifests.verdicts import ExactnessFile
-    from anespec.validate.figures import GoldenFile
-
-    found: list[dict[str, Any]] = []
-    for golden in artifact.read_verdicts(GoldenFile).verdicts:
-        finding = "; ".join(golden.failures) or "every shard computes what the GGUF means"
-        found.append({"gate": "golden", "passed": golden.passed, "finding": finding} | _where(golden))
-    for exactness in artifact.read_verdicts(ExactnessFile).verdicts:
-        proven = [v.invariance.value for v in exactness.invariances if v.proven]
-        refuted = [v.invariance.value for v in exactness.invariances if not v.proven]
-        finding = f"proven: {', '.join(proven) or 'nothing'}"
-        finding += f"; not proven: {', '.join(refuted)}" if refuted else ""
-        passed = exactness.allows_speculation
-        found.append({"gate": "exactness", "passed": passed, "finding": finding} | _where(exactness))
-    return found
-
-
-def _where(verdict: Any) -> dict[str, Any]:
-    here = verdict.circumstances
-    return {
-        "backend": here.backend,
-        "library_version": here.library_version,
-        "machine": here.machine,
-        "threads": here.threads,
-        "measured_at": verdict.measured_at.isoformat(),
-    }
 
 
 def show_artifact(artifact: "Artifact") -> None:
@@ -121,7 +92,7 @@ def show_artifact(artifact: "Artifact") -> None:
     out().print(_shard_table(facts))
     out().print()
     out().print(
-        _gate_table(facts["gates"]) if facts["gates"] else "No gate has judged it yet: anespec validate."
+        verdict_table(facts["gates"]) if facts["gates"] else "No gate has judged it yet: anespec validate."
     )
 
 
@@ -132,7 +103,7 @@ def _shard_table(facts: dict[str, Any]) -> Table:
         table.add_column(title)
     for shard in facts["layer_shards"]:
         first, end = shard["layers"]
-        _add_shard(table, shard, f"layers {first}-{end - 1}")
+        _add_shard(table, shard, f"layers {first}-{end - 1}" if end > first + 1 else f"layer {first}")
     for shard in facts["head_shards"]:
         first, end = shard["tokens"]
         _add_shard(table, shard, f"{end - first} tokens")
@@ -145,16 +116,3 @@ def _add_shard(table: Table, shard: dict[str, Any], holds: str) -> None:
     table.add_row(
         Path(shard["path"]).stem, holds, bytes_text(shard["bytes"]), ", ".join(shard["weights"]), known
     )
-
-
-def _gate_table(verdicts: list[dict[str, Any]]) -> Table:
-    table = Table("gate", "verdict", "found", "where", box=None)
-    for verdict in verdicts:
-        where = (
-            f"{verdict['backend']} {verdict['library_version']}, {verdict['threads']} thread(s), "
-            f"{verdict['machine']}"
-        )
-        colour = "green" if verdict["passed"] else "red"
-        table.add_row(verdict["gate"], "passed" if verdict["passed"] else "red", verdict["finding"], where,
-                      style=colour)  # fmt: skip
-    return table

@@ -30,7 +30,7 @@ PLAN_FILE = click.Path(path_type=Path, dir_okay=False)
     "gates",
     multiple=True,
     type=click.Choice(GATES),
-    help="Run only this gate.  [default: all, quality where a text is given]",
+    help="Run only this gate; may be given several times, and --quality adds its own.  [default: all]",
 )
 @click.option("--gguf", type=click.Path(path_type=Path), help="The GGUF that was converted, if it has moved.")
 @click.option("--quick", is_flag=True, help="The exactness gate's quick form: fewer cases, some seconds.")

@@ -30,7 +30,7 @@ def weights_lines(manifest: "Manifest") -> list[str]:
     tensors = manifest.tensors
     by_format = {name: [t for t in tensors if t.weights is name] for name in WeightFormat}
     used = ", ".join(
-        f"{name} ({len(stored)} tensors, {bytes_text(sum(t.bytes for t in stored))})"
+        f"{name} ({_tensors(len(stored))}, {bytes_text(sum(t.bytes for t in stored))})"
         for name, stored in by_format.items()
         if stored
     )
@@ -45,7 +45,11 @@ def weights_lines(manifest: "Manifest") -> list[str]:
     lines = [f"Weights: {used}; {added}."]
     reasons = sorted({tensor.fallback for tensor in tensors if tensor.fallback})
     lines += [
-        f"{sum(t.fallback == reason for t in tensors)} tensors are not stored as asked: {reason}."
+        f"Not stored as asked: {_tensors(sum(t.fallback == reason for t in tensors))}, since {reason}."
         for reason in reasons
     ]
     return lines
+
+
+def _tensors(count: int) -> str:
+    return "1 tensor" if count == 1 else f"{count} tensors"

@@ -242,7 +242,9 @@ def _repetitions(kinds: Sequence[str], place: int, length: int) -> int:
 def _planning_reasons(stack: StackSizes, counts: Sequence[int], sizes: TargetSizes) -> list[str]:
     reasons = [f"Shards are filled up to {bytes_text(sizes.limit)}, {sizes.reason}."]
     total = bytes_text(sum(stack.layer_bytes))
-    reasons.append(f"{len(stack.layer_bytes)} layers of {total} need {len(counts)} shard(s), filled evenly.")
+    reasons.append(
+        f"{len(stack.layer_bytes)} layers, {total} together, need {len(counts)} shard(s), filled evenly."
+    )
     ends = pattern_ends(stack.kinds)
     if len(set(stack.kinds)) > 1:
         inside = [end for end in accumulate(counts) if end not in ends and end < len(stack.kinds)]

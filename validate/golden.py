@@ -119,7 +119,7 @@ def check_stack(
     figures = []
     for number, prompt in enumerate(prompts):
         if progress is not None:
-            progress(f"prompt {number}")
+            progress(f"prompt {number + 1} of {len(prompts)}")
         room = verifier.shape.context - greedy_tokens
         ids = list(prompt[: max(1, room)])
         figures.append(_stack_figures(verifier, reference, ids, min(greedy_tokens, max(0, room))))

@@ -141,6 +141,21 @@ def test_an_artifact_shows_what_its_gates_found(artifact: Path) -> None:
     assert "passed" in run("inspect", artifact).out
 
 
+def test_an_artifact_shows_residency_and_quality_too(artifact: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The cat sat on the mat. " * 8)
+    chosen = ("--gate", "residency", "--gate", "quality", "--quality", text, "--quality-tokens", 30)
+    assert run("validate", artifact, "--backend", "torch", "--threads", 1, *chosen).code == 0
+    gates = {gate["gate"]: gate for gate in run("inspect", artifact, "--json").json["gates"]}
+    assert gates["residency"] | {"passed": False, "decides": False} == gates["residency"]
+    assert "predicted: 0 of 2 shards" in gates["residency"]["finding"]
+    assert gates["quality"]["passed"]
+    assert "30 tokens of text.txt" in gates["quality"]["finding"]
+    shown = run("inspect", artifact).out
+    assert "noted" in shown
+    assert "No gate" not in shown
+
+
 def test_without_plan_it_stays_short(gguf: Path) -> None:
     outcome = run("inspect", gguf)
     assert len(outcome.out.splitlines()) < 16
