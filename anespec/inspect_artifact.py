@@ -13,6 +13,7 @@ from anespec.manifests.wording import bytes_text
 if TYPE_CHECKING:
     from anespec.manifests.schema import LayerShard
     from anespec.manifests.store import Artifact
+    from anespec.manifests.verdicts import Verdict
 
 
 def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
@@ -58,27 +59,46 @@ def _state_bytes(shard: "LayerShard") -> int:
 
 
 def _verdicts(artifact: "Artifact") -> list[dict[str, Any]]:
-    """Every recorded verdict: the gate, whether it passed, what it found, and where that holds."""
+    """Every recorded verdict: whether it passed, whether it decides, what it found, where that holds."""
+    from anespec.manifests.residency import ResidencyFile
     from anespec.manifests.verdicts import ExactnessFile
     from anespec.validate.figures import GoldenFile
+    from anespec.validate.quality.verdict import QualityFile
+    from anespec.validate.residency.verdict import decides
 
     found: list[dict[str, Any]] = []
+    for residency in artifact.read_verdicts(ResidencyFile).verdicts:
+        on_ane = len(residency.shards) - len(residency.off_ane)
+        finding = f"{residency.source}: {on_ane} of {len(residency.shards)} shards on the Neural Engine"
+        does_decide = decides(residency, prediction_decides=False)
+        found.append(_entry("residency", residency, residency.passed, finding, does_decide))
     for golden in artifact.read_verdicts(GoldenFile).verdicts:
         finding = "; ".join(golden.failures) or "every shard computes what the GGUF means"
-        found.append({"gate": "golden", "passed": golden.passed, "finding": finding} | _where(golden))
+        found.append(_entry("golden", golden, golden.passed, finding))
     for exactness in artifact.read_verdicts(ExactnessFile).verdicts:
         proven = [v.invariance.value for v in exactness.invariances if v.proven]
         refuted = [v.invariance.value for v in exactness.invariances if not v.proven]
         finding = f"proven: {', '.join(proven) or 'nothing'}"
         finding += f"; not proven: {', '.join(refuted)}" if refuted else ""
-        passed = exactness.allows_speculation
-        found.append({"gate": "exactness", "passed": passed, "finding": finding} | _where(exactness))
+        found.append(_entry("exactness", exactness, exactness.allows_speculation, finding))
+    for quality in artifact.read_verdicts(QualityFile).verdicts:
+        finding = "; ".join(quality.failures) or (
+            f"mean KL divergence of {quality.figures.kl.mean:.3g} nats over {quality.text.scored} tokens of "
+            f"{quality.text.name}"
+        )
+        found.append(_entry("quality", quality, quality.passed, finding))
     return found
 
 
-def _where(verdict: Any) -> dict[str, Any]:
+def _entry(
+    gate: str, verdict: "Verdict", passed: bool, finding: str, does_decide: bool = True
+) -> dict[str, Any]:
     here = verdict.circumstances
     return {
+        "gate": gate,
+        "passed": passed,
+        "decides": does_decide,
+        "finding": finding,
         "backend": here.backend,
         "library_version": here.library_version,
         "machine": here.machine,
@@ -154,7 +174,8 @@ def _gate_table(verdicts: list[dict[str, Any]]) -> Table:
             f"{verdict['backend']} {verdict['library_version']}, {verdict['threads']} thread(s), "
             f"{verdict['machine']}"
         )
-        colour = "green" if verdict["passed"] else "red"
-        table.add_row(verdict["gate"], "passed" if verdict["passed"] else "red", verdict["finding"], where,
-                      style=colour)  # fmt: skip
+        state, colour = ("passed", "green") if verdict["passed"] else ("red", "red")
+        if not verdict["passed"] and not verdict["decides"]:
+            state, colour = "noted", "yellow"
+        table.add_row(verdict["gate"], state, verdict["finding"], where, style=colour)
     return table
