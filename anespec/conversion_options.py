@@ -51,7 +51,7 @@ class WeightFormats(click.ParamType[WeightChoice]):
 
 WEIGHTS_HELP = (
     f"How weights are stored: {', '.join(WeightFormat)}; for some kinds of weight another way, as in "
-    f"int8-channel,head=lut6. Kinds: {', '.join(KINDS)}; {' and '.join(GROUPS)} name all of theirs."
+    f"int8-channel,head=lut6. Kinds: {', '.join(KINDS)}; groups of them: {', '.join(GROUPS)}."
 )
 
 

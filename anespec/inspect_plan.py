@@ -92,6 +92,8 @@ def _shard_table(report: "PlanReport") -> Table:
 
 
 def _memory_sentence(plan: "ConversionPlan", report: "PlanReport") -> str:
+    from anespec.convert.bands import PROCESS_EVIDENCE
+
     sentence = (
         f"{bytes_text(report.total_bytes)} of weights and {bytes_text(plan.state_bytes())} of KV state "
         f"({plan.options.sequences} x {plan.context} slots) in memory"
@@ -100,5 +102,5 @@ def _memory_sentence(plan: "ConversionPlan", report: "PlanReport") -> str:
         return f"{sentence}."
     return (
         f"{sentence}; one process holds about {bytes_text(report.process_bytes)} of weights on the Neural "
-        "Engine (B: ane-book Exp. 26, smpanaro)."
+        f"Engine ({PROCESS_EVIDENCE})."
     )

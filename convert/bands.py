@@ -13,11 +13,23 @@ from types import MappingProxyType
 from anespec.manifests.schema import Target
 
 HEAD_CHANNELS = 16384
-"""Widest slice of an LM head that stays on the Neural Engine (B: ANEMLL, ane-book)."""
+"""Widest slice of an LM head that stays on the Neural Engine."""
+HEAD_EVIDENCE = "B: ANEMLL, ane-book"
 
 PROCESS_BYTES = 3_000_000_000
-"""About what one process holds of weights on the Neural Engine (B: ane-book Exp. 26, smpanaro). A package
-of several functions would count twice (B: anemll-forge); ours have one."""
+"""About what one process holds of weights on the Neural Engine. A package of several functions would count
+twice (B: anemll-forge); ours have one."""
+PROCESS_EVIDENCE = "B: ane-book Exp. 26, smpanaro"
+
+STATED_FLOOR_BYTES = 14_000_000
+"""Below it the planner is said to prefer the CPU (B: ane-book Exp. 26, 27)."""
+LARGEST_UNDISPUTED_BYTES = 1_000_000_000
+"""The largest shard at which no failure is known, and what is known of iPhones (A / B: coremltools docs,
+ane-book)."""
+LARGEST_RESIDENT_BYTES = 2_015_800_000
+"""20 layers of Phi-4-mini, resident (B: ane-book 053-055)."""
+SMALLEST_TOO_LARGE_BYTES = 2_300_000_000
+"""24 layers of Phi-4-mini, wholly on the CPU (B: ane-book 053-055)."""
 
 
 class Outlook(StrEnum):
@@ -71,24 +83,23 @@ _SMALL = Band(
     "B",
     "ane-book Exp. 26, 27",
 )
-_SMALLEST = 14_000_000
 
 MAC_SIZES = TargetSizes(
-    limit=1_000_000_000,
+    limit=LARGEST_UNDISPUTED_BYTES,
     reason="the largest size at which no failure is known: shards of 1 to 1.5 GB failed for some graphs with "
     "error -14, and one of 2015.8 MB was resident for another (A / B: ane-book, coremltools docs)",
     context=2048,
     bands=(
         _SMALL,
         Band(
-            _SMALLEST,
+            STATED_FLOOR_BYTES,
             Outlook.GOOD,
             "no failure is known at this size",
             "B",
             "ane-book Exp. 26, 27",
         ),
         Band(
-            1_000_000_001,
+            LARGEST_UNDISPUTED_BYTES + 1,
             Outlook.UNSURE,
             "depends on the graph: up to 2015.8 MB was resident for Phi-4-mini, while shards of 1 to 1.5 GB "
             "failed for others with error -14",
@@ -96,14 +107,14 @@ MAC_SIZES = TargetSizes(
             "ane-book 053-055, Exp. 26; coremltools docs",
         ),
         Band(
-            2_015_800_001,
+            LARGEST_RESIDENT_BYTES + 1,
             Outlook.UNSURE,
             "never measured: 2015.8 MB was resident and 2.3 GB was not",
             "B",
             "ane-book 053-055",
         ),
         Band(
-            2_300_000_000,
+            SMALLEST_TOO_LARGE_BYTES,
             Outlook.BAD,
             "2.3 GB ran wholly on the CPU",
             "B",
@@ -113,21 +124,21 @@ MAC_SIZES = TargetSizes(
 )
 
 IPHONE_SIZES = TargetSizes(
-    limit=1_000_000_000,
+    limit=LARGEST_UNDISPUTED_BYTES,
     reason="the limit known of iPhones (A / B: coremltools docs, ane-book)",
     # A phone's memory is shared with everything else on it, and the KV states grow with the context.
     context=1024,
     bands=(
         _SMALL,
         Band(
-            _SMALLEST,
+            STATED_FLOOR_BYTES,
             Outlook.GOOD,
             "within the 1 GB known of iPhones",
             "A / B",
             "coremltools docs, ane-book",
         ),
         Band(
-            1_000_000_001,
+            LARGEST_UNDISPUTED_BYTES + 1,
             Outlook.BAD,
             "above the 1 GB known of iPhones",
             "A / B",

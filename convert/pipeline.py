@@ -40,7 +40,8 @@ from anespec.manifests.store import (
 )
 
 GRAPH_VERSION = 5
-"""Part of every recipe: raise it when the graph or a weight format changes."""
+"""Part of every recipe: raise it when the graph or a weight format changes. What a family's data or the
+reading of a GGUF changes stands in the recipe by itself, as the model's facts."""
 
 TOKENS_NAME = "tokens.gguf"
 SHARDS_FOLDER = "shards"
@@ -148,7 +149,7 @@ def _is_whole(artifact: Artifact) -> bool:
 def _recipe(plan: ConversionPlan, source: Source, part: str) -> str:
     """Hash of everything that the bytes of `part` follow from."""
     options = plan.options
-    facts: list[object] = [part, source.sha256, GRAPH_VERSION]
+    facts: list[object] = [part, source.sha256, plan.model.facts, GRAPH_VERSION]
     facts += [version(name) for name in ("coremltools", "gguf", "numpy")]
     facts += [str(options.weights), plan.attention, options.block, plan.t_max, plan.pools]
     facts += [plan.ropes]

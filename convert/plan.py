@@ -9,7 +9,7 @@ from anespec.convert.source.model import PER_LAYER_EMBEDDING, PER_LAYER_PROJECTI
 from anespec.convert.topology import StackSizes, Topology, TopologyPlan, plan_topology
 from anespec.convert.weights.encoding import stored_bytes
 from anespec.convert.weights.formats import choose
-from anespec.manifests.errors import RequestError
+from anespec.manifests.errors import RequestError, UnsupportedModelError
 from anespec.manifests.presets import MatchedModel
 from anespec.manifests.schema import (
     BASE_ALIGNMENT,
@@ -52,7 +52,9 @@ class ConvertOptions:
 class ConversionPlan:
     """A model and the options, checked against each other: everything but the bytes.
 
-    Raises RequestError from the constructor where the options do not fit the model.
+    Raises from the constructor:
+        RequestError: the options do not fit the model.
+        UnsupportedModelError: the model cannot be built at this context.
     """
 
     def __init__(self, model: SourceModel, options: ConvertOptions) -> None:
@@ -165,6 +167,12 @@ class ConversionPlan:
         temperature = self.model.temperature(self.context)
         if temperature is None:
             return key, key
+        if layer.rotary_dim != layer.head_dim:
+            # The rope rows of queries carry the growth, and what does not rotate would miss it.
+            raise UnsupportedModelError(
+                f"{self.model.file.path}: scores that grow with the position need heads that rotate whole, "
+                f"not {layer.rotary_dim} of {layer.head_dim} dimensions"
+            )
         names = {"cos_input": f"rope_cos_query{ending}", "sin_input": f"rope_sin_query{ending}"}
         grown = {"temperature": temperature.scale, "temperature_step": temperature.step}
         return key.model_copy(update=names | grown), key

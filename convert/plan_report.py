@@ -2,7 +2,15 @@
 
 from dataclasses import dataclass
 
-from anespec.convert.bands import HEAD_CHANNELS, PROCESS_BYTES, SIZES, Band, Outlook
+from anespec.convert.bands import (
+    HEAD_CHANNELS,
+    HEAD_EVIDENCE,
+    PROCESS_BYTES,
+    PROCESS_EVIDENCE,
+    SIZES,
+    Band,
+    Outlook,
+)
 from anespec.convert.topology import Origin, TopologyPlan, describe_kinds
 from anespec.manifests.schema import Target
 from anespec.manifests.wording import bytes_text
@@ -111,7 +119,7 @@ def _head_warnings(plan: TopologyPlan, rows: tuple[ShardRow, ...]) -> list[str]:
     if widest > HEAD_CHANNELS:
         warnings.append(
             f"Head shards of {widest} channels are wider than the {HEAD_CHANNELS} that stay on the Neural "
-            f"Engine (B: ANEMLL, ane-book); give --head-shards {fewest} or more."
+            f"Engine ({HEAD_EVIDENCE}); give --head-shards {fewest} or more."
         )
     smallest = min(row.bytes for row in rows)
     if smallest < sizes.smallest:
@@ -135,7 +143,7 @@ def _process_warnings(plan: TopologyPlan) -> list[str]:
     )
     return [
         f"The shards hold {bytes_text(total)} of weights, and one process holds about "
-        f"{bytes_text(PROCESS_BYTES)} on the Neural Engine (B: ane-book Exp. 26, smpanaro); {mend}."
+        f"{bytes_text(PROCESS_BYTES)} on the Neural Engine ({PROCESS_EVIDENCE}); {mend}."
     ]
 
 

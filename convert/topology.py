@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate, pairwise
 
-from anespec.convert.bands import HEAD_CHANNELS, SIZES, TargetSizes
+from anespec.convert.bands import HEAD_CHANNELS, HEAD_EVIDENCE, SIZES, TargetSizes
 from anespec.convert.preset_choice import PresetChoice
 from anespec.manifests.errors import RequestError
 from anespec.manifests.schema import Target
@@ -163,7 +163,7 @@ def _plan_heads(vocabulary: int, asked: int | None) -> tuple[tuple[range, ...], 
     why = (
         "as asked"
         if asked is not None
-        else f"at most {HEAD_CHANNELS} channels wide to stay on the Neural Engine (B: ANEMLL, ane-book)"
+        else f"at most {HEAD_CHANNELS} channels wide to stay on the Neural Engine ({HEAD_EVIDENCE})"
     )
     heads = tuple(range(a, b) for a, b in pairwise((0, *ends)))
     return heads, f"The head's {vocabulary} tokens are cut into {slices} slice(s), {why}."

@@ -168,6 +168,12 @@ def relative_error(tensors: Iterable[StoredTensor]) -> float:
     return math.sqrt(math.fsum(tensor.squared_error for tensor in stored) / squares) if squares else 0.0
 
 
+def formats_of(tensors: Iterable[StoredTensor]) -> tuple[WeightFormat, ...]:
+    """The weight formats that some tensors use, most precise first."""
+    used = {tensor.weights for tensor in tensors}
+    return tuple(weight_format for weight_format in WeightFormat if weight_format in used)
+
+
 class Shard(Record):
     """One .mlpackage; `path` is relative to the artifact. `sha256` is over its files (see store)."""
 
@@ -182,8 +188,7 @@ class Shard(Record):
     @property
     def formats(self) -> tuple[WeightFormat, ...]:
         """The weight formats that the shard uses, most precise first."""
-        used = {tensor.weights for tensor in self.tensors}
-        return tuple(weight_format for weight_format in WeightFormat if weight_format in used)
+        return formats_of(self.tensors)
 
 
 class LayerShard(Shard):

@@ -43,7 +43,7 @@ class BlockFeeds(Protocol):
         ...
 
 
-class LayerInputs(Protocol):
+class PerLayerLookup(Protocol):
     """What looks up the embeddings that layers have of their own (runtime.backends.feeds.Embedding)."""
 
     def layer_inputs(self, tokens: NDArray[np.int64]) -> Mapping[str, Tensor]:
@@ -56,7 +56,7 @@ def check_shards(
     reference: Reference,
     open_shard: OpenShard,
     feeds: BlockFeeds,
-    own: LayerInputs,
+    own: PerLayerLookup,
     *,
     ids: Sequence[int] = (),
     seed: int = 0,
@@ -143,7 +143,7 @@ class _Bench:
 
     reference: Reference
     feeds: BlockFeeds
-    own: LayerInputs
+    own: PerLayerLookup
     tokens: Sequence[int]
     hidden_scale: float
 

@@ -149,6 +149,9 @@ class Family:
     hidden_scale: float = 1.0
 
     def __post_init__(self) -> None:
+        # Every family is made when the package is imported, so what is wrong here meets no user.
         # K's rows are reordered for its rope; V's must not be.
         assert not self.key_is_value or self.rope_layout is RopeLayout.HALVES
         assert self.hidden_scale == 1 or (self.norms.after_attention and self.norms.after_mlp)
+        # Scores grow through the rope rows of queries, which a norm after it would undo.
+        assert not self.score_temperature or self.head_norm is not HeadNorm.AFTER_ROPE

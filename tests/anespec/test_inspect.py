@@ -138,7 +138,21 @@ def test_an_artifact_shows_what_its_gates_found(artifact: Path) -> None:
     assert torch["golden"]["passed"]
     assert torch["exactness"]["passed"]
     assert "lane" in torch["exactness"]["finding"]
-    assert "passed" in run("inspect", artifact).out
+    rules = next(verdict for verdict in gates if verdict["gate"] == "residency")
+    assert rules["backend"] == "rules"
+    assert not rules["passed"]
+    assert not rules["decides"]
+    shown = run("inspect", artifact).out
+    assert "passed" in shown
+    assert "noted" in shown
+    text = artifact / "text.txt"
+    text.write_text("One day a little girl went out to play.")
+    chosen = ("--gate", "quality", "--backend", "torch", "--threads", 1)
+    assert run("validate", artifact, *chosen, "--quality", text, "--max-kl", 0).code == 14
+    quality = next(v for v in run("inspect", artifact, "--json").json["gates"] if v["gate"] == "quality")
+    assert not quality["passed"]
+    assert quality["decides"]
+    assert "KL" in quality["finding"]
 
 
 def test_an_artifact_shows_residency_and_quality_too(artifact: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anespec.manifests.schema import StoredTensor, WeightFormat, relative_error
+from anespec.manifests.schema import StoredTensor, WeightFormat, formats_of, relative_error
 from anespec.validate.page.scales import LogScale
 
 
@@ -46,7 +46,7 @@ def view_weights(tensors: Sequence[StoredTensor]) -> WeightsView:
     return WeightsView(
         scale=scale,
         rows=tuple(_row(kind, [t for t in tensors if _kind(t.tensor) == kind], scale) for kind in kinds),
-        formats=_formats(tensors),
+        formats=formats_of(tensors),
         lossless=sum(tensor.lossless for tensor in tensors),
         tensors=len(tensors),
         error=relative_error(tensors),
@@ -57,16 +57,10 @@ def _row(kind: str, tensors: Sequence[StoredTensor], scale: LogScale) -> KindRow
     return KindRow(
         kind=kind,
         dots=tuple(TensorDot(scale.place(t.relative_error), str(t.weights), _title(t)) for t in tensors),
-        formats=", ".join(_formats(tensors)),
+        formats=", ".join(formats_of(tensors)),
         worst=max(tensor.relative_error for tensor in tensors),
         fallbacks=sum(tensor.fallback is not None for tensor in tensors),
     )
-
-
-def _formats(tensors: Sequence[StoredTensor]) -> tuple[WeightFormat, ...]:
-    """The formats in use, most precise first."""
-    used = {tensor.weights for tensor in tensors}
-    return tuple(weight_format for weight_format in WeightFormat if weight_format in used)
 
 
 def _title(tensor: StoredTensor) -> str:

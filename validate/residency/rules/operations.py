@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
+from anespec.convert.bands import HEAD_CHANNELS
 from anespec.manifests.residency import Severity
 from anespec.validate.residency.rule import Effect, Finding, Grade, OperationRule, ShardRule
 from anespec.validate.residency.shard_view import FunctionView, Operation, ShardView
 
 GATHER_ROWS = 32768
 LINEAR_WIDTH = 16384
-HEAD_CHANNELS = 16384
 SLICES = ("slice_by_index", "slice_by_size", "split")
 
 

@@ -2,20 +2,20 @@
 
 from collections.abc import Iterator
 
+from anespec.convert.bands import (
+    LARGEST_RESIDENT_BYTES,
+    LARGEST_UNDISPUTED_BYTES,
+    PROCESS_BYTES,
+    SMALLEST_TOO_LARGE_BYTES,
+    STATED_FLOOR_BYTES,
+)
 from anespec.manifests.residency import Severity
 from anespec.validate.residency.rule import Effect, Finding, Grade, Rule, ShardRule
 from anespec.validate.residency.shard_view import ArtifactView, ShardView
 
 SMALLEST_RESIDENT_BYTES = 8_900_000
-"""One int8 layer of d=1024, ff=2048, 16/4 heads of 64 (8.9 million weights): on the Neural Engine."""
-
-STATED_FLOOR_BYTES = 14_000_000
-"""What the same source states as the floor, though its probe above is smaller."""
-
-LARGEST_UNDISPUTED_BYTES = 1_000_000_000
-LARGEST_RESIDENT_BYTES = 2_015_800_000
-SMALLEST_TOO_LARGE_BYTES = 2_300_000_000
-PROCESS_BYTES = 3_000_000_000
+"""One int8 layer of d=1024, ff=2048, 16/4 heads of 64 (8.9 million weights): on the Neural Engine. The same
+source states a larger floor, by which the planner of shards goes."""
 
 
 def _megabytes(count: int) -> str:
