@@ -30,6 +30,7 @@ from anespec.convert.source.model import (
     Q,
     SourceModel,
     V,
+    bias_name,
     tensor_name,
 )
 from anespec.convert.weights.encoding import to_fp16
@@ -101,7 +102,7 @@ def layer_weights(
     def of(role: str) -> Projection:
         weight = DeferredWeight(model.layer_matrix(layer, role), choice.format_of(role), on_stored)
         bias = model.layer_bias(layer, role)
-        return Projection(weight, None if bias is None else to_fp16(bias, weight.source.name))
+        return Projection(weight, None if bias is None else to_fp16(bias, bias_name(weight.source.name)))
 
     def norm_before(role: str | None) -> NDArray[np.float16] | None:
         return None if role is None else norm(model, tensor_name(layer, role))
@@ -114,7 +115,9 @@ def layer_weights(
         return to_fp16(model.vector(name) * np.float32(model.facts.family.hidden_scale), name)
 
     def head_norm(role: str) -> NDArray[np.float16] | None:
-        return to_fp16(model.head_norm(layer, role), role) if role in model.head_norms(layer) else None
+        if role not in model.head_norms(layer):
+            return None
+        return to_fp16(model.head_norm(layer, role), tensor_name(layer, role))
 
     norms, keys, per_layer = model.facts.family.norms, None, None
     if layer.owns_kv:

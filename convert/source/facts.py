@@ -17,6 +17,8 @@ MAX_WIDTH = 1 << 20
 MAX_VOCABULARY = 1 << 22
 """Far beyond any model; a sparse file can claim any size and hold none of it."""
 LARGEST_EPSILON = 1.0
+SMALLEST_FACTOR, LARGEST_FACTOR = 2.0**-14, 65504.0
+"""fp16's normal numbers: what the graph multiplies by must be one of them."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +128,10 @@ class _Reader:
             trained_context=context,
             layers=layers,
             embedding_scale=self.embedding_scale(d),
-            residual_scale=(file.number(self.key("residual_scale"), 0.0) if scales else 0.0) or 1.0,
-            logit_scale=1.0 / logit_scale if logit_scale else 1.0,
+            residual_scale=self.factor(
+                "residual_scale", (file.number(self.key("residual_scale"), 0.0) if scales else 0.0) or 1.0
+            ),
+            logit_scale=self.factor("logit_scale", 1.0 / logit_scale if logit_scale else 1.0),
             score_cap=self.cap("attn_logit_softcapping", family.score_cap),
             logit_cap=self.cap("final_logit_softcapping", family.logit_cap),
             per_layer_width=(
@@ -151,14 +155,28 @@ class _Reader:
             case EmbeddingScale.SQRT_WIDTH:
                 return math.sqrt(d)
             case EmbeddingScale.KEY:
-                return self.file.number(self.key("embedding_scale"), 0.0) or 1.0
+                scale = self.file.number(self.key("embedding_scale"), 0.0) or 1.0
+                return self.factor("embedding_scale", scale)
 
     def cap(self, suffix: str, default: float | None) -> float | None:
         """A soft cap, of families that have it; 0 in the file means none, as in llama.cpp."""
         cap = 0.0 if default is None else self.file.number(self.key(suffix), default)
         if cap < 0:
             raise self.corrupt(f"the soft cap {self.key(suffix)!r} is {cap:g}")
+        if cap:
+            # The graph multiplies by both.
+            self.factor(suffix, 1.0 / cap)
+            self.factor(suffix, cap)
         return cap or None
+
+    def factor(self, suffix: str, value: float) -> float:
+        """What the key comes to as a factor in the graph."""
+        if not SMALLEST_FACTOR <= abs(value) <= LARGEST_FACTOR:
+            raise UnsupportedModelError(
+                f"{self.file.path}: {self.key(suffix)!r} makes a factor of {value:.3g}, which fp16 cannot "
+                "hold; the metadata is corrupt"
+            )
+        return value
 
     def layers(self, d: int, count: int) -> tuple[LayerFacts, ...]:
         windows = self.windows(count)
@@ -244,7 +262,7 @@ class _Reader:
             return family.attention_scale
         named = self.file.number(self.key("attention.scale"), 0.0) if family.reads_scales else 0.0
         if named:
-            return named
+            return self.factor("attention.scale", named)
         return 1.0 / math.sqrt(d // heads if count == family.wide_scale_layers else head_dim)
 
     def shared_layers(self, count: int) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.convert.architectures.family import SlidingRope
-from anespec.convert.source.facts import LayerFacts, ModelFacts
+from anespec.convert.source.facts import LARGEST_FACTOR, LayerFacts, ModelFacts
 from anespec.manifests.errors import GGUFError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.wording import quoted
@@ -18,6 +18,9 @@ SHORT_FACTORS = "rope_factors_short.weight"
 
 LARGEST_FREQUENCY = 1000.0
 """Radians that a pair turns from one token to the next; 1 where a base is above 1 and no factor below."""
+
+MOST_TURNS = 1e9
+"""Turns within the trained context that a beta of YaRN may mean, or one by so many; 32 and 1 are usual."""
 
 SCALINGS = ("none", "linear", "yarn", "longrope")
 
@@ -72,6 +75,7 @@ class _Ropes:
     def key(self, suffix: str) -> str:
         return f"{self.facts.family.architecture}.{suffix}"
 
+    @np.errstate(all="ignore")  # What comes of senseless numbers is refused at the end.
     def angles(self, layer: LayerFacts, context: int) -> Angles:
         pairs = layer.rotary_dim // 2
         base = self.base(layer)
@@ -95,12 +99,26 @@ class _Ropes:
                 magnitude *= self.yarn_magnitude(factor)
             elif scaling != "none":
                 frequencies = frequencies / factor
-        if frequencies.max() > LARGEST_FREQUENCY:
+        if not frequencies.max() <= LARGEST_FREQUENCY:
             raise GGUFError(
                 f"{self.file.path}: the rope turns by {frequencies.max():.3g} radians a token, so its base "
                 "or a factor is corrupt"
             )
+        largest = abs(magnitude) * self.largest_growth(context)
+        if not largest <= LARGEST_FACTOR:
+            raise UnsupportedModelError(
+                f"{self.file.path}: rope scaling and temperature make factors up to {largest:.3g}, which "
+                "fp16 cannot hold; the metadata is corrupt"
+            )
         return Angles(tuple(float(f) for f in frequencies), magnitude)
+
+    def largest_growth(self, context: int) -> float:
+        """The largest factor of a Temperature within `context`, or 1."""
+        temperature = read_temperature(self.file, self.facts, context)
+        if temperature is None:
+            return 1.0
+        last = 1 + temperature.scale * math.log1p((context - 1) // temperature.step)
+        return max(1.0, abs(last))
 
     def kind(self, layer: LayerFacts) -> SlidingRope:
         """How the layer's rope differs from that of layers without a window."""
@@ -153,7 +171,8 @@ class _Ropes:
         """The share of each pair that keeps its frequency (Peng et al., "YaRN", 2023, as in ggml_rope)."""
         fast = self.tuned("rope.scaling.yarn_beta_fast", 32.0)
         slow = self.tuned("rope.scaling.yarn_beta_slow", 1.0)
-        if not fast > 0 or not slow > 0 or base <= 1:
+        sensible = all(1 / MOST_TURNS <= beta <= MOST_TURNS for beta in (fast, slow))
+        if not sensible or base <= 1:
             raise GGUFError(
                 f"{self.file.path}: YaRN with rope base {base:g} and betas {fast:g} and {slow:g} is senseless"
             )
@@ -179,4 +198,9 @@ class _Ropes:
             return 1.0 if factor <= 1 else 0.1 * multiplier * math.log(factor) + 1.0
 
         multiplier = self.tuned("rope.scaling.yarn_log_multiplier", 0.0)
+        if mscale(multiplier) <= 0:
+            raise GGUFError(
+                f"{self.file.path}: YaRN with a factor of {factor:g} and a log multiplier of {multiplier:g} "
+                "is senseless"
+            )
         return mscale(1.0) / mscale(multiplier) if multiplier else mscale(1.0)

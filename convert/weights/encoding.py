@@ -147,7 +147,10 @@ def extremes_of(values: Floats) -> Floats:
 def require_fp16_range(values: Floats, name: str) -> None:
     """Raise UnsupportedModelError where a value is beyond fp16's range."""
     if values.size and float(np.abs(values).max()) > FP16_MAX:
-        raise UnsupportedModelError(f"tensor {name!r} has values beyond fp16's range")
+        raise UnsupportedModelError(
+            f"tensor {name!r} has values beyond fp16's range, in which shards compute; "
+            "the file is corrupt, or the model does not convert"
+        )
 
 
 def to_fp16(values: Floats, name: str) -> NDArray[np.float16]:
