@@ -1,18 +1,22 @@
 """Builds the parts of an artifact, several at a time in processes of their own where that pays.
 
-A worker imports coremltools, opens the GGUF and plans for itself, so that only names and manifest entries
-travel between processes.
+A worker opens the GGUF and plans for itself, so that only names and manifest entries travel between
+processes. On Linux one server imports coremltools and forks them all. On a Mac, where forking is not safe
+once system frameworks are loaded, each imports for itself.
 """
 
+import importlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -36,7 +40,7 @@ WEIGHTS_IN_FLIGHT = 2
 LARGEST_SHARE = 1.5
 """All workers together stay below this multiple of the largest shard (DESIGN.md section 9)."""
 
-ORPHAN_SECONDS = 0.2
+IMPORTS = "anespec.convert.worker_imports"
 
 
 @dataclass(frozen=True)
@@ -59,13 +63,11 @@ class Crew:
         self._pool: ProcessPoolExecutor | None = None
         if workers > 1:
             self._pool = ProcessPoolExecutor(
-                workers,
-                multiprocessing.get_context("spawn"),
-                _begin,
-                (plan.model.file.path, plan.options, os.getpid()),
+                workers, _context(), _begin, (plan.model.file.path, plan.options)
             )
-            for _ in range(workers):
-                self._pool.submit(os.getpid)
+            if sys.platform != "linux":
+                for _ in range(workers):
+                    self._pool.submit(os.getpid)
 
     def __enter__(self) -> Self:
         return self
@@ -103,6 +105,16 @@ class Crew:
 
         for task in tasks:
             yield task, build_part(self._plan, task.part, task.path, task.recipe)
+
+
+def _context() -> BaseContext:
+    """How workers are started; the imports they need begin at once."""
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([IMPORTS])
+    forkserver.ensure_running()
+    return context
 
 
 def _finished(futures: Mapping[Future[Entry], Task]) -> Iterator[tuple[Task, Entry]]:
@@ -144,20 +156,19 @@ def _free_memory() -> int:
 _plan_of_worker: list[ConversionPlan] = []
 
 
-def _begin(gguf: Path, options: ConvertOptions, parent: int) -> None:
-    """Make a worker ready: what it needs is imported while the run is still hashing the source."""
+def _begin(gguf: Path, options: ConvertOptions) -> None:
+    """Make a worker ready. A run may still be hashing the source meanwhile."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    import anespec.convert.build  # noqa: F401
-
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    importlib.import_module(IMPORTS)
     _plan_of_worker.append(ConversionPlan(SourceModel(GGUFFile(gguf)), options))
 
 
-def _end_with(parent: int) -> None:
+def _end_with_parent() -> None:
     """End this process when the run that started it is gone."""
-    while os.getppid() == parent:
-        time.sleep(ORPHAN_SECONDS)
-    os._exit(1)
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _build(task: Task) -> Entry:

@@ -277,6 +277,8 @@ def head_shard(
 
 def _program(build: Callable[[Mapping[str, Var]], Var], placeholders: Mapping[str, object]) -> Program:
     """The program whose one function has the placeholders as inputs and what `build` returns as output."""
+    # Operations without a name are numbered over a whole process: what it built before must not show.
+    mb.name_count.clear()
     with Function(placeholders, ct.target.iOS18) as function:
         function.set_outputs([build(function.inputs)])
     program = Program()
