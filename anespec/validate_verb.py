@@ -89,6 +89,11 @@ def validate(
     from anespec.validate.page.write import write_page
 
     opened, name = Artifact(artifact), resolve_backend(backend)
+    if task is not None:
+        from anespec.validate.quality.sample import SampleText
+
+        # The other gates may take an hour, so a text that cannot be read ends the run before them.
+        SampleText.read(task.text)
     runs: dict[str, Callable[[StepReport], _Outcome]] = {
         "residency": lambda report: _residency(opened, require_residency, replay_plan, record_plan, report),
         "golden": lambda report: _golden(opened, gguf, name, threads, report),

@@ -189,3 +189,11 @@ def test_the_documented_rules_are_the_rules() -> None:
         if fact["severity"] is not None:
             expected[1:1] = [fact["severity"]]
         assert row == expected, name
+
+
+def test_a_text_that_cannot_be_read_ends_the_run_before_any_gate(artifact: Path, tmp_path: Path) -> None:
+    judged = {path: path.read_bytes() for path in (artifact / "gates").glob("*")}
+    outcome = run("validate", artifact, "--gate", "residency", "--quality", tmp_path / "none.txt")
+    assert outcome.code == 6
+    assert outcome.is_one_sentence()
+    assert {path: path.read_bytes() for path in (artifact / "gates").glob("*")} == judged
