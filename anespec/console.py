@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -17,8 +17,10 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 
 from anespec.manifests.errors import AnespecError
+from anespec.manifests.wording import harmless
 
 StepReport = Callable[[str], None]
 """Takes a note on what is being done."""
@@ -26,14 +28,22 @@ StepReport = Callable[[str], None]
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 
 
+class _HarmlessConsole(Console):
+    """Shows names and texts out of files without what would command the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=harmless(segment.text))
+
+
 def out() -> Console:
     """Where results go: standard output."""
-    return Console(file=sys.stdout, highlight=False, markup=False, soft_wrap=True)
+    return _HarmlessConsole(file=sys.stdout, highlight=False, markup=False, soft_wrap=True)
 
 
 def notes() -> Console:
     """Where progress and notes go: standard error, bound now so that a later redirection spares it."""
-    return Console(file=sys.stderr, highlight=False, markup=False, soft_wrap=True)
+    return _HarmlessConsole(file=sys.stderr, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

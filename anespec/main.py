@@ -15,6 +15,7 @@ from anespec.demo_verb import demo
 from anespec.generate_verb import generate
 from anespec.inspect_verb import inspect
 from anespec.manifests.errors import AnespecError, StorageError
+from anespec.manifests.wording import harmless
 from anespec.validate_verb import validate
 
 INTERRUPTED = 130
@@ -69,14 +70,14 @@ def main() -> None:
         error.show()
     except AnespecError as error:
         code, failure, facts = error.exit_code, str(error), error.facts
-        click.echo(f"error: {failure}", err=True)
+        click.echo(f"error: {harmless(failure)}", err=True)
     except BrokenPipeError:
         # Whoever read our output has enough, as with `| head`; the flush at exit must not complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except OSError as error:
         code, failure = StorageError.exit_code, f"{error.filename or 'standard output'}: {error.strerror}"
-        click.echo(f"error: {failure}", err=True)
+        click.echo(f"error: {harmless(failure)}", err=True)
     if failure is not None and "--json" in sys.argv:
         with contextlib.suppress(OSError):
             print_json({"error": failure, "exit_code": code, **facts})

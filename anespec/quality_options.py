@@ -1,5 +1,6 @@
 """The options of `validate` that score an artifact on a text."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from anespec.validate.quality.verdict import QualityTask
 
-DEFAULT_TOKENS = 512
+DEFAULT_TOKENS, MOST_TOKENS = 512, 1_000_000
 
 
 class Percent(click.ParamType[float]):
@@ -28,6 +29,17 @@ class Percent(click.ParamType[float]):
         return percent
 
 
+class Nats(click.FloatRange):
+    """A KL divergence: FloatRange alone lets NaN pass, which nothing is above."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; a usage error where it is none or out of range."""
+        nats = float(super().convert(value, param, ctx))
+        if math.isnan(nats):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return nats
+
+
 def quality_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options to a verb; it gets them as keyword arguments for `read_quality`."""
     options = (
@@ -39,14 +51,14 @@ def quality_options(verb: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--quality-tokens",
-            type=click.IntRange(1),
+            type=click.IntRange(1, MOST_TOKENS),
             default=DEFAULT_TOKENS,
             show_default=True,
             help="How many tokens of it at most.",
         ),
         click.option(
             "--max-kl",
-            type=click.FloatRange(0, 1000),
+            type=Nats(0, 1000),
             help="Quality is red above this mean KL divergence, in nats.",
         ),
         click.option(

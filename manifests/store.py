@@ -1,19 +1,25 @@
 """An artifact on disk: opening it, checking its files on first use, hashing packages."""
 
 import hashlib
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from anespec.manifests.errors import ArtifactError, StorageError
 from anespec.manifests.schema import SCHEMA_VERSION, Manifest, Shard
 from anespec.manifests.verdicts import VerdictFile, VerdictT
+from anespec.manifests.wording import bytes_text, printable
 
 MANIFEST_NAME = "manifest.json"
 HASH_CHUNK_BYTES = 1 << 18
+
+LONGEST_REASON = 400
+
+LARGEST_JSON = 1 << 26
+"""Bytes of a JSON file that is read; the manifest of a model of 100 layers has less than a hundredth."""
 
 FileT = TypeVar("FileT", bound=VerdictFile[Any])
 
@@ -31,7 +37,7 @@ class Artifact:
         self._verified: set[str] = set()
         path = self.root / MANIFEST_NAME
         try:
-            data = json.loads(path.read_text("utf-8"))
+            data = from_json(read_bounded(path, LARGEST_JSON))
         except (FileNotFoundError, NotADirectoryError):
             raise ArtifactError(
                 f"{self.root}: is not an artifact (it has no {MANIFEST_NAME}); "
@@ -39,21 +45,22 @@ class Artifact:
             ) from None
         except OSError as error:
             raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
-        except (ValueError, RecursionError):
+        except ValueError:
             raise ArtifactError(f"{path}: is not JSON; convert the model again") from None
         version = data.get("schema_version") if isinstance(data, dict) else None
         if version != SCHEMA_VERSION:
             raise ArtifactError(
-                f"{path}: has schema version {version}, this anespec reads {SCHEMA_VERSION}; "
+                f"{path}: has schema version {printable(str(version))}, this anespec reads {SCHEMA_VERSION}; "
                 "convert the model again"
             )
         try:
             self.manifest = Manifest.model_validate(data)
         except ValidationError as error:
             first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"]) or "as a whole"
+            place = printable(".".join(str(part) for part in first["loc"])) or "as a whole"
             raise ArtifactError(
-                f"{path}: {place} is invalid ({first['msg']}); convert the model again"
+                f"{path}: {place} is invalid ({printable(first['msg'], LONGEST_REASON)}); "
+                "convert the model again"
             ) from None
 
     @cached_property
@@ -121,8 +128,8 @@ class Artifact:
         Unreadable verdicts prove nothing, so they are treated as absent and measured again.
         """
         try:
-            return kind.model_validate_json(self._gate_path(kind).read_text("utf-8"))
-        except (OSError, ValueError):
+            return kind.model_validate_json(read_bounded(self._gate_path(kind), LARGEST_JSON))
+        except (OSError, ValueError, StorageError):
             return kind()
 
     def record_verdict(self, kind: type[VerdictFile[VerdictT]], verdict: VerdictT) -> None:
@@ -150,6 +157,22 @@ def write_atomically(path: Path, text: str) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def read_bounded(path: Path, largest: int) -> bytes:
+    """The bytes of a file that ought to have `largest` at most.
+
+    Raises:
+        OSError: it cannot be read.
+        StorageError: it has more, or is a pipe or a device, which may never end.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise StorageError(f"{path}: is a pipe or a device; save what comes out of it to a file first")
+    with path.open("rb") as stream:
+        data = stream.read(largest + 1)
+    if len(data) > largest:
+        raise StorageError(f"{path}: is larger than {bytes_text(largest)}, the most that is read; pass less")
+    return data
 
 
 def file_sha256(path: Path) -> str:
@@ -189,6 +212,6 @@ def _digest_file(digest: "hashlib._Hash", path: Path) -> None:
 
 def _mismatch(path: Path, what: str, found: object, expected: object) -> ArtifactError:
     return ArtifactError(
-        f"{path}: {what} is {found}, but the manifest says {expected}; the file changed since it was "
-        "made: convert the model again"
+        f"{path}: {what} is {found}, but the manifest says {printable(str(expected))}; "
+        "the file changed since it was made: convert the model again"
     )

@@ -1,6 +1,11 @@
 """How sizes and texts from outside are written for people."""
 
+import re
+
 LONGEST_SHOWN = 80
+
+_MOVES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but for tabs and line ends, marks of direction, and halves of characters."""
 
 
 def bytes_text(count: int) -> str:
@@ -21,6 +26,11 @@ def quoted(text: str, limit: int = LONGEST_SHOWN) -> str:
 def printable(text: str, limit: int = LONGEST_SHOWN) -> str:
     """Like `quoted` without the quotes: what would move a terminal's cursor is escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in _cut(text, limit))
+
+
+def harmless(text: str) -> str:
+    """A text of any length as a terminal may show it: what moves its cursor or turns lines is escaped."""
+    return _MOVES.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def _cut(text: str, limit: int) -> str:

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from commands import command_of, run
 from converting import build
 from tiny_model import TinyModel, write_gguf
+
+from anespec.validate_verb import validate
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "tokenizers"
 
@@ -139,3 +142,11 @@ def test_weights_of_nothing_are_judged_without_a_crash(
     outcome = run("validate", artifact, "--gate", "golden", "--backend", "torch", "--threads", 1, "--json")
     assert outcome.code == outcome.json["exit_code"] == code
     assert outcome.is_one_sentence()
+
+
+@pytest.mark.parametrize("value", ["nan", "-1", "inf", "x"])
+@pytest.mark.parametrize("limit", ["--max-kl", "--max-perplexity-change"])
+def test_a_limit_that_no_value_or_every_value_is_above_is_wrong_usage(limit: str, value: str) -> None:
+    outcome = CliRunner().invoke(validate, ["m.anespec", "--quality", "text.txt", limit, value])
+    assert outcome.exit_code == 2, outcome.output
+    assert f"Invalid value for '{limit}'" in outcome.output

@@ -10,8 +10,9 @@ import pytest
 from converting import build
 from tiny_model import write_gguf
 
-from anespec.manifests.errors import ArtifactError
-from anespec.manifests.store import Artifact
+from anespec.manifests.errors import ArtifactError, StorageError
+from anespec.manifests.store import LARGEST_JSON, Artifact
+from anespec.manifests.verdicts import ExactnessFile
 from anespec.runtime.backends import open_verifier
 
 WEIGHTS = Path("Data", "com.apple.CoreML", "weights", "weight.bin")
@@ -143,11 +144,51 @@ def test_another_schema_version_is_refused(root: Path, version: object) -> None:
         Artifact(root)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema_version": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"schema_version": 1}', "[" * 100_000, '{"schema_version": "\\ud800"}']
+)
 def test_a_damaged_manifest_is_refused(root: Path, text: str) -> None:
     (root / "manifest.json").write_text(text)
     with pytest.raises(ArtifactError, match=r"manifest\.json: .*convert the model again"):
         Artifact(root)
+
+
+@pytest.mark.parametrize("gate", [False, True], ids=["manifest", "verdicts"])
+def test_what_is_no_file_or_far_too_large_is_not_read(root: Path, gate: bool) -> None:
+    path = root / ("gates/exactness.json" if gate else "manifest.json")
+    path.parent.mkdir(exist_ok=True)
+
+    def refused(words: str) -> None:
+        if gate:
+            assert not Artifact(root).read_verdicts(ExactnessFile).verdicts
+        else:
+            with pytest.raises(StorageError, match=words):
+                Artifact(root)
+
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    refused("is a pipe or a device")
+    path.unlink()
+    path.touch()
+    os.truncate(path, LARGEST_JSON + 1)
+    refused("is larger than")
+
+
+@pytest.mark.parametrize("hostile", ["\x1b[2J<script>", "A" * 100_000, "\n\n"])
+def test_a_hostile_manifest_is_refused_in_a_printable_sentence(root: Path, hostile: str) -> None:
+    shards = json.loads((root / "manifest.json").read_text())["layer_shards"]
+    rewrite(root, layer_shards=[shards[0] | {"sha256": hostile}, *shards[1:]])
+    artifact = Artifact(root)
+    with pytest.raises(ArtifactError, match="manifest says") as caught:
+        artifact.shard_path(artifact.manifest.layer_shards[0])
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000
+    for change in ({hostile: 1}, {"schema_version": hostile}, {"target": hostile}, {"pools": [hostile]}):
+        rewrite(root, **change)
+        with pytest.raises(ArtifactError, match="convert the model again") as caught:
+            Artifact(root)
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 1000
 
 
 def test_a_folder_without_a_manifest_is_no_artifact(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """How sizes and texts from outside are written for people."""
 
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.manifests.wording import bytes_text, printable, quoted
+from anespec.manifests.wording import bytes_text, harmless, printable, quoted
 
 
 @pytest.mark.parametrize(
@@ -20,6 +22,16 @@ def test_a_text_from_outside_is_one_printable_line_of_bounded_length(text: str, 
     for shown in (quoted(text, limit), printable(text, limit)):
         assert shown.isprintable()
         assert len(shown) <= 10 * limit + 3
+
+
+@given(st.text(max_size=300))
+def test_a_harmless_text_commands_no_terminal_and_stays_otherwise(text: str) -> None:
+    shown = harmless(text)
+    assert not {unicodedata.category(c) for c in shown if c not in "\n\t"} & {"Cc", "Cs", "Zl", "Zp"}
+    assert not {unicodedata.bidirectional(c) for c in shown} & {"LRE", "RLE", "LRO", "RLO", "LRI", "RLI"}
+    if text.isprintable():
+        assert shown == text
+    assert harmless(shown) == shown
 
 
 def test_ordinary_texts_stay_as_they_are() -> None:

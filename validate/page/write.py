@@ -15,7 +15,7 @@ from anespec.manifests.verdicts import (
     VerdictFile,
     VerdictT,
 )
-from anespec.manifests.wording import bytes_text
+from anespec.manifests.wording import bytes_text, harmless
 from anespec.validate.figures import GoldenFile
 from anespec.validate.page.badges import exactness_badge, golden_badge, quality_badge, residency_badge
 from anespec.validate.page.golden import view_golden
@@ -56,6 +56,7 @@ def render_page(artifact: Artifact) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_finalized,
     )
     environment.filters["bytes"] = bytes_text
     return environment.get_template("page.jinja").render(
@@ -77,6 +78,11 @@ def render_page(artifact: Artifact) -> str:
         quality=[view_quality(verdict) for verdict in quality],
         changes=view_changes(quality),
     )
+
+
+def _finalized(value: object) -> object:
+    """What the page says, without characters that turn lines around; markup of its own stays."""
+    return harmless(value) if type(value) is str else value
 
 
 def _current(artifact: Artifact, kind: type[VerdictFile[VerdictT]]) -> list[VerdictT]:

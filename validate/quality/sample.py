@@ -5,10 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anespec.manifests.errors import RequestError, StorageError
+from anespec.manifests.store import read_bounded
 from anespec.runtime.text.tokenizer import Tokenizer
 
 SPARE_TOKENS = 64
 """Tokens beyond those wanted that are cut from the text too, for the last ones depend on what follows."""
+
+LARGEST_TEXT = 1 << 27
+"""Bytes; a hundred times the texts that perplexity is measured on."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,11 @@ class SampleText:
         """Read a UTF-8 file.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: it cannot be read, or has more than LARGEST_TEXT bytes.
             RequestError: it is not UTF-8, or empty.
         """
         try:
-            data = path.read_bytes()
+            data = read_bounded(path, LARGEST_TEXT)
         except OSError as error:
             raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
         try:

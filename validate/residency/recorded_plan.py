@@ -6,7 +6,8 @@ from pydantic import ValidationError
 
 from anespec.manifests.errors import RequestError, StorageError
 from anespec.manifests.residency import Plan, PlanSource
-from anespec.manifests.store import Artifact, write_atomically
+from anespec.manifests.store import LARGEST_JSON, LONGEST_REASON, Artifact, read_bounded, write_atomically
+from anespec.manifests.wording import printable
 
 
 def record_plan(plan: Plan, path: Path) -> None:
@@ -29,11 +30,11 @@ def replay_plan(path: Path, artifact: Artifact) -> Plan:
         StorageError: the file cannot be read.
     """
     try:
-        plan = Plan.model_validate_json(path.read_text("utf-8"))
+        plan = Plan.model_validate_json(read_bounded(path, LARGEST_JSON))
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValidationError, UnicodeDecodeError) as error:
-        detail = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "it is not UTF-8"
+    except ValidationError as error:
+        detail = printable(error.errors()[0]["msg"], LONGEST_REASON)
         raise RequestError(
             f"{path}: is not a recorded plan ({detail}); make one on a Mac with --record-plan"
         ) from None
@@ -47,7 +48,7 @@ def replay_plan(path: Path, artifact: Artifact) -> Plan:
     other = sorted(name for name in expected | found if expected.get(name) != found.get(name))
     if other or len(plan.shards) != len(expected):
         raise RequestError(
-            f"{path}: is a plan of another artifact ({(other or ['it'])[0]} differs); "
+            f"{path}: is a plan of another artifact ({printable((other or ['it'])[0])} differs); "
             "record one of this artifact with --record-plan"
         )
     if plan.block != manifest.block:

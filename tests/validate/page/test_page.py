@@ -20,12 +20,13 @@ from anespec.manifests.errors import StorageError
 from anespec.manifests.residency import PlanSource, ResidencyFile
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile, Invariance
+from anespec.manifests.wording import harmless
 from anespec.validate.figures import GoldenFile
 from anespec.validate.page.write import PAGE_NAME, render_page, write_page
 from anespec.validate.quality.verdict import QualityFile
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
-HOSTILE = "</title><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;{{ 7*7 }}"
+HOSTILE = "</title><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;{{ 7*7 }}\x1b[2J\u202e"
 
 
 @dataclass
@@ -232,7 +233,9 @@ def test_whatever_an_artifact_says_is_text(tmp_path: Path) -> None:
     assert not {"script", "img"} & set(page.tags)
     assert not [name for name, _ in page.attributes if name.startswith("on")]
     assert "<script" not in html
-    assert HOSTILE in " ".join(page.texts)
+    assert "\x1b" not in html
+    assert "\u202e" not in html
+    assert harmless(HOSTILE) in " ".join(page.texts)
 
 
 def test_writing_is_one_step(bare: Artifact) -> None:

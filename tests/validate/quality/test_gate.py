@@ -1,5 +1,6 @@
 """The quality gate on trained models: independent answers, order of formats, damage."""
 
+import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,7 @@ from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.quality.divergence import diverge, log_softmax
 from anespec.validate.quality.gate import quality_gate
-from anespec.validate.quality.sample import SampleText
+from anespec.validate.quality.sample import LARGEST_TEXT, SampleText
 from anespec.validate.quality.scoring import ROWS_AT_ONCE, Window, compare_on_text, cut_windows
 from anespec.validate.quality.text_reference import TextReference
 from anespec.validate.quality.verdict import QualityFile, QualityTask, QualityVerdict
@@ -243,6 +244,20 @@ def test_texts_that_cannot_be_scored(
         path.write_bytes(content)
     with pytest.raises(error, match=message):
         SampleText.read(path)
+
+
+def test_what_is_no_file_or_far_too_large_is_not_scored(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    os.mkfifo(path)
+    with pytest.raises(StorageError, match="is a pipe or a device"):
+        SampleText.read(path)
+    path.unlink()
+    path.touch()
+    os.truncate(path, LARGEST_TEXT + 1)
+    with pytest.raises(StorageError, match="is larger than"):
+        SampleText.read(path)
+    with pytest.raises(StorageError, match="cannot be read"):
+        SampleText.read(tmp_path)
 
 
 def test_a_huge_text_is_not_read_to_its_end() -> None:

@@ -1,6 +1,7 @@
 """The macOS half, over stand-ins with coremltools' own classes: from materialising to replaying a record."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from anespec.manifests.residency import (
     shape_text,
 )
 from anespec.manifests.schema import Target
-from anespec.manifests.store import Artifact, package_sha256
+from anespec.manifests.store import LARGEST_JSON, Artifact, package_sha256
 from anespec.validate.residency.compute_plan import neural_engine, read_plan
 from anespec.validate.residency.gate import residency_gate
 from anespec.validate.residency.recorded_plan import record_plan, replay_plan
@@ -260,10 +261,31 @@ def test_files_that_are_no_plan_are_refused(artifact: Artifact, tmp_path: Path) 
     with pytest.raises(StorageError):
         replay_plan(tmp_path / "absent.json", artifact)
     path = tmp_path / "plan.json"
-    for content in (b"", b"[]", b"\xff\xfe", b"{}"):
+    for content in (
+        b"",
+        b"[]",
+        b"\xff\xfe",
+        b"{}",
+        b"[" * 100_000,
+        b'{"source": "\\ud800"}',
+        b'{"\\u001b[2J": 1}',
+    ):
         path.write_bytes(content)
-        with pytest.raises(RequestError, match="not a recorded plan"):
+        with pytest.raises(RequestError, match="not a recorded plan") as caught:
             replay_plan(path, artifact)
+        assert str(caught.value).isprintable()
+
+
+def test_what_is_no_file_or_far_too_large_is_no_plan(artifact: Artifact, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    os.mkfifo(path)
+    with pytest.raises(StorageError, match="is a pipe or a device"):
+        replay_plan(path, artifact)
+    path.unlink()
+    path.touch()
+    os.truncate(path, LARGEST_JSON + 1)
+    with pytest.raises(StorageError, match="is larger than"):
+        replay_plan(path, artifact)
 
 
 def test_a_plan_without_operations_proves_nothing(artifact: Artifact, tmp_path: Path) -> None:

@@ -1,0 +1,36 @@
+"""What verbs say: texts out of files command no terminal, whatever they hold."""
+
+import io
+import sys
+
+import pytest
+from rich.table import Table
+
+from anespec.console import notes, out
+
+HOSTILE = "[bold]x[/nope]\x1b[2J\x1b]0;title\x07\u202egpj.exe"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("place", ["stdout", "stderr"])
+def test_names_out_of_files_are_shown_and_not_obeyed(
+    monkeypatch: pytest.MonkeyPatch, place: str, terminal: bool
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, place, stream)
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    table = Table("name")
+    table.add_row(HOSTILE, style="red")
+    console = out() if place == "stdout" else notes()
+    console.print(table)
+    console.print(f"note: {HOSTILE}", style="yellow")
+    console.print("a\tb\nc  Zażółć 日本語 👩‍👩‍👧")
+    shown = stream.getvalue()
+    assert "\x1b[2J" not in shown
+    assert "\x1b]" not in shown
+    assert "\u202e" not in shown
+    assert ("\x1b[" in shown) is terminal
+    assert r"\x1b[2J" in shown
+    assert "[bold]x[/nope]" in shown
+    assert "Zażółć 日本語 👩‍👩‍👧" in shown
