@@ -118,6 +118,7 @@ def plan_facts(plan: "ConversionPlan") -> dict[str, Any]:
     """What would be built."""
     sizes = plan.model.sizes
     return {
+        "family": plan.model.facts.family.title,
         "hyperparameters": sizes.model_dump(),
         "tied_head": plan.model.tied_head,
         "target": plan.options.target.value,
@@ -145,7 +146,8 @@ def _show(facts: dict[str, Any]) -> None:
     quantisation = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in facts["quantisation"].items())
     table.add_row("file", f"{facts['file']} ({bytes_text(facts['bytes'])})")
     name, architecture = (printable(facts[key] or "unnamed") for key in ("name", "architecture"))
-    table.add_row("model", f"{name}, architecture {architecture}")
+    family = f": {facts['family']}" if "family" in facts else ""
+    table.add_row("model", f"{name}, architecture {architecture}{family}")
     table.add_row("tensors", f"{facts['tensors']} with {facts['parameters']:,} parameters: {quantisation}")
     table.add_row(
         "tokenizer",
