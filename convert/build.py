@@ -5,16 +5,17 @@ from pathlib import Path
 
 from anespec.convert.graph.shards import ProgramScope, head_inputs, head_shard, layer_shard
 from anespec.convert.layers import head_plan, head_weights, layer_weights, norm, per_layer_mix, shard_plan
-from anespec.convert.package import write_package
+from anespec.convert.package import WrittenPackage, write_package
 from anespec.convert.parts import HeadPart, LayersPart, Part
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import OUTPUT_NORM
 from anespec.manifests.schema import HIDDEN_OUT, HeadShard, LayerShard, Shard, StoredTensor, TensorSpec
-from anespec.manifests.store import package_bytes, package_sha256
 
 
-def build_part(plan: ConversionPlan, part: Part, path: Path, recipe: str) -> LayerShard | HeadShard:
-    """Write the package to `path` and describe it.
+def build_part(
+    plan: ConversionPlan, part: Part, path: Path, recipe: str, threads: int
+) -> LayerShard | HeadShard:
+    """Write the package to `path`, with so many threads, and describe it.
 
     Raises:
         GGUFError, UnsupportedModelError: a tensor cannot be converted.
@@ -22,19 +23,19 @@ def build_part(plan: ConversionPlan, part: Part, path: Path, recipe: str) -> Lay
     """
     match part:
         case LayersPart():
-            return _build_layers(plan, part.indices, path, recipe)
+            return _build_layers(plan, part.indices, path, recipe, threads)
         case HeadPart():
-            return _build_head(plan, part, path, recipe)
+            return _build_head(plan, part, path, recipe, threads)
 
 
-def _build_layers(plan: ConversionPlan, indices: range, path: Path, recipe: str) -> LayerShard:
+def _build_layers(plan: ConversionPlan, indices: range, path: Path, recipe: str, threads: int) -> LayerShard:
     model, choice, stored = plan.model, plan.options.weights, list[StoredTensor]()
     weights = [layer_weights(model, model.facts.layers[i], choice, stored.append) for i in indices]
     layers, mix = shard_plan(plan, indices), per_layer_mix(model, indices, choice, stored.append)
-    write_package(layer_shard(layers, weights, _scope(plan), mix), path)
+    written = write_package(layer_shard(layers, weights, _scope(plan), mix), path, threads)
     outputs = (TensorSpec(name=HIDDEN_OUT, shape=(1, layers.d, None, 1)),)
     return LayerShard(
-        **dict(_described(stored, path, recipe, layers.inputs, outputs)),
+        **dict(_described(stored, written, path, recipe, layers.inputs, outputs)),
         first_layer=indices.start,
         end_layer=indices.stop,
         states=layers.states,
@@ -42,15 +43,16 @@ def _build_layers(plan: ConversionPlan, indices: range, path: Path, recipe: str)
     )
 
 
-def _build_head(plan: ConversionPlan, part: HeadPart, path: Path, recipe: str) -> HeadShard:
+def _build_head(plan: ConversionPlan, part: HeadPart, path: Path, recipe: str, threads: int) -> HeadShard:
     stored: list[StoredTensor] = []
     weights = head_weights(plan.model, part.tokens, plan.options.weights, stored.append)
     final_norm = norm(plan.model, OUTPUT_NORM)
     output = f"logits_{part.number}"
-    write_package(head_shard(head_plan(plan), final_norm, weights, output, _scope(plan)), path)
+    shard = head_shard(head_plan(plan), final_norm, weights, output, _scope(plan))
+    written = write_package(shard, path, threads)
     outputs = (TensorSpec(name=output, shape=(1, len(part.tokens), None, 1)),)
     return HeadShard(
-        **dict(_described(stored, path, recipe, head_inputs(plan.model.facts.d), outputs)),
+        **dict(_described(stored, written, path, recipe, head_inputs(plan.model.facts.d), outputs)),
         first_token=part.tokens.start,
         end_token=part.tokens.stop,
     )
@@ -62,6 +64,7 @@ def _scope(plan: ConversionPlan) -> ProgramScope:
 
 def _described(
     stored: Sequence[StoredTensor],
+    written: WrittenPackage,
     path: Path,
     recipe: str,
     inputs: tuple[TensorSpec, ...],
@@ -70,8 +73,8 @@ def _described(
     """What every entry says of the package at `path`, which lies in the artifact's folder of shards."""
     return Shard(
         path=f"{path.parent.name}/{path.name}",
-        bytes=package_bytes(path),
-        sha256=package_sha256(path),
+        bytes=written.bytes,
+        sha256=written.sha256,
         recipe=recipe,
         tensors=tuple(stored),
         inputs=inputs,

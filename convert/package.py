@@ -1,23 +1,25 @@
 """Write one MIL program as an .mlpackage, each weight once, in place.
 
 `ct.convert` and `save` would hold every weight of the shard in memory and copy the weight file twice. So the
-program is handed to coremltools' exporter directly, with one change: where a constant is a
-placeholder, its values are made, written to the package's own weight file, and dropped.
+program is handed to coremltools' exporter directly, with one change: large constants only get their place in
+the weight file. Their values are made, hashed, written and dropped afterwards, piece by piece.
 """
 
 import json
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anespec.convert.graph.builder import (
     CoreMLProtoExporter,
     MILProtoExporter,
+    Program,
     Var,
     ct,
     file_value,
@@ -25,83 +27,116 @@ from anespec.convert.graph.builder import (
 from anespec.convert.graph.placeholder import Placeholder
 from anespec.convert.graph.shards import ShardProgram
 from anespec.convert.storage import storage_errors
+from anespec.convert.weight_file import Chunks, WeightFile
 from anespec.convert.weights.encoding import Element
+from anespec.manifests.store import PackageDigest
 
 AUTHOR = "com.apple.CoreML"
 MODEL_FILE = f"{AUTHOR}/model.mlmodel"
 WEIGHTS_FOLDER = f"{AUTHOR}/weights"
 WEIGHTS_FILE = "weight.bin"
 
+ELEMENTS: Mapping[np.dtype[Any], Element] = MappingProxyType(
+    {element.dtype: element for element in (Element.INT8, Element.FP16, Element.FP32)}
+)
+"""Of the constants that are no weights."""
 
-def write_package(shard: ShardProgram, path: Path) -> None:
+
+@dataclass(frozen=True)
+class WrittenPackage:
+    """What `package_bytes` and `package_sha256` would say of a package."""
+
+    bytes: int
+    sha256: str
+
+
+def write_package(shard: ShardProgram, path: Path, threads: int = 1) -> WrittenPackage:
     """Write `shard` to `path` (a folder ending in .mlpackage); nothing stands there on failure.
 
     The graph is written as it was built: no coremltools pass runs, for the builder already emits the
-    operations that are wanted. The same shard gives the same bytes.
+    operations that are wanted. The same shard gives the same bytes. Weights are made by so many threads.
 
     Raises:
         StorageError: the disk is full or refuses.
     """
     partial = path.with_name(f".{path.stem}.partial.mlpackage")
     shutil.rmtree(partial, ignore_errors=True)
+    weights = WeightFile()
+    files = (
+        _in_memory(f"Data/{MODEL_FILE}", _export(shard, weights)),
+        _File(f"Data/{WEIGHTS_FOLDER}/{WEIGHTS_FILE}", weights.nbytes, weights.content(threads)),
+        _in_memory("Manifest.json", _package_manifest().encode()),
+    )
     with storage_errors(path):
         try:
-            weights = partial / "Data" / WEIGHTS_FOLDER
-            weights.mkdir(parents=True)
-            (partial / "Data" / MODEL_FILE).write_bytes(_export(shard, weights))
-            (partial / "Manifest.json").write_text(_package_manifest(), "utf-8")
+            written = _write(files, partial)
             shutil.rmtree(path, ignore_errors=True)
             partial.rename(path)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+    return written
 
 
-def _export(shard: ShardProgram, weights: Path) -> bytes:
-    """The serialised model; its large constants go to a file in `weights` on the way."""
+@dataclass(frozen=True)
+class _File:
+    relative: str
+    size: int
+    content: Iterable[bytes | memoryview]
+
+
+def _in_memory(relative: str, content: bytes) -> _File:
+    return _File(relative, len(content), (content,))
+
+
+def _write(files: Iterable[_File], folder: Path) -> WrittenPackage:
+    """Write files that come in `package_files` order."""
+    digest = PackageDigest()
+    for file in files:
+        path = folder / file.relative
+        path.parent.mkdir(parents=True, exist_ok=True)
+        digest.begin(file.relative, file.size)
+        with path.open("wb") as stream:
+            for content in file.content:
+                digest.update(content)
+                stream.write(content)
+    return WrittenPackage(digest.bytes, digest.hexdigest())
+
+
+def _export(shard: ShardProgram, weights: WeightFile) -> bytes:
+    """The serialised model; its large constants get their places in `weights`."""
     function = shard.program.functions["main"]
     function.set_input_types(tuple(shard.inputs))
     function.set_output_types(shard.outputs)
     version = int(ct.target.iOS18)
-    exporter = _StreamingExporter(shard.program, str(weights), version)
+    exporter = _Exporter(shard.program, weights, version)
     described = CoreMLProtoExporter(
         shard.program, exporter.export(), None, None, None, "mlprogram", "milinternal", version
     )
-    model = described.export(version)
-    # The exporter's blob writer ends the file when it goes.
-    del exporter
-    serialised: bytes = model.SerializeToString(deterministic=True)
+    serialised: bytes = described.export(version).SerializeToString(deterministic=True)
     return serialised
 
 
-class _StreamingExporter(MILProtoExporter):
-    """coremltools' exporter, except that a placeholder's values are made when they are written."""
+class _Exporter(MILProtoExporter):
+    """coremltools' exporter, except that large constants are not written yet."""
+
+    def __init__(self, program: Program, weights: WeightFile, version: int) -> None:
+        super().__init__(program, "", version)
+        self._weights = weights
 
     def get_milproto_value(self, var: Var) -> Any:
         """A placeholder's values go to the weight file, however few they are."""
         if isinstance(var.val, Placeholder):
-            return self._write(var, var.val)
+            return self._place(var, var.val.element, var.val.chunks)
         return super().get_milproto_value(var)
 
-    def _write(self, var: Var, values: Placeholder) -> Any:
-        """A reference to the place in the weight file where the values of `var` stand."""
-        writer = self.get_blob_writer(self.get_weight_path(var.op))
-        offset = _writers(writer)[values.element](values.load().reshape(-1))
+    def create_file_value(self, var: Var) -> Any:
+        """What else is large: norms and tables."""
+        return self._place(var, ELEMENTS[var.val.dtype], lambda _: (var.val,))
+
+    def _place(self, var: Var, element: Element, chunks: Chunks) -> Any:
+        """A reference to the place in the weight file where the values of `var` will stand."""
+        offset = self._weights.add(element, var.val.size, chunks)
         return file_value(var, offset, f"@model_path/weights/{WEIGHTS_FILE}")
-
-
-def _writers(writer: Any) -> Mapping[Element, Callable[[NDArray[Any]], int]]:
-    """How each type of values goes into the file, packed by the writer where they are less than a byte.
-
-    fp16 is handed over as its bits. Returns offsets.
-    """
-    return {
-        Element.INT4: writer.write_int4_data,
-        Element.UINT4: writer.write_uint4_data,
-        Element.UINT6: writer.write_uint6_data,
-        Element.INT8: writer.write_int8_data,
-        Element.FP16: lambda values: writer.write_fp16_data(values.view(np.uint16)),
-        Element.FP32: writer.write_float_data,
-    }
 
 
 def _package_manifest() -> str:

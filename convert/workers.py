@@ -60,10 +60,11 @@ class Crew:
 
     def __init__(self, plan: ConversionPlan, workers: int) -> None:
         self._plan = plan
+        self._threads = max(1, _cores() // workers)
         self._pool: ProcessPoolExecutor | None = None
         if workers > 1:
             self._pool = ProcessPoolExecutor(
-                workers, _context(), _begin, (plan.model.file.path, plan.options)
+                workers, _context(), _begin, (plan.model.file.path, plan.options, self._threads)
             )
             if sys.platform != "linux":
                 for _ in range(workers):
@@ -104,7 +105,7 @@ class Crew:
         from anespec.convert.build import build_part
 
         for task in tasks:
-            yield task, build_part(self._plan, task.part, task.path, task.recipe)
+            yield task, build_part(self._plan, task.part, task.path, task.recipe, self._threads)
 
 
 def _context() -> BaseContext:
@@ -134,13 +135,17 @@ def suitable_workers(plan: ConversionPlan) -> int:
     largest = max(part.weight_bytes(plan) for part in parts)
     need = WORKER_MEMORY + WEIGHTS_IN_FLIGHT * plan.largest_matrix_bytes()
     limits = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        _cores(),
         len(parts),
         plan.weight_bytes() // WORTH_A_PROCESS,
         int(LARGEST_SHARE * largest) // need,
         _free_memory() // need,
     )
     return max(1, min(limits))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _free_memory() -> int:
@@ -153,15 +158,21 @@ def _free_memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
-_plan_of_worker: list[ConversionPlan] = []
+@dataclass(frozen=True)
+class _Work:
+    plan: ConversionPlan
+    threads: int
 
 
-def _begin(gguf: Path, options: ConvertOptions) -> None:
+_work_of_worker: list[_Work] = []
+
+
+def _begin(gguf: Path, options: ConvertOptions, threads: int) -> None:
     """Make a worker ready. A run may still be hashing the source meanwhile."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     importlib.import_module(IMPORTS)
-    _plan_of_worker.append(ConversionPlan(SourceModel(GGUFFile(gguf)), options))
+    _work_of_worker.append(_Work(ConversionPlan(SourceModel(GGUFFile(gguf)), options), threads))
 
 
 def _end_with_parent() -> None:
@@ -174,4 +185,5 @@ def _end_with_parent() -> None:
 def _build(task: Task) -> Entry:
     from anespec.convert.build import build_part
 
-    return build_part(_plan_of_worker[0], task.part, task.path, task.recipe)
+    (work,) = _work_of_worker
+    return build_part(work.plan, task.part, task.path, task.recipe, work.threads)

@@ -4,7 +4,7 @@ A placeholder is an array of the right shape and type whose strides are all zero
 memory; coremltools passes it through to the writer, which asks it for the values.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -31,30 +31,35 @@ MIL_TYPES: Mapping[Element, type] = MappingProxyType(
 
 
 class Placeholder(np.ndarray[Any, np.dtype[Any]]):
-    """Stands for a constant of `element`s; `load` gives the values, once."""
+    """Stands for a constant of `element`s; `chunks` gives the values, once (see weight_file.Chunks)."""
 
     element: Element
-    load: Callable[[], Values]
+    chunks: Callable[[int], Iterable[Values]]
 
 
 def placeholders(weight: DeferredWeight, projection: str) -> dict[str, Placeholder]:
     """The parts of a weight, by the names of the inputs that take them.
 
-    What comes with the part that is asked for first is kept until it is asked for too, so that a writer
-    has the weight made once.
+    The part that is asked for first is given as it is made. The others, which come with it, are kept until
+    they are asked for; so the large one should be the first.
     """
-    waiting: dict[str, Values] = {}
+    waiting: dict[str, list[Values]] = {}
 
-    def load(name: str) -> Values:
-        if name not in waiting:
-            waiting.update(weight.load(projection))
-        return waiting.pop(name)
+    def chunks(name: str, threads: int) -> Iterator[Values]:
+        if name in waiting:
+            yield from waiting.pop(name)
+            return
+        waiting.update({part.name: [] for part in weight.parts if part.name != name})
+        for piece in weight.pieces(projection, threads):
+            for other, kept in waiting.items():
+                kept.append(piece[other])
+            yield piece[name]
 
-    return {part.name: _placeholder(part, partial(load, part.name)) for part in weight.parts}
+    return {part.name: _placeholder(part, partial(chunks, part.name)) for part in weight.parts}
 
 
-def _placeholder(part: Part, load: Callable[[], Values]) -> Placeholder:
+def _placeholder(part: Part, chunks: Callable[[int], Iterable[Values]]) -> Placeholder:
     zero = np.zeros((), types.nptype_from_builtin(MIL_TYPES[part.element]))
     array = np.broadcast_to(zero, part.shape).view(Placeholder)
-    array.element, array.load = part.element, load
+    array.element, array.chunks = part.element, chunks
     return array

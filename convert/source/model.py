@@ -317,7 +317,9 @@ class SourceModel:
     def _finite(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
         with np.errstate(all="ignore"):
             # The quick sum of squares also overflows where all is finite but huge.
-            finite = math.isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
+            finite = math.isfinite(np.add.reduce(np.vecdot(values, values), axis=None)) or bool(
+                np.isfinite(values).all()
+            )
         if not finite:
             raise GGUFError(f"{self.file.path}: tensor {name!r} holds values that are not finite")
         return values

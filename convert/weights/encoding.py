@@ -17,6 +17,8 @@ FP16_MAX = float(np.finfo(np.float16).max)
 BLOCK = 32
 """Weights along a row that share a scale, as in GGML's block formats."""
 
+COLUMNS_AT_ONCE = 8192
+
 Floats = NDArray[np.float32]
 Parts = Mapping[str, NDArray[Any]]
 
@@ -142,6 +144,17 @@ def extremes_of(values: Floats) -> Floats:
     highest, lowest = values.max(axis=1), values.min(axis=1)
     extremes: Floats = np.where(highest >= -lowest, highest, lowest)
     return extremes
+
+
+def squares_of_rows(values: Floats) -> Floats:
+    """Each row's sum of squares, added up in an order that does not depend on the number of cores.
+
+    OpenBLAS adds up more than 10,000 numbers with several threads.
+    """
+    columns = range(0, values.shape[1], COLUMNS_AT_ONCE)
+    parts = (values[:, first : first + COLUMNS_AT_ONCE] for first in columns)
+    squares: Floats = np.add.reduce([np.vecdot(part, part) for part in parts])
+    return squares
 
 
 def require_fp16_range(values: Floats, name: str) -> None:

@@ -5,7 +5,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.convert.weights.encoding import BLOCK, FP16_MAX, Element, Floats, Part, Parts, Piece, extremes_of
+from anespec.convert.weights.encoding import (
+    BLOCK,
+    FP16_MAX,
+    Element,
+    Floats,
+    Part,
+    Parts,
+    Piece,
+    extremes_of,
+    squares_of_rows,
+)
 from anespec.manifests.schema import WeightFormat
 
 SHIFT_SCALE = "constexpr_blockwise_shift_scale"
@@ -106,7 +116,7 @@ def _squared_errors(
 ) -> Floats:
     _round_to_grid(values, scales, overflows, grid, steps, whole)
     np.subtract(steps, whole, out=steps)
-    errors: Floats = np.vecdot(steps, steps) * scales.astype(np.float32) ** 2
+    errors: Floats = squares_of_rows(steps) * scales.astype(np.float32) ** 2
     return errors
 
 

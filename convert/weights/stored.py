@@ -1,12 +1,15 @@
 """A projection on its way into a shard: stored piece by piece, with what storing it added."""
 
 import math
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anespec.convert.weights.encoding import (
     Floats,
@@ -16,6 +19,7 @@ from anespec.convert.weights.encoding import (
     Source,
     extremes_of,
     require_fp16_range,
+    squares_of_rows,
     stored_bytes,
 )
 from anespec.convert.weights.formats import Choice, choose
@@ -23,11 +27,13 @@ from anespec.manifests.schema import StoredTensor, WeightFormat
 
 PIECE_ELEMENTS = 1 << 18
 """1 MB of float32: a piece stays in a core's cache."""
+ROWS_OF_WHOLE_BYTES = 8
+"""So many rows of numbers fill whole bytes, whatever the width and the bits of each."""
 
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """The constants of a stored matrix by the names of their parts, and what storing it added."""
+    """The constants of a matrix, or of some of its rows, by the names of their parts; what storing added."""
 
     parts: Parts
     added: "AddedError"
@@ -46,9 +52,18 @@ class AddedError:
         """The error of `stored`, whose memory is used for the differences."""
         stored -= values
         return cls(
-            squares=float(np.vecdot(values, values).sum(dtype=np.float64)),
-            squared_error=float(np.vecdot(stored, stored).sum(dtype=np.float64)),
+            squares=float(squares_of_rows(values).sum(dtype=np.float64)),
+            squared_error=float(squares_of_rows(stored).sum(dtype=np.float64)),
             max_error=max(float(stored.max()), -float(stored.min())),
+        )
+
+    @classmethod
+    def over(cls, pieces: Sequence["AddedError"]) -> "AddedError":
+        """The sum over all pieces of a matrix."""
+        return cls(
+            squares=math.fsum(piece.squares for piece in pieces),
+            squared_error=math.fsum(piece.squared_error for piece in pieces),
+            max_error=max(piece.max_error for piece in pieces),
         )
 
 
@@ -73,17 +88,19 @@ class DeferredWeight:
         """The constants that it becomes."""
         return self.choice.encoding.parts(self.source.shape)
 
-    def load(self, projection: str) -> Parts:
-        """Read and store it for the convolution called `projection`; nothing keeps the result.
+    def pieces(self, projection: str, threads: int) -> Iterator[Parts]:
+        """Read and store it for the convolution called `projection`: its parts, some rows at a time.
 
         Raises:
             GGUFError: a value is not finite or cannot be read.
             UnsupportedModelError: a value is beyond fp16's range.
         """
-        stored = store(self.source, self.choice)
+        added = []
+        for piece in stored_pieces(self.source, self.choice, threads):
+            added.append(piece.added)
+            yield piece.parts
         self.source.forget()
-        self.on_stored(self._entry(projection, stored.added))
-        return stored.parts
+        self.on_stored(self._entry(projection, AddedError.over(added)))
 
     def _entry(self, projection: str, added: AddedError) -> StoredTensor:
         source, encoding, order = self.source, self.choice.encoding, self.source.order
@@ -105,44 +122,59 @@ class DeferredWeight:
         )
 
 
-def store(source: Source, choice: Choice) -> StoredWeight:
-    """Bring a matrix into the parts of its encoding, a few rows at a time.
+def stored_pieces(source: Source, choice: Choice, threads: int = 1) -> Iterator[StoredWeight]:
+    """Bring a matrix into the parts of its encoding, a few rows at a time, in order.
 
-    Pieces are small enough to stay in a core's cache from the source's blocks to the stored bytes, and
-    cores share them out.
+    A piece stays in a core's cache from the source's blocks to the stored bytes. Of each part it has the
+    share of its rows, which fills whole bytes but at the end.
 
     Raises:
         UnsupportedModelError: a value is beyond fp16's range.
     """
     encoding, (count, width) = choice.encoding, source.shape
-    multiple = encoding.row_multiple(source.shape)
+    multiple = math.lcm(encoding.row_multiple(source.shape), ROWS_OF_WHOLE_BYTES)
     step = max(1, PIECE_ELEMENTS // (width * multiple)) * multiple
-    pieces = [slice(first, min(first + step, count)) for first in range(0, count, step)]
-    parts = {part.name: np.empty(part.shape, part.element.dtype) for part in encoding.parts(source.shape)}
+    described = encoding.parts(source.shape)
 
-    def convert(rows: slice) -> AddedError:
+    def convert(first: int) -> StoredWeight:
+        rows = slice(first, min(first + step, count))
         values = source.rows(rows)
         extremes = extremes_of(values)
         require_fp16_range(extremes, source.name)
         piece = Piece(values, extremes, lambda: source.blocks(rows))
-        stored = encoding.encode(piece, _shares(parts, rows, count))
-        return AddedError.between(values, stored)
+        parts = {part.name: _share(part, len(values), count) for part in described}
+        flat = {name: array.reshape(len(array), -1) for name, array in parts.items()}
+        return StoredWeight(parts, AddedError.between(values, encoding.encode(piece, flat)))
 
-    with ThreadPoolExecutor() as pool:
-        added = list(pool.map(convert, pieces))
-    total = AddedError(
-        squares=math.fsum(piece.squares for piece in added),
-        squared_error=math.fsum(piece.squared_error for piece in added),
-        max_error=max(piece.max_error for piece in added),
-    )
-    return StoredWeight(parts, total)
+    return _in_order(convert, range(0, count, step), threads)
 
 
-def _shares(parts: Parts, rows: slice, count: int) -> Parts:
-    """What belongs to some of `count` rows: of each part, an array with one row per row or group of rows."""
-    shares = {}
-    for name, array in parts.items():
-        held = len(array)
-        first, end = rows.start * held // count, rows.stop * held // count
-        shares[name] = array[first:end].reshape(end - first, -1)
-    return shares
+def store(source: Source, choice: Choice) -> StoredWeight:
+    """The same at once."""
+    pieces = list(stored_pieces(source, choice))
+    names = pieces[0].parts
+    parts = {name: np.concatenate([piece.parts[name] for piece in pieces]) for name in names}
+    return StoredWeight(parts, AddedError.over([piece.added for piece in pieces]))
+
+
+def _share(part: Part, rows: int, count: int) -> NDArray[Any]:
+    """Room for what belongs to some of a matrix's `count` rows."""
+    held, *rest = part.shape
+    return np.empty((held * rows // count, *rest), part.element.dtype)
+
+
+def _in_order(
+    convert: Callable[[int], StoredWeight], firsts: Sequence[int], threads: int
+) -> Iterator[StoredWeight]:
+    """Convert with so many threads, never far ahead of whoever takes the results."""
+    if threads == 1:
+        yield from map(convert, firsts)
+        return
+    waiting: deque[Future[StoredWeight]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for first in firsts:
+            waiting.append(pool.submit(convert, first))
+            if len(waiting) > 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

@@ -11,6 +11,7 @@ from converting import build
 from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.pipeline import ShardProgress
+from anespec.convert.weight_file import WeightFile
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
@@ -137,7 +138,7 @@ def test_an_interruption_within_a_shard_leaves_no_part_of_it(
 
     output = tmp_path / "m.anespec"
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Path, "write_bytes", interrupt)
+        patched.setattr(WeightFile, "content", interrupt)
         build(gguf, output)
     assert not output.exists()
     (work,) = tmp_path.iterdir()

@@ -140,6 +140,12 @@ def test_weights_that_are_not_finite_are_named(tmp_path: Path, name: str, value:
         model.matrix(name).rows(EVERY)
 
 
+def test_huge_values_are_finite(tmp_path: Path) -> None:
+    """Though their squares are not."""
+    model = opened(write_gguf(tmp_path / "m.gguf", tensors=changed("blk.0.ffn_up.weight", (3, 5), 3e38)))
+    assert model.matrix("blk.0.ffn_up.weight").rows(EVERY)[3, 5] == np.float32(3e38)
+
+
 def test_infinities_of_both_signs_do_not_hide_each_other(tmp_path: Path) -> None:
     values = TINY.tensors()["blk.0.ffn_up.weight"]
     values[0, :2] = np.inf, -np.inf
