@@ -1,74 +1,39 @@
-"""Time and peak memory of `anespec convert`, beside copying the same bytes to the same disk.
+"""Time and memory of `anespec convert`, beside copying the same bytes to the same disk.
 
-    python benchmarks/convert.py model.gguf [--output-folder DIR] [--json] [--target cpu ...]
+    python benchmarks/convert.py model.gguf [smaller.gguf ...] [--output-folder DIR] [--classic LAYERS]
+                                 [--json] [--target cpu ...]
 
-The conversion runs as its own process through the command line; options not known here go to it. Both
-sides start from a source that the system has read before, and both end with their bytes on the disk.
+The conversion runs as its own process through the command line; options not known here go to it. All
+sides start from a source that the system has read before, and all end with their bytes on the disk. With a
+smaller file of the same shape it also says whether memory grows with the model, and with --classic what the
+classic route (classic.py) costs for a few of its layers.
 """
 
 import argparse
-import contextlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from measure import Budget, emit, gigabytes, machine, show_budgets, show_table
+from process_tree import TreeRun, run_tree
 
 from anespec.manifests.store import Artifact
 
 CHUNK_BYTES = 1 << 23
-MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
-POLL_SECONDS = 0.01
+REST_SECONDS = 5
+"""What a virtual machine frees it gives back to its host within seconds, and taking it again costs time.
 
-
-@dataclass(frozen=True)
-class ChildRun:
-    """One finished process.
-
-    `peak` is its largest resident set in bytes, mapped pages of the source file among them; `peak_own`
-    leaves file pages out (Linux, sampled every 10 ms; 0 elsewhere).
-    """
-
-    seconds: float
-    peak: int
-    peak_own: int
-
-
-class OwnMemoryWatch(threading.Thread):
-    """Samples a process's anonymous resident memory until it is gone."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__(daemon=True)
-        self.peak = 0
-        self._status = Path(f"/proc/{pid}/status")
-
-    def run(self) -> None:
-        with contextlib.suppress(OSError):
-            while lines := [line for line in self._status.read_text().splitlines() if "RssAnon" in line]:
-                self.peak = max(self.peak, 1024 * int(lines[0].split()[1]))
-                time.sleep(POLL_SECONDS)
-
-
-def run_child(command: Sequence[str]) -> ChildRun:
-    """Run a command to its end; its own usage is asked of the system, not that of all children."""
-    began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    watch = OwnMemoryWatch(process.pid)
-    watch.start()
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - began
-    process.returncode = os.waitstatus_to_exitcode(status)
-    watch.join()
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with code {process.returncode}")
-    return ChildRun(seconds, usage.ru_maxrss * MAXRSS_UNIT, watch.peak)
+A conversion writes its first byte seconds after its start, so it never finds what was freed before it. A
+copy that is to be compared waits as long; one that does not is several times as fast.
+"""
 
 
 def flush(path: Path) -> float:
@@ -99,14 +64,21 @@ def warm(source: Path) -> None:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a conversion and a copy of its source cost; seconds and bytes."""
+    """What a conversion and copies of its source cost; seconds and bytes.
 
+    `copying` holds copies before and after the conversion, `copying_at_once` one that took memory which had
+    been freed that moment.
+    """
+
+    name: str
     source: int
     artifact: int
+    weights: int
     largest_shard: int
-    conversion: ChildRun
+    conversion: TreeRun
     flushing: float
     copying: tuple[float, float]
+    copying_at_once: float
 
     @property
     def seconds(self) -> float:
@@ -115,21 +87,28 @@ class Cost:
 
     def budgets(self) -> list[Budget]:
         """The limits of DESIGN.md section 9."""
+        run, shard = self.conversion, self.largest_shard
         return [
             Budget("seconds / copying the source and flushing", self.seconds / min(self.copying), 3.0),
-            Budget("peak memory / largest shard", self.conversion.peak / self.largest_shard, 1.5),
-            Budget("peak own memory / largest shard", self.conversion.peak_own / self.largest_shard, 1.5),
+            Budget("the same, into memory just freed", self.seconds / self.copying_at_once, 3.0),
+            Budget("peak memory of all processes / largest shard", run.peak / shard, 1.5),
+            Budget("the same without file pages", run.peak_own / shard, 1.5),
         ]
 
     def as_json(self) -> dict[str, object]:
         """All figures."""
         return {
+            "gguf": self.name,
             "source_bytes": self.source,
             "artifact_bytes": self.artifact,
+            "weights": self.weights,
             "largest_shard_bytes": self.largest_shard,
             "convert_seconds": round(self.conversion.seconds, 2),
+            "convert_cpu_seconds": round(self.conversion.cpu_seconds, 2),
             "flush_seconds": round(self.flushing, 2),
             "copy_seconds": [round(seconds, 2) for seconds in self.copying],
+            "copy_at_once_seconds": round(self.copying_at_once, 2),
+            "seconds_per_gigaweight": round(self.seconds / self.weights * 1e9, 2),
             "peak_bytes": self.conversion.peak,
             "peak_own_bytes": self.conversion.peak_own,
             "budgets": [budget.as_json() for budget in self.budgets()],
@@ -137,55 +116,102 @@ class Cost:
 
     def show(self) -> None:
         """Print a table for a person."""
+        run = self.conversion
         rows = (
-            ("anespec convert", f"{self.conversion.seconds:.1f}", gigabytes(self.artifact)),
+            ("anespec convert", f"{run.seconds:.1f}", gigabytes(self.artifact)),
+            ("  of all processors", f"{run.cpu_seconds:.1f}", ""),
             ("  with its bytes on the disk", f"{self.seconds:.1f}", ""),
             ("copy and flush, twice", "{:.1f} {:.1f}".format(*self.copying), gigabytes(self.source)),
+            ("  into memory just freed", f"{self.copying_at_once:.1f}", ""),
         )
-        show_table(("", "seconds", "bytes"), rows)
+        show_table((self.name, "seconds", "bytes"), rows)
         print(
-            f"peak memory {gigabytes(self.conversion.peak)}, {gigabytes(self.conversion.peak_own)} of it not "
-            f"file pages; largest shard {gigabytes(self.largest_shard)}\n"
+            f"{self.seconds / self.weights * 1e9:.1f} seconds for 10^9 weights; peak memory of all processes "
+            f"{gigabytes(run.peak)}, {gigabytes(run.peak_own)} of it not file pages; "
+            f"largest shard {gigabytes(self.largest_shard)}\n"
         )
         show_budgets(self.budgets())
+        print()
+
+
+def growth(costs: Sequence[Cost]) -> list[Budget]:
+    """The memory of converting the largest file over that of the smallest; none where there is but one."""
+    smallest, *_, largest = sorted(costs, key=lambda cost: cost.source) if len(costs) > 1 else (None, None)
+    if smallest is None or largest is None:
+        return []
+    name = f"memory without file pages, {largest.name} / {smallest.name}"
+    return [Budget(name, largest.conversion.peak_own / smallest.conversion.peak_own, 1.1)]
 
 
 def cost_of(source: Path, work: Path, convert_options: Sequence[str]) -> Cost:
     """Convert `source` and copy it, before and after, in the folder `work`."""
     warm(source)
     copied, artifact = work / "copy", work / "model.anespec"
-    # A virtual machine may have to ask its host for memory that the page cache never used before. The
-    # first copy does that for all: what is removed leaves its memory to the next.
-    copy(source, copied)
-    copied.unlink()
-    before = copy(source, copied)
-    copied.unlink()
+
+    def copying(rest: float) -> float:
+        time.sleep(rest)
+        seconds = copy(source, copied)
+        copied.unlink()
+        return seconds
+
+    before, at_once = copying(REST_SECONDS), copying(0)
+    time.sleep(REST_SECONDS)
     command = (str(Path(sys.executable).with_name("anespec")), "convert", str(source), "-o", str(artifact))
-    conversion = run_child((*command, *convert_options))
+    conversion = run_tree((*command, *convert_options))
     flushing = flush(artifact)
     manifest = Artifact(artifact).manifest
     shutil.rmtree(artifact)
-    after = copy(source, copied)
     shards = [shard.bytes for shard in manifest.shards]
-    written = sum(shards) + manifest.tokens.bytes
-    return Cost(source.stat().st_size, written, max(shards), conversion, flushing, (before, after))
+    return Cost(
+        name=source.name,
+        source=source.stat().st_size,
+        artifact=sum(shards) + manifest.tokens.bytes,
+        weights=sum(tensor.rows * tensor.columns for shard in manifest.shards for tensor in shard.tensors),
+        largest_shard=max(shards),
+        conversion=conversion,
+        flushing=flushing,
+        copying=(before, copying(REST_SECONDS)),
+        copying_at_once=at_once,
+    )
+
+
+def classic_route(source: Path, layers: int, as_json: bool) -> dict[str, Any] | None:
+    """Run the classic route as a process of its own; prints its table, or returns its figures."""
+    script = Path(__file__).with_name("classic.py")
+    command = [sys.executable, str(script), str(source), "--layers", str(layers)]
+    if not as_json:
+        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+        return None
+    ran = subprocess.run(
+        [*command, "--json"], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    figures: dict[str, Any] = json.loads(ran.stdout)
+    return figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
-    parser.add_argument("gguf", type=Path)
+    parser.add_argument("gguf", type=Path, nargs="+")
     parser.add_argument("--output-folder", type=Path, help="on the disk to measure; default: beside the GGUF")
+    parser.add_argument("--classic", type=int, default=0, metavar="LAYERS", help="also the classic route")
     parser.add_argument("--json", action="store_true")
     options, convert_options = parser.parse_known_args()
     where = machine()
-    folder = options.output_folder or options.gguf.parent
-    with tempfile.TemporaryDirectory(prefix="convert-", dir=folder) as work:
-        cost = cost_of(options.gguf, Path(work), convert_options)
-    if options.json:
-        emit({"gguf": options.gguf.name, **where, **cost.as_json()})
-    else:
+    costs = []
+    for gguf in options.gguf:
+        with tempfile.TemporaryDirectory(prefix="convert-", dir=options.output_folder or gguf.parent) as work:
+            costs.append(cost_of(gguf, Path(work), convert_options))
+    grown = growth(costs)
+    if not options.json:
         print("{machine}, {cores} cores, load before {load_before}".format_map(where))
-        cost.show()
+        for cost in costs:
+            cost.show()
+        if grown:
+            show_budgets(grown)
+    classic = classic_route(options.gguf[0], options.classic, options.json) if options.classic else None
+    if options.json:
+        report = {"files": [cost.as_json() for cost in costs], "growth": [b.as_json() for b in grown]}
+        emit({**where, **report, "classic": classic})
 
 
 if __name__ == "__main__":

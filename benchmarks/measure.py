@@ -3,10 +3,14 @@
 import json
 import os
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from anespec.manifests.verdicts import machine_name
+
+MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Bytes of the unit in which a process's largest resident set is told."""
 
 
 @dataclass(frozen=True)

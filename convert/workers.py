@@ -34,9 +34,6 @@ WORTH_A_PROCESS = 400_000_000
 WORKER_MEMORY = 400_000_000
 """Bytes of a worker beside its weights; measured 0.34 GB, of which imports 0.3."""
 
-WEIGHTS_IN_FLIGHT = 2
-"""A projection and what it is made from are in memory at once."""
-
 LARGEST_SHARE = 1.5
 """All workers together stay below this multiple of the largest shard (DESIGN.md section 9)."""
 
@@ -133,7 +130,8 @@ def suitable_workers(plan: ConversionPlan) -> int:
     """How many processes pay for a plan on this machine, with the memory that is free now."""
     parts = parts_of(plan)
     largest = max(part.weight_bytes(plan) for part in parts)
-    need = WORKER_MEMORY + WEIGHTS_IN_FLIGHT * plan.largest_matrix_bytes()
+    # The source of one projection is mapped at a time; of what it becomes, a piece.
+    need = WORKER_MEMORY + plan.largest_matrix_bytes()
     limits = (
         _cores(),
         len(parts),

@@ -1,6 +1,7 @@
 """tokens.gguf: the vocabulary, the chat template and the embedding tables, as the source has them."""
 
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from gguf import GGUFValueType, GGUFWriter
@@ -11,6 +12,7 @@ from anespec.manifests.errors import GGUFError
 from anespec.manifests.gguf_file import NUMPY_TYPES, GGUFFile
 
 ITEM_TYPES = {np.dtype(name): GGUFValueType(code) for code, name in NUMPY_TYPES.items()}
+PIECE_BYTES = 1 << 23
 COPIED_PREFIXES = ("tokenizer.", "general.name", "general.license", "general.architecture")
 
 
@@ -44,11 +46,26 @@ def write_tokens(source: GGUFFile, path: Path) -> None:
                     writer.add_key_value(key, value.tolist(), GGUFValueType.ARRAY, items)
                 case list() if value:
                     writer.add_array(key, value)
-        for name in (EMBEDDING, PER_LAYER_EMBEDDING):
-            if name in source.tensors:
-                writer.add_tensor(name, source.raw(name), raw_dtype=source.info(name).kind)
+        tables = [name for name in (EMBEDDING, PER_LAYER_EMBEDDING) if name in source.tensors]
+        for name in tables:
+            raw = source.raw(name)
+            writer.add_tensor_info(name, raw.shape, raw.dtype, raw.nbytes, source.info(name).kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
+        writer.write_ti_data_to_file()
+        for stream in writer.fout or ():
+            for name in tables:
+                writer.write_padding(stream, stream.tell())
+                _copy(source, name, stream)
+            writer.write_padding(stream, stream.tell())
     finally:
         writer.close()
+
+
+def _copy(source: GGUFFile, name: str, stream: BinaryIO) -> None:
+    """A tensor's stored bytes, some rows at a time: mapped as a whole, tables would be most of the memory."""
+    raw = source.raw(name)
+    step = max(1, PIECE_BYTES // raw.shape[1])
+    for first in range(0, len(raw), step):
+        stream.write(raw[first : first + step].data)
+        source.forget(name)

@@ -89,7 +89,7 @@ def failing(real: Callable[..., Any], after: int) -> Callable[..., Any]:
         "pathlib.Path.rename",
         "pathlib.Path.replace",
         "pathlib.Path.write_text",
-        "gguf.GGUFWriter.write_tensors_to_file",
+        "gguf.GGUFWriter.write_ti_data_to_file",
         "anespec.convert.build.write_package",
         "anespec.convert.pipeline.write_atomically",
         "anespec.convert.package.WeightFile.content",
