@@ -91,7 +91,8 @@ def convert(
         str(output).encode()
     except UnicodeEncodeError:
         raise StorageError(f"{str(output)!r}: has bytes that are no UTF-8; choose another place") from None
-    with Crew(plan, jobs or suitable_workers(plan)) as crew:
+    workers = min(jobs or suitable_workers(plan), len(parts_of(plan)))
+    with Crew(plan, workers) as crew:
         source = plan.model.source()
         recipe = _recipe(plan, source, "artifact")
         if (present := _present(output, recipe, replace)) is not None:
