@@ -327,3 +327,16 @@ def test_no_more_processes_than_there_are_parts(
         with pytest.raises(Stopped):
             pipeline.convert(plan, tmp_path / "m.anespec", jobs=jobs)
     assert asked == [started]
+
+
+def test_a_shard_that_is_taken_away_during_the_run_is_missed(tmp_path: Path) -> None:
+    work = tmp_path / ".m.anespec.partial"
+
+    def take_away(progress: ShardProgress) -> None:
+        if progress.name == "layers_00_01":
+            shutil.rmtree(work)
+
+    gguf = write_gguf(tmp_path / "m.gguf", TinyModel(layers=2))
+    with pytest.raises(StorageError, match=r"layers_00_01\.mlpackage: was taken away"):
+        build(gguf, tmp_path / "m.anespec", topology=(1, 1), on_progress=take_away)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
