@@ -35,6 +35,7 @@ from anespec.manifests.store import (
     MANIFEST_NAME,
     Artifact,
     file_sha256,
+    package_bytes,
     package_sha256,
     write_atomically,
 )
@@ -92,7 +93,8 @@ def convert(
         str(output).encode()
     except UnicodeEncodeError:
         raise StorageError(f"{str(output)!r}: has bytes that are no UTF-8; choose another place") from None
-    with Crew(plan, jobs or suitable_workers(plan)) as crew:
+    workers = min(jobs or suitable_workers(plan), len(parts_of(plan)))
+    with Crew(plan, workers) as crew:
         source = plan.model.source()
         recipe = _recipe(plan, source, "artifact")
         if (present := _present(output, recipe, replace)) is not None:
@@ -225,9 +227,22 @@ class _Run:
                 "recipe": recipe,
             },
         )
+        self._require_whole(manifest)
         write_atomically(self.work / MANIFEST_NAME, manifest.model_dump_json(indent=2) + "\n")
         self._drop_leftovers(manifest)
         return manifest
+
+    def _require_whole(self, manifest: Manifest) -> None:
+        """Nobody has taken away what was built."""
+        found = {shard.path: package_bytes(self.work / shard.path) for shard in manifest.shards}
+        tokens = self.work / manifest.tokens.path
+        found[manifest.tokens.path] = tokens.stat().st_size if tokens.is_file() else 0
+        for part in (*manifest.shards, manifest.tokens):
+            if found[part.path] != part.bytes:
+                raise StorageError(
+                    f"{self.work / part.path}: was taken away or changed while the run went on; "
+                    "keep other programs out of that folder and run the command again"
+                )
 
     def _tokens(self) -> TokensFile:
         path = self.work / TOKENS_NAME

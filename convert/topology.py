@@ -10,7 +10,7 @@ from anespec.convert.bands import HEAD_CHANNELS, HEAD_EVIDENCE, SIZES, TargetSiz
 from anespec.convert.preset_choice import PresetChoice
 from anespec.manifests.errors import RequestError
 from anespec.manifests.schema import Target
-from anespec.manifests.wording import bytes_text
+from anespec.manifests.wording import bytes_text, printable
 
 LONGEST_PATTERN = 32
 """Layers in a repeating pattern of kinds; families have 2 to 8."""
@@ -115,8 +115,9 @@ def plan_topology(
     if override is not None:
         if sum(override) != layers or min(override) < 1:
             raise RequestError(
-                f"--topology {','.join(map(str, override))} adds up to {sum(override)}, but the model has "
-                f"{layers} layers; every shard needs at least one"
+                f"--topology {printable(','.join(map(str, override)))} adds up to "
+                f"{printable(str(sum(override)))}, but the model has {layers} layers; "
+                "every shard needs at least one"
             )
         counts, origin = override, Origin.OVERRIDE
         reasons = [f"--topology asks for {'+'.join(map(str, override))} layers."]

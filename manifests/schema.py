@@ -22,6 +22,9 @@ EMBEDDED = "embedded"
 """A layer shard's hidden state, in and out; head shards take it too. `embedded` is
 the first layer's hidden state in, which layers with embeddings of their own take beside it."""
 
+MOST_ROWS = 1024
+"""No artifact has passes as wide; the runtime makes a pass's rows before any shard sees them."""
+
 BASE_ALIGNMENT = 64
 """A region's first slot is a multiple of this: at finer bases kernels add up slots in another order."""
 
@@ -245,7 +248,7 @@ class Manifest(Record):
     attention: AttentionShape
     block: int = Field(gt=0, description="T of a decoding pass")
     t_min: int = Field(gt=0, default=1)
-    t_max: int = Field(gt=0, description="widest pass the shards accept")
+    t_max: int = Field(gt=0, le=MOST_ROWS, description="widest pass the shards accept")
     context: int = Field(gt=0, description="slots of one sequence")
     sequences: int = Field(gt=0, description="regions")
     pools: tuple[Pool, ...] = Field(min_length=1)

@@ -65,6 +65,7 @@ def golden_gate(
 
     Raises:
         GGUFError: the source and the artifact disagree on sizes.
+        ArtifactError: the manifest and the shards disagree.
         StorageError: the verdict cannot be written.
     """
     manifest = artifact.manifest
@@ -76,6 +77,7 @@ def golden_gate(
         weights = StoredWeights(artifact)
         reference = Reference(file, manifest.context, matrices=weights)
         require_layers(manifest, reference, source)
+        weights.require_shapes(file)
         prompts = prompt_ids(artifact)
         ids = [token for prompt in prompts for token in prompt]
         with Embedding(artifact.tokens_path(), manifest.tokens, manifest.layer_shards) as own:

@@ -16,6 +16,7 @@ from anespec.manifests.errors import ArtifactError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Manifest, Shard, StoredTensor
 from anespec.manifests.store import Artifact
+from anespec.manifests.wording import quoted
 from anespec.runtime.backends.portable.packed import Packed
 from anespec.runtime.backends.portable.program import Operation, Program, load_program
 from anespec.validate.figures import WeightFigures
@@ -54,9 +55,24 @@ class StoredWeights:
                 found[order[stored] - wanted.start] = self._stored(shard, tensor, stored)
         if not found.size or np.isnan(found).any():
             raise ArtifactError(
-                f"{self.artifact.root}: does not hold all of {name!r}; convert the model again"
+                f"{self.artifact.root}: does not hold all of {quoted(name)}; convert the model again"
             )
         return found
+
+    def require_shapes(self, file: GGUFFile) -> None:
+        """Do nothing where the manifest lists all rows of tensors that the GGUF has, each once.
+
+        Raises:
+            ArtifactError: it does not; nothing that it says of them can be read then.
+        """
+        for name, places in self._places.items():
+            listed = (sum(tensor.rows for _, tensor in places), {tensor.columns for _, tensor in places})
+            rows, columns = file.tensors[name].shape if name in file.tensors else (0, 0)
+            last = max(tensor.first_row + tensor.rows for _, tensor in places)
+            if listed != (rows, {columns}) or last != rows:
+                raise ArtifactError(
+                    f"{self.artifact.root}: does not hold all of {quoted(name)}; convert the model again"
+                )
 
     def against(self, file: GGUFFile) -> Iterator[WeightFigures]:
         """Every stored tensor beside the GGUF's own numbers."""

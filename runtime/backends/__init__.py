@@ -69,9 +69,20 @@ def open_shard(artifact: Artifact, shard: Shard, backend: str, threads: int | No
     """One shard by itself, as the golden gate looks at it.
 
     Raises:
-        ArtifactError: the shard is missing, damaged or has an operation that the backend lacks.
+        ArtifactError: the shard is missing, damaged or has an operation that the backend lacks, or takes
+            other inputs than the manifest says.
     """
-    return _runner_factory(backend, threads)(load_program(artifact.shard_path(shard)))
+    program, fed = load_program(artifact.shard_path(shard)), fed_shapes(artifact.manifest)
+    if any(fed.get(name) != shape for name, shape in program.inputs.items()):
+        raise _other_inputs(artifact)
+    return _runner_factory(backend, threads)(program)
+
+
+def _other_inputs(artifact: Artifact) -> ArtifactError:
+    return ArtifactError(
+        f"{artifact.root}: the shards have other inputs or states than the manifest says; "
+        "convert the model again"
+    )
 
 
 def open_verifier(path: Path | Artifact, backend: str = AUTO, threads: int | None = None) -> ArtifactVerifier:
@@ -88,10 +99,7 @@ def open_verifier(path: Path | Artifact, backend: str = AUTO, threads: int | Non
     head = beside([load_program(artifact.shard_path(s)) for s in manifest.head_shards])
     states = tuple(state for shard in manifest.layer_shards for state in shard.states)
     if body.inputs != fed_shapes(manifest) or body.states != {state.name: state.shape for state in states}:
-        raise ArtifactError(
-            f"{artifact.root}: the shards have other inputs or states than the manifest says; "
-            "convert the model again"
-        )
+        raise _other_inputs(artifact)
     return ArtifactVerifier(
         manifest,
         Embedding(artifact.tokens_path(), manifest.tokens, manifest.layer_shards),

@@ -36,6 +36,9 @@ class Embedding:
         """Open the table; raises GGUFError or StorageError where that fails.
 
         `shards` are those that may take rows of the per-layer table.
+
+        Raises:
+            ArtifactError: a table is not as wide as the shards take it.
         """
         self.file = GGUFFile(path)
         self.per_layer = tokens.per_layer
@@ -43,6 +46,18 @@ class Embedding:
         self.tensor = tokens.embedding_tensor
         self.scale = tokens.embedding_scale
         self.vocabulary = self.file.info(self.tensor).shape[0]
+        taken = {spec.name: spec.shape[1] for shard in shards for spec in shard.inputs if len(spec.shape) > 1}
+        self._require_width(self.tensor, taken.get(HIDDEN_IN))
+        if self.per_layer is not None and shards:
+            self._require_width(self.per_layer.tensor, shards[-1].end_layer * self.per_layer.width)
+
+    def _require_width(self, tensor: str, width: int | None) -> None:
+        shape = self.file.info(tensor).shape
+        if width is not None and shape != (self.vocabulary, width):
+            raise ArtifactError(
+                f"{self.file.path}: {tensor!r} has shape {shape}, but the shards take "
+                f"{(self.vocabulary, width)}; convert the model again"
+            )
 
     def hidden(self, tokens: NDArray[np.int64]) -> Tensor:
         """Token ids (T,) to the first hidden state, fp16 [1, d, T, 1].

@@ -13,6 +13,8 @@ from gguf.constants import GGMLQuantizationType
 from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.pipeline import ShardProgress
+from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.source.model import SourceModel
 from anespec.convert.source.tokens import write_tokens
 from anespec.manifests.errors import GGUFError, RequestError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
@@ -302,3 +304,39 @@ def test_a_lock_on_a_file_that_was_removed_is_no_lock(
     monkeypatch.setattr(fcntl, "flock", late)
     with pytest.raises(StorageError, match="another conversion"):
         build(gguf, tmp_path / "m.anespec")
+
+
+@pytest.mark.parametrize(("jobs", "started"), [(1000, 3), (2, 2), (1, 1)])
+def test_no_more_processes_than_there_are_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, started: int
+) -> None:
+    import anespec.convert.pipeline as pipeline
+
+    class Stopped(Exception):  # noqa: N818
+        pass
+
+    asked: list[int] = []
+
+    def crew(plan: ConversionPlan, workers: int) -> None:
+        asked.append(workers)
+        raise Stopped
+
+    monkeypatch.setattr(pipeline, "Crew", crew)
+    with GGUFFile(write_gguf(tmp_path / "m.gguf", TinyModel(layers=2))) as file:
+        plan = ConversionPlan(SourceModel(file), ConvertOptions(topology=(1, 1)))
+        with pytest.raises(Stopped):
+            pipeline.convert(plan, tmp_path / "m.anespec", jobs=jobs)
+    assert asked == [started]
+
+
+def test_a_shard_that_is_taken_away_during_the_run_is_missed(tmp_path: Path) -> None:
+    work = tmp_path / ".m.anespec.partial"
+
+    def take_away(progress: ShardProgress) -> None:
+        if progress.name == "layers_00_01":
+            shutil.rmtree(work)
+
+    gguf = write_gguf(tmp_path / "m.gguf", TinyModel(layers=2))
+    with pytest.raises(StorageError, match=r"layers_00_01\.mlpackage: was taken away"):
+        build(gguf, tmp_path / "m.anespec", topology=(1, 1), on_progress=take_away)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]

@@ -297,3 +297,10 @@ def test_layers_that_share_keys_and_values_share_a_shard() -> None:
     assert plan.topology.layers == (1, 1, 5)
     with pytest.raises(RequestError, match="ends before layer 4, which attends to the K/V of layer 2"):
         plan_topology(stack, Target.MAC, override=(4, 3))
+
+
+def test_an_override_of_any_length_is_refused_in_a_short_sentence() -> None:
+    for override in ((1,) * 100_000, (10**4000,)):
+        with pytest.raises(RequestError, match="adds up to") as caught:
+            plan_topology(stack([MB] * 4, 100), Target.MAC, override=override)
+        assert len(str(caught.value)) < 300
