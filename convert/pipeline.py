@@ -237,10 +237,12 @@ class _Run:
         found = {shard.path: package_bytes(self.work / shard.path) for shard in manifest.shards}
         tokens = self.work / manifest.tokens.path
         found[manifest.tokens.path] = tokens.stat().st_size if tokens.is_file() else 0
-        for part in (*manifest.shards, manifest.tokens):
-            if found[part.path] != part.bytes:
+        claimed = {shard.path: shard.bytes for shard in manifest.shards}
+        claimed[manifest.tokens.path] = manifest.tokens.bytes
+        for path, size in claimed.items():
+            if found[path] != size:
                 raise StorageError(
-                    f"{self.work / part.path}: was taken away or changed while the run went on; "
+                    f"{self.work / path}: was taken away or changed while the run went on; "
                     "keep other programs out of that folder and run the command again"
                 )
 

@@ -89,7 +89,7 @@ def test_healthy_figures_pass() -> None:
         {"error": 0.1},
         {"not_finite": 1},
         {"stray_slots": 2},
-        {"error": 0.012, "layers": 1},
+        {"error": 0.017, "layers": 1},
     ],
 )
 def test_one_figure_out_of_bounds_fails_and_is_named(changes: dict[str, object]) -> None:
