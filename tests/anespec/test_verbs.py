@@ -54,7 +54,7 @@ def test_convert_says_what_storing_the_weights_added(gguf: Path, tmp_path: Path)
     options = ("--target", "cpu", "--weights", "int8-channel,mlp=int4-block32,head=lut6")
     text = run("convert", gguf, "-o", tmp_path / "a.anespec", *options).out
     assert "int8-channel (" in text
-    assert "lut6 (1 tensors" in text
+    assert "lut6 (1 tensor," in text
     assert "added to the GGUF's own error (most in blk." in text
     facts = run("convert", gguf, "-o", tmp_path / "a.anespec", *options, "--json").json["weights"]
     formats = {tensor["projection"].split("_", 2)[-1]: tensor["weights"] for tensor in facts["tensors"]}

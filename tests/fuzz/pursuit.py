@@ -1,7 +1,6 @@
 """What a user's commands do with a GGUF, from its first byte to its last weight, but for the packages."""
 
 import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
@@ -81,25 +80,23 @@ def _read(plan: ConversionPlan) -> None:
     for index in range(min(model.sizes.layers, LAYERS_READ)):
         indices = range(index, index + 1)
         shard_plan(plan, indices)
-        for load in _loads(layer_weights(model, model.facts.layers[index], weights)):
-            load("layer")
-        for load in _loads(per_layer_mix(model, indices, weights)):
-            load("inputs")
+        _store_all(layer_weights(model, model.facts.layers[index], weights))
+        _store_all(per_layer_mix(model, indices, weights))
     norm(model, OUTPUT_NORM)
-    for load in _loads(head_weights(model, plan.topology.heads[0], weights)):
-        load("head")
+    _store_all(head_weights(model, plan.topology.heads[0], weights))
 
 
-def _loads(part: object) -> Iterator[Callable[[str], object]]:
-    """What reads the weights that a layer's description defers, wherever they are in it."""
+def _store_all(part: object) -> None:
+    """Read and store every weight that a layer's description defers, wherever it is in it."""
     if isinstance(part, DeferredWeight):
-        yield part.load
+        for _ in part.pieces("projection", 1):
+            pass
     elif isinstance(part, tuple | list):
         for item in part:
-            yield from _loads(item)
+            _store_all(item)
     elif is_dataclass(part):
         for field in fields(part):
-            yield from _loads(getattr(part, field.name))
+            _store_all(getattr(part, field.name))
 
 
 def _copy_tokens(file: GGUFFile, path: Path) -> None:
