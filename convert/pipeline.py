@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
-
 from anespec import __version__
+from anespec.convert.finished import Entry, read_note, write_note
 from anespec.convert.parts import Part, parts_of
 from anespec.convert.place import exclusive, put_in_place
 from anespec.convert.plan import ConversionPlan
@@ -21,7 +20,7 @@ from anespec.convert.source.facts import EMBEDDING
 from anespec.convert.source.model import PER_LAYER_EMBEDDING
 from anespec.convert.source.tokens import write_tokens
 from anespec.convert.storage import storage_errors
-from anespec.convert.workers import Crew, Entry, Task, suitable_workers
+from anespec.convert.workers import Crew, Task, suitable_workers
 from anespec.manifests.errors import ArtifactError, StorageError
 from anespec.manifests.schema import (
     HeadShard,
@@ -160,12 +159,6 @@ def _recipe(plan: ConversionPlan, source: Source, part: str) -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
-class _Finished(BaseModel):
-    """A shard's manifest entry, kept beside it while the run lasts."""
-
-    entry: Entry
-
-
 class _Run:
     """One conversion in its work folder."""
 
@@ -265,14 +258,10 @@ class _Run:
         # Rows are scaled by sqrt(width), as the embedding is by sqrt(d).
         return PerLayerEmbedding(tensor=PER_LAYER_EMBEDDING, width=width, scale=math.sqrt(width))
 
-    def _entry_path(self, task: Task) -> Path:
-        return task.path.with_suffix(".json")
-
     def _finished(self, task: Task) -> Entry | None:
         """The shard of an interrupted run, if it was built from the same things and is whole."""
-        try:
-            entry = _Finished.model_validate_json(self._entry_path(task).read_text("utf-8")).entry
-        except (OSError, ValidationError):
+        entry = read_note(task.path)
+        if entry is None:
             return None
         path = self.work / entry.path
         if entry.recipe != task.recipe or not path.is_dir() or package_sha256(path) != entry.sha256:
@@ -282,7 +271,7 @@ class _Run:
         return entry
 
     def _keep(self, task: Task, entry: Entry) -> None:
-        write_atomically(self._entry_path(task), _Finished(entry=entry).model_dump_json())
+        write_note(task.path, entry)
         self._report(task, reused=False)
 
     def _report(self, task: Task, reused: bool) -> None:

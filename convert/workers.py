@@ -21,12 +21,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from anespec.convert.finished import Entry, read_note, write_note
 from anespec.convert.parts import Part, parts_of
 from anespec.convert.plan import ConversionPlan, ConvertOptions
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.errors import AnespecError
+from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.schema import HeadShard, LayerShard
 
 WORTH_A_PROCESS = 400_000_000
 """Bytes of weights per worker: below that, starting it (3 s of imports) takes longer than it saves."""
@@ -47,9 +47,6 @@ class Task:
     part: Part
     path: Path
     recipe: str
-
-
-Entry = LayerShard | HeadShard
 
 
 class Crew:
@@ -115,10 +112,16 @@ def _context() -> BaseContext:
     return context
 
 
-def _finished(futures: Mapping[Future[Entry], Task]) -> Iterator[tuple[Task, Entry]]:
+def _finished(futures: Mapping[Future[None], Task]) -> Iterator[tuple[Task, Entry]]:
     try:
         for future in as_completed(futures):
-            yield futures[future], future.result()
+            future.result()
+            task = futures[future]
+            if (entry := read_note(task.path)) is None:
+                raise StorageError(
+                    f"{task.path}: was taken away while the run went on; run the command again"
+                )
+            yield task, entry
     except BrokenProcessPool:
         raise AnespecError(
             "a process of the conversion was killed, most likely for want of memory; "
@@ -180,8 +183,13 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _build(task: Task) -> Entry:
+def _build(task: Task) -> None:
+    """Build a part and leave its entry in a note, for whoever waits.
+
+    A result that is more than a few bytes may be cut in two where a worker is ended in the middle of sending
+    it, and who reads the half would wait for the rest for ever.
+    """
     from anespec.convert.build import build_part
 
     (work,) = _work_of_worker
-    return build_part(work.plan, task.part, task.path, task.recipe, work.threads)
+    write_note(task.path, build_part(work.plan, task.part, task.path, task.recipe, work.threads))

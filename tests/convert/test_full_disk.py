@@ -91,7 +91,7 @@ def failing(real: Callable[..., Any], after: int) -> Callable[..., Any]:
         "pathlib.Path.write_text",
         "gguf.GGUFWriter.write_ti_data_to_file",
         "anespec.convert.build.write_package",
-        "anespec.convert.pipeline.write_atomically",
+        "anespec.convert.finished.write_atomically",
         "anespec.convert.package.WeightFile.content",
     ],
 )
