@@ -40,6 +40,20 @@ class Circumstances(Record):
     artifact: str = Field(description="sha256 over all that a row's bits follow from (Artifact.fingerprint)")
 
 
+class Standing(StrEnum):
+    """How a gate or one of its checks stands: the words that people and programs read everywhere.
+
+    `reported`: measured without a limit that could fail it, or only predicted. `no cases`: there was nothing
+    to compare, as for region with one sequence, which is neither for nor against.
+    """
+
+    PASS = "pass"
+    FAIL = "fail"
+    REPORTED = "reported"
+    NO_CASES = "no cases"
+    NOT_RUN = "not run"
+
+
 class InvarianceVerdict(Record):
     """The outcome for one invariance: `cases` comparisons, of which `unequal` differed in some bit.
 
@@ -56,6 +70,13 @@ class InvarianceVerdict(Record):
     def proven(self) -> bool:
         """True where at least one comparison was made and none differed."""
         return self.cases > 0 and self.unequal == 0
+
+    @property
+    def standing(self) -> Standing:
+        """The outcome as people read it."""
+        if not self.cases:
+            return Standing.NO_CASES
+        return Standing.FAIL if self.unequal else Standing.PASS
 
 
 class Verdict(Record):
