@@ -28,7 +28,7 @@ from anespec.convert.plan import ConvertOptions
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
-from anespec.runtime.backends import TORCH, open_verifier
+from anespec.runtime.backends import OPENVINO, TORCH, open_verifier
 from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.torch_table import TABLE, Lowering
 from anespec.validate.reference import Reference
@@ -61,6 +61,7 @@ WAYS: Mapping[str, Rounds] = {
     "all else in fp32": _is_of_attention,
     "all in fp32": lambda kind, x: False,
 }
+OPENVINO_WAY = "openvino, which computes in f32"
 
 
 class _Wide(Arguments[Tensor]):
@@ -95,10 +96,10 @@ def _table(rounds: Rounds) -> dict[str, Lowering]:
     }
 
 
-def _logits(artifact: Path, tokens: Sequence[int], rounds: Rounds) -> Rows:
-    """The artifact's logits of every row, with the operations rounded as `rounds` says."""
+def _logits(artifact: Path, tokens: Sequence[int], backend: str, rounds: Rounds) -> Rows:
+    """The artifact's logits of every row; on torch the operations are rounded as `rounds` says."""
     with patch.dict(TABLE, _table(rounds)):  # type: ignore[arg-type]
-        verifier = open_verifier(artifact, TORCH, 1)
+        verifier = open_verifier(artifact, backend, 1)
         width = verifier.shape.block
         passes = [
             verifier.forward(block_of(verifier, list(tokens[first : first + width]), first))
@@ -133,9 +134,10 @@ def measured(gguf: Path, tokens: Sequence[int]) -> list[Outcome]:
     """One model in every way."""
     options = ConvertOptions(weights=WeightChoice(WeightFormat.FP16), context=CONTEXT)
     artifact, expected = artifact_of(gguf, options), _expected(gguf, tokens)
+    found_by = {way: _logits(artifact, tokens, TORCH, rounds) for way, rounds in WAYS.items()}
+    found_by[OPENVINO_WAY] = _logits(artifact, tokens, OPENVINO, WAYS["as shipped"])
     outcomes = []
-    for way, rounds in WAYS.items():
-        found = _logits(artifact, tokens, rounds)
+    for way, found in found_by.items():
         error = float(np.sqrt(np.square(found - expected).mean()))
         differing = int((found.argmax(axis=1) != expected.argmax(axis=1)).sum())
         outcomes.append(Outcome(gguf.stem, way, error, differing))
@@ -146,7 +148,7 @@ def summary(outcomes: Sequence[Outcome]) -> list[tuple[str, float, float, float,
     """Per way: the error over the shipped one's (geometric mean, least, largest), and rows that differ."""
     shipped = {outcome.model: outcome.error for outcome in outcomes if outcome.way == "as shipped"}
     rows = []
-    for way in WAYS:
+    for way in (*WAYS, OPENVINO_WAY):
         own = [outcome for outcome in outcomes if outcome.way == way]
         ratios = np.array([outcome.error / shipped[outcome.model] for outcome in own])
         mean = float(np.exp(np.log(ratios).mean()))
