@@ -95,8 +95,8 @@ def test_each_gate_is_either_answered_or_an_open_question(phi: Artifact, asked: 
         ({"region": Standing.NOT_RUN, "width": Standing.NOT_RUN}, "may speculate and reuse prefixes"),
         (
             {"width": Standing.FAIL},
-            "may speculate, reuse prefixes and serve 2 sequences at once, but not prefill in passes wider than "
-            "4 rows, since bits depend on width",
+            "may speculate, reuse prefixes and serve 2 sequences at once, but not prefill in passes wider "
+            "than 4 rows, since bits depend on width",
         ),
         (
             {"region": Standing.FAIL, "width": Standing.NO_CASES},
@@ -114,8 +114,8 @@ def test_each_gate_is_either_answered_or_an_open_question(phi: Artifact, asked: 
         ),
         (
             {"stale": Standing.NOT_RUN, "width": Standing.FAIL, "region": Standing.FAIL},
-            "may not speculate, reuse prefixes, prefill in passes wider than 4 rows or serve several sequences "
-            "at once, since bits depend on region and width, and stale was not measured",
+            "may not speculate, reuse prefixes, prefill in passes wider than 4 rows or serve several "
+            "sequences at once, since bits depend on region and width, and stale was not measured",
         ),
     ],
     ids=str,
