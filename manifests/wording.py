@@ -1,6 +1,7 @@
 """How sizes and texts from outside are written for people."""
 
 import re
+from collections.abc import Sequence
 
 LONGEST_SHOWN = 80
 
@@ -16,6 +17,28 @@ def bytes_text(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.2f} GB"
+
+
+def duration_text(seconds: float) -> str:
+    """A time span for people, e.g. `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """How many of what, e.g. `1 token`, `2 head shards`; `plural` where it is not the noun with an s."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+def listed(parts: Sequence[str], last: str = "and") -> str:
+    """Parts of a sentence as a list, e.g. `a, b and c`."""
+    return f" {last} ".join(part for part in (", ".join(parts[:-1]), *parts[-1:]) if part)
 
 
 def quoted(text: str, limit: int = LONGEST_SHOWN) -> str:

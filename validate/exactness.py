@@ -34,9 +34,9 @@ from anespec.validate.plays import (
     with_another_sequence,
     with_random_pads,
 )
+from anespec.validate.progress import Progress, in_steps
 
 Form = Literal["quick", "full"]
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,10 @@ def exactness_gate(
     total = dict.fromkeys(Invariance, Difference())
     total[Invariance.STALE] += _not_finite(stage, "before the first pass")
     try:
-        for scene in _scenes(verifier.shape, effort, prompts, rng):
-            for invariance, difference in _Trial(stage, scene, effort, rng).measure(progress):
+        scenes = _scenes(verifier.shape, effort, prompts, rng)
+        report = in_steps(progress, len(scenes) * len(Invariance)) if progress is not None else None
+        for scene in scenes:
+            for invariance, difference in _Trial(stage, scene, effort, rng).measure(report):
                 total[invariance] += difference
     finally:
         stage.clear()
@@ -152,7 +154,7 @@ class _Trial:
         self.stage.prepare(scene)
         self.expected = self._fresh(self.plain)
 
-    def measure(self, progress: Progress | None) -> Iterator[tuple[Invariance, Difference]]:
+    def measure(self, report: Callable[[str], None] | None) -> Iterator[tuple[Invariance, Difference]]:
         """Every invariance with what was found; a slot that is not finite at the end counts as stale."""
         checks: Mapping[Invariance, Callable[[], Difference]] = {
             Invariance.LANE: self._lane,
@@ -163,8 +165,8 @@ class _Trial:
             Invariance.REGION: self._region,
         }
         for invariance, check in checks.items():
-            if progress is not None:
-                progress(invariance)
+            if report is not None:
+                report(invariance)
             yield invariance, check()
         yield Invariance.STALE, _not_finite(self.stage, "afterwards")
 

@@ -1,6 +1,5 @@
 """The quality gate over an artifact on disk: read the text, score it, record."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from anespec.manifests.errors import RequestError
@@ -10,6 +9,7 @@ from anespec.manifests.verdicts import ExactnessFile, Invariance
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.gates import require_layers
+from anespec.validate.progress import Progress
 from anespec.validate.quality.sample import SampleText
 from anespec.validate.quality.scoring import compare_on_text, cut_windows
 from anespec.validate.quality.verdict import (
@@ -20,8 +20,6 @@ from anespec.validate.quality.verdict import (
     quality_verdict,
 )
 from anespec.validate.reference import Reference
-
-Progress = Callable[[str], None]
 
 
 def quality_gate(
@@ -54,7 +52,7 @@ def quality_gate(
     with GGUFFile(source) as file:
         reference = Reference(file, manifest.context)
         require_layers(manifest, reference, source)
-        progress("loading the shards")
+        progress("loading the shards", 0.0)
         verifier = open_verifier(artifact, backend, threads)
         try:
             scored = compare_on_text(verifier, reference, windows, wide=wide, progress=progress)
@@ -64,6 +62,7 @@ def quality_gate(
         name=sample.name,
         sha256=sample.sha256,
         scored=len(scored.kl),
+        asked=limit,
         window=max(len(window.ids) for window in windows),
     )
     verdict = quality_verdict(here, text, scored, task)
