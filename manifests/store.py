@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from anespec.manifests.errors import ArtifactError, StorageError
+from anespec.manifests.fingerprint import manifest_fingerprint
 from anespec.manifests.schema import SCHEMA_VERSION, Manifest, Shard
 from anespec.manifests.verdicts import VerdictFile, VerdictT
 from anespec.manifests.wording import bytes_text, printable
@@ -37,7 +38,8 @@ class Artifact:
         self._verified: set[str] = set()
         path = self.root / MANIFEST_NAME
         try:
-            data = from_json(read_bounded(path, LARGEST_JSON))
+            text = read_bounded(path, LARGEST_JSON)
+            data = from_json(text)
         except (FileNotFoundError, NotADirectoryError):
             raise ArtifactError(
                 f"{self.root}: is not an artifact (it has no {MANIFEST_NAME}); "
@@ -48,13 +50,13 @@ class Artifact:
         except ValueError:
             raise ArtifactError(f"{path}: is not JSON; convert the model again") from None
         version = data.get("schema_version") if isinstance(data, dict) else None
-        if version != SCHEMA_VERSION:
+        if type(version) is not int or version != SCHEMA_VERSION:
             raise ArtifactError(
                 f"{path}: has schema version {printable(str(version))}, this anespec reads {SCHEMA_VERSION}; "
                 "convert the model again"
             )
         try:
-            self.manifest = Manifest.model_validate(data)
+            self.manifest = Manifest.model_validate_json(text, strict=True)
         except ValidationError as error:
             first = error.errors()[0]
             place = printable(".".join(str(part) for part in first["loc"])) or "as a whole"
@@ -65,11 +67,8 @@ class Artifact:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over all that a row's bits follow from: shards, embeddings, ropes and pools."""
-        manifest = self.manifest
-        facts = [*(shard.sha256 for shard in manifest.shards), manifest.tokens.sha256]
-        facts += [part.model_dump_json() for part in (*manifest.ropes, *manifest.pools)]
-        return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+        """SHA-256 over all that bits follow from: the manifest, and by their hashes the files it names."""
+        return manifest_fingerprint(self.manifest)
 
     def tokens_path(self) -> Path:
         """tokens.gguf, its size checked, and its hash the first time.

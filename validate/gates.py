@@ -8,8 +8,8 @@ from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
-from anespec.runtime.backends import circumstances, open_shard, open_verifier
-from anespec.runtime.backends.feeds import Embedding, Feeds
+from anespec.runtime.backends import circumstances, open_embedding, open_shard, open_verifier
+from anespec.runtime.backends.feeds import Feeds
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.block import Verifier
 from anespec.runtime.text.tokenizer import Tokenizer
@@ -79,7 +79,7 @@ def golden_gate(
         weights.require_shapes(file)
         prompts = prompt_ids(artifact)
         ids = [token for prompt in prompts for token in prompt]
-        with Embedding(artifact.tokens_path(), manifest.tokens, manifest.layer_shards) as own:
+        with open_embedding(artifact) as own:
             shards = check_shards(manifest, reference, one, Feeds(manifest), own, ids=ids, progress=progress)
         verifier = open_verifier(artifact, backend, threads)
         try:
