@@ -18,9 +18,9 @@ from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.facts import EMBEDDING
 from anespec.convert.source.model import PER_LAYER_EMBEDDING
 from anespec.convert.source.tokens import write_tokens
-from anespec.convert.storage import storage_errors
+from anespec.convert.storage import TAKEN_AWAY, storage_errors
 from anespec.convert.workers import Crew, Task, suitable_workers
-from anespec.manifests.errors import ArtifactError, StorageError
+from anespec.manifests.errors import ArtifactError, StorageError, UsageError
 from anespec.manifests.safe_files import Folder, write_atomically
 from anespec.manifests.schema import (
     HeadShard,
@@ -82,7 +82,8 @@ def convert(
     number of processes that build shards; None chooses by the model, the processors and the free memory.
 
     Raises:
-        StorageError: something else stands at `output`, another run is at work, or the disk refuses.
+        UsageError: something else stands at `output`.
+        StorageError: another run is at work, or the disk refuses.
         GGUFError, UnsupportedModelError: a tensor cannot be converted.
     """
     started = time.monotonic()
@@ -118,15 +119,13 @@ def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:
         if artifact.manifest.built_with.get("recipe") == recipe:
             return artifact.manifest if _is_whole(artifact) else None
     if not replace:
-        raise StorageError(
+        raise UsageError(
             f"{output}: already stands there and differs from what would be built; "
             "pass --force to replace it, or another folder with -o"
         )
     looks_like_ours = (output / MANIFEST_NAME).is_file() and (output / SHARDS_FOLDER).is_dir()
     if not looks_like_ours and (not output.is_dir() or any(output.iterdir())):
-        raise StorageError(
-            f"{output}: is not an artifact, so --force will not replace it; remove it yourself"
-        )
+        raise UsageError(f"{output}: is not an artifact, so --force will not replace it; remove it yourself")
     return None
 
 
@@ -229,10 +228,7 @@ class _Run:
         claimed[manifest.tokens.path] = manifest.tokens.bytes
         for path, size in claimed.items():
             if found[path] != size:
-                raise StorageError(
-                    f"{self.work / path}: was taken away or changed while the run went on; "
-                    "keep other programs out of that folder and run the command again"
-                )
+                raise StorageError(f"{self.work / path}: {TAKEN_AWAY}")
 
     def _tokens(self) -> TokensFile:
         path = self.work / TOKENS_NAME

@@ -182,13 +182,14 @@ def open_plain_file(path: Path) -> io.BufferedReader:
         return _checked(os.open(path, _AT_ONCE | os.O_NOFOLLOW), path)
 
 
-def refuse_links(root: Path, relative: str) -> None:
-    """Raise StorageError where a part of the path `relative` to `root` is a link; missing parts are none."""
+def first_link(root: Path, relative: str) -> Path | None:
+    """The first part of the path `relative` to `root` that is a link; missing parts are none."""
     path = root
     for part in PurePosixPath(relative).parts:
         path = path / part
         if path.is_symlink():
-            raise _link_refused(path)
+            return path
+    return None
 
 
 def _read(descriptor: int, path: Path, largest: int) -> bytes:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from anespec.manifests.errors import ArtifactError, StorageError
-from anespec.manifests.safe_files import Folder, open_plain_file, refuse_links
+from anespec.manifests.safe_files import Folder, first_link, open_plain_file
 from anespec.manifests.schema import SCHEMA_VERSION, Manifest, Shard
 from anespec.manifests.verdicts import VerdictFile, VerdictT
 from anespec.manifests.wording import printable
@@ -120,7 +120,10 @@ class Artifact:
     def _inside(self, relative: str) -> Path:
         if ".." in PurePosixPath(relative).parts:
             raise ArtifactError(f"{self.root / MANIFEST_NAME}: the path {relative!r} leaves the artifact")
-        refuse_links(self.root, relative)
+        if (link := first_link(self.root, relative)) is not None:
+            raise ArtifactError(
+                f"{link}: is a link, and none inside an artifact is followed; put what it names in its place"
+            )
         return self.root / relative
 
     @property
