@@ -38,7 +38,7 @@ def exclusive(work: Path) -> Iterator[None]:
     The folder is made, or taken over from an interrupted run without any link that may lie in it.
 
     Raises:
-        StorageError: another run holds it, or it is not a folder of this user's.
+        StorageError: another run holds it, or a name that it needs is a link or another user's.
         OSError: the file system refuses.
     """
     work.parent.mkdir(parents=True, exist_ok=True)
@@ -77,6 +77,8 @@ def _claim(work: Path) -> None:
     with Folder.open(work.parent) as beside, beside.folder(work.name, create=True) as folder:
         folder.require_own()
         folder.remove_traps()
+        # Asked for now, since a run that fails as it ends has lost its work.
+        _remove_own(beside, _put_aside(work))
 
 
 def discard(work: Path) -> None:
@@ -90,12 +92,10 @@ def put_in_place(work: Path, output: Path) -> None:
 
     Raises:
         OSError: the file system refuses; then what stood there stands there still.
-        StorageError: what an earlier run put aside there belongs to another user or is a link.
     """
-    old = f".{output.name}.replaced"
+    old = _put_aside(work)
     with Folder.open(output.parent) as beside:
         if replaces := output.exists():
-            _remove_own(beside, old)
             beside.rename(output.name, old)
         try:
             beside.rename(work.name, output.name)
@@ -106,6 +106,11 @@ def put_in_place(work: Path, output: Path) -> None:
         beside.sync()
         with contextlib.suppress(OSError, StorageError):
             _remove_own(beside, old)
+
+
+def _put_aside(work: Path) -> str:
+    """The name under which what is replaced waits for its end; a killed run may leave it."""
+    return work.with_suffix(".replaced").name
 
 
 def _remove_own(beside: Folder, name: str) -> None:
