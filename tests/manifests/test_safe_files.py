@@ -124,7 +124,7 @@ def test_no_folder_on_the_way_is_a_link(place: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("trap", [_link, _pipe])
 def test_a_file_below_is_read_only_where_it_is_one(place: Path, mine: Path, trap: Trap) -> None:
     trap(place / "a.json", mine)
-    with Folder.open(place) as folder, pytest.raises(StorageError, match="is a link|is a pipe"):
+    with Folder.open(place) as folder, pytest.raises(StorageError, match=r"is a link|is a pipe"):
         folder.read("a.json", 100)
 
 
