@@ -10,7 +10,7 @@ from rich.table import Table
 
 from anespec.backend_options import backend_option
 from anespec.console import json_option, out, result_as_json, step_progress
-from anespec.manifests.errors import ExactnessGateError
+from anespec.manifests.errors import ExactnessGateError, Interrupted
 from anespec.manifests.wording import bytes_text, counted, listed
 from anespec.session import Session, make_drafter, open_session
 
@@ -71,10 +71,14 @@ def demo(backend: str, keep: Path | None, as_json: bool) -> None:
     Example:
       anespec demo
     """
-    with tempfile.TemporaryDirectory(prefix="anespec-demo-") as scratch:
-        artifact = keep if keep is not None else Path(scratch) / "demo.anespec"
-        facts = _convert(artifact, as_json) | _validate(artifact, backend, as_json)
-        facts |= _generate(artifact, backend, as_json)
+    try:
+        with tempfile.TemporaryDirectory(prefix="anespec-demo-") as scratch:
+            artifact = keep if keep is not None else Path(scratch) / "demo.anespec"
+            facts = _convert(artifact, as_json) | _validate(artifact, backend, as_json)
+            facts |= _generate(artifact, backend, as_json)
+    except KeyboardInterrupt:
+        kept = "nothing is kept" if keep is None else f"whatever stands at {keep} is whole"
+        raise Interrupted(f"interrupted; {kept}") from None
     with result_as_json(facts, shown=as_json):
         if not facts["identical"]:
             raise ExactnessGateError(
@@ -98,8 +102,7 @@ def _convert(artifact: Path, quiet: bool) -> dict[str, Any]:
         out().print(
             f"1/3 convert: {model_path().name} ({bytes_text(done.manifest.source.bytes)}) -> "
             f"{counted(len(done.manifest.layer_shards), 'layer shard')} and "
-            f"{counted(len(done.manifest.head_shards), 'head shard')} "
-            f"in {done.seconds:.1f} s"
+            f"{counted(len(done.manifest.head_shards), 'head shard')} in {done.seconds:.1f} s"
         )
     return {"convert_seconds": round(done.seconds, 3)}
 

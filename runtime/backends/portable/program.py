@@ -107,6 +107,8 @@ def read_model(package: Path) -> tuple[Any, Path]:
     """
     try:
         model_file = package / "Data" / _root_model(package)
+        if not model_file.resolve().is_relative_to(package.resolve()):
+            raise ArtifactError(f"{package}: its model file {model_file} lies outside; convert again")
         model = model_classes().Model()
         model.ParseFromString(model_file.read_bytes())
     except (OSError, ValueError, KeyError, TypeError) as error:
