@@ -186,13 +186,10 @@ def _run(session: Session, prompt: Prompt, settings: _Settings) -> "Completion":
     from anespec.runtime.requests import Request
 
     tokenizer, context = session.tokenizer, session.verifier.shape.context
-    if len(prompt.text) > context * tokenizer.longest_token:
-        raise RequestError(
-            f"the prompt has {len(prompt.text)} characters, more than {context} tokens can hold; "
-            "shorten the prompt or convert with a longer context"
-        )
     request = Request(
-        prompt=prompt.ids if prompt.ids is not None else _encode(tokenizer, prompt.text, settings.chat),
+        prompt=prompt.ids
+        if prompt.ids is not None
+        else _encode(tokenizer, prompt.text, settings.chat, context),
         max_tokens=settings.max_tokens,
         sampling=settings.sampling,
         drafter=make_drafter(settings.drafter),
@@ -201,9 +198,11 @@ def _run(session: Session, prompt: Prompt, settings: _Settings) -> "Completion":
     return Completion(session.engine, tokenizer, request, settings.stops)
 
 
-def _encode(tokenizer: "Tokenizer", text: str, chat: bool) -> tuple[int, ...]:
+def _encode(tokenizer: "Tokenizer", text: str, chat: bool, context: int) -> tuple[int, ...]:
     from anespec.runtime.text.chat import render_chat
+    from anespec.runtime.text.fitting import require_fitting
 
+    require_fitting(text, tokenizer, context)
     if not chat:
         return tuple(tokenizer.encode(text))
     if tokenizer.chat_template is None:
@@ -215,6 +214,7 @@ def _encode(tokenizer: "Tokenizer", text: str, chat: bool) -> tuple[int, ...]:
         bos=_text_of(tokenizer, tokenizer.bos_id),
         eos=_text_of(tokenizer, tokenizer.eos_id),
     )
+    require_fitting(rendered, tokenizer, context)
     return tuple(tokenizer.encode(rendered, add_special=False, parse_special=True))
 
 
