@@ -170,25 +170,26 @@ def _check(session: Session, completion: "Completion") -> None:
 
 
 def _ids(session: Session, prompt: Prompt, chat: bool) -> tuple[int, ...]:
+    from anespec.runtime.text.fitting import require_fitting
+
     if prompt.prompt_ids is not None:
         return prompt.prompt_ids
     tokenizer, context = session.tokenizer, session.verifier.shape.context
     text = prompt.prompt or ""
-    if len(text) > context * tokenizer.longest_token:
-        raise RequestError(
-            f"the prompt has {len(text)} characters, more than {counted(context, 'token')} can hold; "
-            "shorten the prompt or convert with a longer context"
-        )
+    require_fitting(text, tokenizer, context)
     conversation = prompt.conversation
     if conversation is None and chat:
         conversation = [{"role": "user", "content": text}]
     if conversation is None:
         return tuple(tokenizer.encode(text))
-    return _encode(tokenizer, conversation)
+    return _encode(tokenizer, conversation, context)
 
 
-def _encode(tokenizer: "Tokenizer", conversation: Sequence[Mapping[str, object]]) -> tuple[int, ...]:
+def _encode(
+    tokenizer: "Tokenizer", conversation: Sequence[Mapping[str, object]], context: int
+) -> tuple[int, ...]:
     from anespec.runtime.text.chat import render_chat
+    from anespec.runtime.text.fitting import require_fitting
 
     if tokenizer.chat_template is None:
         raise RequestError("this model has no chat template; give a plain prompt, without --chat")
@@ -199,6 +200,7 @@ def _encode(tokenizer: "Tokenizer", conversation: Sequence[Mapping[str, object]]
         bos=_text_of(tokenizer, tokenizer.bos_id),
         eos=_text_of(tokenizer, tokenizer.eos_id),
     )
+    require_fitting(rendered, tokenizer, context)
     return tuple(tokenizer.encode(rendered, add_special=False, parse_special=True))
 
 
