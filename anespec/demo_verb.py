@@ -11,7 +11,7 @@ from rich.table import Table
 from anespec.backend_options import backend_option
 from anespec.console import json_option, out, result_as_json, step_progress
 from anespec.manifests.errors import ExactnessGateError
-from anespec.manifests.wording import bytes_text
+from anespec.manifests.wording import bytes_text, counted
 from anespec.session import Session, make_drafter, open_session
 
 if TYPE_CHECKING:
@@ -97,7 +97,8 @@ def _convert(artifact: Path, quiet: bool) -> dict[str, Any]:
     if not quiet:
         out().print(
             f"1/3 convert: {model_path().name} ({bytes_text(done.manifest.source.bytes)}) -> "
-            f"{len(done.manifest.layer_shards)} layer and {len(done.manifest.head_shards)} head shard(s) "
+            f"{counted(len(done.manifest.layer_shards), 'layer shard')} and "
+            f"{counted(len(done.manifest.head_shards), 'head shard')} "
             f"in {done.seconds:.1f} s"
         )
     return {"convert_seconds": round(done.seconds, 3)}

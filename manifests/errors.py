@@ -54,6 +54,12 @@ class RequestError(AnespecError):
     exit_code = 7
 
 
+class InterruptedRunError(AnespecError):
+    """Ctrl-C ended a run; the text says what is kept of it."""
+
+    exit_code = 130
+
+
 class ResidencyGateError(AnespecError):
     """The residency gate is red."""
 

@@ -32,7 +32,7 @@ def stored_tensor(projection: str, weights: str, **changes: Any) -> dict[str, An
 
 def layer_shard(first: int, end: int) -> dict[str, Any]:
     return {
-        "path": f"shards/layers_{first:02d}_{end:02d}.mlpackage",
+        "path": f"shards/layers_{first:02d}_{end - 1:02d}.mlpackage",
         "bytes": 10,
         "sha256": "00",
         "recipe": "11",

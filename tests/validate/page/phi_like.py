@@ -47,7 +47,7 @@ def phi_manifest(name: str = "Phi-4-mini-instruct.Q8_0.gguf", **changes: Any) ->
     layers = [
         {
             **common, "tensors": [stored(f"blk.{n}.ffn_down.weight") for n in range(first, end)],
-            "path": f"shards/layers_{first:02d}_{end:02d}.mlpackage",
+            "path": f"shards/layers_{first:02d}_{end - 1:02d}.mlpackage",
             "bytes": (end - first) * LAYER_BYTES, "first_layer": first, "end_layer": end, "states": [],
         }
         for first, end in LAYER_EDGES
