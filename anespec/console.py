@@ -80,15 +80,20 @@ def result_as_json(facts: Mapping[str, Any], shown: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def byte_progress(title: str, total: int, shown: bool) -> Iterator[Callable[[str, int], None]]:
-    """A bar over bytes; call the result with a note and the bytes done so far."""
+def byte_progress(title: str, total: int, shown: bool) -> Iterator[Callable[[str | None, int], None]]:
+    """A bar over bytes; call the result with a note, None to leave the last one, and the bytes done."""
     columns = (
         TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
         TextColumn("{task.fields[note]}", markup=False),
     )  # fmt: skip
     with _progress(*columns, shown=shown) as progress:
         task = progress.add_task(title, total=total, note="")
-        yield lambda note, done: progress.update(task, completed=done, note=note)
+
+        def update(note: str | None, done: int) -> None:
+            fields: dict[str, Any] = {} if note is None else {"note": note}
+            progress.update(task, completed=done, **fields)
+
+        yield update
 
 
 @contextlib.contextmanager

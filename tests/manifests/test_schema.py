@@ -39,7 +39,7 @@ HIDDEN = spec("x", 1, 8, None, 1)
 
 def layer_shard(first: int, end: int) -> dict[str, Any]:
     return {
-        "path": f"shards/layers_{first:02d}_{end:02d}.mlpackage",
+        "path": f"shards/layers_{first:02d}_{end - 1:02d}.mlpackage",
         "bytes": 10,
         "sha256": "00",
         "recipe": "11",

@@ -55,7 +55,7 @@ def phi_manifest(name: str = "Phi-4-mini-instruct.Q8_0.gguf", **changes: Any) ->
             "tensors": [
                 stored(f"blk.{n}.ffn_down.weight", projection=f"layer_{n}_down") for n in range(first, end)
             ],
-            "path": f"shards/layers_{first:02d}_{end:02d}.mlpackage",
+            "path": f"shards/layers_{first:02d}_{end - 1:02d}.mlpackage",
             "bytes": (end - first) * LAYER_BYTES, "first_layer": first, "end_layer": end,
             "states": [
                 {"name": f"{part}_{n}", "shape": [1, 8, 2048, 128], "pool": "global", "layer": n}
