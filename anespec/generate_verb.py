@@ -12,6 +12,7 @@ from rich.text import Text
 
 from anespec.backend_options import backend_option, threads_option
 from anespec.console import json_option, notes, out, print_json
+from anespec.leaving import keep
 from anespec.manifests.errors import RequestError, StorageError
 from anespec.session import DRAFTERS, Session, make_drafter, open_session
 
@@ -91,7 +92,7 @@ def generate(artifact: Path, **chosen: Any) -> None:
             _stream(completion, settings.show_drafts)
             _show(completion.summary, session)
     finally:
-        session.verifier.close()
+        keep(session)
 
 
 class _Settings:

@@ -14,6 +14,7 @@ from anespec.convert_verb import convert
 from anespec.demo_verb import demo
 from anespec.generate_verb import generate
 from anespec.inspect_verb import inspect
+from anespec.leaving import Kept, leave
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.wording import harmless
 from anespec.validate_verb import validate
@@ -53,13 +54,14 @@ def main() -> None:
 
     A failure is said on standard error, and with --json also as an object on standard output.
     """
+    kept = Kept()
     failure: str | None = None
     facts: Mapping[str, object] = {}
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(standalone_mode=False, obj=kept)
     except click.exceptions.Exit as stop:
         code = stop.exit_code
     except (click.Abort, KeyboardInterrupt):
@@ -81,4 +83,4 @@ def main() -> None:
     if failure is not None and "--json" in sys.argv:
         with contextlib.suppress(OSError):
             print_json({"error": failure, "exit_code": code, **facts})
-    sys.exit(code if isinstance(code, int) else 0)
+    leave(code if isinstance(code, int) else 0)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anespec.console import StepReport, notes, step_progress
+from anespec.leaving import keep
 from anespec.manifests.errors import StorageError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def open_session(
         try:
             verdict = _verdict(artifact, verifier, backend, threads, report)
         except BaseException:
-            verifier.close()
+            keep(verifier)
             raise
     if not verdict.allows_speculation:
         notes().print(
