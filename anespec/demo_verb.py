@@ -10,6 +10,7 @@ from rich.table import Table
 
 from anespec.backend_options import backend_option
 from anespec.console import json_option, out, result_as_json, step_progress
+from anespec.leaving import keep
 from anespec.manifests.errors import ExactnessGateError, Interrupted
 from anespec.manifests.wording import bytes_text, counted, listed
 from anespec.session import Session, make_drafter, open_session
@@ -181,7 +182,7 @@ def _generate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
             for prompt in PROMPTS
         ]
     finally:
-        session.verifier.close()
+        keep(session)
     if not quiet:
         _show(pairs)
     return {

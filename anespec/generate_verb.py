@@ -11,6 +11,7 @@ from rich.text import Text
 
 from anespec.backend_options import backend_option, threads_option
 from anespec.console import json_option, notes, out, print_json
+from anespec.leaving import keep
 from anespec.manifests.errors import Interrupted, RequestError
 from anespec.manifests.wording import counted
 from anespec.prompts import Prompt, PromptFile, read_standard_input
@@ -116,7 +117,7 @@ def _opened(artifact: Path, settings: "_Settings") -> Iterator[Session]:
     try:
         yield session
     finally:
-        session.verifier.close()
+        keep(session)
 
 
 class _Settings:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anespec.console import notes, step_progress, timed_progress
+from anespec.leaving import keep
 from anespec.manifests.errors import StorageError
 from anespec.manifests.wording import counted, duration_text
 
@@ -54,7 +55,7 @@ def open_session(
     try:
         verdict = _verdict(artifact, verifier, backend, threads, quiet)
     except BaseException:
-        verifier.close()
+        keep(verifier)
         raise
     if not verdict.allows_speculation:
         notes().print(
