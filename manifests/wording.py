@@ -1,6 +1,7 @@
 """How sizes and texts from outside are written for people."""
 
 import re
+from collections.abc import Sequence
 
 LONGEST_SHOWN = 80
 
@@ -16,6 +17,16 @@ def bytes_text(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.2f} GB"
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """How many of what, e.g. `1 token`, `2 head shards`; `plural` where it is not the noun with an s."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+def listed(parts: Sequence[str], last: str = "and") -> str:
+    """Parts of a sentence as a list, e.g. `a, b and c`."""
+    return f" {last} ".join(part for part in (", ".join(parts[:-1]), *parts[-1:]) if part)
 
 
 def quoted(text: str, limit: int = LONGEST_SHOWN) -> str:
