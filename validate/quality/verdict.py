@@ -10,7 +10,7 @@ from pydantic import Field
 
 from anespec.manifests.errors import QualityGateError
 from anespec.manifests.schema import Record
-from anespec.manifests.verdicts import Circumstances, Verdict, VerdictFile
+from anespec.manifests.verdicts import Circumstances, Standing, Verdict, VerdictFile
 from anespec.validate.quality.divergence import MOST_LIKELY, Divergence, Numbers
 
 HISTOGRAM_DECADES = (-8, 2)
@@ -135,6 +135,13 @@ class QualityVerdict(Verdict):
     def passed(self) -> bool:
         """Whether every logit is a number and no limit is exceeded."""
         return not self.failures
+
+    @property
+    def standing(self) -> Standing:
+        """The outcome as people read it: without a limit that could fail it the figures are a report."""
+        if self.failures:
+            return Standing.FAIL
+        return Standing.PASS if self.limited else Standing.REPORTED
 
 
 class QualityFile(VerdictFile[QualityVerdict]):
