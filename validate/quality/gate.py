@@ -12,7 +12,6 @@ from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.gates import require_layers
 from anespec.validate.quality.sample import SampleText
 from anespec.validate.quality.scoring import compare_on_text, cut_windows
-from anespec.validate.quality.text_reference import TextReference
 from anespec.validate.quality.verdict import (
     QualityFile,
     QualityTask,
@@ -20,6 +19,7 @@ from anespec.validate.quality.verdict import (
     ScoredText,
     quality_verdict,
 )
+from anespec.validate.reference import Reference
 
 Progress = Callable[[str], None]
 
@@ -52,7 +52,7 @@ def quality_gate(
     exactness = artifact.read_verdicts(ExactnessFile).find(here)
     wide = exactness is not None and exactness.proves(Invariance.WIDTH)
     with GGUFFile(source) as file:
-        reference = TextReference(file, manifest.context)
+        reference = Reference(file, manifest.context)
         require_layers(manifest, reference, source)
         progress("loading the shards")
         verifier = open_verifier(artifact, backend, threads)

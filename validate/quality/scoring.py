@@ -14,7 +14,7 @@ from anespec.runtime.block import Block, RowKind, Verifier
 from anespec.runtime.regions import RegionMap
 from anespec.validate.plays import Cell, padded, row_of
 from anespec.validate.quality.divergence import Divergence, diverge
-from anespec.validate.quality.text_reference import TextReference
+from anespec.validate.reference import Reference
 
 ROWS_AT_ONCE = 128
 """Rows whose logits over the whole vocabulary are held at once, of either side."""
@@ -62,7 +62,7 @@ def cut_windows(ids: Sequence[int], bos: int | None, context: int, limit: int) -
 
 def compare_on_text(
     verifier: Verifier,
-    reference: TextReference,
+    reference: Reference,
     windows: Sequence[Window],
     *,
     wide: bool = False,
