@@ -86,6 +86,7 @@ def validate(
 
     from anespec.manifests.store import Artifact
     from anespec.runtime.backends import resolve_backend
+    from anespec.validate.page.extras import measure_extras
     from anespec.validate.page.write import write_page
 
     opened, name = Artifact(artifact), resolve_backend(backend)
@@ -103,6 +104,8 @@ def validate(
         runs["quality"] = lambda report: _quality(opened, task, gguf, name, threads, report)
     with step_progress(f"validating {artifact} on {name}", shown=not as_json) as report:
         outcomes = [_run(gate, runs[gate], report) for gate in GATES if gate in chosen]
+        if chosen - {"residency"}:
+            measure_extras(opened, gguf, name, threads, lambda note: report(f"sample: {note}"))
     page = write_page(opened)
     if not as_json:
         for outcome in outcomes:

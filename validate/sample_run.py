@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from anespec.manifests.errors import AnespecError, ArtifactError
+from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile
@@ -18,9 +18,9 @@ from anespec.manifests.wording import printable
 from anespec.runtime.backends import circumstances
 from anespec.runtime.text.stream import StreamDecoder
 from anespec.runtime.text.tokenizer import Tokenizer
-from anespec.validate.gates import find_source, require_layers
+from anespec.validate.gates import require_layers
 from anespec.validate.quality.divergence import log_softmax
-from anespec.validate.quality.text_reference import TextReference
+from anespec.validate.reference import Reference
 from anespec.validate.sample_figures import OtherChoice, Passage, ReferenceReading, SampleFile, SampleRun
 from anespec.validate.sample_process import Written, WrittenSamples
 
@@ -36,18 +36,12 @@ Progress = Callable[[str], None]
 
 
 def sample_run(
-    artifact: Artifact,
-    gguf: Path | None,
-    backend: str,
-    threads: int | None,
-    progress: Progress,
-    *,
-    again: bool = False,
+    artifact: Artifact, source: Path | None, backend: str, threads: int | None, progress: Progress
 ) -> SampleRun:
-    """Generate, measure and record in gates/sample.json; what is recorded for here is returned as it is.
+    """Generate, measure and record in gates/sample.json.
 
-    A record is measured anew with `again`, or where speculation has been allowed or refused since. Drafts run
-    only where the exactness verdict for here allows it. The reference reads the text where the GGUF is found.
+    Drafts run only where the exactness verdict for here allows it. The reference reads the texts where
+    `source` is given, the GGUF that was converted.
 
     Raises:
         AnespecError: the artifact cannot be loaded here, or its logits are not numbers.
@@ -56,14 +50,11 @@ def sample_run(
     here = circumstances(artifact, backend, threads)
     verdict = artifact.read_verdicts(ExactnessFile).find(here)
     speculates = verdict is not None and verdict.allows_speculation
-    known = artifact.read_verdicts(SampleFile).find(here)
-    if known is not None and known.speculated == speculates and not again:
-        return known
     progress("generating with and without drafts" if speculates else "generating without drafts")
     samples = _samples(artifact, here.backend, here.threads)
     with GGUFFile(artifact.tokens_path()) as tokens:
         tokenizer = Tokenizer.from_gguf(tokens)
-    readings = _read(artifact, gguf, tokenizer, samples.texts, progress)
+    readings = _read(artifact, source, tokenizer, samples.texts, progress)
     run = SampleRun(
         circumstances=here,
         passages=tuple(
@@ -104,18 +95,16 @@ def _samples(artifact: Artifact, backend: str, threads: int) -> WrittenSamples:
 
 def _read(
     artifact: Artifact,
-    gguf: Path | None,
+    source: Path | None,
     tokenizer: Tokenizer,
     written: Sequence[Written],
     progress: Progress,
 ) -> list[ReferenceReading | None]:
-    """What the reference makes of the texts; nothing where the GGUF is not at hand."""
-    try:
-        source = find_source(artifact, gguf)
-    except ArtifactError:
+    """What the reference makes of the texts; nothing where there is no source."""
+    if source is None:
         return [None] * len(written)
     with GGUFFile(source) as file:
-        reference = TextReference(file, artifact.manifest.context)
+        reference = Reference(file, artifact.manifest.context)
         require_layers(artifact.manifest, reference, source)
         progress("the reference reads the samples")
         inputs = [(*text.prompt_ids, *text.ids)[:-1] or text.prompt_ids for text in written]
@@ -151,7 +140,7 @@ def _others(
 
 
 def _own_text(
-    reference: TextReference, text: Written, start: Sequence[int], end_ids: frozenset[int]
+    reference: Reference, text: Written, start: Sequence[int], end_ids: frozenset[int]
 ) -> tuple[int, ...]:
     """The reference's greedy continuation, `start` of which is known, as long as the artifact's at most."""
     ids = list(start)
