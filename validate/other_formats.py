@@ -37,7 +37,7 @@ class FormatEstimate(Record):
 
 
 class FormatEstimates(Verdict):
-    """One estimate per format. Bytes are exact but for headers; errors are of `sampled` of `total` weights."""
+    """One estimate per format: bytes are exact but for headers, errors those of `sampled` weights."""
 
     estimates: tuple[FormatEstimate, ...]
     sampled: int = Field(gt=0)
@@ -111,7 +111,8 @@ def _samples(model: SourceModel, tensors: Sequence[StoredTensor]) -> list[_Sampl
     small = sum(tensor.rows * tensor.columns for tensor in tensors) <= MOST_WEIGHTS
     samples = []
     for alike in kinds.values():
-        picked = alike if small else [alike[n] for n in sorted({round(p * (len(alike) - 1)) for p in PLACES})]
+        last = len(alike) - 1
+        picked = alike if small else [alike[n] for n in sorted({round(last * place) for place in PLACES})]
         most = MOST_WEIGHTS // len(kinds) // len(picked)
         matrices = [
             _rows(model, tensor, tensor.rows if small else most // tensor.columns) for tensor in picked
