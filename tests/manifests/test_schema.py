@@ -244,6 +244,10 @@ INPUTS = layer_shard(0, 3)["inputs"]
         ({"tokens": {**TOKENS, "embedding_scale": 1e30}}, "embedding_scale"),
         ({"tokens": {**TOKENS, "per_layer": {"tensor": "t", "width": 4, "scale": 2.0}}}, "input 'embedded'"),
         ({"hidden_scale": 0.0}, "hidden_scale"),
+        (
+            {"ropes": [], "layer_shards": [layer_shard(0, 4) | {"inputs": [INPUTS[0], *INPUTS[3:]]}]},
+            "as a rope",
+        ),
     ],
 )
 def test_what_it_refuses(change: dict[str, Any], named: str) -> None:
