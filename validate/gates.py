@@ -9,14 +9,15 @@ from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict
-from anespec.runtime.backends import circumstances, open_shard, open_verifier
+from anespec.runtime.backends import circumstances, default_threads, open_shard, open_verifier
 from anespec.runtime.backends.feeds import Embedding, Feeds
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict
-from anespec.validate.golden import check_shards, check_stack
+from anespec.validate.golden import compare_computed
 from anespec.validate.reference import Reference
+from anespec.validate.stack_passes import play_prompts
 from anespec.validate.stored_weights import StoredWeights
 
 Progress = Callable[[str], None]
@@ -74,22 +75,27 @@ def golden_gate(
         return open_shard(artifact, shard, backend, threads)
 
     with GGUFFile(source) as file:
-        weights = StoredWeights(artifact)
+        weights = StoredWeights(artifact, file, threads or default_threads())
         reference = Reference(file, manifest.context, matrices=weights)
         require_layers(manifest, reference, source)
-        weights.require_shapes(file)
+        weights.require_shapes()
         prompts = prompt_ids(artifact)
         ids = [token for prompt in prompts for token in prompt]
-        with Embedding(artifact.tokens_path(), manifest.tokens, manifest.layer_shards) as own:
-            shards = check_shards(manifest, reference, one, Feeds(manifest), own, ids=ids, progress=progress)
+        progress("opening the whole stack")
         verifier = open_verifier(artifact, backend, threads)
         try:
-            stack = check_stack(verifier, reference, prompts, progress=progress)
+            played = play_prompts(verifier, prompts, progress=progress)
         finally:
             verifier.close()
-        progress("stored weights")
-        stored = tuple(weights.against(file))
-    verdict = golden_verdict(circumstances(artifact, backend, threads), stored, shards, stack)
+        with Embedding(artifact.tokens_path(), manifest.tokens, manifest.layer_shards) as own:
+            computed = compare_computed(
+                manifest, reference, one, Feeds(manifest), own, played, ids=ids, progress=progress
+            )
+        progress("stored weights: those that no layer has read")
+        stored = tuple(weights.figures())
+    verdict = golden_verdict(
+        circumstances(artifact, backend, threads), stored, computed.shards, computed.stack
+    )
     artifact.record_verdict(GoldenFile, verdict)
     return verdict
 
