@@ -141,7 +141,7 @@ def test_a_tiny_context_works_through_gates_and_generation(
 ) -> None:
     gguf = FAMILIES / f"{name}.gguf"
     artifact = Artifact(build(gguf, tmp_path / "m.anespec", **{"target": Target.CPU, **options}).path)
-    assert golden_gate(artifact, gguf, "torch", 1, lambda _: None).passed
+    assert golden_gate(artifact, gguf, "torch", 1, lambda *_: None).passed
     verifier = open_verifier(artifact, "openvino", 1)
     require_cases(exactness_gate(verifier, HERE, form="quick"), verifier.shape)
     engine = Engine(verifier, speculate=True, wide_prefill=True)
