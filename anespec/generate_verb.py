@@ -174,43 +174,40 @@ def _check(session: Session, completion: "Completion") -> None:
 def _ids(session: Session, prompt: Prompt, chat: bool) -> tuple[int, ...]:
     if prompt.prompt_ids is not None:
         return prompt.prompt_ids
-    tokenizer, context = session.tokenizer, session.verifier.shape.context
-    text = prompt.prompt or ""
-    if len(text) > context * tokenizer.longest_token:
+    tokenizer, conversation = session.tokenizer, prompt.conversation
+    if conversation is None:
+        text = prompt.prompt or ""
+        _require_fit(session, text)
+        if not chat:
+            return tuple(tokenizer.encode(text))
+        conversation = [{"role": "user", "content": text}]
+    rendered = _rendered(tokenizer, conversation)
+    _require_fit(session, rendered)
+    return tuple(tokenizer.encode(rendered, add_special=False, parse_special=True))
+
+
+def _require_fit(session: Session, text: str) -> None:
+    """Refuse what no tokens could hold before it is cut into any, which takes seconds for millions."""
+    context = session.verifier.shape.context
+    if len(text) > context * session.tokenizer.longest_token:
         raise RequestError(
             f"the prompt has {len(text)} characters, more than {counted(context, 'token')} can hold; "
             "shorten the prompt or convert with a longer context"
         )
-    conversation = prompt.conversation
-    if conversation is None and chat:
-        conversation = [{"role": "user", "content": text}]
-    if conversation is None:
-        return tuple(tokenizer.encode(text))
-    return _encode(tokenizer, conversation)
 
 
-def _encode(tokenizer: "Tokenizer", conversation: Sequence[Mapping[str, object]]) -> tuple[int, ...]:
+def _rendered(tokenizer: "Tokenizer", conversation: Sequence[Mapping[str, object]]) -> str:
     from anespec.runtime.text.chat import render_chat
 
     if tokenizer.chat_template is None:
         raise RequestError("this model has no chat template; give a plain prompt, without --chat")
-    rendered = render_chat(
+    return render_chat(
         tokenizer.chat_template,
         conversation,
         add_generation_prompt=True,
         bos=_text_of(tokenizer, tokenizer.bos_id),
         eos=_text_of(tokenizer, tokenizer.eos_id),
     )
-    return tuple(tokenizer.encode(rendered, add_special=False, parse_special=True))
-
-
-def _hint_at_template(session: Session, settings: _Settings) -> None:
-    if session.tokenizer.chat_template is not None and not settings.chat:
-        notes().print(
-            "note: this model has a chat template, which --chat puts the prompt into; without it the prompt "
-            "is continued as it is",
-            style="dim",
-        )
 
 
 def _text_of(tokenizer: "Tokenizer", token: int | None) -> str:
