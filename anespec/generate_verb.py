@@ -210,6 +210,15 @@ def _rendered(tokenizer: "Tokenizer", conversation: Sequence[Mapping[str, object
     )
 
 
+def _hint_at_template(session: Session, settings: _Settings) -> None:
+    if session.tokenizer.chat_template is not None and not settings.chat:
+        notes().print(
+            "note: this model has a chat template, which --chat puts the prompt into; without it the prompt "
+            "is continued as it is",
+            style="dim",
+        )
+
+
 def _text_of(tokenizer: "Tokenizer", token: int | None) -> str:
     return "" if token is None else tokenizer.decode([token], skip_special=False)
 
