@@ -10,8 +10,9 @@ from rich.table import Table
 
 from anespec.backend_options import backend_option
 from anespec.console import json_option, out, result_as_json, step_progress
+from anespec.leaving import keep
 from anespec.manifests.errors import ExactnessGateError, Interrupted, UsageError
-from anespec.manifests.wording import bytes_text, counted
+from anespec.manifests.wording import bytes_text, counted, listed
 from anespec.session import Session, make_drafter, open_session
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _convert(artifact: Path, quiet: bool) -> dict[str, Any]:
 def _validate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
     from anespec.embedded import model_path
     from anespec.manifests.store import Artifact
-    from anespec.runtime.backends import resolve_backend
+    from anespec.runtime.backends import circumstances, open_verifier, resolve_backend
     from anespec.validate.exactness import require_exactness
     from anespec.validate.figures import require_golden
     from anespec.validate.gates import golden_gate, recorded_exactness
@@ -124,18 +125,28 @@ def _validate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
     opened, name = Artifact(artifact), resolve_backend(backend)
     with step_progress("2/3 validate", shown=not quiet) as report:
         golden = golden_gate(opened, model_path(), name, None, report)
-        exactness = recorded_exactness(opened, name, None, "quick", report)
+        verifier = open_verifier(opened, name)
+        try:
+            here = circumstances(opened, name)
+            exactness = recorded_exactness(opened, verifier, here, "quick", lambda note, _=None: report(note))
+        finally:
+            verifier.close()
     write_page(opened)
     require_golden(golden)
     require_exactness(exactness)
-    proven = [verdict.invariance.value for verdict in exactness.invariances if verdict.proven]
+    held = [verdict.invariance.value for verdict in exactness.invariances if verdict.proven]
     if not quiet:
         cosine = min(figures.cosine for figures in golden.shards)
         out().print(
-            f"2/3 validate on {name}: golden gate green (worst cosine of a shard {cosine:.6f}); "
-            f"exactness gate green: a row's bits do not depend on {', '.join(proven)}"
+            f"2/3 validate on {name}: golden gate {golden.standing} (worst cosine of a shard {cosine:.6f}); "
+            f"exactness gate {exactness.standing}: a row's bits do not depend on {listed(held, 'or')}"
         )
-    return {"backend": name, "golden": golden.passed, "proven": proven}
+    return {
+        "backend": name,
+        "golden": golden.standing.value,
+        "exactness": exactness.standing.value,
+        "invariances": held,
+    }
 
 
 @dataclass(frozen=True)
@@ -176,7 +187,7 @@ def _generate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
             for prompt in PROMPTS
         ]
     finally:
-        session.verifier.close()
+        keep(session)
     if not quiet:
         _show(pairs)
     return {

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from anespec.backend_options import backend_option, threads_option
 from anespec.console import json_option, notes, out, print_json
+from anespec.leaving import keep
 from anespec.manifests.errors import Interrupted, RequestError
 from anespec.manifests.wording import counted
 from anespec.prompts import Prompt, PromptFile, read_standard_input
@@ -118,7 +119,7 @@ def _opened(artifact: Path, settings: "_Settings") -> Iterator[Session]:
     try:
         yield session
     finally:
-        session.verifier.close()
+        keep(session)
 
 
 class _Settings:
@@ -172,32 +173,26 @@ def _check(session: Session, completion: "Completion") -> None:
 
 
 def _ids(session: Session, prompt: Prompt, chat: bool) -> tuple[int, ...]:
+    from anespec.runtime.text.fitting import require_fitting
+
     if prompt.prompt_ids is not None:
         return prompt.prompt_ids
-    tokenizer, conversation = session.tokenizer, prompt.conversation
-    if conversation is None:
-        text = prompt.prompt or ""
-        _require_fit(session, text)
-        if not chat:
-            return tuple(tokenizer.encode(text))
+    tokenizer, context = session.tokenizer, session.verifier.shape.context
+    text = prompt.prompt or ""
+    require_fitting(text, tokenizer, context)
+    conversation = prompt.conversation
+    if conversation is None and chat:
         conversation = [{"role": "user", "content": text}]
-    rendered = _rendered(tokenizer, conversation)
-    _require_fit(session, rendered)
-    return tuple(tokenizer.encode(rendered, add_special=False, parse_special=True))
+    if conversation is None:
+        return tuple(tokenizer.encode(text))
+    return _encode(tokenizer, conversation, context)
 
 
-def _require_fit(session: Session, text: str) -> None:
-    """Refuse what no tokens could hold before it is cut into any, which takes seconds for millions."""
-    context = session.verifier.shape.context
-    if len(text) > context * session.tokenizer.longest_token:
-        raise RequestError(
-            f"the prompt has {len(text)} characters, more than {counted(context, 'token')} can hold; "
-            "shorten the prompt or convert with a longer context"
-        )
-
-
-def _rendered(tokenizer: "Tokenizer", conversation: Sequence[Mapping[str, object]]) -> str:
+def _encode(
+    tokenizer: "Tokenizer", conversation: Sequence[Mapping[str, object]], context: int
+) -> tuple[int, ...]:
     from anespec.runtime.text.chat import render_chat
+    from anespec.runtime.text.fitting import require_fitting
 
     if tokenizer.chat_template is None:
         raise RequestError("this model has no chat template; give a plain prompt, without --chat")
@@ -208,6 +203,8 @@ def _rendered(tokenizer: "Tokenizer", conversation: Sequence[Mapping[str, object
         bos=_text_of(tokenizer, tokenizer.bos_id),
         eos=_text_of(tokenizer, tokenizer.eos_id),
     )
+    require_fitting(rendered, tokenizer, context)
+    return tuple(tokenizer.encode(rendered, add_special=False, parse_special=True))
 
 
 def _hint_at_template(session: Session, settings: _Settings) -> None:

@@ -15,6 +15,7 @@ from anespec.convert_verb import convert
 from anespec.demo_verb import demo
 from anespec.generate_verb import generate
 from anespec.inspect_verb import inspect
+from anespec.leaving import Kept, leave
 from anespec.manifests.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
 from anespec.manifests.wording import harmless
 from anespec.validate_verb import validate
@@ -52,7 +53,7 @@ def main() -> None:
     """
     _settle_streams()
     try:
-        code = _run()
+        code = _run(Kept())
     except click.ClickException as error:
         code = error.exit_code
         _tell(code, error.format_message(), error.show)
@@ -62,8 +63,7 @@ def main() -> None:
         code, sentence = error.exit_code, harmless(str(error))
         shown = sentence if isinstance(error, Interrupted) else f"error: {sentence}"
         _tell(code, str(error), lambda: click.echo(shown, err=True), error.facts)
-    _leave_nothing_to_flush()
-    sys.exit(code)
+    leave(code)
 
 
 def _settle_streams() -> None:
@@ -84,7 +84,7 @@ def _settle_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _run() -> int:
+def _run(kept: Kept) -> int:
     """Run the verb until all that it said is written; the code of an end that is no failure.
 
     Raises:
@@ -94,7 +94,7 @@ def _run() -> int:
     if sys.stdout is None:
         raise StorageError("standard output is closed; send it to a file, or to /dev/null")
     try:
-        result = cli.main(standalone_mode=False)
+        result = cli.main(standalone_mode=False, obj=kept)
         sys.stdout.flush()
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -119,13 +119,3 @@ def _tell(
     if "--json" in sys.argv:
         with contextlib.suppress(OSError):
             print_json({"error": failure, "exit_code": code, **facts})
-
-
-def _leave_nothing_to_flush() -> None:
-    """Send what cannot be written nowhere: the interpreter would try again as it ends, and complain."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None:
-                stream.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -8,7 +8,7 @@ the weight file. Their values are made, hashed, written and dropped afterwards, 
 import contextlib
 import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -42,6 +42,9 @@ ELEMENTS: Mapping[np.dtype[Any], Element] = MappingProxyType(
 )
 """Of the constants that are no weights."""
 
+OnWritten = Callable[[int], None]
+"""Told of how many more bytes of the weight file are written."""
+
 
 @dataclass(frozen=True)
 class WrittenPackage:
@@ -51,7 +54,9 @@ class WrittenPackage:
     sha256: str
 
 
-def write_package(shard: ShardProgram, path: Path, threads: int = 1) -> WrittenPackage:
+def write_package(
+    shard: ShardProgram, path: Path, threads: int = 1, on_written: OnWritten = lambda _: None
+) -> WrittenPackage:
     """Write `shard` to `path` (a folder ending in .mlpackage); nothing stands there on failure.
 
     The graph is written as it was built: no coremltools pass runs, for the builder already emits the
@@ -62,9 +67,11 @@ def write_package(shard: ShardProgram, path: Path, threads: int = 1) -> WrittenP
     """
     partial = f".{path.stem}.partial.mlpackage"
     weights = WeightFile()
+    model = _export(shard, weights)
+    content = _told(weights.content(threads), on_written)
     files = (
-        _in_memory(f"Data/{MODEL_FILE}", _export(shard, weights)),
-        _File(f"Data/{WEIGHTS_FOLDER}/{WEIGHTS_FILE}", weights.nbytes, weights.content(threads)),
+        _in_memory(f"Data/{MODEL_FILE}", model),
+        _File(f"Data/{WEIGHTS_FOLDER}/{WEIGHTS_FILE}", weights.nbytes, content),
         _in_memory("Manifest.json", _package_manifest().encode()),
     )
     with storage_errors(path), Folder.open(path.parent, follow=False) as shards:
@@ -85,6 +92,13 @@ class _File:
     relative: str
     size: int
     content: Iterable[bytes | memoryview]
+
+
+def _told(content: Iterable[bytes | memoryview], on_written: OnWritten) -> Iterator[bytes | memoryview]:
+    """The same content; each piece is told of when the next is asked for."""
+    for piece in content:
+        yield piece
+        on_written(len(piece))
 
 
 def _in_memory(relative: str, content: bytes) -> _File:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from anespec.manifests.errors import ArtifactError, StorageError
+from anespec.manifests.fingerprint import manifest_fingerprint
 from anespec.manifests.safe_files import Folder, first_link, open_plain_file
 from anespec.manifests.schema import SCHEMA_VERSION, Manifest, Shard
 from anespec.manifests.verdicts import VerdictFile, VerdictT
@@ -43,7 +44,8 @@ class Artifact:
         path = self.root / MANIFEST_NAME
         try:
             with Folder.open(self.root) as folder:
-                data = from_json(folder.read(MANIFEST_NAME, LARGEST_JSON))
+                text = folder.read(MANIFEST_NAME, LARGEST_JSON)
+            data = from_json(text)
         except (FileNotFoundError, NotADirectoryError):
             raise ArtifactError(
                 f"{self.root}: is not an artifact (it has no {MANIFEST_NAME}); "
@@ -54,13 +56,13 @@ class Artifact:
         except ValueError:
             raise ArtifactError(f"{path}: is not JSON; convert the model again") from None
         version = data.get("schema_version") if isinstance(data, dict) else None
-        if version != SCHEMA_VERSION:
+        if type(version) is not int or version != SCHEMA_VERSION:
             raise ArtifactError(
                 f"{path}: has schema version {printable(str(version))}, this anespec reads {SCHEMA_VERSION}; "
                 "convert the model again"
             )
         try:
-            self.manifest = Manifest.model_validate(data)
+            self.manifest = Manifest.model_validate_json(text, strict=True)
         except ValidationError as error:
             first = error.errors()[0]
             place = printable(".".join(str(part) for part in first["loc"])) or "as a whole"
@@ -71,11 +73,8 @@ class Artifact:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over all that a row's bits follow from: shards, embeddings, ropes and pools."""
-        manifest = self.manifest
-        facts = [*(shard.sha256 for shard in manifest.shards), manifest.tokens.sha256]
-        facts += [part.model_dump_json() for part in (*manifest.ropes, *manifest.pools)]
-        return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+        """SHA-256 over all that bits follow from: the manifest, and by their hashes the files it names."""
+        return manifest_fingerprint(self.manifest)
 
     def tokens_path(self) -> Path:
         """tokens.gguf, its size checked, and its hash the first time.

@@ -64,7 +64,7 @@ def test_the_system_refuses_a_file_s_growth(gguf: Path, tmp_path: Path) -> None:
     assert allowed == "none"
     for outcome in refused:
         assert outcome.endswith("the disk is full; free some space and run the command again"), outcome
-    assert any("layers_00_01.mlpackage" in outcome for outcome in refused), "the weight file met none"
+    assert any("layer_00.mlpackage" in outcome for outcome in refused), "the weight file met none"
 
 
 def failing(real: Callable[..., Any], after: int) -> Callable[..., Any]:

@@ -91,9 +91,9 @@ def test_a_damaged_shard_of_an_interrupted_run_is_built_again(
     output = tmp_path / "m.anespec"
     interrupted(gguf, output, 2, topology=TOPOLOGY)
     if damage == "note":
-        next(tmp_path.rglob("layers_00_01.json")).write_text("{")
+        next(tmp_path.rglob("layer_00.json")).write_text("{")
     else:
-        file = next(path for path in tmp_path.rglob("weight.bin") if "layers_00_01" in str(path))
+        file = next(path for path in tmp_path.rglob("weight.bin") if "layer_00" in str(path))
         file.write_bytes(bytes(file.stat().st_size))
     assert build(gguf, output, topology=TOPOLOGY).reused_shards == 1
     assert weights(output) == uninterrupted
@@ -124,8 +124,8 @@ def test_shards_that_another_topology_shares_are_reused_and_others_removed(tmp_p
     interrupted(three, output, 2, topology=(1, 1, 1))
     assert build(three, output, topology=(1, 2)).reused_shards == 1
     assert {path.stem for path in (output / "shards").iterdir()} == {
-        "layers_00_01",
-        "layers_01_03",
+        "layer_00",
+        "layers_01_02",
         "head_00",
     }
 

@@ -58,7 +58,7 @@ def test_layout_and_manifest(gguf: Path, tmp_path: Path) -> None:
         "tokens.gguf",
         "shards",
     }
-    names = ["layers_00_02", "layers_02_03", "head_00", "head_01"]
+    names = ["layers_00_01", "layer_02", "head_00", "head_01"]
     assert {path.name for path in (done.path / "shards").iterdir()} == {f"{name}.mlpackage" for name in names}
     assert [(p.name, p.reused) for p in progress] == [(name, False) for name in names]
     assert [p.done_bytes for p in progress] == sorted({p.done_bytes for p in progress})
@@ -182,7 +182,7 @@ def test_another_model_is_refused(output: Path, tmp_path: Path) -> None:
 def test_a_damaged_artifact_is_built_again(gguf: Path, output: Path, tmp_path: Path, damage: str) -> None:
     """Every error about a damaged artifact says "convert the model again", so that must help."""
     before = everything(output)
-    package = output / "shards" / "layers_00_03.mlpackage"
+    package = output / "shards" / "layers_00_02.mlpackage"
     weights = package / "Data" / "com.apple.CoreML" / "weights" / "weight.bin"
     match damage:
         case "flip":
@@ -333,10 +333,10 @@ def test_a_shard_that_is_taken_away_during_the_run_is_missed(tmp_path: Path) -> 
     work = tmp_path / ".m.anespec.partial"
 
     def take_away(progress: ShardProgress) -> None:
-        if progress.name == "layers_00_01":
+        if progress.name == "layer_00":
             shutil.rmtree(work)
 
     gguf = write_gguf(tmp_path / "m.gguf", TinyModel(layers=2))
-    with pytest.raises(StorageError, match=r"layers_0._0.\.mlpackage: was taken away"):
+    with pytest.raises(StorageError, match=r"layer_00\.mlpackage: was taken away"):
         build(gguf, tmp_path / "m.anespec", topology=(1, 1), on_progress=take_away)
     assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]

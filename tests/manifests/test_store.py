@@ -40,8 +40,8 @@ def test_a_whole_artifact_opens(root: Path) -> None:
 
 
 def test_a_missing_shard_is_named(root: Path) -> None:
-    shutil.rmtree(root / "shards" / "layers_01_02.mlpackage")
-    with pytest.raises(ArtifactError, match=r"layers_01_02\.mlpackage: the shard is missing; convert"):
+    shutil.rmtree(root / "shards" / "layer_01.mlpackage")
+    with pytest.raises(ArtifactError, match=r"layer_01\.mlpackage: the shard is missing; convert"):
         open_verifier(root, "torch")
 
 
@@ -49,7 +49,7 @@ def test_truncated_weights_are_named_with_both_sizes(root: Path) -> None:
     shard = Artifact(root).manifest.layer_shards[0]
     os.truncate(root / shard.path / WEIGHTS, 100)
     with pytest.raises(
-        ArtifactError, match=rf"layers_00_01\.mlpackage: bytes is \d+, but the manifest says {shard.bytes};"
+        ArtifactError, match=rf"layer_00\.mlpackage: bytes is \d+, but the manifest says {shard.bytes};"
     ):
         open_verifier(root, "torch")
 
@@ -235,7 +235,7 @@ def test_nothing_of_an_artifact_is_reached_through_a_link(root: Path, place: str
 
 @pytest.mark.parametrize("path", ["../outside.mlpackage", "shards/../../outside.mlpackage"])
 def test_a_path_that_leaves_the_artifact_is_refused(root: Path, path: str) -> None:
-    shutil.copytree(root / "shards" / "layers_00_01.mlpackage", root.parent / "outside.mlpackage")
+    shutil.copytree(root / "shards" / "layer_00.mlpackage", root.parent / "outside.mlpackage")
     shards = json.loads((root / "manifest.json").read_text())["layer_shards"]
     shards[0]["path"] = path
     rewrite(root, layer_shards=shards)
@@ -244,7 +244,7 @@ def test_a_path_that_leaves_the_artifact_is_refused(root: Path, path: str) -> No
 
 
 def test_a_link_that_leaves_the_artifact_is_refused(root: Path) -> None:
-    package = root / "shards" / "layers_00_01.mlpackage"
+    package = root / "shards" / "layer_00.mlpackage"
     package.rename(root.parent / "outside.mlpackage")
     package.symlink_to(root.parent / "outside.mlpackage")
     artifact = Artifact(root)

@@ -75,7 +75,7 @@ def test_a_bug_in_the_graph_is_red(
     assert not verdict.passed
     assert worst_share(verdict) > 3
     assert any(f.stray_slots for f in verdict.shards) == ("wrong slot" in bug)
-    with pytest.raises(GoldenGateError, match="layers_00_05"):
+    with pytest.raises(GoldenGateError, match="layers_00_04"):
         require_golden(verdict)
 
 
