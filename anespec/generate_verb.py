@@ -196,7 +196,7 @@ def _encode(
 
     if tokenizer.chat_template is None:
         raise RequestError("this model has no chat template; give a plain prompt, without --chat")
-    return render_chat(
+    rendered = render_chat(
         tokenizer.chat_template,
         conversation,
         add_generation_prompt=True,
