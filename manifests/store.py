@@ -16,7 +16,7 @@ from anespec.manifests.fingerprint import manifest_fingerprint
 from anespec.manifests.safe_files import Folder, first_link, open_plain_file
 from anespec.manifests.schema import SCHEMA_VERSION, Manifest, Shard
 from anespec.manifests.verdicts import VerdictFile, VerdictT
-from anespec.manifests.wording import printable
+from anespec.manifests.wording import printable, quoted
 
 MANIFEST_NAME = "manifest.json"
 GATES_FOLDER = "gates"
@@ -178,8 +178,8 @@ def package_files(path: Path) -> list[Path]:
                 files.append(file)
             elif not stat.S_ISDIR(mode):
                 raise ArtifactError(
-                    f"{file}: is a link, a pipe or a device, and a shard is made of files alone; "
-                    "convert the model again"
+                    f"{path}: {quoted(file.relative_to(path).as_posix())} is a link, a pipe or a device, and "
+                    "a shard is made of files alone; convert the model again"
                 )
     return sorted(files)
 

@@ -12,7 +12,7 @@ from tiny_model import write_gguf
 
 from anespec.manifests.errors import ArtifactError, StorageError
 from anespec.manifests.store import LARGEST_JSON, Artifact
-from anespec.manifests.verdicts import ExactnessFile
+from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
 from anespec.runtime.backends import open_verifier
 
 WEIGHTS = Path("Data", "com.apple.CoreML", "weights", "weight.bin")
@@ -195,6 +195,42 @@ def test_a_folder_without_a_manifest_is_no_artifact(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(ArtifactError, match="is not an artifact"):
             Artifact(path)
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
+def test_a_shard_is_made_of_files_alone(root: Path, kind: str) -> None:
+    """Of what a link leads to no hash would speak, and a pipe would be waited for."""
+    artifact = Artifact(root)
+    shard = artifact.manifest.layer_shards[0]
+    data = root / shard.path / "Data"
+    match kind:
+        case "link":
+            (data / "more\nlines").symlink_to("/etc/hostname")
+        case "folder":
+            data.rename(root.parent / "Data")
+            data.symlink_to(root.parent / "Data")
+        case "pipe":
+            os.mkfifo(data / "pipe")
+    with pytest.raises(ArtifactError, match="is a link, a pipe or a device") as caught:
+        artifact.shard_path(shard, verify=False)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["manifest.json", "gates"])
+def test_nothing_of_an_artifact_is_reached_through_a_link(root: Path, place: str) -> None:
+    here = Circumstances(backend="x", library_version="1", machine="m", threads=1, artifact="a")
+    verdict = ExactnessVerdict(circumstances=here, form="quick", invariances=())
+    (root / "gates").mkdir(exist_ok=True)
+    (root / "gates" / "exactness.json").write_text('{"verdicts": []}')
+    (root / place).rename(root.parent / place)
+    (root / place).symlink_to(root.parent / place)
+    if place == "gates":
+        with pytest.raises(StorageError, match=r"gates: is a link"):
+            Artifact(root).record_verdict(ExactnessFile, verdict)
+        assert (root.parent / "gates" / "exactness.json").read_text() == '{"verdicts": []}'
+    else:
+        with pytest.raises(StorageError, match=r"manifest\.json: is a link"):
+            Artifact(root)
 
 
 @pytest.mark.parametrize("path", ["../outside.mlpackage", "shards/../../outside.mlpackage"])

@@ -1,5 +1,6 @@
 """The loader of shards: what is damaged, missing or unknown is named."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,16 @@ def edit(package: Path, change: Callable[[Any], None]) -> None:
 
 def operation(block: Any, kind: str) -> Any:
     return next(op for op in block.operations if op.type == kind)
+
+
+@pytest.mark.parametrize("path", ["../../outside", "/dev/zero"])
+def test_a_model_file_outside_its_package_is_not_read(package: Path, path: str) -> None:
+    file = package / "Manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"] = path
+    file.write_text(json.dumps(manifest))
+    with pytest.raises(ArtifactError, match="lies outside"):
+        load_program(package)
 
 
 def test_inputs_states_and_constants(whole: Path) -> None:
