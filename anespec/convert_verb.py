@@ -7,7 +7,7 @@ import click
 
 from anespec.console import byte_progress, json_option, notes, out, print_json
 from anespec.conversion_options import conversion_options, read_options
-from anespec.manifests.errors import InterruptedRunError
+from anespec.manifests.errors import Interrupted
 from anespec.manifests.wording import bytes_text, counted
 from anespec.weights_report import weights_facts, weights_lines
 
@@ -68,7 +68,7 @@ def convert(
                 )
             except KeyboardInterrupt as interruption:
                 said = str(interruption) or "interrupted; nothing was finished"
-                raise InterruptedRunError(said) from None
+                raise Interrupted(said) from None
     manifest = done.manifest
     shards = manifest.shards
     size = sum(shard.bytes for shard in shards) + manifest.tokens.bytes

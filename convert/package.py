@@ -5,8 +5,8 @@ program is handed to coremltools' exporter directly, with one change: large cons
 the weight file. Their values are made, hashed, written and dropped afterwards, piece by piece.
 """
 
+import contextlib
 import json
-import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from anespec.convert.graph.shards import ShardProgram
 from anespec.convert.storage import storage_errors
 from anespec.convert.weight_file import Chunks, WeightFile
 from anespec.convert.weights.encoding import Element
+from anespec.manifests.safe_files import Folder
 from anespec.manifests.store import PackageDigest
 
 AUTHOR = "com.apple.CoreML"
@@ -64,8 +65,7 @@ def write_package(
     Raises:
         StorageError: the disk is full or refuses.
     """
-    partial = path.with_name(f".{path.stem}.partial.mlpackage")
-    shutil.rmtree(partial, ignore_errors=True)
+    partial = f".{path.stem}.partial.mlpackage"
     weights = WeightFile()
     model = _export(shard, weights)
     content = _told(weights.content(threads), on_written)
@@ -74,13 +74,16 @@ def write_package(
         _File(f"Data/{WEIGHTS_FOLDER}/{WEIGHTS_FILE}", weights.nbytes, content),
         _in_memory("Manifest.json", _package_manifest().encode()),
     )
-    with storage_errors(path):
+    with storage_errors(path), Folder.open(path.parent, follow=False) as shards:
+        shards.remove(partial)
         try:
-            written = _write(files, partial)
-            shutil.rmtree(path, ignore_errors=True)
-            partial.rename(path)
+            with shards.folder(partial, create=True) as package:
+                written = _write(files, package)
+            shards.remove(path.name)
+            shards.rename(partial, path.name)
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                shards.remove(partial)
     return written
 
 
@@ -102,14 +105,12 @@ def _in_memory(relative: str, content: bytes) -> _File:
     return _File(relative, len(content), (content,))
 
 
-def _write(files: Iterable[_File], folder: Path) -> WrittenPackage:
+def _write(files: Iterable[_File], package: Folder) -> WrittenPackage:
     """Write files that come in `package_files` order."""
     digest = PackageDigest()
     for file in files:
-        path = folder / file.relative
-        path.parent.mkdir(parents=True, exist_ok=True)
         digest.begin(file.relative, file.size)
-        with path.open("wb") as stream:
+        with package.create(file.relative) as stream:
             for content in file.content:
                 digest.update(content)
                 stream.write(content)

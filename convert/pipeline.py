@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import math
 import platform
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,14 +15,15 @@ from anespec.convert.crew_size import suitable_workers
 from anespec.convert.finished import Entry, read_note
 from anespec.convert.messages import Task
 from anespec.convert.parts import Part, parts_of
-from anespec.convert.place import exclusive, put_in_place
+from anespec.convert.place import discard, exclusive, final_place, put_in_place
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.facts import EMBEDDING
 from anespec.convert.source.model import PER_LAYER_EMBEDDING
 from anespec.convert.source.tokens import write_tokens
-from anespec.convert.storage import storage_errors
+from anespec.convert.storage import TAKEN_AWAY, storage_errors
 from anespec.convert.workers import Crew
-from anespec.manifests.errors import ArtifactError, StorageError
+from anespec.manifests.errors import ArtifactError, StorageError, UsageError
+from anespec.manifests.safe_files import Folder, write_atomically
 from anespec.manifests.schema import (
     HeadShard,
     LayerShard,
@@ -38,7 +38,6 @@ from anespec.manifests.store import (
     file_sha256,
     package_bytes,
     package_sha256,
-    write_atomically,
 )
 from anespec.manifests.wording import counted
 
@@ -92,16 +91,13 @@ def convert(
     `on_bytes` is told of the stored bytes done so far, within shards too.
 
     Raises:
-        StorageError: something else stands at `output`, another run is at work, or the disk refuses.
+        UsageError: something else stands at `output`.
+        StorageError: another run is at work, or the disk refuses.
         GGUFError, UnsupportedModelError: a tensor cannot be converted.
         KeyboardInterrupt: with a text that says what is kept, once shards are being built.
     """
     started = time.monotonic()
-    output = output.resolve() if output.is_symlink() else output
-    try:
-        str(output).encode()
-    except UnicodeEncodeError:
-        raise StorageError(f"{str(output)!r}: has bytes that are no UTF-8; choose another place") from None
+    output = final_place(output)
     workers = min(jobs or suitable_workers(plan), len(parts_of(plan)))
     with Crew(plan, workers) as crew:
         source = plan.model.source()
@@ -120,7 +116,7 @@ def convert(
                 raise KeyboardInterrupt(run.what_is_kept()) from None
             except Exception:
                 crew.stop()
-                shutil.rmtree(work, ignore_errors=True)
+                discard(work)
                 raise
     seconds = time.monotonic() - started
     return Conversion(output, manifest, seconds, run.reused, False, crew.peak_memory_bytes)
@@ -138,15 +134,13 @@ def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:
         if artifact.manifest.built_with.get("recipe") == recipe:
             return artifact.manifest if _is_whole(artifact) else None
     if not replace:
-        raise StorageError(
+        raise UsageError(
             f"{output}: already stands there and differs from what would be built; "
             "pass --force to replace it, or another folder with -o"
         )
     looks_like_ours = (output / MANIFEST_NAME).is_file() and (output / SHARDS_FOLDER).is_dir()
     if not looks_like_ours and (not output.is_dir() or any(output.iterdir())):
-        raise StorageError(
-            f"{output}: is not an artifact, so --force will not replace it; remove it yourself"
-        )
+        raise UsageError(f"{output}: is not an artifact, so --force will not replace it; remove it yourself")
     return None
 
 
@@ -255,10 +249,7 @@ class _Run:
         claimed[manifest.tokens.path] = manifest.tokens.bytes
         for path, size in claimed.items():
             if found[path] != size:
-                raise StorageError(
-                    f"{self.work / path}: was taken away or changed while the run went on; "
-                    "keep other programs out of that folder and run the command again"
-                )
+                raise StorageError(f"{self.work / path}: {TAKEN_AWAY}")
 
     def _tokens(self) -> TokensFile:
         path = self.work / TOKENS_NAME
@@ -314,6 +305,8 @@ class _Run:
     def _drop_leftovers(self, manifest: Manifest) -> None:
         """Remove progress notes, and shards of an interrupted run with other options."""
         wanted = {Path(s.path).name for s in manifest.shards}
-        for path in (self.work / SHARDS_FOLDER).iterdir():
-            if path.name not in wanted:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shards = self.work / SHARDS_FOLDER
+        with Folder.open(shards, follow=False) as folder:
+            for path in shards.iterdir():
+                if path.name not in wanted:
+                    folder.remove(path.name)

@@ -14,6 +14,7 @@ from anespec.manifests.errors import RequestError, UnsupportedModelError
 from anespec.manifests.presets import MatchedModel
 from anespec.manifests.schema import (
     BASE_ALIGNMENT,
+    MOST_SLOTS,
     AttentionShape,
     Pool,
     RopeTable,
@@ -27,8 +28,6 @@ WIDEST_CPU_PASS = 128
 DEFAULT_WEIGHTS = WeightChoice()
 
 MAX_BLOCK = 64
-MAX_SLOTS = 1 << 24
-"""Far beyond any model's context; a pass has masks over all slots."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +72,10 @@ class ConversionPlan:
         self.model = model
         self.options = options
         self.context = _aligned(context)
-        if self.context * options.sequences > MAX_SLOTS:
+        if self.context * options.sequences > MOST_SLOTS:
             raise RequestError(
                 f"--context {context} times --sequences {options.sequences} asks for more than the "
-                f"{MAX_SLOTS} slots that a state can have"
+                f"{MOST_SLOTS} slots that a state can have"
             )
         self.attention = options.attention or (
             AttentionShape.GROUPED if options.target is Target.CPU else AttentionShape.PER_KV_HEAD

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 from pydantic import Field
 
 from anespec.manifests.schema import Record
-from anespec.manifests.verdicts import Circumstances, Verdict, VerdictFile
+from anespec.manifests.verdicts import Circumstances, Standing, Verdict, VerdictFile
 
 MOST_NAMED = 20
 """Operations that a verdict names per shard; its totals count all."""
@@ -230,6 +230,13 @@ class ResidencyVerdict(Verdict):
     def passed(self) -> bool:
         """Whether every shard's every operation is on the Neural Engine."""
         return bool(self.shards) and not self.off_ane
+
+    @property
+    def standing(self) -> Standing:
+        """The outcome as people read it; a prediction is a report."""
+        if self.source is PlanSource.PREDICTED:
+            return Standing.REPORTED
+        return Standing.PASS if self.passed else Standing.FAIL
 
     @property
     def off_ane(self) -> tuple[ShardResidency, ...]:

@@ -122,6 +122,19 @@ class ExactnessVerdict(Verdict):
         """Whether the four invariances that speculation needs all hold."""
         return all(self.proves(invariance) for invariance in REQUIRED_FOR_SPECULATION)
 
+    def standing_of(self, invariance: Invariance) -> Standing:
+        """How one invariance stands; a difference in any of its entries is one."""
+        found = {v.standing for v in self.invariances if v.invariance is invariance}
+        ranked = (Standing.FAIL, Standing.PASS, Standing.NO_CASES)
+        return next((standing for standing in ranked if standing in found), Standing.NOT_RUN)
+
+    @property
+    def standing(self) -> Standing:
+        """The outcome for speculation: `pass` where all that it needs was compared and held."""
+        required = {self.standing_of(invariance) for invariance in REQUIRED_FOR_SPECULATION}
+        ranked = (Standing.FAIL, Standing.NOT_RUN, Standing.NO_CASES)
+        return next((standing for standing in ranked if standing in required), Standing.PASS)
+
 
 class ExactnessFile(VerdictFile[ExactnessVerdict]):
     """gates/exactness.json. A quick run does not take the place of a full one, which saw more."""

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from anespec.manifests.errors import GoldenGateError
 from anespec.manifests.schema import Record, WeightFormat
-from anespec.manifests.verdicts import Circumstances, Verdict, VerdictFile
+from anespec.manifests.verdicts import Circumstances, Standing, Verdict, VerdictFile
 
 Stimulus = Literal["embeddings", "random"]
 
@@ -176,6 +176,11 @@ class GoldenVerdict(Verdict):
     def passed(self) -> bool:
         """Whether something was measured and everything is within its thresholds."""
         return bool(self.weights and self.shards and self.stack) and not self.failures
+
+    @property
+    def standing(self) -> Standing:
+        """The outcome as people read it."""
+        return Standing.PASS if self.passed else Standing.FAIL
 
 
 class GoldenFile(VerdictFile[GoldenVerdict]):

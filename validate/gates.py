@@ -2,24 +2,23 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
-from anespec.manifests.errors import ArtifactError, GGUFError
+from anespec.manifests.errors import ArtifactError, GGUFError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact, file_sha256
-from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict
-from anespec.runtime.backends import circumstances, open_shard, open_verifier
-from anespec.runtime.backends.feeds import Embedding, Feeds
+from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
+from anespec.runtime.backends import circumstances, open_embedding, open_shard, open_verifier
+from anespec.runtime.backends.feeds import Feeds
 from anespec.runtime.backends.runner import ShardRunner
+from anespec.runtime.block import Verifier
 from anespec.runtime.text.tokenizer import Tokenizer
-from anespec.validate.exactness import exactness_gate
+from anespec.validate.exactness import Form, exactness_gate
 from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict
 from anespec.validate.golden import check_shards, check_stack
+from anespec.validate.progress import Progress
 from anespec.validate.reference import Reference
 from anespec.validate.stored_weights import StoredWeights
-
-Progress = Callable[[str], None]
 
 PROMPTS = (
     "Once upon a time, there was a little girl who liked to count. One, two, three, one, two, three,",
@@ -59,7 +58,7 @@ def prompt_ids(artifact: Artifact, texts: Sequence[str] = PROMPTS) -> list[list[
 
 
 def golden_gate(
-    artifact: Artifact, source: Path, backend: str, threads: int | None, progress: Progress
+    artifact: Artifact, source: Path, backend: str, threads: int | None, progress: Callable[[str], None]
 ) -> GoldenVerdict:
     """Run the golden gate and record its verdict in gates/golden.json; never raises on a red one.
 
@@ -80,7 +79,7 @@ def golden_gate(
         weights.require_shapes(file)
         prompts = prompt_ids(artifact)
         ids = [token for prompt in prompts for token in prompt]
-        with Embedding(artifact.tokens_path(), manifest.tokens, manifest.layer_shards) as own:
+        with open_embedding(artifact) as own:
             shards = check_shards(manifest, reference, one, Feeds(manifest), own, ids=ids, progress=progress)
         verifier = open_verifier(artifact, backend, threads)
         try:
@@ -94,30 +93,33 @@ def golden_gate(
     return verdict
 
 
+def golden_steps(artifact: Artifact) -> int:
+    """How many notes the golden gate gives on its way."""
+    return len(artifact.manifest.shards) + len(PROMPTS) + 1
+
+
 def recorded_exactness(
     artifact: Artifact,
-    backend: str,
-    threads: int | None,
-    form: Literal["quick", "full"],
+    verifier: Verifier,
+    here: Circumstances,
+    form: Form,
     progress: Progress,
+    unkept: Callable[[StorageError], None] | None = None,
 ) -> ExactnessVerdict:
     """Run the exactness gate and record its verdict in gates/exactness.json; never raises on a red one.
 
+    `unkept` is told where the verdict cannot be written.
+
     Raises:
-        StorageError: the verdict cannot be written.
+        StorageError: it cannot be written, and there is no `unkept`.
     """
-    verifier = open_verifier(artifact, backend, threads)
+    verdict = exactness_gate(verifier, here, form=form, prompts=prompt_ids(artifact), progress=progress)
     try:
-        verdict = exactness_gate(
-            verifier,
-            circumstances(artifact, backend, threads),
-            form=form,
-            prompts=prompt_ids(artifact),
-            progress=progress,
-        )
-    finally:
-        verifier.close()
-    artifact.record_verdict(ExactnessFile, verdict)
+        artifact.record_verdict(ExactnessFile, verdict)
+    except StorageError as error:
+        if unkept is None:
+            raise
+        unkept(error)
     return verdict
 
 

@@ -1,15 +1,20 @@
 """An independent fp32 implementation of every family, read straight from the GGUF.
 
 What the file says (families, sizes, rope angles) it has from `convert.source`, as tests against
-transformers' and llama.cpp's results prove it. Nothing of how a graph is built is shared: no block, no mask,
-no reordered rows, no quantisation. It computes one row at a time, so that no mistake about blocks can
-hide in both. What llama.cpp computes is what a GGUF means.
+transformers' and llama.cpp's results prove it. Nothing of how a graph is built is shared: no block, no lane,
+no pad, no slot, no mask that is fed, no reordered rows, no quantisation. What llama.cpp computes is what a
+GGUF means.
+
+All rows of a layer are computed together, so that each weight is read once. Rows meet in attention alone, and
+there a row sees what positions say that it sees: of its own sequence, those not after it that its window
+reaches. That is all there is to batching here, and a test (tests/validate/row_by_row.py) holds it against
+the same functions taken one row at a time, for every family.
 """
 
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -45,26 +50,50 @@ from anespec.manifests.errors import GGUFError
 from anespec.manifests.gguf_file import GGUFFile
 
 HEAD_ROWS_AT_ONCE = 16384
+"""Rows of the output projection that are held at once."""
+
+ROWS_AT_ONCE = 1024
+"""Rows of hidden states that go through an MLP at once."""
+
+QUERIES_AT_ONCE = 128
+"""Rows of one sequence whose attention scores are held at once, for all heads."""
 
 
 class LayerCache:
-    """Keys (after rope) and values of one layer for the rows so far: [n_kv, rows, head_dim]."""
+    """Keys (after rope) and values of one layer for one sequence's rows so far: [n_kv, rows, head_dim]."""
 
     def __init__(self, layer: LayerFacts) -> None:
         self.keys = torch.zeros(layer.kv_heads, 0, layer.head_dim)
         self.values = torch.zeros(layer.kv_heads, 0, layer.head_dim)
-        self.positions: list[int] = []
+        self.positions = torch.zeros(0, dtype=torch.int64)
 
-    def append(self, key: Tensor, value: Tensor, position: int) -> None:
-        """Add one row: `key` and `value` are [n_kv, head_dim]."""
-        self.keys = torch.cat((self.keys, key[:, None]), dim=1)
-        self.values = torch.cat((self.values, value[:, None]), dim=1)
-        self.positions.append(position)
+    def append(self, keys: Tensor, values: Tensor, positions: Tensor) -> None:
+        """Add rows: `keys` and `values` are [rows, n_kv, head_dim]."""
+        self.keys = torch.cat((self.keys, keys.transpose(0, 1)), dim=1)
+        self.values = torch.cat((self.values, values.transpose(0, 1)), dim=1)
+        self.positions = torch.cat((self.positions, positions))
 
-    def visible(self, position: int, window: int | None) -> list[int]:
-        """The rows that a row at `position` attends to."""
-        oldest = 0 if window is None else position - window + 1
-        return [row for row, place in enumerate(self.positions) if oldest <= place <= position]
+    def visible(self, positions: Tensor, window: int | None) -> Tensor:
+        """Whether the rows at `positions` (first axis) attend to those in the cache (second axis)."""
+        distance = positions[:, None] - self.positions
+        return (distance >= 0) if window is None else (distance >= 0) & (distance < window)
+
+
+Caches = dict[int, LayerCache]
+"""By the layer that owns the keys and values."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Rows of one sequence at `positions`, int64 [rows], and what earlier rows of it left.
+
+    The caches grow. `own` is what the rows take from embeddings that layers have of their own,
+    [rows, layers, width].
+    """
+
+    positions: Tensor
+    caches: Caches
+    own: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -73,7 +102,7 @@ class _Projection:
     bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Of one row [columns], or of several [rows, columns]."""
+        """Of rows [..., columns]."""
         return torch.nn.functional.linear(x, self.weight, self.bias)
 
 
@@ -97,7 +126,7 @@ class Matrices(Protocol):
 
 
 class Reference:
-    """The model in a GGUF, in float32, a row at a time.
+    """The model in a GGUF, in float32.
 
     Weights are dequantised when first used; `resident_layers` of them at most are held at once.
     `context` is that of the artifact: LongRoPE's factors follow from it.
@@ -122,13 +151,40 @@ class Reference:
         self._loaded: OrderedDict[int, Layer] = OrderedDict()
         self.facts = self._model.facts
 
-    def caches(self) -> list[LayerCache]:
-        """Empty caches for one sequence, one per layer of the model."""
-        return [LayerCache(layer) for layer in self.facts.layers]
+    def caches(self) -> Caches:
+        """Empty caches for one sequence."""
+        return {layer.index: LayerCache(layer) for layer in self.facts.layers if layer.owns_kv}
 
     def embed(self, ids: Sequence[int]) -> Tensor:
         """The first hidden state: float32 [len(ids), d]; raises GGUFError where one is not finite."""
         return self._rows(EMBEDDING, ids) * self.facts.embedding_scale
+
+    def stretches(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Stretch]:
+        """Sequences that begin: the token ids and the positions of each one's rows."""
+        own = self._per_layer_inputs([token for ids, _ in sequences for token in ids])
+        counts = [len(ids) for ids, _ in sequences]
+        parts = [None] * len(counts) if own is None else own.split(counts)
+        return [
+            Stretch(torch.tensor(positions, dtype=torch.int64), self.caches(), part)
+            for (_, positions), part in zip(sequences, parts, strict=True)
+        ]
+
+    def layer(self, index: int, hidden: Tensor, stretches: Sequence[Stretch]) -> Tensor:
+        """Run one layer over the rows of several sequences, one stretch's after the other's.
+
+        A row attends to the rows of its own sequence, in the cache and beside it, that stand at its position
+        or before, as far back as its window reaches. `hidden` is float32 [rows of all stretches, d], and so
+        is the result.
+        """
+        layer, facts = self._layer(index), self.facts.layers[index]
+        hidden = self._attention(layer, facts, hidden, stretches)
+        parts = [stretch.own[:, index] for stretch in stretches if stretch.own is not None]
+        own = torch.cat(parts) if parts else None
+        done = []
+        for first in range(0, len(hidden), ROWS_AT_ONCE):
+            some = slice(first, first + ROWS_AT_ONCE)
+            done.append(self._after_attention(layer, hidden[some], None if own is None else own[some]))
+        return torch.cat(done)
 
     def layers(
         self,
@@ -136,28 +192,36 @@ class Reference:
         end: int,
         hidden: Tensor,
         positions: Sequence[int],
-        caches: Sequence[LayerCache],
+        caches: Caches,
         ids: Sequence[int],
     ) -> Tensor:
-        """Run layers first..end-1 over rows of `hidden`, float32 [rows, d], one after the other.
+        """Run layers first..end-1 over rows of one sequence, float32 [rows, d].
 
-        Row i stands at `positions[i]` and attends to what its window reaches of the caches, which it
-        extends. `caches` is indexed by layer. Where layers have embeddings of their own, row i takes
+        Row i stands at `positions[i]` and attends to what its window reaches of the rows in the caches, which
+        are extended, and of those before it here. Where layers have embeddings of their own, row i takes
         those of `ids[i]`. Returns float32 [rows, d].
-
-        A layer is finished for all rows before the next is loaded; since a row only ever looks back,
-        that equals whole single-row passes in order.
         """
-        own = self._per_layer_inputs(ids)
+        (stretch,) = self.stretches([(ids, positions)])
+        stretch = replace(stretch, caches=caches)
         for index in range(first, end):
-            layer, facts = self._layer(index), self.facts.layers[index]
-            cache = caches[facts.kv_layer]
-            rows = []
-            for number, (row, position) in enumerate(zip(hidden, positions, strict=True)):
-                row = self._attention(layer, facts, row, position, cache)
-                rows.append(self._after_attention(layer, row, None if own is None else own[number, index]))
-            hidden = torch.stack(rows)
+            hidden = self.layer(index, hidden, [stretch])
         return hidden
+
+    def hidden_states(self, windows: Sequence[Sequence[int]]) -> list[Tensor]:
+        """What the last layer makes of each window, which starts at position 0: float32 [rows, d] each.
+
+        Every layer is loaded once. All windows' hidden states are held at once; keys and values only as long
+        as a layer to come reads them.
+        """
+        stretches = self.stretches([(ids, range(len(ids))) for ids in windows])
+        hidden = self.embed([token for ids in windows for token in ids])
+        last_reader = {facts.kv_layer: facts.index for facts in self.facts.layers}
+        for facts in self.facts.layers:
+            hidden = self.layer(facts.index, hidden, stretches)
+            if last_reader[facts.kv_layer] == facts.index:
+                for stretch in stretches:
+                    del stretch.caches[facts.kv_layer]
+        return list(hidden.split([len(ids) for ids in windows]))
 
     def logits(self, hidden: Tensor, first_token: int = 0, end_token: int | None = None) -> Tensor:
         """Final norm and rows first_token..end_token-1 of the output projection.
@@ -169,27 +233,44 @@ class Reference:
         pieces = []
         for start in range(first_token, end_token, HEAD_ROWS_AT_ONCE):
             stop = min(start + HEAD_ROWS_AT_ONCE, end_token)
-            weight = torch.tensor(self._matrices.rows(self._model.head_tensor, slice(start, stop)))
-            pieces.append(self._head_rows(weight, normed))
+            weight = _tensor(self._matrices.rows(self._model.head_tensor, slice(start, stop)))
+            pieces.append(normed @ weight.T)
         return capped(torch.cat(pieces, dim=1) * self.facts.logit_scale, self.facts.logit_cap)
 
-    def _head_rows(self, weight: Tensor, normed: Tensor) -> Tensor:
-        return torch.stack([weight @ row for row in normed])
-
-    def _attention(
-        self, layer: Layer, facts: LayerFacts, x: Tensor, position: int, cache: LayerCache
-    ) -> Tensor:
-        taken, place = self._attention_input(layer, x), torch.tensor(position, dtype=torch.float64)
-        query = self._queries(layer, facts, taken, place)
+    def _attention(self, layer: Layer, facts: LayerFacts, x: Tensor, stretches: Sequence[Stretch]) -> Tensor:
+        """Attention of the rows [rows, d] of several sequences, each among its own rows alone."""
+        counts = [len(stretch.positions) for stretch in stretches]
+        positions = torch.cat([stretch.positions for stretch in stretches]).double()[:, None, None]
+        taken = self._attention_input(layer, x)
+        queries = self._queries(layer, facts, taken, positions).split(counts)
         if facts.owns_kv:
-            cache.append(self._keys(layer, facts, taken, place), self._values(layer, facts, taken), position)
-        seen = cache.visible(position, facts.window)
-        grouped = query.view(facts.kv_heads, facts.heads // facts.kv_heads, facts.head_dim)
-        scores = grouped @ cache.keys[:, seen].transpose(1, 2) * facts.scale
-        weights = torch.softmax(capped(scores, self.facts.score_cap), dim=-1)
-        return self._attended(layer, x, (weights @ cache.values[:, seen]).reshape(-1))
+            keys = self._keys(layer, facts, taken, positions).split(counts)
+            values = self._values(layer, facts, taken).split(counts)
+            for stretch, its_keys, its_values in zip(stretches, keys, values, strict=True):
+                stretch.caches[facts.index].append(its_keys, its_values, stretch.positions)
+        mixed = [self._mixed(facts, *pair) for pair in zip(queries, stretches, strict=True)]
+        return self._attended(layer, x, torch.cat(mixed))
 
-    # What follows takes one row [d] at one position, or several rows [rows, d] and positions [rows, 1, 1].
+    def _mixed(self, facts: LayerFacts, queries: Tensor, stretch: Stretch) -> Tensor:
+        """The values that one sequence's queries [rows, heads, head_dim] attend to: [rows, heads * head_dim].
+
+        Consecutive query heads share a K/V head.
+        """
+        cache, parts = stretch.caches[facts.kv_layer], []
+        for some, positions in zip(
+            queries.split(QUERIES_AT_ONCE), stretch.positions.split(QUERIES_AT_ONCE), strict=True
+        ):
+            # [rows, n_kv, heads of each, head_dim] -> [n_kv, heads of each * rows, head_dim]
+            shape = (len(some), facts.kv_heads, facts.heads // facts.kv_heads, facts.head_dim)
+            grouped = some.reshape(shape).permute(1, 2, 0, 3).reshape(facts.kv_heads, -1, facts.head_dim)
+            scores = capped(grouped @ cache.keys.transpose(1, 2) * facts.scale, self.facts.score_cap)
+            unseen = ~cache.visible(positions, facts.window).repeat(shape[2], 1)
+            weights = torch.softmax(scores.masked_fill(unseen, -torch.inf), dim=-1)
+            mixed = (weights @ cache.values).view(shape[1], shape[2], shape[0], shape[3])
+            parts.append(mixed.permute(2, 0, 1, 3).reshape(len(some), -1))
+        return torch.cat(parts)
+
+    # What follows takes rows [rows, d] at positions [rows, 1, 1], or one row [d] at one position.
 
     def _attention_input(self, layer: Layer, x: Tensor) -> Tensor:
         norm = self.facts.family.norms.attention
@@ -257,7 +338,7 @@ class Reference:
         width = self.facts.per_layer_width
         if not width:
             return None
-        weight = torch.tensor(self._matrices.rows(PER_LAYER_PROJECTION))
+        weight = _tensor(self._matrices.rows(PER_LAYER_PROJECTION))
         norm, shape = self._vector(PER_LAYER_NORM), (len(ids), len(self.facts.layers), width)
         projected = (self.embed(ids) @ weight.T / math.sqrt(self.facts.d)).view(shape)
         looked_up = self._rows(PER_LAYER_EMBEDDING, ids).view(shape) * math.sqrt(width)
@@ -319,7 +400,7 @@ class Reference:
         place = self._model.place(facts, role)
         rows, bias = slice(place.rows.start, place.rows.stop), bias_name(place.name)
         return _Projection(
-            torch.tensor(self._matrices.rows(place.name, rows)),
+            _tensor(self._matrices.rows(place.name, rows)),
             self._vector(bias)[rows] if bias in self._file.tensors else None,
         )
 
@@ -336,3 +417,8 @@ class Reference:
 def capped(x: Tensor, cap: float | None) -> Tensor:
     """Scores or logits softly bounded by `cap`, where there is one."""
     return x if cap is None else cap * torch.tanh(x / cap)
+
+
+def _tensor(values: NDArray[np.float32]) -> Tensor:
+    """A tensor of the same memory, or of a copy where that is the file's own."""
+    return torch.from_numpy(values if values.flags.writeable else values.copy())

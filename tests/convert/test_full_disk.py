@@ -85,13 +85,13 @@ def failing(real: Callable[..., Any], after: int) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     "place",
     [
-        "pathlib.Path.mkdir",
-        "pathlib.Path.rename",
-        "pathlib.Path.replace",
-        "pathlib.Path.write_text",
+        "os.mkdir",
+        "os.rename",
+        "os.replace",
+        "os.fsync",
         "gguf.GGUFWriter.write_ti_data_to_file",
         "anespec.convert.build.write_package",
-        "anespec.convert.finished.write_atomically",
+        "anespec.manifests.safe_files.Folder.create",
         "anespec.convert.package.WeightFile.content",
     ],
 )

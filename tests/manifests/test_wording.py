@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.manifests.wording import bytes_text, harmless, printable, quoted
+from anespec.manifests.wording import bytes_text, counted, duration_text, harmless, listed, printable, quoted
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,21 @@ def test_ordinary_texts_stay_as_they_are() -> None:
     assert quoted("a\nb") == r"'a\nb'"
     assert printable("\x1b[2J") == r"\x1b[2J"
     assert quoted("x" * 90, 10) == "'xxxxxxxxxx…'"
+
+
+def test_counts_and_lists_read_as_sentences_do() -> None:
+    assert [counted(n, "token") for n in (0, 1, 2)] == ["0 tokens", "1 token", "2 tokens"]
+    assert [counted(n, "pass", "passes") for n in (1, 3)] == ["1 pass", "3 passes"]
+    assert [listed(list("abc"[:n])) for n in range(4)] == ["", "a", "a and b", "a, b and c"]
+    assert listed(["a", "b"], "or") == "a or b"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-0.1, "0.0 s"), (0.44, "0.4 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.4, "59 s"), 
+        (59.6, "1 min 0 s"), (200, "3 min 20 s"), (3599.6, "1 h 0 min"), (7500, "2 h 5 min"),
+    ],
+)  # fmt: skip
+def test_durations(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text

@@ -1,6 +1,5 @@
 """The quality gate over an artifact on disk: read the text, score it, record."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from anespec.manifests.errors import RequestError
@@ -10,9 +9,9 @@ from anespec.manifests.verdicts import ExactnessFile, Invariance
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.gates import require_layers
+from anespec.validate.progress import Progress
 from anespec.validate.quality.sample import SampleText
 from anespec.validate.quality.scoring import compare_on_text, cut_windows
-from anespec.validate.quality.text_reference import TextReference
 from anespec.validate.quality.verdict import (
     QualityFile,
     QualityTask,
@@ -20,8 +19,7 @@ from anespec.validate.quality.verdict import (
     ScoredText,
     quality_verdict,
 )
-
-Progress = Callable[[str], None]
+from anespec.validate.reference import Reference
 
 
 def quality_gate(
@@ -52,9 +50,9 @@ def quality_gate(
     exactness = artifact.read_verdicts(ExactnessFile).find(here)
     wide = exactness is not None and exactness.proves(Invariance.WIDTH)
     with GGUFFile(source) as file:
-        reference = TextReference(file, manifest.context)
+        reference = Reference(file, manifest.context)
         require_layers(manifest, reference, source)
-        progress("loading the shards")
+        progress("loading the shards", 0.0)
         verifier = open_verifier(artifact, backend, threads)
         try:
             scored = compare_on_text(verifier, reference, windows, wide=wide, progress=progress)
@@ -64,6 +62,7 @@ def quality_gate(
         name=sample.name,
         sha256=sample.sha256,
         scored=len(scored.kl),
+        asked=limit,
         window=max(len(window.ids) for window in windows),
     )
     verdict = quality_verdict(here, text, scored, task)

@@ -1,14 +1,21 @@
 """Runs a program with OpenVINO on the CPU; states are variables of one compiled model."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 import numpy as np
-import openvino
 from numpy.typing import NDArray
-from openvino import Model, PartialShape, Type, opset15
 
 from anespec.runtime.backends.portable.arguments import Arguments, unknown_operation
 from anespec.runtime.backends.portable.openvino_layout import Value, constant, out, planar
+from anespec.runtime.backends.portable.openvino_library import (
+    Core,
+    Model,
+    PartialShape,
+    Type,
+    opset15,
+)
+from anespec.runtime.backends.portable.openvino_library import Tensor as SharedTensor
 from anespec.runtime.backends.portable.openvino_table import TABLE
 from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.slot_writes import fuse_slot_writes, is_legal_mask, write_masks
@@ -16,6 +23,12 @@ from anespec.runtime.backends.runner import Feed, Tensor
 
 LIBRARY = "OpenVINO"
 PROBE = np.float16(7)
+
+
+@cache
+def _core() -> Core:
+    """The process's one Core: with it go the CPU plugin's code and threads, so no model outlives it."""
+    return Core()
 
 
 class OpenVINORunner:
@@ -48,7 +61,8 @@ class OpenVINORunner:
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
         }
-        self.request = openvino.Core().compile_model(model, "CPU", options).create_infer_request()
+        self.compiled = _core().compile_model(model, "CPU", options)
+        self.request = self.compiled.create_infer_request()
         self.states = {state.name: state for state in self.request.query_state()}
 
     def _clear_states(self) -> None:
@@ -92,7 +106,7 @@ class OpenVINORunner:
 
     def write_state(self, name: str, value: Tensor) -> None:
         """Replace a state; see ShardRunner."""
-        self.states[name].state = openvino.Tensor(value.astype(np.float32))
+        self.states[name].state = SharedTensor(value.astype(np.float32))
 
     def read_slots(self, name: str, first: int, count: int) -> Tensor:
         """A copy of some slots of a state; see ShardRunner."""
@@ -108,12 +122,13 @@ class OpenVINORunner:
         slots = slice(first, first + value.shape[2])
         state[:, :, slots] = value
         if not np.shares_memory(state, self.states[name].state.data):
-            self.states[name].state = openvino.Tensor(state)
+            self.states[name].state = SharedTensor(state)
 
     def close(self) -> None:
-        """Release the compiled model."""
+        """Release the compiled model, after everything that was made of it."""
         self.states.clear()
         del self.request
+        del self.compiled
 
 
 class _Values(Mapping[str, Value]):

@@ -9,7 +9,7 @@ import json
 import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,17 @@ _DTYPES: Mapping[int, np.dtype[Any]] = {
 }
 _STRING = 2
 
+_FLOAT16 = 10
+
 Constant = NDArray[Any] | Packed | str
+
+
+@dataclass(frozen=True)
+class ValueType:
+    """The declared type of an input, an output or a state; a None dimension is T."""
+
+    shape: tuple[int | None, ...]
+    fp16: bool
 
 
 @dataclass(frozen=True)
@@ -61,7 +71,7 @@ class Program:
     """Operations in execution order. Shapes have None where a dimension is T.
 
     `constants` are arrays (memory-mapped where large, packed where their numbers are less than a byte)
-    or strings, by value name.
+    or strings, by value name. `interface` has the types of a loaded shard's inputs, outputs and states.
     """
 
     source: str
@@ -70,6 +80,7 @@ class Program:
     outputs: tuple[str, ...]
     operations: tuple[Operation, ...]
     constants: Mapping[str, Constant]
+    interface: Mapping[str, ValueType] = field(default_factory=dict)
 
 
 def load_program(package: Path) -> Program:
@@ -96,6 +107,8 @@ def read_model(package: Path) -> tuple[Any, Path]:
     """
     try:
         model_file = package / "Data" / _root_model(package)
+        if not model_file.resolve().is_relative_to(package.resolve()):
+            raise ArtifactError(f"{package}: its model file {model_file} lies outside; convert again")
         model = model_classes().Model()
         model.ParseFromString(model_file.read_bytes())
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -127,14 +140,20 @@ class _Reader:
         block = function.block_specializations[function.opset]
         inputs: dict[str, tuple[int | None, ...]] = {}
         states: dict[str, tuple[int, ...]] = {}
+        interface: dict[str, ValueType] = {}
         for value in function.inputs:
             if value.type.WhichOneof("type") == "stateType":
-                shape = _shape(value.type.stateType.wrappedType.tensorType)
-                states[value.name] = tuple(size or 0 for size in shape)
+                interface[value.name] = _type(value.type.stateType.wrappedType.tensorType)
+                states[value.name] = tuple(size or 0 for size in interface[value.name].shape)
             else:
-                inputs[value.name] = _shape(value.type.tensorType)
+                interface[value.name] = _type(value.type.tensorType)
+                inputs[value.name] = interface[value.name].shape
         operations = tuple(op for op in (self._operation(raw) for raw in block.operations) if op is not None)
-        return Program(str(self.package), inputs, states, tuple(block.outputs), operations, self.constants)
+        made = {value.name: value.type for raw in block.operations for value in raw.outputs}
+        interface |= {name: _type(made[name].tensorType) for name in block.outputs if name in made}
+        return Program(
+            str(self.package), inputs, states, tuple(block.outputs), operations, self.constants, interface
+        )
 
     def _operation(self, raw: Any) -> Operation | None:
         outputs = tuple(str(value.name) for value in raw.outputs)
@@ -213,6 +232,10 @@ class _Reader:
         raise ArtifactError(
             f"{self.package}: the weights file is damaged at byte {reference.offset}; convert again"
         )
+
+
+def _type(tensor: Any) -> ValueType:
+    return ValueType(_shape(tensor), tensor.dataType == _FLOAT16)
 
 
 def _shape(tensor: Any) -> tuple[int | None, ...]:

@@ -23,8 +23,8 @@ from anespec.validate.quality.divergence import diverge, log_softmax
 from anespec.validate.quality.gate import quality_gate
 from anespec.validate.quality.sample import LARGEST_TEXT, SampleText
 from anespec.validate.quality.scoring import ROWS_AT_ONCE, Window, compare_on_text, cut_windows
-from anespec.validate.quality.text_reference import TextReference
 from anespec.validate.quality.verdict import QualityFile, QualityTask, QualityVerdict
+from anespec.validate.reference import Reference
 
 TEXT = (
     "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day, "
@@ -46,7 +46,7 @@ def text(tmp_path: Path) -> Path:
 def quality_of(
     artifact: Artifact, gguf: Path, text: Path, backend: str = TORCH, tokens: int = 512
 ) -> QualityVerdict:
-    return quality_gate(artifact, gguf, QualityTask(text, tokens), backend, 1, lambda _: None)
+    return quality_gate(artifact, gguf, QualityTask(text, tokens), backend, 1, lambda *_: None)
 
 
 @given(st.integers(0, 40), st.integers(1, 12), st.integers(1, 50), st.sampled_from([None, 99]))
@@ -83,7 +83,7 @@ def test_perplexity_and_divergence_are_those_of_single_passes(
     with GGUFFile(STORIES) as file:
         tokenizer = Tokenizer.from_gguf(file)
         ids = tokenizer.encode(TEXT)[:61]
-        reference = TextReference(file, CONTEXT, resident_layers=8)
+        reference = Reference(file, CONTEXT, resident_layers=8)
         hidden = reference.layers(0, 5, reference.embed(ids[:-1]), range(60), reference.caches(), ids[:-1])
         expected = torch.log_softmax(reference.logits(hidden).double(), dim=-1).numpy()
     from anespec.runtime.block import Block, RowKind
@@ -116,7 +116,7 @@ def test_the_references_perplexity_is_llama_cpps(text: Path) -> None:
         str(gguf), n_ctx=CONTEXT, logits_all=True, n_threads=1, verbose=False, type_k=full, type_v=full
     )
     with GGUFFile(gguf) as file:
-        tokenizer, reference = Tokenizer.from_gguf(file), TextReference(file, CONTEXT)
+        tokenizer, reference = Tokenizer.from_gguf(file), Reference(file, CONTEXT)
         windows = cut_windows(tokenizer.encode(TEXT, add_special=False), tokenizer.bos_id, CONTEXT, limit=512)
         assert len(windows) > 1
         for window, hidden in zip(
@@ -164,7 +164,7 @@ def test_damaged_weights_are_red(
 ) -> None:
     """The artifact is made of a file whose first MLP is half as loud again, and scored by the real one."""
     task = QualityTask(text, 512, max_kl=0.003, max_perplexity_change=1.0)
-    healthy = quality_gate(stories[WeightFormat.INT8_CHANNEL], STORIES, task, TORCH, 1, lambda _: None)
+    healthy = quality_gate(stories[WeightFormat.INT8_CHANNEL], STORIES, task, TORCH, 1, lambda *_: None)
     assert healthy.passed
     plain = GGUFFile.rows
 
@@ -174,7 +174,7 @@ def test_damaged_weights_are_red(
     with monkeypatch.context() as patch:
         patch.setattr(GGUFFile, "rows", louder)
         damaged = convert_to(tmp_path, STORIES, WeightFormat.INT8_CHANNEL)
-    red = quality_gate(damaged, STORIES, task, TORCH, 1, lambda _: None)
+    red = quality_gate(damaged, STORIES, task, TORCH, 1, lambda *_: None)
     assert len(red.failures) == 2
     assert red.figures.kl.mean > 10 * healthy.figures.kl.mean
 
@@ -206,18 +206,18 @@ def test_no_more_logits_are_held_than_promised(
     embedded_cpu: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[int] = []
-    plain = TextReference.logits
+    plain = Reference.logits
 
     def watched(self, hidden, *slices):  # type: ignore[no-untyped-def]
         held.append(len(hidden))
         return plain(self, hidden, *slices)
 
-    monkeypatch.setattr(TextReference, "logits", watched)
+    monkeypatch.setattr(Reference, "logits", watched)
     widths: list[int] = []
     verifier = open_verifier(embedded_cpu, TORCH, 1)
     windows = [Window(tuple(range(3, 243))), Window(tuple(range(3, 9)))]
     with GGUFFile(EMBEDDED) as file:
-        reference = TextReference(file, 256, resident_layers=8)
+        reference = Reference(file, 256, resident_layers=8)
         tokens = compare_on_text(Watched(verifier, widths), reference, windows)
         assert set(widths) == {verifier.shape.block}
         widths.clear()

@@ -1,0 +1,92 @@
+"""All rows of a layer together give what single rows give, for every family."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from row_by_row import row_by_row, row_logits
+
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.validate import reference as module
+from anespec.validate.reference import Reference
+
+FAMILIES = sorted((Path(__file__).resolve().parents[1] / "data" / "families").glob("*.gguf"))
+CONTEXT = 512
+ROWS = 44
+"""More than the sliding windows of the families that have one."""
+ROUNDING = 1e-5
+"""Of the largest value: fp32 sums in another order, four layers deep."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Reference]:
+    with GGUFFile(path) as file:
+        yield Reference(file, CONTEXT, resident_layers=8)
+
+
+def require_same(found: torch.Tensor, expected: torch.Tensor) -> None:
+    assert found.shape == expected.shape
+    assert (found - expected).abs().max() < ROUNDING * expected.abs().max()
+
+
+def some_ids(reference: Reference, count: int, seed: int = 5) -> list[int]:
+    return [(7 * i * i + 3 * i + seed) % reference.facts.vocabulary for i in range(count)]
+
+
+@pytest.mark.parametrize("path", FAMILIES, ids=lambda path: path.stem)
+def test_several_sequences_equal_single_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where rows and queries are cut into pieces."""
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", 13)
+    monkeypatch.setattr(module, "QUERIES_AT_ONCE", 7)
+    with opened(path) as reference:
+        windows = [some_ids(reference, ROWS), some_ids(reference, 9, 1)]
+        for window, hidden in zip(windows, reference.hidden_states(windows), strict=True):
+            expected = row_by_row(reference, window, range(len(window)))
+            require_same(hidden, expected)
+            require_same(reference.logits(hidden), row_logits(reference, expected))
+
+
+cases = st.tuples(
+    st.sampled_from(FAMILIES),
+    st.lists(
+        st.lists(st.integers(0, 90), min_size=1, max_size=10, unique=True).map(sorted),
+        min_size=1,
+        max_size=3,
+    ),
+    st.integers(0, 10),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases)
+def test_any_positions_in_any_two_calls_equal_single_rows(case: tuple[Path, list[list[int]], int]) -> None:
+    path, places, cut = case
+    with opened(path) as reference:
+        layers = len(reference.facts.layers)
+        ids = [some_ids(reference, len(positions), number) for number, positions in enumerate(places)]
+        stretches = reference.stretches(list(zip(ids, places, strict=True)))
+        together = reference.embed([token for row in ids for token in row])
+        for index in range(layers):
+            together = reference.layer(index, together, stretches)
+        parts = together.split([len(positions) for positions in places])
+        for row, positions, part in zip(ids, places, parts, strict=True):
+            expected = row_by_row(reference, row, positions)
+            require_same(part, expected)
+            caches, found = reference.caches(), []
+            for some in (slice(0, cut), slice(cut, None)):
+                if row[some]:
+                    hidden = reference.embed(row[some])
+                    found.append(reference.layers(0, layers, hidden, positions[some], caches, row[some]))
+            require_same(torch.cat(found), expected)
+
+
+def test_some_family_has_a_window_that_is_shorter_than_the_text() -> None:
+    windows = []
+    for path in FAMILIES:
+        with opened(path) as reference:
+            windows += [layer.window for layer in reference.facts.layers]
+    assert any(window is not None and window < ROWS for window in windows)

@@ -1,0 +1,156 @@
+"""What an artifact may do somewhere, in one sentence: the last line of `validate`, and the page's first."""
+
+from dataclasses import dataclass
+
+from anespec.manifests.residency import PlanSource, ResidencyFile, ResidencyVerdict
+from anespec.manifests.schema import Manifest, Target
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import (
+    REQUIRED_FOR_SPECULATION,
+    Circumstances,
+    ExactnessFile,
+    ExactnessVerdict,
+    Invariance,
+    Standing,
+)
+from anespec.manifests.wording import counted, listed, printable
+from anespec.runtime.block import VerifierShape
+from anespec.validate.figures import GoldenFile, GoldenVerdict
+from anespec.validate.quality.verdict import QualityFile, QualityVerdict
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the gates have found out, None where nobody asked them."""
+
+    golden: GoldenVerdict | None = None
+    exactness: ExactnessVerdict | None = None
+    quality: QualityVerdict | None = None
+    residency: ResidencyVerdict | None = None
+
+    @classmethod
+    def of(cls, artifact: Artifact, circumstances: Circumstances) -> "Known":
+        """The verdicts recorded under these circumstances; on residency the best for this artifact at all."""
+        return cls(
+            golden=artifact.read_verdicts(GoldenFile).find(circumstances),
+            exactness=artifact.read_verdicts(ExactnessFile).find(circumstances),
+            quality=artifact.read_verdicts(QualityFile).find(circumstances),
+            residency=_best_residency(artifact.read_verdicts(ResidencyFile), circumstances.artifact),
+        )
+
+
+def summary(artifact: Artifact, circumstances: Circumstances) -> str:
+    """One sentence on what the artifact computes, may do and costs under these circumstances."""
+    known = Known.of(artifact, circumstances)
+    return sentence(artifact.root.resolve().name, artifact.manifest, circumstances, known)
+
+
+def sentence(name: str, manifest: Manifest, where: Circumstances, known: Known) -> str:
+    """The sentence of `summary` on an artifact called `name`, from what is known of it."""
+    source = printable(manifest.source.name)
+    does = _does(source, known.golden) + _may(manifest, known.exactness)
+    unasked = _unasked(source, manifest, known)
+    parts = [listed(does)] if does else []
+    parts += [f"{'it ' if does else ''}was not asked {listed(unasked, 'or')}"] if unasked else []
+    remarks = [*_cost(known.quality), *_place(manifest, known.residency)]
+    parts = [*parts[:1], *remarks, *parts[1:]]
+    threads = counted(where.threads, "thread")
+    return f"On {printable(where.backend)} with {threads} {printable(name)} {'; '.join(parts)}."
+
+
+def _does(source: str, golden: GoldenVerdict | None) -> list[str]:
+    if golden is None:
+        return []
+    return [f"computes what {source} means" if golden.passed else f"does not compute what {source} means"]
+
+
+def _may(manifest: Manifest, exactness: ExactnessVerdict | None) -> list[str]:
+    if exactness is None:
+        return []
+    stands = exactness.standing_of
+    allowed, denied = [], []
+    (allowed if exactness.allows_speculation else denied).extend(["speculate", "reuse prefixes"])
+    if stands(Invariance.WIDTH) is Standing.PASS:
+        allowed.append(f"prefill in passes of up to {_widest(manifest)} rows")
+    elif stands(Invariance.WIDTH) is Standing.FAIL:
+        denied.append(f"prefill in passes wider than {manifest.block} rows")
+    if stands(Invariance.REGION) is Standing.PASS:
+        allowed.append(f"serve {manifest.sequences} sequences at once")
+    elif stands(Invariance.REGION) is Standing.FAIL:
+        denied.append("serve several sequences at once")
+    may = f"may {listed(allowed)}" if allowed else ""
+    if denied:
+        but = f"{may}, but not" if may else "may not"
+        may = f"{but} {listed(denied, 'or')}, since {', and '.join(_reasons(exactness))}"
+    return [may]
+
+
+def _reasons(exactness: ExactnessVerdict) -> list[str]:
+    """Why something is not allowed: an invariance failed, or one that speculation needs says nothing."""
+    needed = {
+        standing: [i.value for i in REQUIRED_FOR_SPECULATION if exactness.standing_of(i) is standing]
+        for standing in (Standing.NO_CASES, Standing.NOT_RUN)
+    }
+    failed = [i.value for i in Invariance if exactness.standing_of(i) is Standing.FAIL]
+    reasons = [f"bits depend on {listed(failed)}"] if failed else []
+    if names := needed[Standing.NO_CASES]:
+        reasons.append(f"there were no cases of {listed(names)}")
+    if names := needed[Standing.NOT_RUN]:
+        reasons.append(f"{listed(names)} {'was' if len(names) == 1 else 'were'} not measured")
+    return reasons
+
+
+def _cost(quality: QualityVerdict | None) -> list[str]:
+    if quality is None:
+        return []
+    text, change = printable(quality.text.name), quality.figures.perplexity_change
+    match quality.standing:
+        case Standing.FAIL:
+            return [f"on {text} it fails, for {listed(quality.failures)}"]
+        case Standing.PASS:
+            return [f"on {text} it keeps its limits, with a perplexity changed by {change:+.2f} %"]
+        case _:
+            return [f"on {text} its perplexity changed by {change:+.2f} %, no limit set"]
+
+
+def _place(manifest: Manifest, residency: ResidencyVerdict | None) -> list[str]:
+    """Where it runs, which is of no matter to an artifact for the CPU."""
+    if residency is None or manifest.target is Target.CPU:
+        return []
+    shards = counted(len(residency.shards), "shard")
+    on_ane = f"{len(residency.shards) - len(residency.off_ane)} of {shards} on the Neural Engine"
+    return [
+        {
+            PlanSource.PREDICTED: f"rules predict {on_ane}",
+            PlanSource.MEASURED: f"Core ML plans {on_ane}",
+            PlanSource.REPLAYED: f"a replayed plan has {on_ane}",
+        }[residency.source]
+    ]
+
+
+def _unasked(source: str, manifest: Manifest, known: Known) -> list[str]:
+    return [
+        question
+        for answer, question in (
+            (known.golden, f"whether it computes what {source} means"),
+            (known.exactness, "whether it may speculate"),
+            (known.quality, "what rounding costs it on a text"),
+            (known.residency or manifest.target is Target.CPU, "where it would run"),
+        )
+        if not answer
+    ]
+
+
+def _widest(manifest: Manifest) -> int:
+    sizes = manifest.hyperparameters
+    shape = VerifierShape(
+        manifest.block, manifest.t_max, manifest.context, manifest.sequences, sizes.vocabulary, ()
+    )
+    return shape.widths[-1]
+
+
+def _best_residency(file: ResidencyFile, artifact: str) -> ResidencyVerdict | None:
+    """A measured plan before a replayed one before a prediction, the newest of several."""
+    ranks = (PlanSource.PREDICTED, PlanSource.REPLAYED, PlanSource.MEASURED)
+    ours = [verdict for verdict in file.verdicts if verdict.circumstances.artifact == artifact]
+    return max(ours, key=lambda v: (ranks.index(v.source), v.measured_at), default=None)
