@@ -18,7 +18,7 @@ from anespec.asked_gates import (
     residency_gate,
 )
 from anespec.backend_options import backend_option, threads_option
-from anespec.console import json_option, out, print_json, result_as_json, timed_progress
+from anespec.console import json_option, notes, out, print_json, result_as_json, timed_progress
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.wording import duration_text
 from anespec.quality_options import quality_options, read_quality
@@ -111,6 +111,8 @@ def validate(
     if task is not None and text is not None:
         asking["quality"] = lambda: quality_gate(asked, task, text)
     results = [_ask(name, asking[name], again, as_json) for name in GATES if name in chosen]
+    if chosen - {"residency"}:
+        _measure_extras(asked, again, as_json)
     _conclude(asked, results, as_json)
 
 
@@ -193,6 +195,18 @@ def _headline(result: _Result) -> str:
         return f"{stands} ({duration_text(result.seconds)})"
     then = result.answer.verdict.measured_at.astimezone()
     return f"{stands} (measured {then:%Y-%m-%d %H:%M}, nothing changed since; --again measures)"
+
+
+def _measure_extras(asked: Question, again: bool, as_json: bool) -> None:
+    """What the page shows beside the gates; where it cannot be had, the gates' answers stand all the same."""
+    from anespec.validate.page.extras import measure_extras
+
+    try:
+        with timed_progress("sample for the page", shown=not as_json) as report:
+            measure_extras(asked.artifact, asked.gguf, asked.backend, asked.threads, report, again=again)
+    except AnespecError as error:
+        if not as_json:
+            notes().print(f"note: the page goes without a sample ({error})", style="yellow")
 
 
 def _conclude(asked: Question, results: Sequence[_Result], as_json: bool) -> None:

@@ -22,6 +22,15 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 KINDS = (HEAD, *(kind for kinds in GROUPS.values() for kind in kinds))
 """Every projection is of one of these kinds, called as GGUF calls the tensors of a layer."""
 
+_ROLES: Mapping[str, str] = MappingProxyType(
+    {
+        "q": "attn_q", "k": "attn_k", "v": "attn_v", "output": "attn_output",
+        "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down",
+        "input_gate": "inp_gate", "input_projection": "proj",
+    }
+)  # fmt: skip
+"""Kinds by what a layer's projections are called in a shard."""
+
 DEFAULT_FORMAT = WeightFormat.INT8_CHANNEL
 
 
@@ -67,6 +76,16 @@ class WeightChoice:
     def __str__(self) -> str:
         """As `parse` reads it."""
         return ",".join([self.default.value, *(f"{kind}={wanted.value}" for kind, wanted in self.named)])
+
+
+def kind_of(projection: str) -> str | None:
+    """The kind of a projection by its name in a shard, as in `layer_3_down`; None for a name of no shard."""
+    if projection.startswith("logits_"):
+        return HEAD
+    if projection == "per_layer_projection":
+        return PER_LAYER
+    layer, _, role = projection.removeprefix("layer_").partition("_")
+    return _ROLES.get(role) if layer.isdecimal() else None
 
 
 def _format(text: str) -> WeightFormat:

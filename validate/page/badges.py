@@ -3,63 +3,65 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anespec.manifests.residency import PlanSource, ResidencyVerdict
+from anespec.manifests.residency import ResidencyVerdict
 from anespec.manifests.schema import Target
-from anespec.manifests.verdicts import ExactnessVerdict
+from anespec.manifests.verdicts import ExactnessVerdict, Standing
+from anespec.manifests.wording import counted, listed
 from anespec.validate.figures import GoldenVerdict
 from anespec.validate.quality.verdict import QualityVerdict
+
+WORST_FIRST = (Standing.FAIL, Standing.NO_CASES, Standing.NOT_RUN, Standing.REPORTED, Standing.PASS)
 
 
 @dataclass(frozen=True)
 class Badge:
-    """A gate's state: `green`, `red`, `noted` (known, but decides nothing) or `absent`."""
+    """How a gate stands."""
 
     gate: str
-    state: str
+    standing: Standing
     words: str
 
 
-def residency_badge(verdicts: Sequence[ResidencyVerdict], target: Target) -> Badge:
-    """By the newest verdict; a prediction only ever notes."""
-    if not verdicts:
-        return _absent("residency")
-    newest = verdicts[0]
-    on_ane, shards = len(newest.shards) - len(newest.off_ane), len(newest.shards)
-    words = f"{newest.source}: {on_ane} of {shards} shards on the Neural Engine"
+def residency_badge(verdicts: Sequence[ResidencyVerdict], target: Target) -> Badge | None:
+    """By the newest verdict; None for the CPU, to which residency is of no matter."""
     if target is Target.CPU:
-        return Badge("residency", "noted", f"{words}; built for the CPU")
-    if newest.source is PlanSource.PREDICTED:
-        return Badge("residency", "noted", words)
-    return Badge("residency", "green" if newest.passed else "red", words)
+        return None
+    if not verdicts:
+        return _not_run("residency")
+    newest = verdicts[0]
+    shards = counted(len(newest.shards), "shard")
+    words = f"{newest.source}: {len(newest.shards) - len(newest.off_ane)} of {shards} on the Neural Engine"
+    return Badge("residency", newest.standing, words)
 
 
 def golden_badge(verdicts: Sequence[GoldenVerdict]) -> Badge:
-    """Red where any circumstances are."""
-    return _by_backend("golden", [(v.circumstances.backend, v.passed) for v in verdicts])
+    """The worst of all circumstances."""
+    return _by_backend("golden", [(v.circumstances.backend, v.standing) for v in verdicts])
 
 
 def exactness_badge(verdicts: Sequence[ExactnessVerdict]) -> Badge:
-    """Red where any circumstances do not allow speculation."""
-    return _by_backend("exactness", [(v.circumstances.backend, v.allows_speculation) for v in verdicts])
+    """The worst of all circumstances."""
+    return _by_backend("exactness", [(v.circumstances.backend, v.standing) for v in verdicts])
 
 
 def quality_badge(verdicts: Sequence[QualityVerdict]) -> Badge:
-    """Green only by limits; without any the mean divergence is noted."""
-    if not verdicts or any(not v.passed for v in verdicts) or all(v.limited for v in verdicts):
-        return _by_backend("quality", [(v.circumstances.backend, v.passed) for v in verdicts])
+    """The worst of all texts; without any limit the largest mean divergence."""
+    if not verdicts or {verdict.standing for verdict in verdicts} != {Standing.REPORTED}:
+        return _by_backend("quality", [(v.circumstances.backend, v.standing) for v in verdicts])
     kl = max(verdict.figures.kl.mean for verdict in verdicts)
-    return Badge("quality", "noted", f"mean KL divergence up to {kl:.2g} nats, no limit set")
+    return Badge("quality", Standing.REPORTED, f"mean KL divergence up to {kl:.2g} nats, no limit set")
 
 
-def _by_backend(gate: str, outcomes: Sequence[tuple[str, bool]]) -> Badge:
+def _by_backend(gate: str, outcomes: Sequence[tuple[str, Standing]]) -> Badge:
     if not outcomes:
-        return _absent(gate)
-    good = list(dict.fromkeys(backend for backend, passed in outcomes if passed))
-    bad = list(dict.fromkeys(backend for backend, passed in outcomes if not passed))
-    words = [f"red on {', '.join(bad)}"] if bad else []
-    words += [f"green on {', '.join(good)}"] if good else []
-    return Badge(gate, "red" if bad else "green", "; ".join(words))
+        return _not_run(gate)
+    found: dict[Standing, dict[str, None]] = {}
+    for backend, standing in outcomes:
+        found.setdefault(standing, {})[backend] = None
+    ranked = [standing for standing in WORST_FIRST if standing in found]
+    words = [f"{standing} on {listed(list(found[standing]))}" for standing in ranked]
+    return Badge(gate, ranked[0], "; ".join(words))
 
 
-def _absent(gate: str) -> Badge:
-    return Badge(gate, "absent", "not measured yet")
+def _not_run(gate: str) -> Badge:
+    return Badge(gate, Standing.NOT_RUN, "not run")

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from anespec.manifests.residency import Device, DeviceTotals, ResidencyVerdict, RuleFinding, Severity
+from anespec.manifests.wording import counted
 from anespec.validate.page.scales import Part, Tick, stacked
 from anespec.validate.page.shards import stem
 
@@ -47,12 +48,13 @@ class FindingRow:
 
 @dataclass(frozen=True)
 class ResidencyView:
-    """One verdict in pictures."""
+    """One verdict in pictures; `alike` says it in a sentence where all bars would be of one colour."""
 
     verdict: ResidencyVerdict
     shards: tuple[DeviceBar, ...]
     kinds: tuple[DeviceBar, ...]
     layers: LayersPicture
+    alike: str
     findings: tuple[FindingRow, ...]
     on_ane: int
     operations: int
@@ -78,6 +80,7 @@ def view_residency(verdict: ResidencyVerdict) -> ResidencyView:
         ),
         kinds=tuple(_bar(kind, totals) for kind, totals in sorted(kinds.items(), key=_worst_first)),
         layers=_picture(bars),
+        alike=_alike(verdict),
         findings=_findings(verdict.findings),
         on_ane=sum(shard.compute.ane for shard in verdict.shards),
         operations=sum(shard.compute.total for shard in verdict.shards),
@@ -94,6 +97,22 @@ def _bar(label: str, totals: DeviceTotals) -> DeviceBar:
         ]
     )
     return DeviceBar(label, totals.total, parts, words or "no operations")
+
+
+def _alike(verdict: ResidencyVerdict) -> str:
+    """Empty where operations are on more than one device, or a shard is refused."""
+    counts = {device: sum(getattr(s.compute, device.value) for s in verdict.shards) for device in Device}
+    used = [device for device, count in counts.items() if count]
+    if len(used) != 1 or any(shard.refusal for shard in verdict.shards):
+        return ""
+    where = {
+        Device.ANE: "on the Neural Engine",
+        Device.GPU: "on the GPU",
+        Device.CPU: "on the CPU",
+        Device.NONE: "on a device that is not told",
+    }[used[0]]
+    shards, operations = counted(len(verdict.shards), "shard"), counted(counts[used[0]], "operation")
+    return f"{operations} in {shards}: every one {where}."
 
 
 def _picture(bars: list[DeviceBar]) -> LayersPicture:

@@ -29,7 +29,7 @@ class KindRow:
 
 @dataclass(frozen=True)
 class WeightsView:
-    """Relative errors on one scale."""
+    """Relative errors on one scale; nothing to draw where all are zero."""
 
     scale: LogScale
     rows: tuple[KindRow, ...]
@@ -37,6 +37,11 @@ class WeightsView:
     lossless: int
     tensors: int
     error: float
+
+    @property
+    def exact(self) -> bool:
+        """Whether every tensor's numbers are the GGUF's own."""
+        return all(row.worst == 0 for row in self.rows)
 
 
 def view_weights(tensors: Sequence[StoredTensor]) -> WeightsView:

@@ -4,30 +4,48 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from anespec.manifests.errors import StorageError
+from anespec.manifests.errors import AnespecError, StorageError
+from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.residency import ResidencyFile
 from anespec.manifests.safe_files import write_atomically
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import (
     REQUIRED_FOR_SPECULATION,
+    Circumstances,
     ExactnessFile,
     Invariance,
+    Standing,
+    Verdict,
     VerdictFile,
     VerdictT,
 )
-from anespec.manifests.wording import bytes_text, harmless
+from anespec.manifests.wording import bytes_text, counted, harmless
+from anespec.runtime.backends import AUTO, circumstances
 from anespec.validate.figures import GoldenFile
+from anespec.validate.other_formats import FormatsFile
 from anespec.validate.page.badges import exactness_badge, golden_badge, quality_badge, residency_badge
+from anespec.validate.page.commands import convert_command, generate_commands, validate_commands
+from anespec.validate.page.formats import view_formats
 from anespec.validate.page.golden import view_golden
 from anespec.validate.page.quality import view_changes, view_quality
 from anespec.validate.page.residency import view_residency
+from anespec.validate.page.sample import state_bytes, view_sample
 from anespec.validate.page.shards import view_shards
 from anespec.validate.page.weights import view_weights
 from anespec.validate.quality.verdict import QualityFile
+from anespec.validate.sample_figures import SampleFile
+from anespec.validate.summary import summary
 
 PAGE_NAME = "report.html"
 TEMPLATES = Path(__file__).parent / "templates"
+
+MOST_VERDICTS = 12
+"""Of a gate, the newest."""
+LONGEST_TEXT = 4000
+"""Characters of a text out of the artifact; none that it writes of itself is as long."""
+LONGEST_NAME = 120
+SHORT_HASH = 12
 
 
 def write_page(artifact: Artifact) -> Path:
@@ -51,6 +69,9 @@ def render_page(artifact: Artifact) -> str:
     golden = _current(artifact, GoldenFile)
     exactness = _current(artifact, ExactnessFile)
     quality = _current(artifact, QualityFile)
+    samples, formats = _current(artifact, SampleFile), _current(artifact, FormatsFile)
+    places = _places([*golden, *exactness, *quality, *samples])
+    folder = artifact.root.resolve().name
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -60,15 +81,31 @@ def render_page(artifact: Artifact) -> str:
         finalize=_finalized,
     )
     environment.filters["bytes"] = bytes_text
+    environment.filters["short"] = _shortened
+    environment.globals["counted"] = counted
     return environment.get_template("page.jinja").render(
         manifest=manifest,
+        name=_model_name(artifact),
+        fingerprint=artifact.fingerprint,
+        sentences=[summary(artifact, place) for place in places or [circumstances(artifact, AUTO)]],
+        Standing=Standing,
         for_cpu=manifest.target is Target.CPU,
-        badges=(
-            residency_badge(residency, manifest.target),
-            golden_badge(golden),
-            exactness_badge(exactness),
-            quality_badge(quality),
-        ),
+        badges=[
+            badge
+            for badge in (
+                golden_badge(golden),
+                exactness_badge(exactness),
+                quality_badge(quality),
+                residency_badge(residency, manifest.target),
+            )
+            if badge is not None
+        ],
+        samples=[view_sample(run, manifest) for run in samples],
+        state_bytes=state_bytes(manifest),
+        formats=view_formats(formats[0], manifest) if formats else None,
+        convert_command=convert_command(manifest, folder),
+        validate_commands=validate_commands(folder, places, quality),
+        generate_commands=generate_commands(folder, samples),
         shards=view_shards(manifest),
         weights=view_weights(manifest.tensors),
         residency=[view_residency(verdict) for verdict in residency],
@@ -82,12 +119,39 @@ def render_page(artifact: Artifact) -> str:
 
 
 def _finalized(value: object) -> object:
-    """What the page says, without characters that turn lines around; markup of its own stays."""
-    return harmless(value) if type(value) is str else value
+    """What the page says, not too long and without characters that turn lines; markup of its own stays."""
+    if type(value) is not str:
+        return value
+    return harmless(value if len(value) <= LONGEST_TEXT else f"{value[:LONGEST_TEXT]}…")
+
+
+def _shortened(digest: str) -> str:
+    return digest if len(digest) <= SHORT_HASH else f"{digest[:SHORT_HASH]}…"
+
+
+def _model_name(artifact: Artifact) -> str:
+    """The name that the model has in its vocabulary's file, or else the GGUF's."""
+    try:
+        with GGUFFile(artifact.tokens_path()) as tokens:
+            name = " ".join(tokens.text("general.name", "").split())
+    except AnespecError:
+        name = ""
+    name = name or artifact.manifest.source.name
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
+
+
+def _places(verdicts: list[Verdict]) -> list[Circumstances]:
+    """Where anything was measured, the newest first."""
+    newest = sorted(verdicts, key=lambda verdict: verdict.measured_at, reverse=True)
+    distinct: list[Circumstances] = []
+    for verdict in newest:
+        if verdict.circumstances not in distinct:
+            distinct.append(verdict.circumstances)
+    return distinct[:MOST_VERDICTS]
 
 
 def _current(artifact: Artifact, kind: type[VerdictFile[VerdictT]]) -> list[VerdictT]:
     """The verdicts on this artifact as it is, the newest first."""
     verdicts = artifact.read_verdicts(kind).verdicts
     mine = [v for v in verdicts if v.circumstances.artifact == artifact.fingerprint]
-    return sorted(mine, key=lambda verdict: verdict.measured_at, reverse=True)
+    return sorted(mine, key=lambda verdict: verdict.measured_at, reverse=True)[:MOST_VERDICTS]

@@ -24,7 +24,8 @@ class Divergence:
     `kl` is the Kullback-Leibler divergence from the reference to the artifact. The `nll` are minus the
     logarithm of the probability that each gives to the token that stands in the text. `same_top` says
     whether both hold the same token for the likeliest; `shared_top` counts the tokens among the
-    artifact's five likeliest that are among the reference's.
+    artifact's five likeliest that are among the reference's. The `top` are each one's likeliest token, and
+    `top_nll` minus the logarithm of the probability that it gives to it.
     """
 
     kl: Numbers
@@ -32,6 +33,10 @@ class Divergence:
     artifact_nll: Numbers
     same_top: NDArray[np.bool_]
     shared_top: Counts
+    reference_top: Counts
+    reference_top_nll: Numbers
+    artifact_top: Counts
+    artifact_top_nll: Numbers
     not_finite: int
 
     @classmethod
@@ -43,6 +48,10 @@ class Divergence:
             artifact_nll=np.concatenate([part.artifact_nll for part in parts]),
             same_top=np.concatenate([part.same_top for part in parts]),
             shared_top=np.concatenate([part.shared_top for part in parts]),
+            reference_top=np.concatenate([part.reference_top for part in parts]),
+            reference_top_nll=np.concatenate([part.reference_top_nll for part in parts]),
+            artifact_top=np.concatenate([part.artifact_top for part in parts]),
+            artifact_top_nll=np.concatenate([part.artifact_top_nll for part in parts]),
             not_finite=sum(part.not_finite for part in parts),
         )
 
@@ -79,12 +88,17 @@ def _diverge(reference: AnyFloats, artifact: AnyFloats, targets: Counts) -> Dive
     lanes = np.arange(len(targets))
     # The divergence is never negative; its rounding may be.
     kl = (np.exp(expected) * (expected - found)).sum(axis=-1).clip(min=0)
+    reference_top, artifact_top = expected.argmax(axis=-1), found.argmax(axis=-1)
     return Divergence(
         kl=kl,
         reference_nll=-expected[lanes, targets],
         artifact_nll=-found[lanes, targets],
-        same_top=expected.argmax(axis=-1) == found.argmax(axis=-1),
+        same_top=reference_top == artifact_top,
         shared_top=(_likeliest(expected)[:, :, None] == _likeliest(found)[:, None, :]).sum(axis=(1, 2)),
+        reference_top=reference_top,
+        reference_top_nll=-expected[lanes, reference_top],
+        artifact_top=artifact_top,
+        artifact_top_nll=-found[lanes, artifact_top],
         not_finite=int((~finite).sum()),
     )
 

@@ -19,6 +19,7 @@ from anespec.validate.quality.verdict import (
     ScoredText,
     quality_verdict,
 )
+from anespec.validate.quality.worst import worst_tokens
 from anespec.validate.reference import Reference
 
 
@@ -65,6 +66,6 @@ def quality_gate(
         asked=limit,
         window=max(len(window.ids) for window in windows),
     )
-    verdict = quality_verdict(here, text, scored, task)
+    verdict = quality_verdict(here, text, scored, task, worst_tokens(tokenizer, windows, scored))
     artifact.record_verdict(QualityFile, verdict)
     return verdict

@@ -1,6 +1,7 @@
 """What the quality gate measured and how it is judged: text, figures, limits, verdict, file."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,6 +98,25 @@ class QualityFigures(Record):
         return 100 * _exp(self.artifact_nll - self.reference_nll) * self.nll_change_error
 
 
+class Opinion(Record):
+    """What one side held likeliest, and the probabilities that it gave to that and to what the text has."""
+
+    top: str
+    top_probability: float = Field(ge=0, le=1)
+    token_probability: float = Field(ge=0, le=1)
+
+
+class WorstToken(Record):
+    """A token of the text on which the two sides disagreed most; `number` is its place among those scored."""
+
+    number: int = Field(ge=0)
+    before: str = Field(description="the end of what both had read")
+    token: str = Field(description="what the text has")
+    kl: float = Field(ge=0)
+    reference: Opinion
+    artifact: Opinion
+
+
 @dataclass(frozen=True)
 class QualityTask:
     """The first `most_tokens` tokens of the file `text`, and what to be held to; None is no limit.
@@ -115,6 +135,7 @@ class QualityVerdict(Verdict):
 
     text: ScoredText
     figures: QualityFigures
+    worst: tuple[WorstToken, ...] = Field(default=(), description="by KL divergence, the largest first")
     max_kl: float | None = Field(default=None, ge=0)
     max_perplexity_change: float | None = Field(default=None, ge=0, description="in percent")
 
@@ -166,7 +187,11 @@ class QualityFile(VerdictFile[QualityVerdict]):
 
 
 def quality_verdict(
-    circumstances: Circumstances, text: ScoredText, tokens: Divergence, task: QualityTask
+    circumstances: Circumstances,
+    text: ScoredText,
+    tokens: Divergence,
+    task: QualityTask,
+    worst: Sequence[WorstToken] = (),
 ) -> QualityVerdict:
     """The verdict over every scored token."""
     return QualityVerdict(
@@ -182,6 +207,7 @@ def quality_verdict(
             nll_change_error=_standard_error(tokens.artifact_nll - tokens.reference_nll),
             not_finite=tokens.not_finite,
         ),
+        worst=tuple(worst),
         max_kl=task.max_kl,
         max_perplexity_change=task.max_perplexity_change,
     )

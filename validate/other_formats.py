@@ -1,0 +1,154 @@
+"""What storing this model in each weight format would give, estimated from some of its own tensors."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+
+from anespec.convert.source.model import Matrix, SourceModel
+from anespec.convert.weights.encoding import stored_bytes
+from anespec.convert.weights.formats import Choice, choose
+from anespec.convert.weights.palettes import GROUP_ROWS
+from anespec.convert.weights.stored import AddedError, stored_pieces
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import Record, StoredTensor, WeightFormat
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import Circumstances, Verdict, VerdictFile
+from anespec.manifests.weight_choice import kind_of
+
+ESTIMATE_VERSION = "1"
+
+MOST_WEIGHTS = 6_000_000
+"""So many are stored in each format at most, in about two seconds for all formats together."""
+
+PLACES = (0.0, 0.5, 1.0)
+"""Which tensors of a kind stand for a larger model's: the first layer's, the middle's and the last's."""
+
+
+class FormatEstimate(Record):
+    """All projections stored in one format, or in its fallback where they do not fit."""
+
+    weights: WeightFormat
+    bytes: int = Field(ge=0, description="of all shards")
+    relative_error: float = Field(ge=0, description="what storing adds, relative to the size of the numbers")
+    fallbacks: int = Field(ge=0, description="tensors that are stored in another format, for they do not fit")
+
+
+class FormatEstimates(Verdict):
+    """One estimate per format: bytes are exact but for headers, errors those of `sampled` weights."""
+
+    estimates: tuple[FormatEstimate, ...]
+    sampled: int = Field(gt=0)
+    total: int = Field(gt=0)
+
+
+class FormatsFile(VerdictFile[FormatEstimates]):
+    """gates/formats.json."""
+
+    gate = "formats"
+
+
+def formats_circumstances(artifact: Artifact) -> Circumstances:
+    """Where estimates hold: on every machine."""
+    return Circumstances(
+        backend="convert",
+        library_version=ESTIMATE_VERSION,
+        machine="any",
+        threads=1,
+        artifact=artifact.fingerprint,
+    )
+
+
+def estimate_formats(artifact: Artifact, source: Path) -> FormatEstimates:
+    """Store some tensors of `source`, the GGUF that was converted, in every format; record what came of it.
+
+    Raises:
+        GGUFError, UnsupportedModelError: a tensor cannot be read or stored.
+        StorageError: the result cannot be written.
+    """
+    shards, tensors = artifact.manifest.shards, artifact.manifest.tensors
+    headers = sum(shard.bytes for shard in shards) - sum(tensor.bytes for tensor in tensors)
+    with GGUFFile(source) as file:
+        model = SourceModel(file)
+        samples = _samples(model, tensors)
+        estimates = FormatEstimates(
+            circumstances=formats_circumstances(artifact),
+            estimates=tuple(_estimate(model, tensors, samples, headers, weights) for weights in WeightFormat),
+            sampled=sum(math.prod(matrix.shape) for sample in samples for matrix in sample.matrices),
+            total=sum(sample.weights for sample in samples),
+        )
+    artifact.record_verdict(FormatsFile, estimates)
+    return estimates
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Matrices that stand for all `weights` numbers of a kind of projection, such as `ffn_down`."""
+
+    weights: int
+    matrices: tuple[Matrix, ...]
+
+    def added(self, weights: WeightFormat) -> AddedError:
+        """What storing them adds, scaled up to all of the kind."""
+        added = AddedError.over(
+            [
+                piece.added
+                for matrix in self.matrices
+                for piece in stored_pieces(matrix, choose(weights, matrix.shape[1], matrix.kind))
+            ]
+        )
+        scale = self.weights / sum(math.prod(matrix.shape) for matrix in self.matrices)
+        return AddedError(added.squares * scale, added.squared_error * scale, added.max_error)
+
+
+def _samples(model: SourceModel, tensors: Sequence[StoredTensor]) -> list[_Sample]:
+    """All tensors of a small model; of a larger one rows out of the middle of a few of each kind."""
+    kinds: dict[str | None, list[StoredTensor]] = {}
+    for tensor in tensors:
+        kinds.setdefault(kind_of(tensor.projection), []).append(tensor)
+    small = sum(tensor.rows * tensor.columns for tensor in tensors) <= MOST_WEIGHTS
+    samples = []
+    for alike in kinds.values():
+        last = len(alike) - 1
+        picked = alike if small else [alike[n] for n in sorted({round(last * place) for place in PLACES})]
+        most = MOST_WEIGHTS // len(kinds) // len(picked)
+        matrices = [
+            _rows(model, tensor, tensor.rows if small else most // tensor.columns) for tensor in picked
+        ]
+        samples.append(_Sample(sum(tensor.rows * tensor.columns for tensor in alike), tuple(matrices)))
+    return samples
+
+
+def _rows(model: SourceModel, tensor: StoredTensor, count: int) -> Matrix:
+    """About `count` rows out of the middle of a tensor, in whole groups that share a palette."""
+    if count < tensor.rows:
+        count = min(tensor.rows, max(1, count // GROUP_ROWS) * GROUP_ROWS)
+    first = tensor.first_row + (tensor.rows - count) // 2
+    return model.matrix(tensor.tensor, range(first, first + count))
+
+
+def _estimate(
+    model: SourceModel,
+    tensors: Sequence[StoredTensor],
+    samples: Sequence[_Sample],
+    headers: int,
+    weights: WeightFormat,
+) -> FormatEstimate:
+    choices = [_choice(model, tensor, weights) for tensor in tensors]
+    sizes = (
+        stored_bytes(choice.encoding, (tensor.rows, tensor.columns))
+        for choice, tensor in zip(choices, tensors, strict=True)
+    )
+    added = AddedError.over([sample.added(weights) for sample in samples])
+    return FormatEstimate(
+        weights=weights,
+        bytes=headers + sum(sizes),
+        relative_error=math.sqrt(added.squared_error / added.squares) if added.squares else 0.0,
+        fallbacks=sum(choice.fallback is not None for choice in choices),
+    )
+
+
+def _choice(model: SourceModel, tensor: StoredTensor, weights: WeightFormat) -> Choice:
+    return choose(weights, tensor.columns, model.file.info(tensor.tensor).kind)

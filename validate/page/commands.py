@@ -1,0 +1,96 @@
+"""The command lines that make and check an artifact like this one."""
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+
+from anespec.manifests.schema import Manifest, StoredTensor, WeightFormat
+from anespec.manifests.verdicts import Circumstances
+from anespec.manifests.weight_choice import GROUPS, KINDS, WeightChoice, kind_of
+from anespec.validate.quality.verdict import QualityVerdict
+from anespec.validate.sample_figures import SampleRun
+
+MOST_COMMANDS = 12
+
+
+def convert_command(manifest: Manifest, artifact: str) -> str:
+    """What converts the GGUF to shards like these, every choice written out."""
+    options = [
+        "--target", manifest.target.value, "--block", str(manifest.block), "--context", str(manifest.context),
+        "--sequences", str(manifest.sequences), "--weights", str(weight_choice(manifest.tensors)),
+        "--attention", manifest.attention.value, "--topology", ",".join(map(str, manifest.topology)),
+        "--head-shards", str(len(manifest.head_shards)),
+    ]  # fmt: skip
+    return _line("convert", manifest.source.name, "-o", artifact, *options)
+
+
+def validate_commands(
+    artifact: str, places: Sequence[Circumstances], quality: Sequence[QualityVerdict]
+) -> tuple[str, ...]:
+    """What measures the gates of each backend and number of threads, and what scores each text."""
+    gates = [_line("validate", artifact, *_where(place)) for place in places]
+    texts = [
+        _line("validate", artifact, *_where(verdict.circumstances), "--gate", "quality", *_text(verdict))
+        for verdict in quality
+    ]
+    return tuple(dict.fromkeys([*gates, *texts]))[:MOST_COMMANDS]
+
+
+def generate_commands(artifact: str, runs: Sequence[SampleRun]) -> tuple[str, ...]:
+    """What writes the samples again."""
+    lines = [
+        _line(
+            "generate", artifact, *_where(run.circumstances), "-n", str(max(1, len(passage.pieces))),
+            *([] if run.speculated else ["--drafter", "none"]), "-p", passage.prompt,
+        )
+        for run in runs
+        for passage in run.passages
+    ]  # fmt: skip
+    return tuple(dict.fromkeys(lines))[:MOST_COMMANDS]
+
+
+def weight_choice(tensors: Sequence[StoredTensor]) -> WeightChoice:
+    """The formats that were asked for, as far as stored tensors show; the most frequent is the default.
+
+    A kind that fell back everywhere is stored alike with the default, unless all else asked for another one.
+    """
+    by_kind: dict[str, Counter[WeightFormat]] = {}
+    for tensor in tensors:
+        kind = kind_of(tensor.projection)
+        if kind is not None and tensor.fallback is None:
+            by_kind.setdefault(kind, Counter())[tensor.weights] += 1
+    chosen = {kind: counts.most_common(1)[0][0] for kind, counts in by_kind.items()}
+    if not chosen:
+        return WeightChoice(tensors[0].weights)
+    default = Counter(chosen.values()).most_common(1)[0][0]
+    named: list[tuple[str, WeightFormat]] = []
+    for group, kinds in GROUPS.items():
+        formats = {chosen.get(kind, default) for kind in kinds}
+        if len(formats) == 1 and formats != {default} and any(kind in chosen for kind in kinds):
+            named.append((group, formats.pop()))
+    grouped = {kind for group, _ in named for kind in GROUPS[group]}
+    named += [
+        (kind, chosen[kind])
+        for kind in KINDS
+        if kind in chosen and kind not in grouped and chosen[kind] is not default
+    ]
+    return WeightChoice(default, tuple(named))
+
+
+def _where(circumstances: Circumstances) -> list[str]:
+    return ["--backend", circumstances.backend, "--threads", str(circumstances.threads)]
+
+
+def _text(verdict: QualityVerdict) -> list[str]:
+    options = ["--quality", verdict.text.name, "--quality-tokens", str(verdict.text.scored)]
+    if verdict.max_kl is not None:
+        options += ["--max-kl", f"{verdict.max_kl:g}"]
+    if verdict.max_perplexity_change is not None:
+        options += ["--max-perplexity-change", f"{verdict.max_perplexity_change:g}%"]
+    return options
+
+
+def _line(verb: str, *words: str) -> str:
+    """As a shell reads it; a file that begins like an option is named by a path."""
+    file, *rest = words
+    return shlex.join(["anespec", verb, f"./{file}" if file.startswith("-") else file, *rest])

@@ -1,0 +1,54 @@
+"""What the page shows beside the gates' verdicts: a sample, and estimates of other weight formats."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from anespec.manifests.errors import ArtifactError
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import ExactnessFile
+from anespec.runtime.backends import circumstances
+from anespec.validate.gates import find_source
+from anespec.validate.other_formats import FormatsFile, estimate_formats, formats_circumstances
+from anespec.validate.sample_figures import SampleFile
+from anespec.validate.sample_run import sample_run
+
+Progress = Callable[[str], None]
+
+
+def measure_extras(
+    artifact: Artifact,
+    gguf: Path | None,
+    backend: str,
+    threads: int | None,
+    progress: Progress,
+    *,
+    again: bool = False,
+) -> None:
+    """Generate a sample here and estimate other weight formats, and record both.
+
+    What is recorded already is not measured again, but with `again`, or where speculation has been allowed or
+    refused since. Without the GGUF there is nothing to estimate formats from, and no reference.
+
+    Raises:
+        AnespecError: the artifact cannot be loaded here, or its logits are not numbers.
+        StorageError: a record cannot be written.
+    """
+    here = circumstances(artifact, backend, threads)
+    exactness = artifact.read_verdicts(ExactnessFile).find(here)
+    speculates = exactness is not None and exactness.allows_speculation
+    sample = artifact.read_verdicts(SampleFile).find(here)
+    formats = artifact.read_verdicts(FormatsFile).find(formats_circumstances(artifact))
+    wants_sample = again or sample is None or sample.speculated != speculates
+    wants_formats = again or formats is None
+    if not wants_sample and not wants_formats:
+        return
+    progress("reading the source")
+    try:
+        source = find_source(artifact, gguf)
+    except ArtifactError:
+        source = None
+    if wants_sample:
+        sample_run(artifact, source, backend, threads, progress)
+    if wants_formats and source is not None:
+        progress("other weight formats")
+        estimate_formats(artifact, source)

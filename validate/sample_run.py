@@ -1,0 +1,169 @@
+"""What the report page shows of speed, memory and text: a few dozen tokens of two fixed prompts, written by
+the real engine in a process of its own (sample_process.py), and the fp32 reference's reading of them."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from anespec.manifests.errors import AnespecError
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import ExactnessFile
+from anespec.manifests.wording import printable
+from anespec.runtime.backends import circumstances
+from anespec.runtime.text.stream import StreamDecoder
+from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.validate.gates import require_layers
+from anespec.validate.quality.divergence import log_softmax
+from anespec.validate.reference import Reference
+from anespec.validate.sample_figures import OtherChoice, Passage, ReferenceReading, SampleFile, SampleRun
+from anespec.validate.sample_process import Written, WrittenSamples
+
+SMALL_MODEL = 10_000_000
+"""Weights of a model whose reference writes a text of its own, a whole reading of it per token."""
+
+MOST_SECONDS = 600.0
+"""For the other process to load and write; more is a machine that swaps."""
+
+LONGEST_REASON = 400
+
+Progress = Callable[[str], None]
+
+
+def sample_run(
+    artifact: Artifact, source: Path | None, backend: str, threads: int | None, progress: Progress
+) -> SampleRun:
+    """Generate, measure and record in gates/sample.json.
+
+    Drafts run only where the exactness verdict for here allows it. The reference reads the texts where
+    `source` is given, the GGUF that was converted.
+
+    Raises:
+        AnespecError: the artifact cannot be loaded here, or its logits are not numbers.
+        StorageError: the record cannot be written.
+    """
+    here = circumstances(artifact, backend, threads)
+    verdict = artifact.read_verdicts(ExactnessFile).find(here)
+    speculates = verdict is not None and verdict.allows_speculation
+    progress("generating with and without drafts" if speculates else "generating without drafts")
+    samples = _samples(artifact, here.backend, here.threads)
+    with GGUFFile(artifact.tokens_path()) as tokens:
+        tokenizer = Tokenizer.from_gguf(tokens)
+    readings = _read(artifact, source, tokenizer, samples.texts, progress)
+    run = SampleRun(
+        circumstances=here,
+        passages=tuple(
+            Passage(
+                prompt=text.prompt,
+                prompt_tokens=len(text.prompt_ids),
+                pieces=_pieces(tokenizer, text.ids),
+                plain=text.plain,
+                drafted=text.drafted,
+                same_text=text.same_text,
+                reference=reading,
+            )
+            for text, reading in zip(samples.texts, readings, strict=True)
+        ),
+        peak_bytes=samples.peak_bytes,
+    )
+    artifact.record_verdict(SampleFile, run)
+    return run
+
+
+def _samples(artifact: Artifact, backend: str, threads: int) -> WrittenSamples:
+    """Let another process write: the memory that it holds is the model's and not the gates'."""
+    # -P keeps the current folder off the module path.
+    command = [sys.executable, "-P", "-m", "anespec.validate.sample_process"]
+    command += [str(artifact.root.resolve()), backend, str(threads)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=MOST_SECONDS, check=False)
+        if done.returncode == 0:
+            return WrittenSamples.model_validate_json(done.stdout)
+        lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+    except subprocess.TimeoutExpired:
+        lines = [f"it took more than {MOST_SECONDS:.0f} s"]
+    except (OSError, ValidationError, UnicodeDecodeError) as error:
+        lines = [str(error)]
+    reason = printable(lines[-1], LONGEST_REASON)
+    raise AnespecError(f"{artifact.root}: no sample was generated on {backend} ({reason})")
+
+
+def _read(
+    artifact: Artifact,
+    source: Path | None,
+    tokenizer: Tokenizer,
+    written: Sequence[Written],
+    progress: Progress,
+) -> list[ReferenceReading | None]:
+    """What the reference makes of the texts; nothing where there is no source."""
+    if source is None:
+        return [None] * len(written)
+    with GGUFFile(source) as file:
+        reference = Reference(file, artifact.manifest.context)
+        require_layers(artifact.manifest, reference, source)
+        progress("the reference reads the samples")
+        inputs = [(*text.prompt_ids, *text.ids)[:-1] or text.prompt_ids for text in written]
+        states = reference.hidden_states(inputs)
+        small = sum(file.info(name).elements for name in file.tensors) <= SMALL_MODEL
+        readings: list[ReferenceReading | None] = []
+        for text, hidden in zip(written, states, strict=True):
+            rows = hidden[len(text.prompt_ids) - 1 :][: len(text.ids)]
+            others = _others(log_softmax(reference.logits(rows).numpy()), text.ids, tokenizer)
+            own = None
+            if others and small:
+                progress("the reference writes its own")
+                start = text.ids[: others[0].place]
+                own = _pieces(tokenizer, _own_text(reference, text, start, tokenizer.end_ids))
+            readings.append(ReferenceReading(others=others, own=own))
+        return readings
+
+
+def _others(
+    logarithms: NDArray[np.float64], ids: Sequence[int], tokenizer: Tokenizer
+) -> tuple[OtherChoice, ...]:
+    best = logarithms.argmax(axis=-1)
+    return tuple(
+        OtherChoice(
+            place=place,
+            text=_shown(tokenizer, int(choice)),
+            probability=_probability(logarithms[place, choice]),
+            chosen_probability=_probability(logarithms[place, own]),
+        )
+        for place, (choice, own) in enumerate(zip(best, ids, strict=True))
+        if choice != own
+    )
+
+
+def _own_text(
+    reference: Reference, text: Written, start: Sequence[int], end_ids: frozenset[int]
+) -> tuple[int, ...]:
+    """The reference's greedy continuation, `start` of which is known, as long as the artifact's at most."""
+    ids = list(start)
+    while len(ids) < len(text.ids):
+        hidden = reference.hidden_states([(*text.prompt_ids, *ids)])[0]
+        token = int(reference.logits(hidden[-1:]).argmax())
+        if token in end_ids:
+            break
+        ids.append(token)
+    return tuple(ids)
+
+
+def _pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[str, ...]:
+    """The text that each token completes; a last character that is cut short belongs to the last token."""
+    decoder = StreamDecoder(tokenizer, continues=True)
+    pieces = [decoder.push(token) for token in ids]
+    return (*pieces[:-1], pieces[-1] + decoder.flush()) if pieces else ()
+
+
+def _shown(tokenizer: Tokenizer, token: int) -> str:
+    """A token alone, control tokens by their names."""
+    return tokenizer.decode([token], skip_special=False, continues=True)
+
+
+def _probability(logarithm: float) -> float:
+    return min(1.0, float(np.exp(logarithm)))
