@@ -49,7 +49,7 @@ def quality_badge(verdicts: Sequence[QualityVerdict]) -> Badge:
     if not verdicts or {verdict.standing for verdict in verdicts} != {Standing.REPORTED}:
         return _by_backend("quality", [(v.circumstances.backend, v.standing) for v in verdicts])
     kl = max(verdict.figures.kl.mean for verdict in verdicts)
-    return Badge("quality", Standing.REPORTED, f"mean KL divergence up to {kl:.2g} nats, no limit set")
+    return Badge("quality", Standing.REPORTED, f"reported: mean KL divergence up to {kl:.2g} nats, no limit")
 
 
 def _by_backend(gate: str, outcomes: Sequence[tuple[str, Standing]]) -> Badge:

@@ -91,8 +91,9 @@ def full(tmp_path: Path) -> Artifact:
 
 def test_an_artifact_that_was_never_validated(bare: Artifact) -> None:
     page = Page.of(render_page(bare))
-    assert page.text.count("not measured yet") == 4
-    assert page.text.count("Not measured yet") == 4
+    assert page.text.count("not run") == 4
+    assert page.text.count("Not run yet") == 5
+    assert "was not asked whether it computes what" in page.text
     assert "Weights" in page.text
     for shard in bare.manifest.shards:
         assert Path(shard.path).stem in page.text
@@ -109,7 +110,7 @@ def test_one_gate_alone(bare: Artifact, gate: str) -> None:
             bare.record_verdict(ExactnessFile, exactness_of(bare))
         case "quality":
             bare.record_verdict(QualityFile, quality_of(bare))
-    assert Page.of(render_page(bare)).text.count("Not measured yet") == 3
+    assert Page.of(render_page(bare)).text.count("Not run yet") == 4
 
 
 def test_every_figure_is_there(full: Artifact) -> None:
@@ -125,7 +126,7 @@ def test_every_figure_is_there(full: Artifact) -> None:
         "1312 of 1441",
     ):
         assert words in text
-    assert "0.4 of 0.085 ✗ red" in text
+    assert "0.4 of 0.085 ✗ fail" in text
     assert "23 of 24 greedy tokens equal" in text
     assert "ffn_down int8-channel up to 0.008" in text
     assert "output fp16 up to 0.0002" in text
@@ -158,7 +159,7 @@ def test_badges_say_what_decides(full: Artifact) -> None:
     }
     text = Page.of(html).text
     assert "predicted: 15 of 17 shards on the Neural Engine" in text
-    assert "red on openvino; green on torch" in text
+    assert "fail on openvino; pass on torch" in text
     assert "Predicted by rules, not measured" in text
 
 
@@ -174,8 +175,8 @@ def test_an_artifact_for_a_processor_is_not_blamed_for_residency(tmp_path: Path)
     artifact = artifact_in(tmp_path / "cpu", phi_manifest(target="cpu"))
     artifact.record_verdict(ResidencyFile, residency_of(artifact, PlanSource.MEASURED))
     html = render_page(artifact)
-    assert 'class="noted" href="#residency"' in html
-    assert "it decides nothing here" in html
+    assert 'href="#residency"' not in html
+    assert "Not asked: this artifact was converted with" in Page.of(html).text
 
 
 def test_verdicts_on_other_shards_are_not_shown(bare: Artifact, full: Artifact) -> None:
@@ -183,7 +184,7 @@ def test_verdicts_on_other_shards_are_not_shown(bare: Artifact, full: Artifact) 
         update={"circumstances": circumstances_on(full).model_copy(update={"artifact": "other"})}
     )
     bare.record_verdict(GoldenFile, stranger)
-    assert Page.of(render_page(bare)).text.count("Not measured yet") == 4
+    assert Page.of(render_page(bare)).text.count("Not run yet") == 5
 
 
 def test_nothing_is_loaded_and_nothing_runs(full: Artifact) -> None:
@@ -253,4 +254,4 @@ def test_writing_is_one_step(bare: Artifact) -> None:
 def test_unreadable_verdicts_do_not_hinder(bare: Artifact) -> None:
     bare.gates.mkdir()
     (bare.gates / "golden.json").write_text("{")
-    assert Page.of(render_page(bare)).text.count("Not measured yet") == 4
+    assert Page.of(render_page(bare)).text.count("Not run yet") == 5
