@@ -99,7 +99,9 @@ def render_page(artifact: Artifact) -> str:
             )
             if badge is not None
         ],
-        samples=[view_sample(run, manifest) for run in samples],
+        samples=[
+            view_sample(run, manifest) for place in places for run in samples if run.circumstances == place
+        ],
         state_bytes=state_bytes(manifest),
         formats=view_formats(formats[0], manifest) if formats else None,
         commands=[
