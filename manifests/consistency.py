@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
+from anespec.manifests.residency import shape_text
 from anespec.manifests.schema import (
     BASE_ALIGNMENT,
     EMBEDDED,
@@ -181,16 +182,23 @@ def _inputs(shard: Shard, fed: Mapping[str, Shape]) -> Iterator[str]:
         if (shape := fed.get(spec.name)) is None:
             yield f"nothing feeds the input {quoted(spec.name)} of {shard.path}"
         elif spec.shape != shape:
-            yield f"the input {quoted(spec.name)} of {shard.path} has shape {spec.shape}, but {shape} is fed"
+            yield (
+                f"the input {quoted(spec.name)} of {shard.path} has shape {shape_text(spec.shape)}, but "
+                f"{shape_text(shape)} is fed"
+            )
     if HIDDEN_IN not in {spec.name for spec in shard.inputs}:
         yield f"{shard.path} has no input {HIDDEN_IN!r}"
 
 
 def _output(shard: Shard, name: str | None, shape: Shape) -> Iterator[str]:
-    found = [(spec.name if name is not None else None, spec.shape) for spec in shard.outputs]
-    if found != [(name, shape)]:
-        what = f"one output of shape {shape}" if name is None else f"the one output {name!r} of shape {shape}"
-        yield f"{shard.path} has outputs {found}, not {what}"
+    """The one output of a shard; a name of None may be any."""
+    if len(shard.outputs) != 1:
+        yield f"{shard.path} has {len(shard.outputs)} outputs, not one"
+    for spec in shard.outputs:
+        if name not in (None, spec.name):
+            yield f"the output of {shard.path} is {quoted(spec.name)}, not {name!r}"
+        if spec.shape != shape:
+            yield f"the output of {shard.path} has shape {shape_text(spec.shape)}, not {shape_text(shape)}"
 
 
 def _state(shard: LayerShard, state: StateSpec, pool: Pool | None) -> Iterator[str]:
@@ -198,7 +206,7 @@ def _state(shard: LayerShard, state: StateSpec, pool: Pool | None) -> Iterator[s
     if pool is None:
         yield f"{what} lives in the pool {quoted(state.pool)}, which there is not"
     elif state.shape[0] != 1 or state.shape[2] != pool.slots:
-        yield f"{what} has shape {state.shape}, not 1 x KV heads x {pool.slots} slots x dimensions"
+        yield f"{what} has shape {shape_text(state.shape)}, not [1, KV heads, {pool.slots}, dimensions]"
     if not shard.first_layer <= state.layer < shard.end_layer:
         yield f"{what} is of layer {state.layer}, which the shard does not hold"
 

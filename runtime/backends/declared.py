@@ -6,12 +6,13 @@ program knew of would be neither cleared, nor copied, nor compared.
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from anespec.manifests.errors import ArtifactError
+from anespec.manifests.residency import shape_text
 from anespec.manifests.schema import LayerShard, Manifest, Shard
 from anespec.manifests.store import Artifact
-from anespec.manifests.wording import bytes_text, printable
+from anespec.manifests.wording import bytes_text, printable, quoted
 from anespec.runtime.backends.portable.program import Program, load_program
 
 Shape = tuple[int | None, ...]
@@ -30,15 +31,17 @@ def load_declared(artifact: Artifact, shard: Shard) -> Program:
     width = _fixed_width(artifact.manifest)
     states = {state.name: state.shape for state in shard.states} if isinstance(shard, LayerShard) else {}
     for kind, declared, found in (
-        ("inputs", {spec.name: _at(spec.shape, width) for spec in shard.inputs}, program.inputs),
-        ("outputs", {spec.name: _at(spec.shape, width) for spec in shard.outputs}, _outputs(program)),
-        ("states", states, program.states),
+        ("input", {spec.name: _at(spec.shape, width) for spec in shard.inputs}, program.inputs),
+        ("output", {spec.name: _at(spec.shape, width) for spec in shard.outputs}, _outputs(program)),
+        ("state", states, program.states),
     ):
-        if dict(found) != dict(declared):
-            raise ArtifactError(
-                f"{artifact.root}: {shard.path} has the {kind} {_listed(found)}, but the manifest says "
-                f"{_listed(declared)}; convert the model again"
-            )
+        for name in (*declared, *found):
+            if found.get(name) != declared.get(name):
+                raise ArtifactError(
+                    f"{artifact.root}: the {kind} {quoted(name)} of {shard.path} is "
+                    f"{_described(found.get(name))} in the program, but {_described(declared.get(name))} in "
+                    "the manifest; convert the model again"
+                )
     strange = [name for name, value in program.interface.items() if not value.fp16]
     if strange or len(program.outputs) != len(shard.outputs):
         raise ArtifactError(
@@ -84,9 +87,5 @@ def _outputs(program: Program) -> dict[str, Shape]:
     return {name: program.interface[name].shape for name in program.outputs if name in program.interface}
 
 
-def _listed(shapes: Mapping[str, Shape]) -> str:
-    text = ", ".join(
-        f"{name} {'x'.join('T' if size is None else str(size) for size in shape)}"
-        for name, shape in shapes.items()
-    )
-    return printable(text) or "none"
+def _described(shape: Shape | None) -> str:
+    return "missing" if shape is None else f"of shape {shape_text(shape)}"
