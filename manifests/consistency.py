@@ -162,6 +162,8 @@ def _layer_shard(
 ) -> Iterator[str]:
     yield from _inputs(shard, fed)
     yield from _output(shard, HIDDEN_OUT, _hidden(manifest))
+    if shard.per_layer_input is not None and manifest.tokens.per_layer is None:
+        yield f"{shard.path} takes its layers' embeddings, and there are none"
     if shard.per_layer_input not in (None, *(spec.name for spec in shard.inputs)):
         yield f"{shard.path} has no input {quoted(shard.per_layer_input or '')} for its layers' embeddings"
     for state in shard.states:

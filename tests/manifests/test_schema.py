@@ -165,6 +165,7 @@ def with_head(**changes: Any) -> dict[str, Any]:
 
 
 INPUTS = layer_shard(0, 3)["inputs"]
+PER_LAYER = {"tensor": "per_layer_token_embd.weight", "width": 4, "scale": 2.0}
 
 
 @pytest.mark.parametrize(
@@ -239,14 +240,18 @@ INPUTS = layer_shard(0, 3)["inputs"]
             r"has shape \[1, 9, \?, 1\], not \[1, 8, \?, 1\]",
         ),
         (with_shard(outputs=[spec("other", 1, 8, None, 1)]), "is 'other', not 'hidden'"),
-        (with_shard(per_layer_input="per_layer_00_03"), "has no input 'per_layer_00_03'"),
+        (with_shard(per_layer_input="rope_cos"), "takes its layers' embeddings, and there are none"),
+        (
+            {"tokens": {**TOKENS, "per_layer": PER_LAYER}, **with_shard(per_layer_input="per_layer_00_03")},
+            "has no input 'per_layer_00_03'",
+        ),
         (with_shard(tensors=[stored_tensor("layer_0_q", "fp16")]), "its projections are of others"),
         (with_shard(tensors=[stored_tensor("layer_0_q", "fp16")] * 2), "two projections called 'layer_0_q'"),
         (with_head(outputs=[spec("logits", 1, 5, None, 1)]), r"has shape \[1, 5, \?, 1\], not \[1, 6"),
         (with_head(outputs=[]), "has 0 outputs, not one"),
         (with_head(inputs=[HIDDEN, INPUTS[1]]), "nothing feeds the input 'rope_cos' of shards/head"),
         ({"tokens": {**TOKENS, "embedding_scale": 1e30}}, "embedding_scale"),
-        ({"tokens": {**TOKENS, "per_layer": {"tensor": "t", "width": 4, "scale": 2.0}}}, "input 'embedded'"),
+        ({"tokens": {**TOKENS, "per_layer": PER_LAYER}}, "input 'embedded'"),
         ({"hidden_scale": 0.0}, "hidden_scale"),
         (
             {"ropes": [], "layer_shards": [layer_shard(0, 4) | {"inputs": [INPUTS[0], *INPUTS[3:]]}]},

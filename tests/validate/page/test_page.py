@@ -283,7 +283,13 @@ def _in_one_format(artifact: Artifact, error: float = 0.008) -> Manifest:
     tensor = StoredTensor.model_validate(stored("output.weight", error=error))
     heads = tuple(head.model_copy(update={"tensors": (tensor,)}) for head in manifest.head_shards)
     layers = tuple(
-        shard.model_copy(update={"tensors": (tensor,) * len(shard.tensors)})
+        shard.model_copy(
+            update={
+                "tensors": tuple(
+                    tensor.model_copy(update={"projection": own.projection}) for own in shard.tensors
+                )
+            }
+        )
         for shard in manifest.layer_shards
     )
     return manifest.model_copy(update={"head_shards": heads, "layer_shards": layers})
