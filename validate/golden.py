@@ -88,14 +88,14 @@ def compare_computed(
     missing = [int(i) for i in rng.integers(manifest.hyperparameters.vocabulary, size=count)]
     tokens = [*ids, *missing][:count]
     bench = _Bench(feeds, own, plans, tokens, manifest.hidden_scale)
-    texts = reference.stretches([(prompt.rows, range(len(prompt.rows))) for prompt in played])
-    stimuli = reference.stretches([(tokens, plan.positions) for plan in plans])
+    begun = [(prompt.rows, range(len(prompt.rows))) for prompt in played]
+    *texts, embedded, random = reference.stretches([*begun, *((tokens, plan.positions) for plan in plans)])
     read = reference.embed([*(token for prompt in played for token in prompt.rows), *tokens])
     states, fed = read[:-count], _rounded(read[-count:].numpy(), manifest.hidden_scale)
     figures: list[ShardFigures] = []
     for shard in manifest.layer_shards:
         inputs = (fed, _like(fed, count, rng))
-        stretches = [*texts, *(replace(stretch, caches=reference.caches()) for stretch in stimuli)]
+        stretches = [*texts, *(replace(stretch, caches=reference.caches()) for stretch in (embedded, random))]
         rows = torch.cat((states, *map(torch.from_numpy, inputs)))
         for index in range(shard.first_layer, shard.end_layer):
             progress(f"reference: layer {index + 1} of {len(reference.facts.layers)}")
