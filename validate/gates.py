@@ -1,6 +1,7 @@
 """The gates over an artifact on disk: find its source, run, record."""
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +18,7 @@ from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict
 from anespec.validate.golden import compare_computed
 from anespec.validate.reference import Reference
-from anespec.validate.stack_passes import play_prompts
+from anespec.validate.stack_passes import PlayedPrompt, play_prompts
 from anespec.validate.stored_weights import StoredWeights
 
 Progress = Callable[[str], None]
@@ -81,12 +82,7 @@ def golden_gate(
         weights.require_shapes()
         prompts = prompt_ids(artifact)
         ids = [token for prompt in prompts for token in prompt]
-        progress("opening the whole stack")
-        verifier = open_verifier(artifact, backend, threads)
-        try:
-            played = play_prompts(verifier, prompts, progress=progress)
-        finally:
-            verifier.close()
+        played = _played(artifact, prompts, backend, threads, progress)
         with Embedding(artifact.tokens_path(), manifest.tokens, manifest.layer_shards) as own:
             computed = compare_computed(
                 manifest, reference, one, Feeds(manifest), own, played, ids=ids, progress=progress
@@ -98,6 +94,19 @@ def golden_gate(
     )
     artifact.record_verdict(GoldenFile, verdict)
     return verdict
+
+
+def _played(
+    artifact: Artifact,
+    prompts: Sequence[Sequence[int]],
+    backend: str,
+    threads: int | None,
+    progress: Progress,
+) -> tuple[PlayedPrompt, ...]:
+    """What the whole stack makes of prompts; nothing of it stays in memory beside the shards that follow."""
+    progress("opening the whole stack")
+    with closing(open_verifier(artifact, backend, threads)) as verifier:
+        return play_prompts(verifier, prompts, progress=progress)
 
 
 def recorded_exactness(
