@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ class Closeness:
     not_finite: int
 
 
-def closeness(expected: Rows, found: NDArray[np.floating], change: Rows) -> Closeness:
+def closeness(expected: Rows, found: NDArray[np.floating[Any]], change: Rows) -> Closeness:
     """Compare rows of two arrays [rows, channels]; values that are not finite count as zero.
 
     `change` is what errors are measured by (see GoldenThresholds).
@@ -36,7 +37,7 @@ def closeness(expected: Rows, found: NDArray[np.floating], change: Rows) -> Clos
     )
 
 
-def logits_closeness(expected: Rows, found: NDArray[np.floating]) -> Closeness:
+def logits_closeness(expected: Rows, found: NDArray[np.floating[Any]]) -> Closeness:
     """The same of rows of logits, each less its mean."""
     return _worst(
         _some(_centred(expected[some]), _centred(found[some].astype(np.float32)), _centred(expected[some]))
@@ -53,7 +54,7 @@ def _centred(rows: Rows) -> Rows:
     return centred
 
 
-def _some(expected: Rows, found: NDArray[np.floating], change: Rows) -> tuple[NDArray[np.float64], ...]:
+def _some(expected: Rows, found: NDArray[np.floating[Any]], change: Rows) -> tuple[NDArray[np.float64], ...]:
     """Each row's cosine, error and largest difference, and how many of its values are not finite."""
     finite = np.isfinite(found)
     found = np.where(finite, found, 0).astype(np.float64)

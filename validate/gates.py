@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from anespec.manifests.errors import ArtifactError, GGUFError, StorageError
@@ -25,7 +26,7 @@ from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict
 from anespec.validate.golden import compare_computed
 from anespec.validate.progress import Progress, in_steps
 from anespec.validate.reference import Reference
-from anespec.validate.stack_passes import GREEDY_TOKENS, play_prompts
+from anespec.validate.stack_passes import GREEDY_TOKENS, PlayedPrompt, play_prompts
 from anespec.validate.stored_weights import StoredWeights
 
 PROMPTS = (
@@ -88,12 +89,7 @@ def golden_gate(
         prompts = prompt_ids(artifact)
         ids = [token for prompt in prompts for token in prompt]
         step = in_steps(progress, _golden_steps(manifest, prompts))
-        step("opening the whole stack")
-        verifier = open_verifier(artifact, backend, threads)
-        try:
-            played = play_prompts(verifier, prompts, progress=step)
-        finally:
-            verifier.close()
+        played = _played(artifact, prompts, backend, threads, step)
         with open_embedding(artifact) as own:
             computed = compare_computed(
                 manifest, reference, one, Feeds(manifest), own, played, ids=ids, progress=step
@@ -113,6 +109,19 @@ def _golden_steps(manifest: Manifest, prompts: Sequence[Sequence[int]]) -> int:
     return (
         passes + manifest.hyperparameters.layers + len(manifest.layer_shards) + 2 * len(manifest.head_shards)
     )
+
+
+def _played(
+    artifact: Artifact,
+    prompts: Sequence[Sequence[int]],
+    backend: str,
+    threads: int | None,
+    progress: Callable[[str], None],
+) -> tuple[PlayedPrompt, ...]:
+    """What the whole stack makes of prompts; nothing of it stays in memory beside the shards that follow."""
+    progress("opening the whole stack")
+    with closing(open_verifier(artifact, backend, threads)) as verifier:
+        return play_prompts(verifier, prompts, progress=progress)
 
 
 def recorded_exactness(

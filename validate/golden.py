@@ -87,27 +87,22 @@ def compare_computed(
     count = len(plans[0].positions)
     missing = [int(i) for i in rng.integers(manifest.hyperparameters.vocabulary, size=count)]
     tokens = [*ids, *missing][:count]
-    bench = _Bench(feeds, own, tokens, manifest.hidden_scale)
-    texts = reference.stretches([(prompt.rows, range(len(prompt.rows))) for prompt in played])
-    stimuli = reference.stretches([(tokens, plan.positions) for plan in plans])
+    bench = _Bench(feeds, own, plans, tokens, manifest.hidden_scale)
+    begun = [(prompt.rows, range(len(prompt.rows))) for prompt in played]
+    *texts, embedded, random = reference.stretches([*begun, *((tokens, plan.positions) for plan in plans)])
     read = reference.embed([*(token for prompt in played for token in prompt.rows), *tokens])
     states, fed = read[:-count], _rounded(read[-count:].numpy(), manifest.hidden_scale)
     figures: list[ShardFigures] = []
     for shard in manifest.layer_shards:
         inputs = (fed, _like(fed, count, rng))
-        stretches = [*texts, *(replace(stretch, caches=reference.caches()) for stretch in stimuli)]
+        stretches = [*texts, *(replace(stretch, caches=reference.caches()) for stretch in (embedded, random))]
         rows = torch.cat((states, *map(torch.from_numpy, inputs)))
         for index in range(shard.first_layer, shard.end_layer):
             progress(f"reference: layer {index + 1} of {len(reference.facts.layers)}")
             rows = reference.layer(index, rows, stretches)
         states, *expected = rows.split((len(states), count, count))
         progress(f"shards: {shard.path}")
-        runner = open_shard(shard)
-        try:
-            for plan, its_inputs, its_expected in zip(plans, inputs, expected, strict=True):
-                figures.append(_layer_figures(shard, runner, bench, plan, its_inputs, its_expected.numpy()))
-        finally:
-            runner.close()
+        figures += bench.judge(shard, open_shard, inputs, expected)
         fed = _rounded(expected[0].numpy(), manifest.hidden_scale)
     logits: Rows = np.empty((len(states), reference.facts.vocabulary), np.float32)
     for head in manifest.head_shards:
@@ -118,12 +113,7 @@ def compare_computed(
         its_logits, *expected = rows.split((len(states), count, count))
         logits[:, head.first_token : head.end_token] = its_logits.numpy()
         progress(f"shards: {head.path}")
-        runner = open_shard(head)
-        try:
-            for plan, its_inputs, its_expected in zip(plans, inputs, expected, strict=True):
-                figures.append(_head_figures(head, runner, bench, plan, its_inputs, its_expected.numpy()))
-        finally:
-            runner.close()
+        figures += bench.judge(head, open_shard, inputs, expected)
     ends = np.cumsum([len(prompt.rows) for prompt in played])
     stack = [prompt.against(rows) for prompt, rows in zip(played, np.split(logits, ends)[:-1], strict=True)]
     return ComputedFigures(tuple(figures), tuple(stack))
@@ -147,8 +137,24 @@ class _Bench:
 
     feeds: BlockFeeds
     own: PerLayerLookup
+    plans: Sequence[PassPlan]
     tokens: Sequence[int]
     hidden_scale: float
+
+    def judge(
+        self, shard: Shard, open_shard: OpenShard, inputs: Sequence[Rows], expected: Sequence[torch.Tensor]
+    ) -> list[ShardFigures]:
+        """The shard's figures on each stimulus: what it is fed, and what the reference makes of that."""
+        runner = open_shard(shard)
+        try:
+            return [
+                _layer_figures(shard, runner, self, plan, fed, wanted.numpy())
+                if isinstance(shard, LayerShard)
+                else _head_figures(shard, runner, self, plan, fed, wanted.numpy())
+                for plan, fed, wanted in zip(self.plans, inputs, expected, strict=True)
+            ]
+        finally:
+            runner.close()
 
     def feed(self, step: ShardPass, inputs: Rows) -> Mapping[str, Tensor]:
         """The inputs of one pass."""

@@ -139,8 +139,11 @@ class StoredWeights:
                 raise ValueError("it holds what is not a number")
             if found is not None:
                 found[places - first_wanted] = values
-            if piece.compared[some].all():
+            new = ~piece.compared[some]
+            if not new.any():
                 return 0.0, 0.0
+            if not new.all():
+                values, places = values[new], places[new]
             expected = self._source.rows(tensor.tensor, places).reshape(-1)
             difference = values.reshape(-1) - expected
             return float(np.dot(expected, expected)), float(np.dot(difference, difference))
