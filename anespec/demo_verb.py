@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from anespec.backend_options import backend_option
-from anespec.console import json_option, out, result_as_json, step_progress
+from anespec.console import json_option, out, result_as_json, step_progress, timed_progress
 from anespec.leaving import keep
 from anespec.manifests.errors import ExactnessGateError, Interrupted, UsageError
 from anespec.manifests.wording import bytes_text, counted, listed
@@ -123,12 +123,12 @@ def _validate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
     from anespec.validate.page.write import write_page
 
     opened, name = Artifact(artifact), resolve_backend(backend)
-    with step_progress("2/3 validate", shown=not quiet) as report:
+    with timed_progress("2/3 validate", shown=not quiet) as report:
         golden = golden_gate(opened, model_path(), name, None, report)
         verifier = open_verifier(opened, name)
         try:
             here = circumstances(opened, name)
-            exactness = recorded_exactness(opened, verifier, here, "quick", lambda note, _=None: report(note))
+            exactness = recorded_exactness(opened, verifier, here, "quick", report)
         finally:
             verifier.close()
     write_page(opened)

@@ -65,11 +65,10 @@ class Artifact:
             self.manifest = Manifest.model_validate_json(text, strict=True)
         except ValidationError as error:
             first = error.errors()[0]
-            place = printable(".".join(str(part) for part in first["loc"])) or "as a whole"
-            raise ArtifactError(
-                f"{path}: {place} is invalid ({printable(first['msg'], LONGEST_REASON)}); "
-                "convert the model again"
-            ) from None
+            place = printable(".".join(str(part) for part in first["loc"]))
+            what = f"{place} is invalid" if place else "contradicts itself"
+            reason = printable(first["msg"].removeprefix("Value error, "), LONGEST_REASON)
+            raise ArtifactError(f"{path}: {what} ({reason}); convert the model again") from None
 
     @cached_property
     def fingerprint(self) -> str:

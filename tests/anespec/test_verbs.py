@@ -347,10 +347,3 @@ def test_errors_are_json_too(tmp_path: Path) -> None:
     assert outcome.code == 5
     assert outcome.json["exit_code"] == 5
     assert outcome.is_one_sentence()
-
-
-def test_demo_proves_its_point() -> None:
-    facts = run("demo", "--json").json
-    assert facts["identical"] is True
-    assert (facts["golden"], facts["exactness"]) == ("pass", "pass")
-    assert all(run["passes_with"] < run["passes_without"] for run in facts["runs"])

@@ -57,7 +57,9 @@ def interrupted(gguf: Path, output: Path, after: int, **options: object) -> None
         if len(seen) == after:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    verb = "is" if after == 1 else "are"
+    kept = rf"^interrupted; {after} of \d shards {verb} kept; run the same command again to go on$"
+    with pytest.raises(KeyboardInterrupt, match=kept):
         build(gguf, output, on_progress=stop, **options)
     assert not output.exists()
 
@@ -137,7 +139,7 @@ def test_an_interruption_within_a_shard_leaves_no_part_of_it(
         raise KeyboardInterrupt
 
     output = tmp_path / "m.anespec"
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt, match="; nothing was"):
         patched.setattr(WeightFile, "content", interrupt)
         build(gguf, output)
     assert not output.exists()

@@ -337,6 +337,6 @@ def test_a_shard_that_is_taken_away_during_the_run_is_missed(tmp_path: Path) -> 
             shutil.rmtree(work)
 
     gguf = write_gguf(tmp_path / "m.gguf", TinyModel(layers=2))
-    with pytest.raises(StorageError, match=r"layer_00\.mlpackage: was taken away"):
+    with pytest.raises(StorageError, match=r"layer_0\d\.mlpackage: was taken away"):
         build(gguf, tmp_path / "m.anespec", topology=(1, 1), on_progress=take_away)
     assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
