@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -63,6 +64,8 @@ def main() -> None:
         code, sentence = error.exit_code, harmless(str(error))
         shown = sentence if isinstance(error, Interrupted) else f"error: {sentence}"
         _tell(code, str(error), lambda: click.echo(shown, err=True), error.facts)
+    # What is decided and said is not taken back by a ^C that comes while the process ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     leave(code)
 
 

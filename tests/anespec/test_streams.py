@@ -1,7 +1,7 @@
 """Standard streams that are full, closed, or that nobody reads; and ^C."""
 
+import json
 import shlex
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -87,15 +87,42 @@ def test_a_full_standard_error_changes_no_code(tmp_path: Path) -> None:
     assert _shell(f"{shlex.join(command_of('inspect'))} 2>/dev/full", tmp_path)[0] == 2
 
 
-def test_an_interruption_of_generate_says_what_is_whole(trained: Path, tmp_path: Path) -> None:
-    command = command_of("generate", trained, "-p", "def ", "-n", 250, "--ignore-eos", "--drafter", "none")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
-        assert process.stdout is not None
-        first = process.stdout.read(1)
-        process.send_signal(signal.SIGINT)
-        rest, said = process.communicate(timeout=300)
-    if process.returncode == 0:
-        pytest.skip("the text was complete before the signal came")
-    assert process.returncode == 130
-    assert (first + rest).endswith(b"\n")
-    assert said.decode().splitlines()[-1] == "interrupted; what was printed is whole as far as it goes"
+INTERRUPTED_RUN = """
+import os, signal
+import anespec.runtime.completion as completion
+
+def one_chunk(self):
+    yield completion.Chunk("once upon", False)
+    os.kill(os.getpid(), signal.SIGINT)
+    yield completion.Chunk("never", False)
+
+completion.Completion.__iter__ = one_chunk
+from anespec.main import main; main()
+"""
+
+
+@pytest.mark.parametrize(("form", "printed"), [((), "once upon\n"), (("--json",), None)])
+def test_an_interruption_of_generate_says_what_is_whole(
+    artifact: Path, form: tuple[str, ...], printed: str | None
+) -> None:
+    command = [sys.executable, "-c", INTERRUPTED_RUN, "generate", str(artifact), "-p", "hello", *form]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    said = "interrupted; what was printed is whole as far as it goes"
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.splitlines()[-1] == said
+    if printed is None:
+        assert json.loads(done.stdout) == {"error": said, "exit_code": 130}
+    else:
+        assert done.stdout == printed
+
+
+def test_an_interruption_once_the_work_is_done_changes_nothing() -> None:
+    program = (
+        "import os, signal, anespec.main as m; leave = m.leave\n"
+        "def late(code):\n    os.kill(os.getpid(), signal.SIGINT)\n    leave(code)\n"
+        "m.leave = late; m.main()"
+    )
+    command = [sys.executable, "-c", program, "validate", "--explain", "all", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["rules"]
