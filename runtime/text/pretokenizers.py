@@ -37,7 +37,6 @@ _QWEN2 = rf"{_CONTRACTION}|{_LETTERS}|\p{{N}}|{_MARKS}|{_LINES}|{_SPACES}"
 _UFAKZEKA = rf"{_LETTERS}|\p{{N}}|{_MARKS}|{_LINES}|{_SPACES}"
 _QWEN35 = rf"{_CONTRACTION}|{_ANY_LETTERS}|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_LINES}|{_SPACES}"
 _SEED = rf"{_CONTRACTION}|{_LETTERS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_LINES}|{_SPACES}"
-_BAILING = rf"{_CONTRACTION}|{_LETTERS}|\p{{N}}|{_MARKS}|\s*[\r\n]|{_SPACES}"
 # Words are joined to the words behind them.
 _EXAONE_MOE = (
     rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
@@ -61,8 +60,17 @@ _ASIAN_SCRIPTS = (
     "[\u4e00-\u9fff\u3400-\u4dbf\u8c48-\ufaff\u3040-\u30ff\uff65-\uff9f\u2f00-\u2fdf\u0e40-\u0eff"
     "\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+"
 )
-# Digits in threes from the right: what precedes a number stays with its first one to three digits.
-_THREES = (r"(?<=\p{N})(?:\p{N}{3})+(?!\p{N})", r"[^\p{N}]*\p{N}{1,3}")
+# Digits in threes from the right: what precedes a number stays with its first one to three digits. First what
+# follows these is cut off, then that is cut; a single pattern would look through the rest of a number, or of
+# the text, from each of its characters.
+_THREES = (r"(?<=\p{N})(?:\p{N}{3})+(?!\p{N})", r"(?:\A|(?<=\p{N}))[^\p{N}]*\p{N}{1,3}")
+# `(?=(\d{3})+(?!\d))`, a cut before every three ASCII digits from the right, in the same two steps; digits of
+# other scripts stay with what precedes them.
+_SUPERBPE = (
+    r"\p{N}+",
+    "(?:[0-9]{3})+(?![0-9])(?:[^0-9]+(?:[0-9]{1,2}(?=(?:[0-9]{3})*(?![0-9])))?)*",
+    "[0-9]{3}(?=[0-9]{3})",
+)
 _HAN = (
     "\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002ebef\uf900-\ufaff\U0002f800-\U0002fa1f"
 )
@@ -130,13 +138,13 @@ _BY_NAMES: Mapping[tuple[str, ...], PreTokenizer] = {
     ("jais-2",): PreTokenizer((_JAIS2,)),
     (
         *("qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez", "kormo", "f2llmv2", "solar-open"),
-        "grok-2",
+        # These are written `\s*[\r\n]` there, which finds the same.
+        *("grok-2", "bailingmoe", "bailingmoe2", "llada-moe"),
     ): PreTokenizer((_QWEN2,)),
     ("laguna",): PreTokenizer((r"[^\n]+|\n+", _QWEN2)),
     ("ufakzeka",): PreTokenizer((_UFAKZEKA,)),
     ("qwen35",): PreTokenizer((_QWEN35,)),
     ("seed-coder",): PreTokenizer((_SEED,)),
-    ("bailingmoe", "bailingmoe2", "llada-moe"): PreTokenizer((_BAILING,)),
     ("exaone-moe",): PreTokenizer((_EXAONE_MOE,)),
     ("tekken",): PreTokenizer((_TEKKEN,), ignore_merges=True, add_bos=True),
     ("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"): PreTokenizer((_GPT4O,)),
@@ -153,7 +161,7 @@ _BY_NAMES: Mapping[tuple[str, ...], PreTokenizer] = {
     ("spark2_5",): PreTokenizer((r"\p{N}{1,3}", _CHINESE_JAPANESE, _SPARK, r"\p{N}")),
     ("afmoe",): PreTokenizer((*_THREES, _ASIAN_SCRIPTS, _DEEPSEEK3)),
     ("kimi-k2",): PreTokenizer((_KIMI,)),
-    ("superbpe",): PreTokenizer((r"\p{N}+", "(?=([0-9]{3})+(?![0-9]))")),
+    ("superbpe",): PreTokenizer(_SUPERBPE),
     ("bloom", "poro-chat", "gpt3-finnish"): PreTokenizer((_BLOOM,)),
     ("viking",): PreTokenizer((_BLOOM, r"\p{N}")),
     ("chameleon",): PreTokenizer(

@@ -93,7 +93,7 @@ def test_malformed(base: dict[str, Any], key: str, value: Any, message: str, wri
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("model", "bert"), ("model", "no_vocab"), ("pre", "bloom"), ("pre", "x" * 5)]
+    ("key", "value"), [("model", "bert"), ("model", "no_vocab"), ("pre", "whitespace"), ("pre", "x" * 5)]
 )
 def test_unsupported(key: str, value: str, written: Written) -> None:
     with pytest.raises(UnsupportedModelError, match=value):

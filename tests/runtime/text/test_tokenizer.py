@@ -101,9 +101,17 @@ def test_phi3_special_tokens_swallow_the_spaces_behind_them(tokenizer_of: Tokeni
     assert kept != phi3.encode("<|endoftext|>Hi", parse_special=True)
 
 
-@pytest.mark.parametrize(("pre", "ids"), [("llama-bpe", [3]), ("tekken", [3]), ("gpt-2", [2, 1])])
+@pytest.mark.parametrize(
+    ("pre", "ids", "bos"),
+    [
+        *((name, [3], [0]) for name in ("llama-bpe", "tekken", "lfm2", "falcon-h1", "midm-2.0")),
+        *((name, [3], []) for name in ("glm4", "minicpm5", "youtu", "granite-embed-multi-97m")),
+        *((name, [2, 1], []) for name in ("gpt-2", "qwen2", "deepseek-llm", "chatglm-bpe", "gpt-4o")),
+        ("chameleon", [2, 1], [0]),
+    ],
+)
 def test_a_word_that_is_a_token_may_need_no_merges(
-    pre: str, ids: list[int], written: Callable[[dict[str, Any]], Path]
+    pre: str, ids: list[int], bos: list[int], written: Callable[[dict[str, Any]], Path]
 ) -> None:
     path = written(
         {
@@ -117,7 +125,7 @@ def test_a_word_that_is_a_token_may_need_no_merges(
     with GGUFFile(path) as file:
         tokenizer = Tokenizer.from_gguf(file)
     assert tokenizer.encode("abb", add_special=False) == ids
-    assert tokenizer.encode("abb") == ([] if pre == "gpt-2" else [0]) + ids
+    assert tokenizer.encode("abb") == bos + ids
 
 
 def test_half_a_surrogate_pair_is_refused(tokenizer_of: TokenizerOf) -> None:
