@@ -123,11 +123,9 @@ def golden_gate(asked: Question) -> Gate:
 
     def measure(report: ShareReport) -> Answer:
         from anespec.validate import gates
-        from anespec.validate.progress import in_steps
 
         report("reading the source")
-        steps = in_steps(report, gates.golden_steps(artifact))
-        return answer(gates.golden_gate(artifact, asked.source(), asked.backend, asked.threads, steps))
+        return answer(gates.golden_gate(artifact, asked.source(), asked.backend, asked.threads, report))
 
     return Gate("golden", kept, measure)
 

@@ -9,9 +9,9 @@ import click
 from rich.table import Table
 
 from anespec.backend_options import backend_option
-from anespec.console import json_option, out, result_as_json, step_progress
+from anespec.console import json_option, out, result_as_json, step_progress, timed_progress
 from anespec.leaving import keep
-from anespec.manifests.errors import ExactnessGateError, Interrupted
+from anespec.manifests.errors import ExactnessGateError, Interrupted, UsageError
 from anespec.manifests.wording import bytes_text, counted, listed
 from anespec.session import Session, make_drafter, open_session
 
@@ -98,7 +98,12 @@ def _convert(artifact: Path, quiet: bool) -> dict[str, Any]:
 
     with step_progress("1/3 convert", shown=not quiet) as report, GGUFFile(model_path()) as file:
         plan = ConversionPlan(SourceModel(file), ConvertOptions(target=Target.CPU))
-        done = convert(plan, artifact, on_progress=lambda shard: report(shard.name))
+        try:
+            done = convert(plan, artifact, on_progress=lambda shard: report(shard.name))
+        except UsageError:
+            raise UsageError(
+                f"{artifact}: something else than the demo's artifact stands there; give --keep another place"
+            ) from None
     if not quiet:
         out().print(
             f"1/3 convert: {model_path().name} ({bytes_text(done.manifest.source.bytes)}) -> "
@@ -118,12 +123,12 @@ def _validate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
     from anespec.validate.page.write import write_page
 
     opened, name = Artifact(artifact), resolve_backend(backend)
-    with step_progress("2/3 validate", shown=not quiet) as report:
+    with timed_progress("2/3 validate", shown=not quiet) as report:
         golden = golden_gate(opened, model_path(), name, None, report)
         verifier = open_verifier(opened, name)
         try:
             here = circumstances(opened, name)
-            exactness = recorded_exactness(opened, verifier, here, "quick", lambda note, _=None: report(note))
+            exactness = recorded_exactness(opened, verifier, here, "quick", report)
         finally:
             verifier.close()
     write_page(opened)

@@ -69,6 +69,8 @@ def generate(artifact: Path, **chosen: Any) -> None:
     """
     if (chosen["prompt"] is None) == (chosen["prompt_file"] is None):
         raise click.UsageError("give one prompt with -p, or many with --prompt-file")
+    if "" in chosen["stop"]:
+        raise click.BadParameter("an empty text stops nothing.", param_hint="'--stop'")
     settings = _Settings(chosen)
     try:
         if settings.prompt_file is None:

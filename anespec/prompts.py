@@ -89,7 +89,7 @@ class Prompt(BaseModel):
         return [message.model_dump(mode="json", exclude_unset=True) for message in self.messages]
 
     @property
-    def sampling(self) -> Mapping[str, object]:
+    def sampling(self) -> Mapping[str, Any]:
         """Parameters of sampling that were given, by the names of SamplingParameters."""
         given = {name: value for name in RANGES if (value := getattr(self, name)) is not None}
         if self.logit_bias is not None:

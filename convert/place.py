@@ -14,16 +14,20 @@ from anespec.manifests.safe_files import Folder
 def final_place(output: Path) -> Path:
     """Where an artifact meant for `output` will stand: links that a person has put there are followed.
 
+    It has a name of its own, which `.` and `..` have not.
+
     Raises:
-        StorageError: they lead back to themselves, or the name cannot be written in UTF-8.
+        StorageError: links lead back to themselves, or the name cannot be written in UTF-8.
     """
     try:
         str(output).encode()
     except UnicodeEncodeError:
         raise StorageError(f"{str(output)!r}: has bytes that are no UTF-8; choose another place") from None
-    if not output.is_symlink():
+    if output.name not in ("", "..") and not output.is_symlink():
         return output
     place = Path(os.path.realpath(output))
+    if not place.name:
+        raise StorageError(f"{output}: is the root of all folders; choose another place")
     if place.is_symlink():
         raise StorageError(
             f"{output}: is a link that leads back to itself; remove it or choose another place"

@@ -44,6 +44,8 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
     yield from _untaken(manifest)
     for head in manifest.head_shards:
         yield from _head_shard(manifest, head)
+    if not manifest.ropes and (parted := [t for t in manifest.tensors if t.pairs_parted]):
+        yield f"the rows of {quoted(parted[0].tensor)} stand as a rope wants them, and there is none"
 
 
 def fed_inputs(manifest: Manifest) -> dict[str, Shape]:
@@ -164,7 +166,7 @@ def _layer_shard(
     for state in shard.states:
         yield from _state(shard, state, pools.get(state.pool))
     yield from _layers_held(shard)
-    widest = max((state.shape[-1] for state in shard.states), default=0)
+    widest = max(state.shape[-1] for state in shard.states)
     taken = {spec.name for spec in shard.inputs}
     for table in manifest.ropes:
         if table.cos_input in taken and 2 * len(table.frequencies) > widest:
@@ -195,7 +197,7 @@ def _state(shard: LayerShard, state: StateSpec, pool: Pool | None) -> Iterator[s
     what = f"the state {quoted(state.name)} of {shard.path}"
     if pool is None:
         yield f"{what} lives in the pool {quoted(state.pool)}, which there is not"
-    elif len(state.shape) != 4 or state.shape[0] != 1 or state.shape[2] != pool.slots:
+    elif state.shape[0] != 1 or state.shape[2] != pool.slots:
         yield f"{what} has shape {state.shape}, not 1 x KV heads x {pool.slots} slots x dimensions"
     if not shard.first_layer <= state.layer < shard.end_layer:
         yield f"{what} is of layer {state.layer}, which the shard does not hold"

@@ -153,7 +153,7 @@ class StateSpec(Record):
     """A K or V state of one layer: fp16 [1, n_kv, S, head_dim] in the named pool."""
 
     name: Name
-    shape: tuple[Count, ...]
+    shape: tuple[Count, Count, Count, Count]
     pool: Name
     layer: Index
 
@@ -226,7 +226,7 @@ class LayerShard(Shard):
 
     first_layer: Index
     end_layer: Count
-    states: tuple[StateSpec, ...]
+    states: tuple[StateSpec, ...] = Field(min_length=1)
     per_layer_input: Name | None = None
 
 

@@ -16,7 +16,7 @@ from anespec.manifests.fingerprint import manifest_fingerprint
 from anespec.manifests.safe_files import Folder, first_link, open_plain_file
 from anespec.manifests.schema import SCHEMA_VERSION, Manifest, Shard
 from anespec.manifests.verdicts import VerdictFile, VerdictT
-from anespec.manifests.wording import printable
+from anespec.manifests.wording import printable, quoted
 
 MANIFEST_NAME = "manifest.json"
 GATES_FOLDER = "gates"
@@ -65,11 +65,10 @@ class Artifact:
             self.manifest = Manifest.model_validate_json(text, strict=True)
         except ValidationError as error:
             first = error.errors()[0]
-            place = printable(".".join(str(part) for part in first["loc"])) or "as a whole"
-            raise ArtifactError(
-                f"{path}: {place} is invalid ({printable(first['msg'], LONGEST_REASON)}); "
-                "convert the model again"
-            ) from None
+            place = printable(".".join(str(part) for part in first["loc"]))
+            what = f"{place} is invalid" if place else "contradicts itself"
+            reason = printable(first["msg"].removeprefix("Value error, "), LONGEST_REASON)
+            raise ArtifactError(f"{path}: {what} ({reason}); convert the model again") from None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -179,8 +178,8 @@ def package_files(path: Path) -> list[Path]:
                 files.append(file)
             elif not stat.S_ISDIR(mode):
                 raise ArtifactError(
-                    f"{file}: is a link, a pipe or a device, and a shard is made of files alone; "
-                    "convert the model again"
+                    f"{path}: {quoted(file.relative_to(path).as_posix())} is a link, a pipe or a device, and "
+                    "a shard is made of files alone; convert the model again"
                 )
     return sorted(files)
 

@@ -1,5 +1,6 @@
 """The gates over an artifact on disk: find its source, run, record."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -8,16 +9,23 @@ from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
-from anespec.runtime.backends import circumstances, open_embedding, open_shard, open_verifier
+from anespec.runtime.backends import (
+    circumstances,
+    default_threads,
+    open_embedding,
+    open_shard,
+    open_verifier,
+)
 from anespec.runtime.backends.feeds import Feeds
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.block import Verifier
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.exactness import Form, exactness_gate
 from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict
-from anespec.validate.golden import check_shards, check_stack
-from anespec.validate.progress import Progress
+from anespec.validate.golden import compare_computed
+from anespec.validate.progress import Progress, in_steps
 from anespec.validate.reference import Reference
+from anespec.validate.stack_passes import GREEDY_TOKENS, play_prompts
 from anespec.validate.stored_weights import StoredWeights
 
 PROMPTS = (
@@ -58,7 +66,7 @@ def prompt_ids(artifact: Artifact, texts: Sequence[str] = PROMPTS) -> list[list[
 
 
 def golden_gate(
-    artifact: Artifact, source: Path, backend: str, threads: int | None, progress: Callable[[str], None]
+    artifact: Artifact, source: Path, backend: str, threads: int | None, progress: Progress
 ) -> GoldenVerdict:
     """Run the golden gate and record its verdict in gates/golden.json; never raises on a red one.
 
@@ -73,29 +81,38 @@ def golden_gate(
         return open_shard(artifact, shard, backend, threads)
 
     with GGUFFile(source) as file:
-        weights = StoredWeights(artifact)
+        weights = StoredWeights(artifact, file, threads or default_threads())
         reference = Reference(file, manifest.context, matrices=weights)
         require_layers(manifest, reference, source)
-        weights.require_shapes(file)
+        weights.require_shapes()
         prompts = prompt_ids(artifact)
         ids = [token for prompt in prompts for token in prompt]
-        with open_embedding(artifact) as own:
-            shards = check_shards(manifest, reference, one, Feeds(manifest), own, ids=ids, progress=progress)
+        step = in_steps(progress, _golden_steps(manifest, prompts))
+        step("opening the whole stack")
         verifier = open_verifier(artifact, backend, threads)
         try:
-            stack = check_stack(verifier, reference, prompts, progress=progress)
+            played = play_prompts(verifier, prompts, progress=step)
         finally:
             verifier.close()
-        progress("stored weights")
-        stored = tuple(weights.against(file))
-    verdict = golden_verdict(circumstances(artifact, backend, threads), stored, shards, stack)
+        with open_embedding(artifact) as own:
+            computed = compare_computed(
+                manifest, reference, one, Feeds(manifest), own, played, ids=ids, progress=step
+            )
+        step("stored weights: those that no layer has read")
+        stored = tuple(weights.figures())
+    verdict = golden_verdict(
+        circumstances(artifact, backend, threads), stored, computed.shards, computed.stack
+    )
     artifact.record_verdict(GoldenFile, verdict)
     return verdict
 
 
-def golden_steps(artifact: Artifact) -> int:
-    """How many notes the golden gate gives on its way."""
-    return len(artifact.manifest.shards) + len(PROMPTS) + 1
+def _golden_steps(manifest: Manifest, prompts: Sequence[Sequence[int]]) -> int:
+    """About how many notes the golden gate gives: one a pass, a layer of the reference, and a shard."""
+    passes = sum(math.ceil(len(prompt) / manifest.block) + GREEDY_TOKENS for prompt in prompts)
+    return (
+        passes + manifest.hyperparameters.layers + len(manifest.layer_shards) + 2 * len(manifest.head_shards)
+    )
 
 
 def recorded_exactness(

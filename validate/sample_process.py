@@ -80,8 +80,9 @@ def _write(
         reuse_prefixes=False,
     )
     prompt_ids = tuple(tokenizer.encode(prompt)[: max(1, verifier.shape.context - MOST_TOKENS)])
-    plain_request = Request(prompt_ids, MOST_TOKENS, end_ids=tokenizer.end_ids)
-    ids, plain = _continue(engine, plain_request)
+    # The first pass of each width compiles what it needs; nobody's speed is to include that.
+    _continue(engine, Request(prompt_ids, 2))
+    ids, plain = _continue(engine, Request(prompt_ids, MOST_TOKENS, end_ids=tokenizer.end_ids))
     drafted, same = None, None
     if speculates:
         request = Request(prompt_ids, MOST_TOKENS, drafter=LookupDrafter(), end_ids=tokenizer.end_ids)

@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tiny_model import write_gguf
 from anespec.generate_verb import generate
 from anespec.manifests.errors import RequestError, StorageError
 from anespec.prompts import LONGEST_LINE, LONGEST_PROMPT, Prompt, PromptFile
+from anespec.validate_verb import validate
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 
@@ -68,8 +70,6 @@ def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: str, words: str
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))), st.integers(1, 3))
 def test_what_is_written_is_what_is_read_each_time(texts: list[str], times: int) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         path = _file(Path(folder), *({"prompt": text, "seed": i} for i, text in enumerate(texts)))
         with PromptFile(path) as prompts:
@@ -99,20 +99,13 @@ def test_a_prompt_file_that_may_never_end_is_refused(tmp_path: Path, name: str) 
         PromptFile(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("redirection", "words"),
-    [
-        ("</dev/zero", f"more than {LONGEST_PROMPT / 1e6:.1f} MB"),
-        ("</", "cannot be read (Is a directory)"),
-    ],
-)
-def test_standard_input_is_bounded(artifact: Path, redirection: str, words: str) -> None:
-    command = f"{shlex.join(command_of('generate', artifact, '-p', '-'))} {redirection}"
+def test_standard_input_is_bounded(artifact: Path) -> None:
+    command = f"{shlex.join(command_of('generate', artifact, '-p', '-'))} </dev/zero"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300, check=False)
     outcome = Outcome(done.returncode, done.stdout, done.stderr)
-    assert outcome.code in (6, 7)
+    assert outcome.code == 7
     assert outcome.is_one_sentence(), outcome.err
-    assert words in outcome.err
+    assert f"more than {LONGEST_PROMPT / 1e6:.1f} MB" in outcome.err
 
 
 def test_each_line_may_draw_and_end_in_its_own_way(artifact: Path, tmp_path: Path) -> None:
@@ -156,12 +149,12 @@ def test_each_line_may_draw_and_end_in_its_own_way(artifact: Path, tmp_path: Pat
 def test_what_only_the_model_can_tell_is_checked_before_any_runs(
     artifact: Path, tmp_path: Path, line: object, words: str
 ) -> None:
-    outcome = run("generate", artifact, "--prompt-file", _file(tmp_path, {"prompt": "a"}, line))
-    assert outcome.code == 7
-    assert outcome.out == ""
-    assert outcome.is_one_sentence(), outcome.err
-    assert "line 2: " in outcome.err
-    assert words in outcome.err
+    path = _file(tmp_path, {"prompt": "a"}, line)
+    outcome = CliRunner().invoke(generate, [str(artifact), "--prompt-file", str(path), "--threads", "1"])
+    assert isinstance(outcome.exception, RequestError)
+    assert str(outcome.exception).startswith(f"{path}: line 2: ")
+    assert words in str(outcome.exception)
+    assert outcome.output == ""
 
 
 def test_messages_go_through_the_template_and_prompts_without_it_get_a_hint(
@@ -221,8 +214,8 @@ def test_a_linked_artifact_overwrites_nothing(artifact: Path, tmp_path: Path, pl
     shutil.copytree(artifact, theirs, ignore=shutil.ignore_patterns("gates", "report.html"))
     (theirs / place).parent.mkdir(exist_ok=True)
     (theirs / place).symlink_to(mine if place == "gates" else mine / "exactness.json")
-    outcome = run("validate", theirs, "--gate", "exactness", "--quick", "--threads", 1)
-    assert outcome.code == 6
-    assert outcome.err.strip().splitlines()[-1].startswith(f"error: {theirs / place}: is a link")
-    assert "Traceback" not in outcome.err
+    arguments = ["--gate", "exactness", "--quick", "--threads", "1", "--backend", "torch"]
+    outcome = CliRunner().invoke(validate, [str(theirs), *arguments])
+    assert isinstance(outcome.exception, StorageError)
+    assert str(outcome.exception).startswith(f"{theirs / place}: is a link")
     assert {path.name: path.read_text() for path in mine.iterdir()} == {"exactness.json": "mine"}

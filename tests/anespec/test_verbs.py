@@ -91,6 +91,8 @@ def test_convert_names_the_artifact_after_the_file(gguf: Path, tmp_path: Path) -
         (("--topology", "x"), 2),
         (("--block", "0"), 7),
         (("--context", "2", "--block", "4"), 7),
+        (("-o", "/"), 6),
+        (("-o", "."), 2),
         (("--head-shards", "100000"), 7),
         (("--target", "toaster"), 2),
     ],

@@ -54,17 +54,20 @@ def test_a_link_at_a_name_that_a_run_uses_is_refused(
 
 
 @pytest.mark.parametrize(
-    "place",
+    ("place", "kind"),
     [
-        "shards",
-        "shards/layers_00_01.json",
-        "shards/layers_00_01.mlpackage",
-        "shards/.layers_00_01.partial.mlpackage",
-        "tokens.gguf",
-        "manifest.json",
+        ("shards", "folder"),
+        ("shards", "pipe"),
+        ("shards/layers_00_01.json", "file"),
+        ("shards/layers_00_01.mlpackage", "folder"),
+        ("shards/.layers_00_01.partial.mlpackage", "folder"),
+        ("tokens.gguf", "file"),
+        ("tokens.gguf", "hard link"),
+        ("tokens.gguf", "pipe"),
+        ("manifest.json", "file"),
+        ("manifest.json", "hard link"),
     ],
 )
-@pytest.mark.parametrize("kind", ["file", "folder", "hard link", "pipe"])
 def test_what_lies_in_the_work_folder_is_not_followed(
     gguf: Path, output: Path, mine: Path, place: str, kind: str
 ) -> None:

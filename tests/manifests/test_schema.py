@@ -221,10 +221,10 @@ INPUTS = layer_shard(0, 3)["inputs"]
         ({"pools": [POOL, {**RING, "window": 4, "slots": 32, "region_slots": 16}]}, "no multiple of 64"),
         (with_state(pool="elsewhere"), "lives in the pool 'elsewhere', which there is not"),
         (with_state(shape=[1, 2, 64, 4]), "not 1 x KV heads x 128 slots"),
-        (with_state(shape=[1, 2, 128]), "not 1 x KV heads x 128 slots"),
+        (with_state(shape=[1, 2, 128]), "states"),
         (with_state(shape=[2, 1, 128, 4]), "not 1 x KV heads x 128 slots"),
         (with_state(shape=[1, 2, 128, 0]), "states"),
-        (with_state(shape=[]), "not 1 x KV heads"),
+        (with_state(shape=[]), "states"),
         (with_state(layer=3), "is of layer 3, which the shard does not hold"),
         (with_state(name="k_3"), "two states are called 'k_3'"),
         (with_state(shape=[1, 2, 128, 2]), "turns 4 dimensions of .*, whose heads have 2"),
@@ -244,6 +244,10 @@ INPUTS = layer_shard(0, 3)["inputs"]
         ({"tokens": {**TOKENS, "embedding_scale": 1e30}}, "embedding_scale"),
         ({"tokens": {**TOKENS, "per_layer": {"tensor": "t", "width": 4, "scale": 2.0}}}, "input 'embedded'"),
         ({"hidden_scale": 0.0}, "hidden_scale"),
+        (
+            {"ropes": [], "layer_shards": [layer_shard(0, 4) | {"inputs": [INPUTS[0], *INPUTS[3:]]}]},
+            "as a rope",
+        ),
     ],
 )
 def test_what_it_refuses(change: dict[str, Any], named: str) -> None:

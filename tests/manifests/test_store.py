@@ -12,7 +12,7 @@ from tiny_model import write_gguf
 
 from anespec.manifests.errors import ArtifactError, StorageError
 from anespec.manifests.store import LARGEST_JSON, Artifact
-from anespec.manifests.verdicts import ExactnessFile
+from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
 from anespec.runtime.backends import open_verifier
 
 WEIGHTS = Path("Data", "com.apple.CoreML", "weights", "weight.bin")
@@ -83,7 +83,7 @@ def test_a_manifest_nested_without_end_is_refused(root: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"mask_input": "other"}, "other inputs or states"),
+        ({"mask_input": "other"}, "nothing feeds the input 'attn_mask'"),
         ({"slots": 128, "region_slots": 128}, "regions of 128 slots, not the context"),
         ({"window": 0}, "window is invalid"),
     ],
@@ -104,9 +104,9 @@ def test_a_manifest_of_other_shards_is_refused(root: Path, change: dict[str, Any
 
 def test_states_that_the_shards_do_not_have_are_refused(root: Path) -> None:
     shards = json.loads((root / "manifest.json").read_text())["layer_shards"]
-    shards[0]["states"] = []
+    shards[0]["states"][0]["name"] = "k_9"
     rewrite(root, layer_shards=shards)
-    with pytest.raises(ArtifactError, match="other inputs or states"):
+    with pytest.raises(ArtifactError, match=r"has the states k_0 .*, but the manifest says k_9"):
         open_verifier(root, "torch")
 
 
@@ -137,7 +137,7 @@ def test_missing_and_shortened_tokens_are_named(root: Path) -> None:
         artifact.tokens_path()
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 2, "1", None, True, 1.0])
 def test_another_schema_version_is_refused(root: Path, version: object) -> None:
     rewrite(root, schema_version=version)
     with pytest.raises(ArtifactError, match=rf"schema version {version}, this anespec reads 1; convert"):
@@ -195,6 +195,42 @@ def test_a_folder_without_a_manifest_is_no_artifact(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(ArtifactError, match="is not an artifact"):
             Artifact(path)
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
+def test_a_shard_is_made_of_files_alone(root: Path, kind: str) -> None:
+    """Of what a link leads to no hash would speak, and a pipe would be waited for."""
+    artifact = Artifact(root)
+    shard = artifact.manifest.layer_shards[0]
+    data = root / shard.path / "Data"
+    match kind:
+        case "link":
+            (data / "more\nlines").symlink_to("/etc/hostname")
+        case "folder":
+            data.rename(root.parent / "Data")
+            data.symlink_to(root.parent / "Data")
+        case "pipe":
+            os.mkfifo(data / "pipe")
+    with pytest.raises(ArtifactError, match="is a link, a pipe or a device") as caught:
+        artifact.shard_path(shard, verify=False)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["manifest.json", "gates"])
+def test_nothing_of_an_artifact_is_reached_through_a_link(root: Path, place: str) -> None:
+    here = Circumstances(backend="x", library_version="1", machine="m", threads=1, artifact="a")
+    verdict = ExactnessVerdict(circumstances=here, form="quick", invariances=())
+    (root / "gates").mkdir(exist_ok=True)
+    (root / "gates" / "exactness.json").write_text('{"verdicts": []}')
+    (root / place).rename(root.parent / place)
+    (root / place).symlink_to(root.parent / place)
+    if place == "gates":
+        with pytest.raises(StorageError, match=r"gates: is a link"):
+            Artifact(root).record_verdict(ExactnessFile, verdict)
+        assert (root.parent / "gates" / "exactness.json").read_text() == '{"verdicts": []}'
+    else:
+        with pytest.raises(StorageError, match=r"manifest\.json: is a link"):
+            Artifact(root)
 
 
 @pytest.mark.parametrize("path", ["../outside.mlpackage", "shards/../../outside.mlpackage"])

@@ -36,28 +36,28 @@ def residency_badge(verdicts: Sequence[ResidencyVerdict], target: Target) -> Bad
 
 def golden_badge(verdicts: Sequence[GoldenVerdict]) -> Badge:
     """The worst of all circumstances."""
-    return _by_backend("golden", [(v.circumstances.backend, v.standing) for v in verdicts])
+    return _by_place("golden", [(v.circumstances.backend, v.standing) for v in verdicts])
 
 
 def exactness_badge(verdicts: Sequence[ExactnessVerdict]) -> Badge:
     """The worst of all circumstances."""
-    return _by_backend("exactness", [(v.circumstances.backend, v.standing) for v in verdicts])
+    return _by_place("exactness", [(v.circumstances.backend, v.standing) for v in verdicts])
 
 
 def quality_badge(verdicts: Sequence[QualityVerdict]) -> Badge:
-    """The worst of all texts; without any limit the largest mean divergence."""
+    """The worst of all texts, by their names; without any limit the largest mean divergence."""
     if not verdicts or {verdict.standing for verdict in verdicts} != {Standing.REPORTED}:
-        return _by_backend("quality", [(v.circumstances.backend, v.standing) for v in verdicts])
+        return _by_place("quality", [(v.text.name, v.standing) for v in verdicts])
     kl = max(verdict.figures.kl.mean for verdict in verdicts)
-    return Badge("quality", Standing.REPORTED, f"mean KL divergence up to {kl:.2g} nats, no limit set")
+    return Badge("quality", Standing.REPORTED, f"reported: mean KL divergence up to {kl:.2g} nats, no limit")
 
 
-def _by_backend(gate: str, outcomes: Sequence[tuple[str, Standing]]) -> Badge:
+def _by_place(gate: str, outcomes: Sequence[tuple[str, Standing]]) -> Badge:
     if not outcomes:
         return _not_run(gate)
     found: dict[Standing, dict[str, None]] = {}
-    for backend, standing in outcomes:
-        found.setdefault(standing, {})[backend] = None
+    for place, standing in outcomes:
+        found.setdefault(standing, {})[place] = None
     ranked = [standing for standing in WORST_FIRST if standing in found]
     words = [f"{standing} on {listed(list(found[standing]))}" for standing in ranked]
     return Badge(gate, ranked[0], "; ".join(words))

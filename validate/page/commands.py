@@ -91,6 +91,14 @@ def _text(verdict: QualityVerdict) -> list[str]:
 
 
 def _line(verb: str, *words: str) -> str:
-    """As a shell reads it; a file that begins like an option is named by a path."""
+    """As a shell reads it, on one line; a file that begins like an option is named by a path."""
     file, *rest = words
-    return shlex.join(["anespec", verb, f"./{file}" if file.startswith("-") else file, *rest])
+    return " ".join(map(_quoted, ["anespec", verb, f"./{file}" if file.startswith("-") else file, *rest]))
+
+
+def _quoted(word: str) -> str:
+    """Line ends as bash and zsh write them inside quotes."""
+    if "\n" not in word:
+        return shlex.quote(word)
+    escaped = word.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
+    return f"$'{escaped}'"

@@ -65,4 +65,5 @@ def _words(estimates: FormatEstimates) -> str:
 
 
 def _error(error: float) -> str:
-    return f"{100 * error:.2g} %" if error else "none"
+    percent = 100 * error
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %" if error else "none"

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from anespec.manifests.schema import LayerShard, Manifest
 from anespec.manifests.wording import bytes_text, counted
@@ -61,7 +62,7 @@ def view_sample(run: SampleRun, manifest: Manifest) -> SampleView:
         Figure(
             f"One pass at T = {manifest.block}",
             f"{_milliseconds(plain.pass_seconds)} ms",
-            f"median; {_rate(plain.passes / plain.seconds if plain.seconds else 0.0)} passes a second",
+            f"median; {_rate(1 / plain.pass_seconds if plain.pass_seconds else 0.0)} passes a second",
         ),
         Figure("Without drafts", f"{_rate(plain.tokens_per_second)} tokens/s", "1 token a pass"),
     ]
@@ -118,7 +119,7 @@ def _part(piece: str, place: int, other: OtherChoice | None, first: int) -> Text
     if other is None:
         return TextPart(piece)
     title = (
-        f"token {place + 1}: the reference gives {_percent(other.probability)} to “{other.text}”, "
+        f"token {place + 1}: the reference gives {_percent(other.probability)} to {_token(other.text)}, "
         f"{_percent(other.chosen_probability)} to this"
     )
     return TextPart(piece, "parting" if place == first else "other", title)
@@ -146,8 +147,9 @@ def _agreement(passage: Passage) -> str:
     left = "" if reading.own is not None else " A model of this size is not generated from by the reference."
     return (
         f"They part at token {parting.place + 1} of {tokens}: the fp32 reference gives "
-        f"{_percent(parting.probability)} to “{parting.text}” and {_percent(parting.chosen_probability)} to "
-        f"“{passage.pieces[parting.place]}”, a margin of {parting.margin:.2g} nats.{later}{left}"
+        f"{_percent(parting.probability)} to {_token(parting.text)} and "
+        f"{_percent(parting.chosen_probability)} to {_token(passage.pieces[parting.place])}, a margin of "
+        f"{parting.margin:.2g} nats.{later}{left}"
     )
 
 
@@ -165,14 +167,13 @@ def _cost_words(cost: Generation) -> str:
 
 
 def _joined(costs: Sequence[Generation]) -> Generation:
-    """All passages as one; the median pass is that of the passage whose median is in the middle."""
-    medians = sorted(cost.pass_seconds for cost in costs)
+    """All passages as one, with the median of their median passes."""
     return Generation(
         prompt_seconds=sum(cost.prompt_seconds for cost in costs),
         passes=sum(cost.passes for cost in costs),
         tokens=sum(cost.tokens for cost in costs),
         seconds=sum(cost.seconds for cost in costs),
-        pass_seconds=medians[len(medians) // 2],
+        pass_seconds=median(cost.pass_seconds for cost in costs),
         proposed=sum(cost.proposed for cost in costs),
         accepted=sum(cost.accepted for cost in costs),
     )
@@ -184,6 +185,12 @@ def _milliseconds(seconds: float) -> str:
 
 def _rate(per_second: float) -> str:
     return f"{per_second:.0f}" if per_second >= 100 else f"{per_second:.1f}"
+
+
+def _token(text: str) -> str:
+    """In quotes, with signs for line ends, tabs and blanks that nothing surrounds."""
+    text = text.replace("\n", "⏎").replace("\t", "⇥")
+    return f"“{text if text.strip() else text.replace(' ', '␣')}”"
 
 
 def _percent(share: float) -> str:

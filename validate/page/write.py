@@ -100,12 +100,16 @@ def render_page(artifact: Artifact) -> str:
             )
             if badge is not None
         ],
-        samples=[view_sample(run, manifest) for run in samples],
+        samples=[
+            view_sample(run, manifest) for place in places for run in samples if run.circumstances == place
+        ],
         state_bytes=state_bytes(manifest),
         formats=view_formats(formats[0], manifest) if formats else None,
-        convert_command=convert_command(manifest, folder),
-        validate_commands=validate_commands(folder, places, quality),
-        generate_commands=generate_commands(folder, samples),
+        commands=[
+            convert_command(manifest, folder),
+            *validate_commands(folder, places, quality),
+            *generate_commands(folder, samples),
+        ],
         shards=view_shards(manifest),
         weights=view_weights(manifest.tensors),
         residency=[view_residency(verdict) for verdict in residency],
@@ -141,13 +145,15 @@ def _model_name(artifact: Artifact) -> str:
 
 
 def _places(verdicts: list[Verdict]) -> list[Circumstances]:
-    """Where anything was measured, the newest first."""
-    newest = sorted(verdicts, key=lambda verdict: verdict.measured_at, reverse=True)
-    distinct: list[Circumstances] = []
-    for verdict in newest:
-        if verdict.circumstances not in distinct:
-            distinct.append(verdict.circumstances)
-    return distinct[:MOST_VERDICTS]
+    """Where anything was measured, first where most kinds of verdicts are, of those the newest."""
+    kinds: dict[str, set[type]] = {}
+    places: dict[str, Circumstances] = {}
+    for verdict in sorted(verdicts, key=lambda verdict: verdict.measured_at, reverse=True):
+        key = verdict.circumstances.model_dump_json()
+        places.setdefault(key, verdict.circumstances)
+        kinds.setdefault(key, set()).add(type(verdict))
+    ranked = sorted(places, key=lambda key: -len(kinds[key]))
+    return [places[key] for key in ranked[:MOST_VERDICTS]]
 
 
 def _current(artifact: Artifact, kind: type[VerdictFile[VerdictT]]) -> list[VerdictT]:

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.backends.portable.arguments import Arguments, unknown_operation
+from anespec.runtime.backends.portable.arguments import Arguments, refusing, unknown_operation
 from anespec.runtime.backends.portable.openvino_layout import Value, constant, out, planar
 from anespec.runtime.backends.portable.openvino_library import (
     Core,
@@ -19,10 +19,14 @@ from anespec.runtime.backends.portable.openvino_library import Tensor as SharedT
 from anespec.runtime.backends.portable.openvino_table import TABLE
 from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.slot_writes import fuse_slot_writes, is_legal_mask, write_masks
+from anespec.runtime.backends.portable.soundness import require_room_for_states
 from anespec.runtime.backends.runner import Feed, Tensor
 
 LIBRARY = "OpenVINO"
 PROBE = np.float16(7)
+
+BYTES_OF_A_STATES_NUMBER = 8
+"""f32, in the variable and in the constant that it starts as."""
 
 
 @cache
@@ -43,15 +47,17 @@ class OpenVINORunner:
         """Compile.
 
         Raises:
-            ArtifactError: an operation is not in the table.
+            ArtifactError: an operation is not in the table, or OpenVINO refuses the program.
         """
+        require_room_for_states(program, BYTES_OF_A_STATES_NUMBER)
         self.program = fuse_slot_writes(program)
         self.masks = write_masks(self.program)
         self.threads = threads
-        self._compile(in_place=True)
-        if self.program.states and not self._writes_in_place():
-            self._compile(in_place=False)
-            self._clear_states()
+        with refusing(program.source, LIBRARY):
+            self._compile(in_place=True)
+            if self.program.states and not self._writes_in_place():
+                self._compile(in_place=False)
+                self._clear_states()
 
     def _compile(self, in_place: bool) -> None:
         model = build_model(self.program, in_place)
@@ -92,12 +98,14 @@ class OpenVINORunner:
 
         Raises:
             ValueError: a write mask breaks its contract (see slot_writes).
+            ArtifactError: OpenVINO fails.
         """
         for name in self.masks:
             if not is_legal_mask(feed[name]):
                 raise ValueError(f"{name} must write at least one slot, each row one slot of its own")
         inputs = {name: np.asarray(feed[name], np.float32) for name in self.program.inputs}
-        results = self.request.infer(inputs, share_inputs=True, share_outputs=True)
+        with refusing(self.program.source, LIBRARY):
+            results = self.request.infer(inputs, share_inputs=True, share_outputs=True)
         return {name: _to_fp16(np.asarray(results[i])) for i, name in enumerate(self.program.outputs)}
 
     def read_state(self, name: str) -> Tensor:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from anespec.manifests.errors import ArtifactError
 from anespec.runtime.backends.portable.packed import PACKED_TYPES, Packed
 from anespec.runtime.backends.portable.proto import model_classes
+from anespec.runtime.backends.portable.soundness import check_sound
 
 BLOB_SENTINEL = 0xDEADBEEF
 BLOB_RECORD = struct.Struct("<IIQQ")
@@ -87,16 +88,19 @@ def load_program(package: Path) -> Program:
     """Read the function `main` of an .mlpackage.
 
     Raises:
-        ArtifactError: a file is missing or is not an ML program.
+        ArtifactError: a file is missing or is not an ML program, or the program means nothing
+            (see soundness).
     """
     model, folder = read_model(package)
     if FUNCTION not in model.mlProgram.functions:
         raise ArtifactError(f"{package}: has no function {FUNCTION!r}; convert again")
     try:
-        return _Reader(package, folder).program(model.mlProgram.functions[FUNCTION])
-    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        program = _Reader(package, folder).program(model.mlProgram.functions[FUNCTION])
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # Protobuf accepts almost any bytes, so damage shows wherever a value is first made sense of.
         raise ArtifactError(f"{package}: its model file is damaged ({error}); convert again") from error
+    check_sound(program)
+    return program
 
 
 def read_model(package: Path) -> tuple[Any, Path]:
@@ -148,6 +152,8 @@ class _Reader:
             else:
                 interface[value.name] = _type(value.type.tensorType)
                 inputs[value.name] = interface[value.name].shape
+        if len(inputs) + len(states) < len(function.inputs):
+            raise ValueError("two inputs have the same name")
         operations = tuple(op for op in (self._operation(raw) for raw in block.operations) if op is not None)
         made = {value.name: value.type for raw in block.operations for value in raw.outputs}
         interface |= {name: _type(made[name].tensorType) for name in block.outputs if name in made}
@@ -158,7 +164,7 @@ class _Reader:
     def _operation(self, raw: Any) -> Operation | None:
         outputs = tuple(str(value.name) for value in raw.outputs)
         if raw.type == "const":
-            self.constants[outputs[0]] = self._value(raw.attributes["val"])
+            self._define(outputs[0], raw.attributes["val"])
             return None
         name = outputs[0] if outputs else f"{raw.type}_{raw.inputs['input'].arguments[0].name}"
         if raw.blocks:
@@ -177,8 +183,13 @@ class _Reader:
                 yield str(argument.name)
             else:
                 name = f"{owner}/{index}"
-                self.constants[name] = self._value(argument.value)
+                self._define(name, argument.value)
                 yield name
+
+    def _define(self, name: str, value: Any) -> None:
+        if name in self.constants:
+            raise ValueError(f"{name!r} is defined twice")
+        self.constants[name] = self._value(value)
 
     def _value(self, value: Any) -> Constant:
         tensor = value.type.tensorType
@@ -195,7 +206,8 @@ class _Reader:
         if which == "bytes":
             return np.frombuffer(data.bytes.values, dtype).reshape(shape)
         values = getattr(data, which).values if which else ()
-        return np.array(list(values), dtype).reshape(shape)
+        with np.errstate(over="raise"):
+            return np.array(list(values), dtype).reshape(shape)
 
     def _dtype(self, code: int) -> np.dtype[Any]:
         try:
@@ -249,6 +261,9 @@ def chain(programs: Sequence[Program], hidden_in: str, hidden_out: str) -> Progr
     """One program out of consecutive layer shards: each one's `hidden_out` is the next one's `hidden_in`.
 
     Other inputs are shared by name; states must differ in name. Operations are kept as they are.
+
+    Raises:
+        ArtifactError: the shards do not fit each other.
     """
     if len(programs) == 1:
         return programs[0]
@@ -267,11 +282,17 @@ def chain(programs: Sequence[Program], hidden_in: str, hidden_out: str) -> Progr
         inputs = dict(program.inputs) | inputs
         states |= program.states
         hidden = renamed(hidden_out)
-    return Program(programs[0].source, inputs, states, (hidden,), tuple(operations), constants)
+    chained = Program(programs[0].source, inputs, states, (hidden,), tuple(operations), constants)
+    check_sound(chained)
+    return chained
 
 
 def beside(programs: Sequence[Program]) -> Program:
-    """One program out of shards that take the same inputs, such as head shards; outputs in order."""
+    """One program out of shards that take the same inputs, such as head shards; outputs in order.
+
+    Raises:
+        ArtifactError: the shards do not fit each other.
+    """
     if len(programs) == 1:
         return programs[0]
     operations: list[Operation] = []
@@ -283,7 +304,9 @@ def beside(programs: Sequence[Program]) -> Program:
         constants |= {renamed(name): value for name, value in program.constants.items()}
         outputs += [renamed(name) for name in program.outputs]
     first = programs[0]
-    return Program(first.source, first.inputs, {}, tuple(outputs), tuple(operations), constants)
+    stood = Program(first.source, first.inputs, {}, tuple(outputs), tuple(operations), constants)
+    check_sound(stood)
+    return stood
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,17 @@ from anespec.manifests.schema import Manifest, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessVerdict, Invariance, InvarianceVerdict
 from anespec.validate.figures import THRESHOLDS, GoldenVerdict, ShardFigures, StackFigures, WeightFigures
+from anespec.validate.other_formats import FormatEstimate, FormatEstimates, formats_circumstances
 from anespec.validate.quality.divergence import diverge
-from anespec.validate.quality.verdict import QualityTask, QualityVerdict, ScoredText, quality_verdict
+from anespec.validate.quality.verdict import (
+    Opinion,
+    QualityTask,
+    QualityVerdict,
+    ScoredText,
+    WorstToken,
+    quality_verdict,
+)
+from anespec.validate.sample_figures import Generation, OtherChoice, Passage, ReferenceReading, SampleRun
 
 LAYER_EDGES = [(0, 20), (20, 24), (24, 30), (30, 32)]
 HEAD_EDGES = [(start, min(start + 16384, 200064)) for start in range(0, 200064, 16384)]
@@ -211,3 +220,49 @@ def quality_of(artifact: Artifact, name: str = "book.txt", **limits: float) -> Q
     tokens = diverge(reference, found, rng.integers(50, size=400))
     text = ScoredText(name=name, sha256=name.encode().hex(), scored=400, window=401)
     return quality_verdict(circumstances_on(artifact), text, tokens, QualityTask(Path(name), 512, **limits))
+
+
+def generation(tokens: int = 47, passes: int = 47, **changes: Any) -> Generation:
+    """What a continuation cost, at 20 ms a pass."""
+    seconds = 0.02 * passes
+    return Generation(
+        prompt_seconds=0.1, passes=passes, tokens=tokens, seconds=seconds, pass_seconds=0.02, proposed=40,
+        accepted=tokens - passes, **changes,
+    )  # fmt: skip
+
+
+def sample_of(artifact: Artifact, backend: str = "openvino", **changes: Any) -> SampleRun:
+    """One passage that the reference parts from at its third token."""
+    other = OtherChoice(place=2, text=" dog", probability=0.4, chosen_probability=0.35)
+    later = OtherChoice(place=3, text="?", probability=0.9, chosen_probability=0.05)
+    passage = Passage(
+        prompt="Once upon a time", prompt_tokens=4, pieces=(" there", " was", " cat", "."),
+        plain=generation(), drafted=generation(passes=25), same_text=True,
+        reference=ReferenceReading(others=(other, later), own=(" there", " was", " dog", "!")),
+    ).model_copy(update=changes)  # fmt: skip
+    here = circumstances_on(artifact, backend)
+    return SampleRun(circumstances=here, passages=(passage,), peak_bytes=2_345_000_000)
+
+
+def formats_of(artifact: Artifact, sampled: int = 6_000_000) -> FormatEstimates:
+    """Six formats, each smaller and worse than the one before it."""
+    return FormatEstimates(
+        circumstances=formats_circumstances(artifact),
+        estimates=tuple(
+            FormatEstimate(
+                weights=weights, bytes=8 * 10**9 >> number, relative_error=0.001 * 4**number, fallbacks=0
+            )
+            for number, weights in enumerate(WeightFormat)
+        ),
+        sampled=sampled,
+        total=4 * 10**9,
+    )
+
+
+def worst_token(token: str = " dog", **changes: Any) -> WorstToken:
+    """A token that only the reference foresaw."""
+    sure, unsure = (Opinion(top=top, top_probability=p, token_probability=q) for top, p, q in
+                    ((token, 0.9, 0.9), (" cat", 0.6, 0.25)))  # fmt: skip
+    return WorstToken(
+        number=41, before="the quick", token=token, kl=1.25, reference=sure, artifact=unsure
+    ).model_copy(update=changes)

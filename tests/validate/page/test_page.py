@@ -10,20 +10,28 @@ from phi_like import (
     artifact_in,
     circumstances_on,
     exactness_of,
+    formats_of,
     golden_of,
     phi_manifest,
     quality_of,
     residency_of,
+    sample_of,
+    stored,
+    worst_token,
 )
 
 from anespec.manifests.errors import StorageError
 from anespec.manifests.residency import PlanSource, ResidencyFile
-from anespec.manifests.store import Artifact
+from anespec.manifests.schema import Manifest, StoredTensor
+from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.verdicts import ExactnessFile, Invariance
 from anespec.manifests.wording import harmless
 from anespec.validate.figures import GoldenFile
+from anespec.validate.other_formats import FormatsFile
 from anespec.validate.page.write import PAGE_NAME, render_page, write_page
 from anespec.validate.quality.verdict import QualityFile
+from anespec.validate.sample_figures import ReferenceReading, SampleFile
+from anespec.validate.summary import summary
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 HOSTILE = "</title><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;{{ 7*7 }}\x1b[2J\u202e"
@@ -72,6 +80,12 @@ class Page(HTMLParser):
 
 
 @pytest.fixture
+def embedded_tokens() -> Path:
+    """A GGUF whose model has a name."""
+    return Path(__file__).resolve().parents[3] / "embedded" / "model.gguf"
+
+
+@pytest.fixture
 def bare(tmp_path: Path) -> Artifact:
     return artifact_in(tmp_path / "bare", phi_manifest())
 
@@ -91,8 +105,9 @@ def full(tmp_path: Path) -> Artifact:
 
 def test_an_artifact_that_was_never_validated(bare: Artifact) -> None:
     page = Page.of(render_page(bare))
-    assert page.text.count("not measured yet") == 4
-    assert page.text.count("Not measured yet") == 4
+    assert page.text.count("not run") == 4
+    assert page.text.count("Not run yet") == 5
+    assert "was not asked whether it computes what" in page.text
     assert "Weights" in page.text
     for shard in bare.manifest.shards:
         assert Path(shard.path).stem in page.text
@@ -109,7 +124,7 @@ def test_one_gate_alone(bare: Artifact, gate: str) -> None:
             bare.record_verdict(ExactnessFile, exactness_of(bare))
         case "quality":
             bare.record_verdict(QualityFile, quality_of(bare))
-    assert Page.of(render_page(bare)).text.count("Not measured yet") == 3
+    assert Page.of(render_page(bare)).text.count("Not run yet") == 4
 
 
 def test_every_figure_is_there(full: Artifact) -> None:
@@ -125,7 +140,7 @@ def test_every_figure_is_there(full: Artifact) -> None:
         "1312 of 1441",
     ):
         assert words in text
-    assert "0.4 of 0.085 ✗ red" in text
+    assert "0.4 of 0.085 ✗ fail" in text
     assert "23 of 24 greedy tokens equal" in text
     assert "ffn_down int8-channel up to 0.008" in text
     assert "output fp16 up to 0.0002" in text
@@ -158,8 +173,120 @@ def test_badges_say_what_decides(full: Artifact) -> None:
     }
     text = Page.of(html).text
     assert "predicted: 15 of 17 shards on the Neural Engine" in text
-    assert "red on openvino; green on torch" in text
+    assert "fail on openvino; pass on torch" in text
     assert "Predicted by rules, not measured" in text
+
+
+def test_a_sentence_comes_first_and_is_that_of_the_verb(full: Artifact) -> None:
+    page = Page.of(render_page(full))
+    first = summary(full, circumstances_on(full))
+    assert first in page.text
+    assert page.text.index(first) < page.text.index("Speed, memory and text")
+    assert summary(full, circumstances_on(full, "torch")) in page.text
+
+
+def test_the_title_is_the_name_in_the_vocabulary(tmp_path: Path, embedded_tokens: Path) -> None:
+    tokens = {"path": "tokens.gguf", "bytes": embedded_tokens.stat().st_size, "embedding_tensor": "any"}
+    tokens["sha256"] = file_sha256(embedded_tokens)
+    artifact = artifact_in(tmp_path / "named", phi_manifest(tokens=tokens))
+    assert "<h1>Phi-4-mini-instruct.Q8_0.gguf</h1>" in render_page(artifact)
+    (artifact.root / "tokens.gguf").write_bytes(embedded_tokens.read_bytes())
+    html = render_page(Artifact(artifact.root))
+    assert "<h1>anespec demo</h1>" in html
+    assert "Phi-4-mini-instruct.Q8_0.gguf: phi3" in Page.of(html).text
+
+
+def test_hashes_are_short_with_the_rest_on_demand(full: Artifact) -> None:
+    digest = full.manifest.source.sha256
+    head, tail = render_page(full).split("Hashes in full")
+    assert digest not in re.sub(r"<[^>]*>", "", head)
+    assert f'title="{digest}"' in head
+    assert f"<code>{digest}</code>" in tail
+
+
+def test_a_sample_with_and_without_drafts_beside_the_reference(full: Artifact) -> None:
+    full.record_verdict(SampleFile, sample_of(full))
+    html = render_page(full)
+    text = Page.of(html).text
+    for words in (
+        "One pass at T = 4 20.0 ms median; 50.0 passes a second",
+        "Without drafts 50.0 tokens/s",
+        "With drafts 94.0 tokens/s 1.88 tokens a pass; 22 of 40 drafts right",
+        "Memory 2.35 GB",
+        "They part at token 3 of 4: the fp32 reference gives 40 % to “ dog” and 35 % to “ cat”, a margin of "
+        "0.13 nats. Given this text, it would choose otherwise at 1 later token.",
+    ):
+        assert words in text
+    assert re.search(r'<mark class="parting" title="[^"]*“ dog”[^"]*"> cat</mark>', html)
+    assert '<mark class="parting"> dog</mark><mark class="other">!</mark>' in html
+    assert "drafts changed the text" not in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"same_text": False}, "✗ drafts changed the text"),
+        ({"reference": None}, "the reference did not read this"),
+        ({"drafted": None, "same_text": None}, "the exactness gate does not allow them here"),
+        ({"pieces": (), "reference": ReferenceReading(others=(), own=None)}, "the same text"),
+    ],
+)
+def test_what_a_sample_may_lack(full: Artifact, changes: dict[str, object], words: str) -> None:
+    full.record_verdict(SampleFile, sample_of(full, **changes))
+    assert words in Page.of(render_page(full)).text
+
+
+def test_other_weight_formats_are_called_an_estimate(full: Artifact) -> None:
+    full.record_verdict(FormatsFile, formats_of(full))
+    html = render_page(full)
+    text = Page.of(html).text
+    assert "An estimate: sizes are exact but for headers, errors are those of 0.15 % of the weights" in text
+    # The artifact has fp16 heads beside int8 layers: none of the formats alone is its own.
+    assert "fp16, int8-channel ← this artifact" in text
+    uniform = artifact_in(full.root.parent / "uniform", _in_one_format(full))
+    uniform.record_verdict(FormatsFile, formats_of(uniform))
+    assert "int8-channel ← this artifact" in Page.of(render_page(uniform)).text
+
+
+def test_the_worst_positions_are_shown_in_their_place(full: Artifact) -> None:
+    verdict = quality_of(full).model_copy(update={"worst": (worst_token(),)})
+    full.record_verdict(QualityFile, verdict)
+    text = Page.of(render_page(full)).text
+    assert "the quick dog token 42 dog 90 % cat 60 %" in text
+    assert "25 % 1.25" in text
+
+
+def test_bars_that_are_all_alike_are_a_sentence(bare: Artifact) -> None:
+    mixed = residency_of(bare, PlanSource.MEASURED)
+    alike = tuple(s for s in mixed.shards[:1] + mixed.shards[2:4])
+    bare.record_verdict(ResidencyFile, mixed.model_copy(update={"shards": alike}))
+    page = Page.of(render_page(bare))
+    assert "operations in 3 shards: every one on the Neural Engine." in page.text
+    assert "By operation kind" not in page.text
+    lossless = artifact_in(bare.root.parent / "lossless", _in_one_format(bare, error=0.0))
+    assert "own numbers: storing them added nothing" in Page.of(render_page(lossless)).text
+
+
+def test_quality_without_limits_is_reported_and_region_without_cases_has_none(bare: Artifact) -> None:
+    bare.record_verdict(QualityFile, quality_of(bare))
+    bare.record_verdict(ExactnessFile, exactness_of(bare))
+    text = Page.of(render_page(bare)).text
+    assert "• reported" in text
+    assert re.search(r"region \(optional\) . no cases", text)
+    assert not re.search(
+        r"\b(green|red|proven|passed|failed)\b", text[text.index("anespec report :root") :].split("}")[-1]
+    )
+
+
+def _in_one_format(artifact: Artifact, error: float = 0.008) -> Manifest:
+    manifest = artifact.manifest
+    tensor = StoredTensor.model_validate(stored("output.weight", error=error))
+    heads = tuple(head.model_copy(update={"tensors": (tensor,)}) for head in manifest.head_shards)
+    layers = tuple(
+        shard.model_copy(update={"tensors": (tensor,) * len(shard.tensors)})
+        for shard in manifest.layer_shards
+    )
+    return manifest.model_copy(update={"head_shards": heads, "layer_shards": layers})
 
 
 def test_a_measured_plan_decides_and_names_what_is_off(bare: Artifact) -> None:
@@ -174,8 +301,8 @@ def test_an_artifact_for_a_processor_is_not_blamed_for_residency(tmp_path: Path)
     artifact = artifact_in(tmp_path / "cpu", phi_manifest(target="cpu"))
     artifact.record_verdict(ResidencyFile, residency_of(artifact, PlanSource.MEASURED))
     html = render_page(artifact)
-    assert 'class="noted" href="#residency"' in html
-    assert "it decides nothing here" in html
+    assert 'href="#residency"' not in html
+    assert "Not asked: this artifact was converted with" in Page.of(html).text
 
 
 def test_verdicts_on_other_shards_are_not_shown(bare: Artifact, full: Artifact) -> None:
@@ -183,7 +310,7 @@ def test_verdicts_on_other_shards_are_not_shown(bare: Artifact, full: Artifact) 
         update={"circumstances": circumstances_on(full).model_copy(update={"artifact": "other"})}
     )
     bare.record_verdict(GoldenFile, stranger)
-    assert Page.of(render_page(bare)).text.count("Not measured yet") == 4
+    assert Page.of(render_page(bare)).text.count("Not run yet") == 5
 
 
 def test_nothing_is_loaded_and_nothing_runs(full: Artifact) -> None:
@@ -222,6 +349,12 @@ def test_whatever_an_artifact_says_is_text(tmp_path: Path) -> None:
     artifact.record_verdict(ExactnessFile, exactness.model_copy(update={"invariances": found}))
     golden = golden_of(artifact, HOSTILE, worst=0.4)
     artifact.record_verdict(GoldenFile, golden)
+    sample = sample_of(artifact, HOSTILE)
+    passage = sample.passages[0].model_copy(update={"prompt": HOSTILE, "pieces": (HOSTILE,) * 4})
+    artifact.record_verdict(SampleFile, sample.model_copy(update={"passages": (passage,)}))
+    worst = worst_token(HOSTILE, before=HOSTILE)
+    verdict = quality_of(artifact, "other").model_copy(update={"worst": (worst,)})
+    artifact.record_verdict(QualityFile, verdict)
     residency = residency_of(artifact)
     findings = tuple(
         f.model_copy(update={"rule": HOSTILE, "subject": HOSTILE, "detail": HOSTILE, "mend": HOSTILE})
@@ -236,6 +369,13 @@ def test_whatever_an_artifact_says_is_text(tmp_path: Path) -> None:
     assert "\x1b" not in html
     assert "\u202e" not in html
     assert harmless(HOSTILE) in " ".join(page.texts)
+
+
+def test_a_text_of_any_length_is_cut(bare: Artifact) -> None:
+    sample = sample_of(bare)
+    passage = sample.passages[0].model_copy(update={"prompt": "p" * 10**6, "pieces": ("x" * 10**5,) * 100})
+    bare.record_verdict(SampleFile, sample.model_copy(update={"passages": (passage,)}))
+    assert len(render_page(bare)) < 200_000
 
 
 def test_writing_is_one_step(bare: Artifact) -> None:
@@ -253,4 +393,4 @@ def test_writing_is_one_step(bare: Artifact) -> None:
 def test_unreadable_verdicts_do_not_hinder(bare: Artifact) -> None:
     bare.gates.mkdir()
     (bare.gates / "golden.json").write_text("{")
-    assert Page.of(render_page(bare)).text.count("Not measured yet") == 4
+    assert Page.of(render_page(bare)).text.count("Not run yet") == 5

@@ -1,0 +1,155 @@
+"""The sample behind the page's speed and text: through the real engine, beside the real reference."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from planted import EMBEDDED
+
+from anespec.manifests.errors import AnespecError
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invariance, InvarianceVerdict
+from anespec.runtime.backends import circumstances, open_verifier
+from anespec.runtime.completion import Completion
+from anespec.runtime.engine import Engine
+from anespec.runtime.requests import Request
+from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.validate import sample_run as run_module
+from anespec.validate.other_formats import FormatsFile
+from anespec.validate.page.extras import measure_extras
+from anespec.validate.reference import Reference
+from anespec.validate.sample_figures import SampleFile
+from anespec.validate.sample_process import MOST_TOKENS, SAMPLE_PROMPTS, write_samples
+from anespec.validate.sample_run import sample_run
+
+TORCH = "torch"
+
+
+def silent(note: str) -> None:
+    """Progress that nobody watches."""
+
+
+def allow_speculation(artifact: Artifact, unequal: int = 0) -> None:
+    """As the exactness gate records it; what it measures is not what is tested here."""
+    found = tuple(
+        InvarianceVerdict(invariance=invariance, cases=4, unequal=unequal, largest_difference=0)
+        for invariance in Invariance
+    )
+    here = circumstances(artifact, TORCH, 1)
+    artifact.record_verdict(
+        ExactnessFile, ExactnessVerdict(circumstances=here, form="full", invariances=found)
+    )
+
+
+@pytest.fixture
+def artifact(embedded: Artifact, tmp_path: Path) -> Artifact:
+    """A copy, since records are written into it."""
+    return Artifact(shutil.copytree(embedded.root, tmp_path / "copy"))
+
+
+def test_a_sample_is_what_generate_writes(artifact: Artifact) -> None:
+    allow_speculation(artifact)
+    run = sample_run(artifact, EMBEDDED, TORCH, 1, silent)
+    with GGUFFile(artifact.tokens_path()) as tokens:
+        tokenizer = Tokenizer.from_gguf(tokens)
+    verifier = open_verifier(artifact, TORCH, 1)
+    engine = Engine(verifier, speculate=False, wide_prefill=False)
+    for passage, prompt in zip(run.passages, SAMPLE_PROMPTS, strict=True):
+        request = Request(tokenizer.encode(prompt), MOST_TOKENS, end_ids=tokenizer.end_ids)
+        assert "".join(passage.pieces) == Completion(engine, tokenizer, request).summary.text
+        assert passage.same_text is True
+        assert passage.drafted is not None
+        assert passage.plain.tokens_per_pass == 1
+        assert passage.plain.tokens == passage.drafted.tokens == len(passage.pieces) - 1
+        assert passage.drafted.tokens_per_pass == passage.drafted.tokens / passage.drafted.passes
+        assert passage.drafted.accepted == passage.drafted.tokens - passage.drafted.passes
+    verifier.close()
+    assert run.speculated
+    # The shards lie in memory, and so does the interpreter, but not the gates' reference.
+    assert run.peak_bytes > sum(shard.bytes for shard in artifact.manifest.shards)
+    assert artifact.read_verdicts(SampleFile).find(run.circumstances) == run
+
+
+def test_without_leave_nothing_is_drafted(artifact: Artifact) -> None:
+    allow_speculation(artifact, unequal=1)
+    for text in write_samples(artifact, TORCH, 1).texts:
+        assert text.drafted is None
+        assert text.same_text is None
+        assert text.plain.proposed == 0
+
+
+def test_where_the_reference_parts_its_own_text_goes_on_from_there(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reference that dislikes what the artifact chose in one place writes another text from there."""
+    logits, banned = Reference.logits, []
+
+    def prejudiced(self: Reference, hidden, *bounds):  # type: ignore[no-untyped-def]
+        found = logits(self, hidden, *bounds)
+        if not banned:
+            banned.append(int(found[5].argmax()))
+        found[:, banned[0]] -= 1e4
+        return found
+
+    monkeypatch.setattr(Reference, "logits", prejudiced)
+    passage = sample_run(artifact, EMBEDDED, TORCH, 1, silent).passages[0]
+    assert passage.reference is not None
+    assert passage.parting is not None
+    assert passage.reference.own is not None
+    first = passage.parting.place
+    assert first <= 5
+    assert passage.parting.chosen_probability == 0
+    assert passage.parting.margin > 100
+    assert passage.reference.own[:first] == passage.pieces[:first]
+    assert passage.reference.own[first] == passage.parting.text
+    assert len(passage.reference.own) <= len(passage.pieces)
+    monkeypatch.setattr(run_module, "SMALL_MODEL", 0)
+    reading = sample_run(artifact, EMBEDDED, TORCH, 1, silent).passages[0].reference
+    assert reading is not None
+    assert reading.own is None
+
+
+def test_what_holds_is_not_measured_again(artifact: Artifact) -> None:
+    def records() -> list[object]:
+        return [*artifact.read_verdicts(SampleFile).verdicts, *artifact.read_verdicts(FormatsFile).verdicts]
+
+    measure_extras(artifact, EMBEDDED, TORCH, 1, silent)
+    first = records()
+    assert len(first) == 2
+    measure_extras(artifact, EMBEDDED, TORCH, 1, silent)
+    assert records() == first
+    allow_speculation(artifact)
+    measure_extras(artifact, EMBEDDED, TORCH, 1, silent)
+    (sample,) = artifact.read_verdicts(SampleFile).verdicts
+    assert sample.speculated
+    assert first[1] in records()
+    measure_extras(artifact, EMBEDDED, TORCH, 1, silent, again=True)
+    assert not any(record in records() for record in (*first, sample))
+
+
+def test_without_the_gguf_there_is_no_reference(artifact: Artifact, tmp_path: Path) -> None:
+    measure_extras(artifact, tmp_path / "moved.gguf", TORCH, 1, silent)
+    (sample,) = artifact.read_verdicts(SampleFile).verdicts
+    assert all(passage.reference is None for passage in sample.passages)
+    assert not artifact.read_verdicts(FormatsFile).verdicts
+
+
+def test_the_other_process_imports_nothing_from_the_current_folder(
+    artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trap = tmp_path / "traps"
+    (trap / "anespec").mkdir(parents=True)
+    for name in ("numpy.py", "gguf.py", "torch.py", "json.py", "anespec/__init__.py"):
+        (trap / name).write_text("raise SystemExit('trapped')")
+    monkeypatch.chdir(trap)
+    assert sample_run(artifact, None, TORCH, 1, silent).passages
+
+
+def test_what_hinders_the_other_process_is_told_in_a_sentence(artifact: Artifact) -> None:
+    shard = next(iter((artifact.root / artifact.manifest.shards[0].path).rglob("weight.bin")))
+    os.truncate(shard, 100)
+    with pytest.raises(AnespecError, match=r"no sample was generated on torch .*convert the model again"):
+        sample_run(artifact, None, TORCH, 1, silent)
+    assert not artifact.read_verdicts(SampleFile).verdicts
