@@ -67,7 +67,7 @@ def convert(
                     on_bytes=lambda done_bytes: report(None, done_bytes),
                 )
             except KeyboardInterrupt as interruption:
-                said = str(interruption) or "interrupted; nothing was finished"
+                said = str(interruption) or "interrupted before the first shard; run the same command again"
                 raise Interrupted(said) from None
     manifest = done.manifest
     shards = manifest.shards

@@ -9,6 +9,7 @@ from anespec.convert.package import OnWritten, WrittenPackage, write_package
 from anespec.convert.parts import HeadPart, LayersPart, Part
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import OUTPUT_NORM
+from anespec.manifests.interrupts import interrupts_held_back
 from anespec.manifests.schema import HIDDEN_OUT, HeadShard, LayerShard, Shard, StoredTensor, TensorSpec
 
 
@@ -36,7 +37,9 @@ def _build_layers(
     model, choice, stored = plan.model, plan.options.weights, list[StoredTensor]()
     weights = [layer_weights(model, model.facts.layers[i], choice, stored.append) for i in indices]
     layers, mix = shard_plan(plan, indices), per_layer_mix(model, indices, choice, stored.append)
-    written = write_package(layer_shard(layers, weights, _scope(plan), mix), path, threads, on_written)
+    with interrupts_held_back():
+        shard = layer_shard(layers, weights, _scope(plan), mix)
+    written = write_package(shard, path, threads, on_written)
     outputs = (TensorSpec(name=HIDDEN_OUT, shape=(1, layers.d, None, 1)),)
     return LayerShard(
         **dict(_described(stored, written, path, recipe, layers.inputs, outputs)),
@@ -54,7 +57,8 @@ def _build_head(
     weights = head_weights(plan.model, part.tokens, plan.options.weights, stored.append)
     final_norm = norm(plan.model, OUTPUT_NORM)
     output = f"logits_{part.number}"
-    shard = head_shard(head_plan(plan), final_norm, weights, output, _scope(plan))
+    with interrupts_held_back():
+        shard = head_shard(head_plan(plan), final_norm, weights, output, _scope(plan))
     written = write_package(shard, path, threads, on_written)
     outputs = (TensorSpec(name=output, shape=(1, len(part.tokens), None, 1)),)
     return HeadShard(

@@ -29,6 +29,7 @@ from anespec.convert.graph.shards import ShardProgram
 from anespec.convert.storage import storage_errors
 from anespec.convert.weight_file import Chunks, WeightFile
 from anespec.convert.weights.encoding import Element
+from anespec.manifests.interrupts import interrupts_held_back
 from anespec.manifests.safe_files import Folder
 from anespec.manifests.store import PackageDigest
 
@@ -67,7 +68,8 @@ def write_package(
     """
     partial = f".{path.stem}.partial.mlpackage"
     weights = WeightFile()
-    model = _export(shard, weights)
+    with interrupts_held_back():
+        model = _export(shard, weights)
     content = _told(weights.content(threads), on_written)
     files = (
         _in_memory(f"Data/{MODEL_FILE}", model),

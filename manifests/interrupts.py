@@ -11,7 +11,7 @@ from types import FrameType
 def interrupts_held_back() -> Iterator[None]:
     """Ctrl-C within the block is heard at its end; a second one at once.
 
-    For imports: some wrap those of others in a bare `except:`, by which KeyboardInterrupt is lost. Nothing
+    For libraries that wrap what they call in a bare `except:`, by which KeyboardInterrupt is lost. Nothing
     changes in other threads than the main one, or where Ctrl-C does not raise KeyboardInterrupt anyway.
     """
     raises = signal.getsignal(signal.SIGINT) is signal.default_int_handler

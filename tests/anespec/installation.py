@@ -13,7 +13,12 @@ from commands import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-COMMAND = "import sys; from anespec.main import main; sys.exit(main())"
+COMMAND = """
+import sys
+from anespec.main import main
+if __name__ == "__main__":
+    sys.exit(main())
+"""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,6 @@ def install(folder: Path) -> Installation:
     dependencies = [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
     (site / "dependencies.pth").write_text("\n".join(dependencies))
     script = folder / "bin" / "anespec"
-    script.write_text(f"#!{folder / 'bin' / 'python'}\n{COMMAND}\n")
+    script.write_text(f"#!{folder / 'bin' / 'python'}{COMMAND}")
     script.chmod(0o755)
     return Installation(folder)

@@ -1,5 +1,6 @@
 """An interrupted run leaves nothing at the final name, and the next one goes on where it stopped."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ import pytest
 from converting import build
 from tiny_model import TinyModel, write_gguf
 
+from anespec.convert import build as building
+from anespec.convert import package
 from anespec.convert.pipeline import ShardProgress
 from anespec.convert.weight_file import WeightFile
 from anespec.manifests.schema import WeightFormat
@@ -147,6 +150,24 @@ def test_an_interruption_within_a_shard_leaves_no_part_of_it(
     assert not list((work / "shards").iterdir())
     assert build(gguf, output).reused_shards == 0
     assert [path.name for path in tmp_path.iterdir()] == ["m.anespec"]
+
+
+@pytest.mark.parametrize("place", ["layer_shard", "head_shard", "_export"])
+def test_an_interruption_that_coremltools_would_swallow_is_heard(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Building and exporting a graph run through its code, where a bare `except:` stands here and there."""
+    module = package if place == "_export" else building
+    original = getattr(module, place)
+
+    def swallowing(*arguments: object) -> object:
+        with contextlib.suppress(BaseException):
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(*arguments)
+
+    monkeypatch.setattr(module, place, swallowing)
+    with pytest.raises(KeyboardInterrupt, match="interrupted"):
+        build(gguf, tmp_path / "m.anespec", topology=TOPOLOGY, jobs=1)
 
 
 def test_a_killed_run_can_be_repeated(gguf: Path, tmp_path: Path, uninterrupted: dict[str, bytes]) -> None:

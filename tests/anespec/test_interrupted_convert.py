@@ -1,0 +1,42 @@
+"""What `convert` says when it is interrupted: what is kept, on both streams, with the code for it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+KEPT = "interrupted; 2 of 5 shards are kept; run the same command again to go on"
+
+PROGRAM = """
+import sys
+from anespec.convert import pipeline
+from anespec.main import main
+
+said = sys.argv.pop().split("|")[1:]
+
+def interrupted(*_, **__):
+    raise KeyboardInterrupt(*said)
+
+pipeline.convert = interrupted
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (f"|{KEPT}", KEPT),
+        ("|interrupted; nothing was finished", "interrupted; nothing was finished"),
+        ("", "interrupted before the first shard; run the same command again"),
+    ],
+)
+def test_an_interrupted_run_says_what_is_kept(gguf: Path, tmp_path: Path, raised: str, said: str) -> None:
+    arguments = ["convert", str(gguf), "-o", str(tmp_path / "m.anespec"), "--json", raised]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 130
+    assert done.stderr == f"{said}\n"
+    assert json.loads(done.stdout) == {"error": said, "exit_code": 130}
