@@ -27,6 +27,9 @@ BLOB_PREFIX = "@model_path/"
 
 FUNCTION = "main"
 
+MOST_BYTES = 2**31
+"""Protobuf's own limit."""
+
 # MIL.proto's DataType; bytes-encoded types say how numpy reads them.
 _DTYPES: Mapping[int, np.dtype[Any]] = {
     1: np.dtype(np.bool_),
@@ -101,8 +104,8 @@ def read_model(package: Path) -> tuple[Any, Path]:
     try:
         model_file = package / "Data" / _root_model(package)
         model = model_classes().Model()
-        model.ParseFromString(model_file.read_bytes())
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        model.ParseFromString(_read(package, model_file))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError(f"{package}: is not a readable .mlpackage ({error}); convert again") from error
     except Exception as error:  # protobuf's DecodeError lives in a module that varies with its version
         if type(error).__name__ != "DecodeError":
@@ -114,8 +117,17 @@ def read_model(package: Path) -> tuple[Any, Path]:
 
 
 def _root_model(package: Path) -> str:
-    manifest = json.loads((package / "Manifest.json").read_text("utf-8"))
+    manifest = json.loads(_read(package, package / "Manifest.json").decode())
     return str(manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"])
+
+
+def _read(package: Path, path: Path) -> bytes:
+    """A file of the package; OSError or ValueError where it is none, lies outside or is too large."""
+    if path.exists() and not (path.is_file() and path.resolve().is_relative_to(package.resolve())):
+        raise ValueError(f"{path} is no file inside it")
+    if path.stat().st_size > MOST_BYTES:
+        raise ValueError(f"{path} is larger than a protobuf can be")
+    return path.read_bytes()
 
 
 class _Reader:
@@ -209,6 +221,8 @@ class _Reader:
             path = self.folder / str(reference.fileName).removeprefix(BLOB_PREFIX)
             if not path.resolve().is_relative_to(self.package.resolve()):
                 raise ArtifactError(f"{self.package}: its weights file {path} lies outside; convert again")
+            if path.exists() and not path.is_file():
+                raise ArtifactError(f"{self.package}: its weights file {path} is no file; convert again")
             try:
                 self.blobs[reference.fileName] = np.memmap(path, np.uint8, "r")
             except (OSError, ValueError) as error:
