@@ -266,6 +266,12 @@ def chain(programs: Sequence[Program], hidden_in: str, hidden_out: str) -> Progr
     for number, program in enumerate(programs):
         if states.keys() & program.states.keys():
             raise ArtifactError(f"{program.source}: has a state that an earlier shard has too")
+        if hidden_in not in program.inputs or hidden_out not in program.outputs:
+            raise ArtifactError(
+                f"{program.source}: does not make {hidden_out!r} of {hidden_in!r}; convert again"
+            )
+        if any(inputs.get(name, shape) != shape for name, shape in program.inputs.items()):
+            raise ArtifactError(f"{program.source}: takes inputs of other shapes than the shards before it")
         shared = {name: name for name in (*program.inputs, *program.states)} | {hidden_in: hidden}
         renamed = _Renaming(shared, f"{number}/")
         operations += [renamed.operation(op) for op in program.operations]
@@ -273,7 +279,7 @@ def chain(programs: Sequence[Program], hidden_in: str, hidden_out: str) -> Progr
         inputs = dict(program.inputs) | inputs
         states |= program.states
         hidden = renamed(hidden_out)
-    chained = Program(programs[0].source, inputs, states, (hidden,), tuple(operations), constants)
+    chained = Program(_sources(programs), inputs, states, (hidden,), tuple(operations), constants)
     check_sound(chained)
     return chained
 
@@ -290,14 +296,21 @@ def beside(programs: Sequence[Program]) -> Program:
     constants: dict[str, Constant] = {}
     outputs: list[str] = []
     for number, program in enumerate(programs):
+        if program.inputs != programs[0].inputs:
+            raise ArtifactError(f"{program.source}: takes other inputs than the shards beside it")
         renamed = _Renaming({name: name for name in program.inputs}, f"{number}/")
         operations += [renamed.operation(op) for op in program.operations]
         constants |= {renamed(name): value for name, value in program.constants.items()}
         outputs += [renamed(name) for name in program.outputs]
     first = programs[0]
-    stood = Program(first.source, first.inputs, {}, tuple(outputs), tuple(operations), constants)
+    stood = Program(_sources(programs), first.inputs, {}, tuple(outputs), tuple(operations), constants)
     check_sound(stood)
     return stood
+
+
+def _sources(programs: Sequence[Program]) -> str:
+    """Where stitched operations are from; each one's name begins with its shard's number, from 0."""
+    return f"{programs[0].source} and the {len(programs) - 1} after it"
 
 
 @dataclass(frozen=True)
