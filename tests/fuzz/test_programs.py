@@ -3,7 +3,7 @@
 import pytest
 from program_campaign import MAKERS, Shards
 
-CASES = {"torch": 400, "openvino": 120}
+CASES = {"torch": 200, "openvino": 40}
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,9 @@ BLOB_PREFIX = "@model_path/"
 
 FUNCTION = "main"
 
+MOST_BYTES = 2**31
+"""Protobuf's own limit."""
+
 # MIL.proto's DataType; bytes-encoded types say how numpy reads them.
 _DTYPES: Mapping[int, np.dtype[Any]] = {
     1: np.dtype(np.bool_),
@@ -114,8 +117,8 @@ def read_model(package: Path) -> tuple[Any, Path]:
         if not model_file.resolve().is_relative_to(package.resolve()):
             raise ArtifactError(f"{package}: its model file {model_file} lies outside; convert again")
         model = model_classes().Model()
-        model.ParseFromString(model_file.read_bytes())
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        model.ParseFromString(_read(package, model_file))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError(f"{package}: is not a readable .mlpackage ({error}); convert again") from error
     except Exception as error:  # protobuf's DecodeError lives in a module that varies with its version
         if type(error).__name__ != "DecodeError":
@@ -127,8 +130,17 @@ def read_model(package: Path) -> tuple[Any, Path]:
 
 
 def _root_model(package: Path) -> str:
-    manifest = json.loads((package / "Manifest.json").read_text("utf-8"))
+    manifest = json.loads(_read(package, package / "Manifest.json").decode())
     return str(manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"])
+
+
+def _read(package: Path, path: Path) -> bytes:
+    """A file of the package; OSError or ValueError where it is none, lies outside or is too large."""
+    if path.exists() and not (path.is_file() and path.resolve().is_relative_to(package.resolve())):
+        raise ValueError(f"{path} is no file inside it")
+    if path.stat().st_size > MOST_BYTES:
+        raise ValueError(f"{path} is larger than a protobuf can be")
+    return path.read_bytes()
 
 
 class _Reader:
@@ -228,6 +240,8 @@ class _Reader:
             path = self.folder / str(reference.fileName).removeprefix(BLOB_PREFIX)
             if not path.resolve().is_relative_to(self.package.resolve()):
                 raise ArtifactError(f"{self.package}: its weights file {path} lies outside; convert again")
+            if path.exists() and not path.is_file():
+                raise ArtifactError(f"{self.package}: its weights file {path} is no file; convert again")
             try:
                 self.blobs[reference.fileName] = np.memmap(path, np.uint8, "r")
             except (OSError, ValueError) as error:
@@ -275,6 +289,12 @@ def chain(programs: Sequence[Program], hidden_in: str, hidden_out: str) -> Progr
     for number, program in enumerate(programs):
         if states.keys() & program.states.keys():
             raise ArtifactError(f"{program.source}: has a state that an earlier shard has too")
+        if hidden_in not in program.inputs or hidden_out not in program.outputs:
+            raise ArtifactError(
+                f"{program.source}: does not make {hidden_out!r} of {hidden_in!r}; convert again"
+            )
+        if any(inputs.get(name, shape) != shape for name, shape in program.inputs.items()):
+            raise ArtifactError(f"{program.source}: takes inputs of other shapes than the shards before it")
         shared = {name: name for name in (*program.inputs, *program.states)} | {hidden_in: hidden}
         renamed = _Renaming(shared, f"{number}/")
         operations += [renamed.operation(op) for op in program.operations]
@@ -282,7 +302,7 @@ def chain(programs: Sequence[Program], hidden_in: str, hidden_out: str) -> Progr
         inputs = dict(program.inputs) | inputs
         states |= program.states
         hidden = renamed(hidden_out)
-    chained = Program(programs[0].source, inputs, states, (hidden,), tuple(operations), constants)
+    chained = Program(_sources(programs), inputs, states, (hidden,), tuple(operations), constants)
     check_sound(chained)
     return chained
 
@@ -299,14 +319,21 @@ def beside(programs: Sequence[Program]) -> Program:
     constants: dict[str, Constant] = {}
     outputs: list[str] = []
     for number, program in enumerate(programs):
+        if program.inputs != programs[0].inputs:
+            raise ArtifactError(f"{program.source}: takes other inputs than the shards beside it")
         renamed = _Renaming({name: name for name in program.inputs}, f"{number}/")
         operations += [renamed.operation(op) for op in program.operations]
         constants |= {renamed(name): value for name, value in program.constants.items()}
         outputs += [renamed(name) for name in program.outputs]
     first = programs[0]
-    stood = Program(first.source, first.inputs, {}, tuple(outputs), tuple(operations), constants)
+    stood = Program(_sources(programs), first.inputs, {}, tuple(outputs), tuple(operations), constants)
     check_sound(stood)
     return stood
+
+
+def _sources(programs: Sequence[Program]) -> str:
+    """Where stitched operations are from; each one's name begins with its shard's number, from 0."""
+    return f"{programs[0].source} and the {len(programs) - 1} after it"
 
 
 @dataclass(frozen=True)

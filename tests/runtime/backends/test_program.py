@@ -1,6 +1,7 @@
 """The loader of shards: what is damaged, missing or unknown is named."""
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -96,6 +97,30 @@ def test_a_damaged_package_manifest_is_named(package: Path, text: str) -> None:
         load_program(package)
 
 
+@pytest.mark.parametrize("place", ["/dev/zero", "../../outside", "com.apple.CoreML"])
+def test_a_model_file_outside_the_package_is_not_read(package: Path, place: str) -> None:
+    (package.parent / "outside").write_bytes(b"")
+    entries = {"a": {"path": place}}
+    (package / "Manifest.json").write_text(
+        json.dumps({"rootModelIdentifier": "a", "itemInfoEntries": entries})
+    )
+    with pytest.raises(ArtifactError, match=r"layers\.mlpackage: is not a readable .* is no file inside it"):
+        load_program(package)
+
+
+def test_a_package_manifest_that_is_no_file_is_not_read(package: Path) -> None:
+    (package / "Manifest.json").unlink()
+    os.mkfifo(package / "Manifest.json")
+    with pytest.raises(ArtifactError, match=r"is no file inside it"):
+        load_program(package)
+
+
+def test_a_model_file_larger_than_any_is_not_read(package: Path) -> None:
+    os.truncate(package / MODEL, 1 << 40)
+    with pytest.raises(ArtifactError, match="is larger than a protobuf can be"):
+        load_program(package)
+
+
 def test_a_truncated_model_is_named(package: Path) -> None:
     data = (package / MODEL).read_bytes()
     (package / MODEL).write_bytes(data[: len(data) // 2])
@@ -112,6 +137,13 @@ def test_another_kind_of_model_is_refused(package: Path) -> None:
 def test_missing_weights_are_named(package: Path) -> None:
     (package / WEIGHTS).unlink()
     with pytest.raises(ArtifactError, match=r"weight\.bin: the weights cannot be read"):
+        load_program(package)
+
+
+def test_weights_that_are_no_file_are_not_waited_for(package: Path) -> None:
+    (package / WEIGHTS).unlink()
+    os.mkfifo(package / WEIGHTS)
+    with pytest.raises(ArtifactError, match=r"weight\.bin is no file"):
         load_program(package)
 
 
