@@ -16,6 +16,7 @@ from anespec.runtime.completion import Completion
 from anespec.runtime.engine import Engine
 from anespec.runtime.requests import Request
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.validate import other_formats, sample_process
 from anespec.validate import sample_run as run_module
 from anespec.validate.other_formats import FormatsFile
 from anespec.validate.page.extras import measure_extras
@@ -54,7 +55,9 @@ def written(embedded: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Wri
     """What the other process writes, with drafts."""
     artifact = Artifact(shutil.copytree(embedded.root, tmp_path_factory.mktemp("written") / "copy"))
     allow_speculation(artifact)
-    return write_samples(artifact, TORCH, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sample_process, "MOST_TOKENS", 12)
+        return write_samples(artifact, TORCH, 1)
 
 
 @pytest.fixture
@@ -101,7 +104,8 @@ def test_a_sample_is_what_generate_writes_even_in_a_folder_of_traps(
     assert artifact.read_verdicts(SampleFile).find(run.circumstances) == run
 
 
-def test_without_leave_nothing_is_drafted(artifact: Artifact) -> None:
+def test_without_leave_nothing_is_drafted(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_process, "MOST_TOKENS", 4)
     allow_speculation(artifact, unequal=1)
     for text in write_samples(artifact, TORCH, 1).texts:
         assert text.drafted is None
@@ -140,7 +144,11 @@ def test_where_the_reference_parts_its_own_text_goes_on_from_there(
     assert reading.own is None
 
 
-def test_what_holds_is_not_measured_again(artifact: Artifact, already_written: None) -> None:
+def test_what_holds_is_not_measured_again(
+    artifact: Artifact, already_written: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(other_formats, "MOST_WEIGHTS", 100_000)
+
     def records() -> list[object]:
         return [*artifact.read_verdicts(SampleFile).verdicts, *artifact.read_verdicts(FormatsFile).verdicts]
 
