@@ -25,8 +25,9 @@ demo: $(INSTALLED) ## set up, then convert, validate and generate on the embedde
 test: $(DEVELOPED) ## set up, then run the tests
 	@$(PYTHON) -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
-fuzz: $(DEVELOPED) ## damage GGUF headers, CASES=100000 of them, for some minutes (SEED=0 FIRST=0)
+fuzz: $(DEVELOPED) ## damage GGUF headers, CASES=100000 of them, for some minutes (SEED=0 FIRST=0), and shards
 	@$(PYTHON) tests/fuzz/campaign.py --cases $(CASES) --seed $(SEED) --first $(FIRST)
+	@PYTHONPATH=tests/support $(PYTHON) tests/fuzz/program_campaign.py $$(($(CASES) / 20))
 
 lint: $(DEVELOPED) ## check style and formatting
 	@$(VENV)/bin/ruff check .

@@ -3,8 +3,9 @@
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -14,16 +15,31 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     SpinnerColumn,
+    TaskProgressColumn,
     TextColumn,
+    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.segment import Segment
+from rich.table import Column
 
 from anespec.manifests.errors import AnespecError
-from anespec.manifests.wording import harmless
+from anespec.manifests.wording import duration_text, harmless
 
 StepReport = Callable[[str], None]
 """Takes a note on what is being done."""
+
+SECONDS_BETWEEN_LINES = 10.0
+"""How often progress adds a line to what is not a terminal."""
+
+
+class ShareReport(Protocol):
+    """Takes a note on what is being done, and the share of all work that is behind, where that is known."""
+
+    def __call__(self, note: str, share: float | None = None, /) -> None:
+        """Take a note."""
+        ...
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 
@@ -64,15 +80,20 @@ def result_as_json(facts: Mapping[str, Any], shown: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def byte_progress(title: str, total: int, shown: bool) -> Iterator[Callable[[str, int], None]]:
-    """A bar over bytes; call the result with a note and the bytes done so far."""
+def byte_progress(title: str, total: int, shown: bool) -> Iterator[Callable[[str | None, int], None]]:
+    """A bar over bytes; call the result with a note, None to leave the last one, and the bytes done."""
     columns = (
         TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
         TextColumn("{task.fields[note]}", markup=False),
     )  # fmt: skip
     with _progress(*columns, shown=shown) as progress:
         task = progress.add_task(title, total=total, note="")
-        yield lambda note, done: progress.update(task, completed=done, note=note)
+
+        def update(note: str | None, done: int) -> None:
+            fields: dict[str, Any] = {} if note is None else {"note": note}
+            progress.update(task, completed=done, **fields)
+
+        yield update
 
 
 @contextlib.contextmanager
@@ -84,7 +105,58 @@ def step_progress(title: str, shown: bool) -> Iterator[StepReport]:
         yield lambda note: progress.update(task, description=f"{title}: {note}")
 
 
-def _progress(*columns: ProgressColumn, shown: bool) -> Progress:
+@contextlib.contextmanager
+def timed_progress(title: str, shown: bool) -> Iterator[ShareReport]:
+    """Elapsed and remaining time of long work; call the result with what is being done and the share done.
+
+    A terminal sees a bar that goes when the block ends. Anything else gets a plain line at the beginning,
+    then at most one every SECONDS_BETWEEN_LINES.
+    """
+    console = notes()
+    if not shown or console.is_terminal:
+        columns = (
+            TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
+            BarColumn(bar_width=16), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"),
+            TimeRemainingColumn(),
+        )  # fmt: skip
+        with _progress(*columns, shown=shown, expand=True) as progress:
+            task = progress.add_task(title, total=None)
+
+            def update(note: str, share: float | None = None, /) -> None:
+                total = None if share is None else 1.0
+                progress.update(task, description=f"{title}: {note}", total=total, completed=share)
+
+            yield update
+        return
+    lines = _PlainLines(title, console)
+    yield lines.report
+
+
+class _PlainLines:
+    """Progress for whoever keeps standard error in a file."""
+
+    def __init__(self, title: str, console: Console) -> None:
+        self.title, self.console = title, console
+        self.started = self.last = time.monotonic()
+        console.print(f"{title}: running")
+
+    def report(self, note: str, share: float | None = None, /) -> None:
+        """Print a line where the last one is old enough."""
+        now = time.monotonic()
+        if now - self.last < SECONDS_BETWEEN_LINES:
+            return
+        self.last, elapsed = now, now - self.started
+        left = f", about {duration_text(elapsed / share - elapsed)} left" if share else ""
+        self.console.print(f"{self.title}: {note}, after {duration_text(elapsed)}{left}")
+
+
+def _progress(*columns: ProgressColumn, shown: bool, expand: bool = False) -> Progress:
     """A display that goes when it is done, and that only a terminal gets to see."""
     console = notes()
-    return Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal))
+    return Progress(
+        *columns,
+        console=console,
+        transient=True,
+        expand=expand,
+        disable=not (shown and console.is_terminal),
+    )

@@ -1,7 +1,5 @@
 """`anespec convert`: a GGUF becomes an artifact."""
 
-import resource
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +7,9 @@ import click
 
 from anespec.console import byte_progress, json_option, notes, out, print_json
 from anespec.conversion_options import conversion_options, read_options
-from anespec.manifests.wording import bytes_text
+from anespec.manifests.errors import Interrupted
+from anespec.manifests.wording import bytes_text, counted
 from anespec.weights_report import weights_facts, weights_lines
-
-
-def peak_memory_bytes() -> int:
-    """The largest resident size of this process or of one that it started and that has ended.
-
-    macOS counts bytes, Linux kilobytes.
-    """
-    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 @click.command()
@@ -31,7 +21,7 @@ def peak_memory_bytes() -> int:
     help="The artifact folder.  [default: NAME.anespec here]",
 )
 @conversion_options
-@click.option("--jobs", type=click.IntRange(1), help="Shards built at once.  [default: what memory allows]")
+@click.option("--jobs", type=click.IntRange(1), help="Shards built at once.  [default: what pays]")
 @click.option("--force", is_flag=True, help="Replace an artifact that stands there and differs.")
 @json_option
 def convert(
@@ -67,13 +57,18 @@ def convert(
         with byte_progress(f"converting {gguf.name}", plan.weight_bytes(), shown=not as_json) as report:
             from anespec.convert.pipeline import convert as run
 
-            done = run(
-                plan,
-                target,
-                replace=force,
-                jobs=jobs,
-                on_progress=lambda shard: report(shard.name, shard.done_bytes),
-            )
+            try:
+                done = run(
+                    plan,
+                    target,
+                    replace=force,
+                    jobs=jobs,
+                    on_progress=lambda shard: report(f"{shard.name} done", shard.done_bytes),
+                    on_bytes=lambda done_bytes: report(None, done_bytes),
+                )
+            except KeyboardInterrupt as interruption:
+                said = str(interruption) or "interrupted; nothing was finished"
+                raise Interrupted(said) from None
     manifest = done.manifest
     shards = manifest.shards
     size = sum(shard.bytes for shard in shards) + manifest.tokens.bytes
@@ -84,7 +79,7 @@ def convert(
                 "files": [shard.path for shard in shards] + [manifest.tokens.path, "manifest.json"],
                 "bytes": size,
                 "seconds": round(done.seconds, 3),
-                "peak_memory_bytes": peak_memory_bytes(),
+                "peak_memory_bytes": done.peak_memory_bytes,
                 "reused_shards": done.reused_shards,
                 "up_to_date": done.up_to_date,
                 "topology": list(manifest.topology),
@@ -95,11 +90,12 @@ def convert(
         out().print(f"{done.path} is up to date: it was built from this file with these options.")
     else:
         layers = "+".join(map(str, manifest.topology))
-        reused = f", {done.reused_shards} shards kept from an interrupted run" if done.reused_shards else ""
+        kept = counted(done.reused_shards, "shard")
+        reused = f", {kept} kept from an interrupted run" if done.reused_shards else ""
         out().print(
-            f"{done.path}: {layers} layers and {len(manifest.head_shards)} head shard(s), "
+            f"{done.path}: {layers} layers and {counted(len(manifest.head_shards), 'head shard')}, "
             f"{bytes_text(size)} in {done.seconds:.1f} s, "
-            f"{bytes_text(peak_memory_bytes())} at most in a process{reused}."
+            f"{bytes_text(done.peak_memory_bytes)} of memory at most{reused}."
         )
         for line in weights_lines(manifest):
             out().print(line)

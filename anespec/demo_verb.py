@@ -9,9 +9,10 @@ import click
 from rich.table import Table
 
 from anespec.backend_options import backend_option
-from anespec.console import json_option, out, result_as_json, step_progress
-from anespec.manifests.errors import ExactnessGateError
-from anespec.manifests.wording import bytes_text
+from anespec.console import json_option, out, result_as_json, step_progress, timed_progress
+from anespec.leaving import keep
+from anespec.manifests.errors import ExactnessGateError, Interrupted, UsageError
+from anespec.manifests.wording import bytes_text, counted, listed
 from anespec.session import Session, make_drafter, open_session
 
 if TYPE_CHECKING:
@@ -71,10 +72,14 @@ def demo(backend: str, keep: Path | None, as_json: bool) -> None:
     Example:
       anespec demo
     """
-    with tempfile.TemporaryDirectory(prefix="anespec-demo-") as scratch:
-        artifact = keep if keep is not None else Path(scratch) / "demo.anespec"
-        facts = _convert(artifact, as_json) | _validate(artifact, backend, as_json)
-        facts |= _generate(artifact, backend, as_json)
+    try:
+        with tempfile.TemporaryDirectory(prefix="anespec-demo-") as scratch:
+            artifact = keep if keep is not None else Path(scratch) / "demo.anespec"
+            facts = _convert(artifact, as_json) | _validate(artifact, backend, as_json)
+            facts |= _generate(artifact, backend, as_json)
+    except KeyboardInterrupt:
+        kept = "nothing is kept" if keep is None else f"whatever stands at {keep} is whole"
+        raise Interrupted(f"interrupted; {kept}") from None
     with result_as_json(facts, shown=as_json):
         if not facts["identical"]:
             raise ExactnessGateError(
@@ -93,12 +98,17 @@ def _convert(artifact: Path, quiet: bool) -> dict[str, Any]:
 
     with step_progress("1/3 convert", shown=not quiet) as report, GGUFFile(model_path()) as file:
         plan = ConversionPlan(SourceModel(file), ConvertOptions(target=Target.CPU))
-        done = convert(plan, artifact, on_progress=lambda shard: report(shard.name))
+        try:
+            done = convert(plan, artifact, on_progress=lambda shard: report(shard.name))
+        except UsageError:
+            raise UsageError(
+                f"{artifact}: something else than the demo's artifact stands there; give --keep another place"
+            ) from None
     if not quiet:
         out().print(
             f"1/3 convert: {model_path().name} ({bytes_text(done.manifest.source.bytes)}) -> "
-            f"{len(done.manifest.layer_shards)} layer and {len(done.manifest.head_shards)} head shard(s) "
-            f"in {done.seconds:.1f} s"
+            f"{counted(len(done.manifest.layer_shards), 'layer shard')} and "
+            f"{counted(len(done.manifest.head_shards), 'head shard')} in {done.seconds:.1f} s"
         )
     return {"convert_seconds": round(done.seconds, 3)}
 
@@ -106,27 +116,37 @@ def _convert(artifact: Path, quiet: bool) -> dict[str, Any]:
 def _validate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
     from anespec.embedded import model_path
     from anespec.manifests.store import Artifact
-    from anespec.runtime.backends import resolve_backend
+    from anespec.runtime.backends import circumstances, open_verifier, resolve_backend
     from anespec.validate.exactness import require_exactness
     from anespec.validate.figures import require_golden
     from anespec.validate.gates import golden_gate, recorded_exactness
     from anespec.validate.page.write import write_page
 
     opened, name = Artifact(artifact), resolve_backend(backend)
-    with step_progress("2/3 validate", shown=not quiet) as report:
+    with timed_progress("2/3 validate", shown=not quiet) as report:
         golden = golden_gate(opened, model_path(), name, None, report)
-        exactness = recorded_exactness(opened, name, None, "quick", report)
+        verifier = open_verifier(opened, name)
+        try:
+            here = circumstances(opened, name)
+            exactness = recorded_exactness(opened, verifier, here, "quick", report)
+        finally:
+            verifier.close()
     write_page(opened)
     require_golden(golden)
     require_exactness(exactness)
-    proven = [verdict.invariance.value for verdict in exactness.invariances if verdict.proven]
+    held = [verdict.invariance.value for verdict in exactness.invariances if verdict.proven]
     if not quiet:
         cosine = min(figures.cosine for figures in golden.shards)
         out().print(
-            f"2/3 validate on {name}: golden gate green (worst cosine of a shard {cosine:.6f}); "
-            f"exactness gate green: a row's bits do not depend on {', '.join(proven)}"
+            f"2/3 validate on {name}: golden gate {golden.standing} (worst cosine of a shard {cosine:.6f}); "
+            f"exactness gate {exactness.standing}: a row's bits do not depend on {listed(held, 'or')}"
         )
-    return {"backend": name, "golden": golden.passed, "proven": proven}
+    return {
+        "backend": name,
+        "golden": golden.standing.value,
+        "exactness": exactness.standing.value,
+        "invariances": held,
+    }
 
 
 @dataclass(frozen=True)
@@ -167,7 +187,7 @@ def _generate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
             for prompt in PROMPTS
         ]
     finally:
-        session.verifier.close()
+        keep(session)
     if not quiet:
         _show(pairs)
     return {

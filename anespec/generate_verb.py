@@ -1,9 +1,8 @@
 """`anespec generate`: text from an artifact."""
 
-import json
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +11,15 @@ from rich.text import Text
 
 from anespec.backend_options import backend_option, threads_option
 from anespec.console import json_option, notes, out, print_json
-from anespec.manifests.errors import RequestError, StorageError
+from anespec.leaving import keep
+from anespec.manifests.errors import Interrupted, RequestError
+from anespec.manifests.wording import counted
+from anespec.prompts import Prompt, PromptFile, read_standard_input
+from anespec.sampling_options import read_sampling, sampling_options
 from anespec.session import DRAFTERS, Session, make_drafter, open_session
 
 if TYPE_CHECKING:
     from anespec.runtime.completion import Completion, Summary
-    from anespec.runtime.sampling import SamplingParameters
     from anespec.runtime.text.tokenizer import Tokenizer
 
 DEFAULT_TOKENS = 128
@@ -29,7 +31,9 @@ DEFAULT_TOKENS = 128
 @click.option(
     "--prompt-file",
     type=click.Path(path_type=Path),
-    help='JSONL of {"prompt": TEXT} or {"prompt_ids": [ID, …]}; prints one JSON object a line.',
+    help='JSONL of {"prompt": TEXT}, {"prompt_ids": [ID, …]} or {"messages": [{"role": …, "content": …}, '
+    "…]}, each with max_tokens, stop, temperature and other options of its own if it likes; prints one JSON "
+    "object a line.",
 )
 @click.option(
     "--chat", is_flag=True, help="Take the prompt as a user's message in the model's chat template."
@@ -47,16 +51,7 @@ DEFAULT_TOKENS = 128
 @click.option(
     "--drafter", type=click.Choice(DRAFTERS), default="lookup", show_default=True, help="Who guesses."
 )
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
-@click.option("--top-k", type=int, default=0, help="Sample from the K likeliest tokens only.  [default: off]")
-@click.option("--top-p", type=float, default=1.0, help="Nucleus sampling.  [default: off]")
-@click.option(
-    "--min-p", type=float, default=0.0, help="Drop tokens below this share of the likeliest.  [default: off]"
-)
-@click.option(
-    "--repeat-penalty", type=float, default=1.0, help="Penalise tokens seen before.  [default: off]"
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same text.")
+@sampling_options
 @click.option("--stop", multiple=True, help="End before this text; may be given several times.")
 @click.option("--ignore-eos", is_flag=True, help="Go on past the model's end tokens.")
 @click.option("--show-drafts", is_flag=True, help="Show drafted tokens in another colour.")
@@ -74,24 +69,57 @@ def generate(artifact: Path, **chosen: Any) -> None:
     """
     if (chosen["prompt"] is None) == (chosen["prompt_file"] is None):
         raise click.UsageError("give one prompt with -p, or many with --prompt-file")
+    if "" in chosen["stop"]:
+        raise click.BadParameter("an empty text stops nothing.", param_hint="'--stop'")
     settings = _Settings(chosen)
-    session = open_session(
-        artifact, settings.backend, settings.threads, settings.allow_inexact, settings.quiet
-    )
     try:
-        if settings.prompt_file is not None:
-            for prompt in read_prompts(settings.prompt_file):
-                print_json(_facts(_run(session, prompt, settings).summary, session.load_seconds))
-            return
-        text = read_standard_input() if settings.prompt == "-" else settings.prompt
-        completion = _run(session, Prompt(text=text), settings)
+        if settings.prompt_file is None:
+            _generate_one(artifact, settings)
+        else:
+            _generate_many(artifact, settings.prompt_file, settings)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; what was printed is whole as far as it goes") from None
+
+
+def _generate_one(artifact: Path, settings: "_Settings") -> None:
+    text = read_standard_input() if settings.prompt == "-" else settings.prompt
+    with _opened(artifact, settings) as session:
+        completion = _completion(session, Prompt(prompt=text), settings)
+        _check(session, completion)
+        _hint_at_template(session, settings)
         if settings.as_json:
             print_json(_facts(completion.summary, session.load_seconds))
         else:
             _stream(completion, settings.show_drafts)
             _show(completion.summary, session)
+
+
+def _generate_many(artifact: Path, path: Path, settings: "_Settings") -> None:
+    """One line after another, all of them checked before the first is run."""
+    with PromptFile(path) as prompts:
+        texts = sum(prompt.prompt is not None for _, prompt in prompts)
+        with _opened(artifact, settings) as session:
+            for place, prompt in prompts:
+                try:
+                    _check(session, _completion(session, prompt, settings))
+                except RequestError as error:
+                    raise RequestError(f"{place}: {error}") from None
+            if texts:
+                _hint_at_template(session, settings)
+            for _, prompt in prompts:
+                completion = _completion(session, prompt, settings)
+                print_json(_facts(completion.summary, session.load_seconds))
+
+
+@contextlib.contextmanager
+def _opened(artifact: Path, settings: "_Settings") -> Iterator[Session]:
+    session = open_session(
+        artifact, settings.backend, settings.threads, settings.allow_inexact, settings.quiet
+    )
+    try:
+        yield session
     finally:
-        session.verifier.close()
+        keep(session)
 
 
 class _Settings:
@@ -110,7 +138,7 @@ class _Settings:
         self.show_drafts: bool = chosen["show_drafts"]
         self.allow_inexact: bool = chosen["allow_inexact"]
         self.as_json: bool = chosen["as_json"]
-        self.sampling = _sampling(chosen)
+        self.sampling = read_sampling(chosen)
 
     @property
     def quiet(self) -> bool:
@@ -118,104 +146,74 @@ class _Settings:
         return self.as_json or self.prompt_file is not None
 
 
-def _sampling(chosen: dict[str, Any]) -> "SamplingParameters":
-    from anespec.runtime.sampling import SamplingParameters
-
-    return SamplingParameters(
-        temperature=chosen["temperature"],
-        top_k=chosen["top_k"],
-        top_p=chosen["top_p"],
-        min_p=chosen["min_p"],
-        repetition_penalty=chosen["repeat_penalty"],
-        seed=chosen["seed"],
-    )
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt as text or as token ids."""
-
-    text: str = ""
-    ids: tuple[int, ...] | None = None
-
-
-def read_standard_input() -> str:
-    """All of standard input; RequestError where it is closed or is not UTF-8 text."""
-    if sys.stdin is None:
-        raise RequestError("standard input is closed, so -p - has nothing to read")
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError:
-        raise RequestError("standard input is not UTF-8 text") from None
-
-
-def read_prompts(path: Path) -> Iterator[Prompt]:
-    """Prompts of a JSONL file, every line checked before the first is returned.
+def _completion(session: Session, prompt: Prompt, settings: _Settings) -> "Completion":
+    """What the prompt and the options ask for, not yet begun.
 
     Raises:
-        StorageError: the file cannot be read.
-        RequestError: it is not UTF-8 text, or a line is not a prompt.
+        RequestError: the prompt does not fit, or the model has no template for it.
     """
-    try:
-        # Not `splitlines`: JSON texts may hold characters that it takes for line ends.
-        lines = path.read_text("utf-8-sig").split("\n")
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError:
-        raise RequestError(f"{path}: is not UTF-8 text") from None
-    return iter([_read_prompt(path, i, line) for i, line in enumerate(lines, 1) if line.strip()])
-
-
-def _read_prompt(path: Path, number: int, line: str) -> Prompt:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        raise RequestError(f"{path}: line {number} is not JSON") from None
-    match value:
-        case {"prompt": str(text), **rest} if "prompt_ids" not in rest:
-            return Prompt(text=text)
-        case {"prompt_ids": list(ids), **rest} if "prompt" not in rest and all(type(i) is int for i in ids):
-            return Prompt(ids=tuple(ids))
-    raise RequestError(
-        f'{path}: line {number} must have either "prompt", a text, or "prompt_ids", a list of ids'
-    )
-
-
-def _run(session: Session, prompt: Prompt, settings: _Settings) -> "Completion":
     from anespec.runtime.completion import Completion
     from anespec.runtime.requests import Request
 
-    tokenizer, context = session.tokenizer, session.verifier.shape.context
-    if len(prompt.text) > context * tokenizer.longest_token:
-        raise RequestError(
-            f"the prompt has {len(prompt.text)} characters, more than {context} tokens can hold; "
-            "shorten the prompt or convert with a longer context"
-        )
+    tokenizer = session.tokenizer
     request = Request(
-        prompt=prompt.ids if prompt.ids is not None else _encode(tokenizer, prompt.text, settings.chat),
-        max_tokens=settings.max_tokens,
-        sampling=settings.sampling,
+        prompt=_ids(session, prompt, settings.chat),
+        max_tokens=prompt.max_tokens or settings.max_tokens,
+        sampling=replace(settings.sampling, **prompt.sampling),
         drafter=make_drafter(settings.drafter),
         end_ids=frozenset() if settings.ignore_eos else tokenizer.end_ids,
     )
-    return Completion(session.engine, tokenizer, request, settings.stops)
+    stops = settings.stops if prompt.stops is None else prompt.stops
+    return Completion(session.engine, tokenizer, request, stops)
 
 
-def _encode(tokenizer: "Tokenizer", text: str, chat: bool) -> tuple[int, ...]:
-    from anespec.runtime.text.chat import render_chat
+def _check(session: Session, completion: "Completion") -> None:
+    """Raise the RequestError that running it would raise."""
+    session.engine.cancel(session.engine.submit(completion.request))
 
-    if not chat:
+
+def _ids(session: Session, prompt: Prompt, chat: bool) -> tuple[int, ...]:
+    from anespec.runtime.text.fitting import require_fitting
+
+    if prompt.prompt_ids is not None:
+        return prompt.prompt_ids
+    tokenizer, context = session.tokenizer, session.verifier.shape.context
+    text = prompt.prompt or ""
+    require_fitting(text, tokenizer, context)
+    conversation = prompt.conversation
+    if conversation is None and chat:
+        conversation = [{"role": "user", "content": text}]
+    if conversation is None:
         return tuple(tokenizer.encode(text))
+    return _encode(tokenizer, conversation, context)
+
+
+def _encode(
+    tokenizer: "Tokenizer", conversation: Sequence[Mapping[str, object]], context: int
+) -> tuple[int, ...]:
+    from anespec.runtime.text.chat import render_chat
+    from anespec.runtime.text.fitting import require_fitting
+
     if tokenizer.chat_template is None:
-        raise RequestError("this model has no chat template; leave --chat out")
+        raise RequestError("this model has no chat template; give a plain prompt, without --chat")
     rendered = render_chat(
         tokenizer.chat_template,
-        [{"role": "user", "content": text}],
+        conversation,
         add_generation_prompt=True,
         bos=_text_of(tokenizer, tokenizer.bos_id),
         eos=_text_of(tokenizer, tokenizer.eos_id),
     )
+    require_fitting(rendered, tokenizer, context)
     return tuple(tokenizer.encode(rendered, add_special=False, parse_special=True))
+
+
+def _hint_at_template(session: Session, settings: _Settings) -> None:
+    if session.tokenizer.chat_template is not None and not settings.chat:
+        notes().print(
+            "note: this model has a chat template, which --chat puts the prompt into; without it the prompt "
+            "is continued as it is",
+            style="dim",
+        )
 
 
 def _text_of(tokenizer: "Tokenizer", token: int | None) -> str:
@@ -224,10 +222,14 @@ def _text_of(tokenizer: "Tokenizer", token: int | None) -> str:
 
 def _stream(completion: "Completion", show_drafts: bool) -> None:
     console = out()
-    for chunk in completion:
-        style = "green" if show_drafts and chunk.drafted else ""
-        console.print(Text(chunk.text, style=style), end="")
-        console.file.flush()
+    try:
+        for chunk in completion:
+            style = "green" if show_drafts and chunk.drafted else ""
+            console.print(Text(chunk.text, style=style), end="")
+            console.file.flush()
+    except KeyboardInterrupt:
+        console.print()
+        raise
     console.print()
 
 
@@ -251,6 +253,8 @@ def _facts(summary: "Summary", load_seconds: float) -> dict[str, Any]:
 
 
 def _show(summary: "Summary", session: Session) -> None:
+    from anespec.runtime.requests import FinishReason
+
     statistics = summary.statistics
     tokens = len(summary.output_ids)
     rate = statistics.drawn_in_decode / statistics.decode_seconds if statistics.decode_seconds else 0.0
@@ -258,11 +262,16 @@ def _show(summary: "Summary", session: Session) -> None:
     prefill_rate = prefill / statistics.prefill_seconds if statistics.prefill_seconds else 0.0
     pairs = zip(statistics.accepted_by_position, statistics.proposed_by_position, strict=True)
     acceptance = " ".join(f"{accepted}/{proposed}" for accepted, proposed in pairs) or "none proposed"
+    ending = (
+        f"the context of {session.verifier.shape.context} is full"
+        if summary.finish is FinishReason.CONTEXT
+        else summary.finish
+    )
     notes().print(
-        f"{tokens} tokens in {statistics.passes} passes ({summary.finish}), "
+        f"{counted(tokens, 'token')} in {counted(statistics.passes, 'pass', 'passes')} ({ending}), "
         f"{statistics.tokens_per_pass:.2f} tokens per decode pass\n"
         f"drafts accepted by position: {acceptance}\n"
-        f"{rate:.1f} tokens/s; prefill {prefill} tokens at {prefill_rate:.1f} tokens/s; "
+        f"{rate:.1f} tokens/s; prefill {counted(prefill, 'token')} at {prefill_rate:.1f} tokens/s; "
         f"load {session.load_seconds:.1f} s on {session.backend}",
         style="dim",
     )

@@ -5,18 +5,21 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from anespec.manifests.wording import counted
+
 if TYPE_CHECKING:
     from anespec.manifests.residency import ResidencyVerdict
     from anespec.manifests.schema import Manifest
     from anespec.manifests.store import Artifact
-    from anespec.manifests.verdicts import ExactnessVerdict, Verdict
+    from anespec.manifests.verdicts import ExactnessVerdict, Standing, Verdict, VerdictFile, VerdictT
     from anespec.validate.quality.verdict import QualityVerdict
 
 
 def recorded_verdicts(artifact: "Artifact") -> list[dict[str, Any]]:
-    """Every recorded verdict for a program, in the order of the gates.
+    """Every recorded verdict on this artifact for a program, in the order of the gates.
 
-    `decides` is false for what fails no run: a residency verdict that is only predicted.
+    Those on what it was before it changed say nothing of it, and are left out. `decides` is false for what
+    fails no run: a residency verdict that is only predicted.
     """
     return list(_verdicts(artifact))
 
@@ -28,50 +31,61 @@ def _verdicts(artifact: "Artifact") -> Iterator[dict[str, Any]]:
     from anespec.validate.quality.verdict import QualityFile
     from anespec.validate.residency.verdict import decides
 
-    for residency in artifact.read_verdicts(ResidencyFile).verdicts:
+    for residency in _of_now(artifact, ResidencyFile):
         finding = _residency_finding(residency, artifact.manifest)
-        yield _facts("residency", residency, residency.passed, finding, decides(residency, False))
-    for golden in artifact.read_verdicts(GoldenFile).verdicts:
+        yield _facts("residency", residency, residency.standing, finding, decides(residency, False))
+    for golden in _of_now(artifact, GoldenFile):
         finding = "; ".join(golden.failures) or "every shard computes what the GGUF means"
-        yield _facts("golden", golden, golden.passed, finding)
-    for exactness in artifact.read_verdicts(ExactnessFile).verdicts:
-        yield _facts("exactness", exactness, exactness.allows_speculation, _exactness_finding(exactness))
-    for quality in artifact.read_verdicts(QualityFile).verdicts:
-        yield _facts("quality", quality, quality.passed, _quality_finding(quality))
+        yield _facts("golden", golden, golden.standing, finding)
+    for exactness in _of_now(artifact, ExactnessFile):
+        yield _facts("exactness", exactness, exactness.standing, _exactness_finding(exactness))
+    for quality in _of_now(artifact, QualityFile):
+        yield _facts("quality", quality, quality.standing, _quality_finding(quality))
+
+
+def _of_now(artifact: "Artifact", kind: "type[VerdictFile[VerdictT]]") -> "list[VerdictT]":
+    verdicts = artifact.read_verdicts(kind).verdicts
+    return [verdict for verdict in verdicts if verdict.circumstances.artifact == artifact.fingerprint]
 
 
 def _residency_finding(verdict: "ResidencyVerdict", manifest: "Manifest") -> str:
     from anespec.manifests.schema import Target
 
-    shards = len(verdict.shards)
-    found = f"{verdict.source}: {shards - len(verdict.off_ane)} of {shards} shards on the Neural Engine"
+    shards = counted(len(verdict.shards), "shard")
+    on_ane = len(verdict.shards) - len(verdict.off_ane)
+    found = f"{verdict.source}: {on_ane} of {shards} on the Neural Engine"
     return found + ("; of no matter for --target cpu" if manifest.target is Target.CPU else "")
 
 
 def _exactness_finding(verdict: "ExactnessVerdict") -> str:
-    proven = [v.invariance.value for v in verdict.invariances if v.proven]
-    refuted = [v.invariance.value for v in verdict.invariances if not v.proven]
-    return f"proven: {', '.join(proven) or 'nothing'}" + (
-        f"; not proven: {', '.join(refuted)}" if refuted else ""
-    )
+    """The invariances by how they stand, as in `pass: lane, stale; no cases: region`."""
+    from anespec.manifests.verdicts import Invariance, Standing
+
+    stands = {invariance.value: verdict.standing_of(invariance) for invariance in Invariance}
+    groups = [
+        f"{standing}: {', '.join(name for name in stands if stands[name] is standing)}"
+        for standing in Standing
+        if standing in stands.values()
+    ]
+    return "; ".join([*groups, f"{verdict.form} form"])
 
 
 def _quality_finding(verdict: "QualityVerdict") -> str:
     figures, text = verdict.figures, verdict.text
     measured = (
-        f"{text.scored} tokens of {text.name}: mean KL divergence {figures.kl.mean:.3g} nats, perplexity "
-        f"{figures.reference_perplexity:.5g} became {figures.artifact_perplexity:.5g}"
+        f"{counted(text.scored, 'token')} of {text.name}: mean KL divergence {figures.kl.mean:.3g} nats, "
+        f"perplexity {figures.reference_perplexity:.5g} became {figures.artifact_perplexity:.5g}"
     )
-    return "; ".join([measured, *verdict.failures])
+    return "; ".join([measured, *verdict.failures, *([verdict.warning] if verdict.warning else [])])
 
 
 def _facts(
-    gate: str, verdict: "Verdict", passed: bool, finding: str, decisive: bool = True
+    gate: str, verdict: "Verdict", standing: "Standing", finding: str, decisive: bool = True
 ) -> dict[str, Any]:
     here = verdict.circumstances
     return {
         "gate": gate,
-        "passed": passed,
+        "standing": standing.value,
         "decides": decisive,
         "finding": finding,
         "backend": here.backend,
@@ -84,21 +98,18 @@ def _facts(
 
 def verdict_table(verdicts: list[dict[str, Any]]) -> Table:
     """The verdicts for a person, one a row."""
+    from anespec.manifests.verdicts import Standing
+    from anespec.validate.report import STYLES
+
     table = Table("gate", "verdict", "found", "where", box=None)
     for verdict in verdicts:
-        word, colour = _verdict_word(verdict)
-        table.add_row(verdict["gate"], word, verdict["finding"], _where(verdict), style=colour)
+        style = STYLES[Standing(verdict["standing"])]
+        table.add_row(verdict["gate"], verdict["standing"], verdict["finding"], _where(verdict), style=style)
     return table
-
-
-def _verdict_word(verdict: dict[str, Any]) -> tuple[str, str]:
-    if verdict["passed"]:
-        return "passed", "green"
-    return ("red", "red") if verdict["decides"] else ("noted", "yellow")
 
 
 def _where(verdict: dict[str, Any]) -> str:
     if verdict["machine"] == "any":
         return f"{verdict['backend']} version {verdict['library_version']}, anywhere"
-    threads = "1 thread" if verdict["threads"] == 1 else f"{verdict['threads']} threads"
+    threads = counted(verdict["threads"], "thread")
     return f"{verdict['backend']} {verdict['library_version']}, {threads}, {verdict['machine']}"

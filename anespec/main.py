@@ -4,7 +4,8 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import click
 
@@ -14,19 +15,16 @@ from anespec.convert_verb import convert
 from anespec.demo_verb import demo
 from anespec.generate_verb import generate
 from anespec.inspect_verb import inspect
-from anespec.manifests.errors import AnespecError, StorageError
+from anespec.leaving import Kept, leave
+from anespec.manifests.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
 from anespec.manifests.wording import harmless
 from anespec.validate_verb import validate
 
-INTERRUPTED = 130
-
-EPILOG = """
-\b
-Exit codes: 0 success, 1 other failure, 2 wrong usage, 3 unusable GGUF, 4 unsupported model,
-5 unusable artifact, 6 disk or file system, 7 a request that cannot be served,
-11 residency gate red, 12 golden gate red, 13 exactness gate red, 14 quality gate red,
-130 interrupted.
-"""
+_CODES = ",\n".join(
+    ", ".join(f"{code} {EXIT_CODES[code]}" for code in row)
+    for row in ((0, 1), (2, 3), (4, 5), (6, 7), (11, 12), (13, 14), (130, 141))
+)
+EPILOG = f"\b\nExit codes: {_CODES}."
 
 
 @click.group(
@@ -49,36 +47,75 @@ for verb in (inspect, convert, validate, generate, demo):
 
 
 def main() -> None:
-    """Run the command line and exit with the documented code.
+    """Run the command line and exit with the documented code (EXIT_CODES).
 
     A failure is said on standard error, and with --json also as an object on standard output.
     """
-    failure: str | None = None
-    facts: Mapping[str, object] = {}
+    _settle_streams()
+    try:
+        code = _run(Kept())
+    except click.ClickException as error:
+        code = error.exit_code
+        _tell(code, error.format_message(), error.show)
+    except ReaderGone as error:
+        code = error.exit_code
+    except AnespecError as error:
+        code, sentence = error.exit_code, harmless(str(error))
+        shown = sentence if isinstance(error, Interrupted) else f"error: {sentence}"
+        _tell(code, str(error), lambda: click.echo(shown, err=True), error.facts)
+    leave(code)
+
+
+def _settle_streams() -> None:
+    """See to it that there are three standard streams, and that any character can be written to them.
+
+    A file that is opened while the number of one is free would become that stream, and get what is said
+    there.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _run(kept: Kept) -> int:
+    """Run the verb until all that it said is written; the code of an end that is no failure.
+
+    Raises:
+        click.ClickException: wrong usage.
+        AnespecError: whatever else stopped it.
+    """
+    if sys.stdout is None:
+        raise StorageError("standard output is closed; send it to a file, or to /dev/null")
     try:
-        code = cli.main(standalone_mode=False)
+        result = cli.main(standalone_mode=False, obj=kept)
+        sys.stdout.flush()
     except click.exceptions.Exit as stop:
-        code = stop.exit_code
+        return stop.exit_code
     except (click.Abort, KeyboardInterrupt):
-        code, failure = INTERRUPTED, "interrupted; run the same command again to go on"
-        click.echo(failure, err=True)
-    except click.ClickException as error:
-        code, failure = error.exit_code, error.format_message()
-        error.show()
-    except AnespecError as error:
-        code, failure, facts = error.exit_code, str(error), error.facts
-        click.echo(f"error: {harmless(failure)}", err=True)
+        raise Interrupted("interrupted") from None
     except BrokenPipeError:
-        # Whoever read our output has enough, as with `| head`; the flush at exit must not complain again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+        raise ReaderGone("nobody reads standard output any more") from None
+    except SystemExit as stop:
+        # So click and rich end where nobody reads standard output any more.
+        raise ReaderGone("nobody reads standard output any more") from stop
     except OSError as error:
-        code, failure = StorageError.exit_code, f"{error.filename or 'standard output'}: {error.strerror}"
-        click.echo(f"error: {harmless(failure)}", err=True)
-    if failure is not None and "--json" in sys.argv:
+        raise StorageError(f"{error.filename or 'standard output'}: {error.strerror}") from error
+    return result if isinstance(result, int) else 0
+
+
+def _tell(
+    code: int, failure: str, show: Callable[[], None], facts: Mapping[str, object] = MappingProxyType({})
+) -> None:
+    """Say why the command failed, as far as the streams take it."""
+    with contextlib.suppress(OSError):
+        show()
+    if "--json" in sys.argv:
         with contextlib.suppress(OSError):
             print_json({"error": failure, "exit_code": code, **facts})
-    sys.exit(code if isinstance(code, int) else 0)

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anespec.console import StepReport, notes, step_progress
+from anespec.console import notes, step_progress, timed_progress
+from anespec.leaving import keep
 from anespec.manifests.errors import StorageError
+from anespec.manifests.wording import counted, duration_text
 
 if TYPE_CHECKING:
     from anespec.manifests.store import Artifact
@@ -50,14 +52,15 @@ def open_session(
             tokenizer = Tokenizer.from_gguf(tokens)
         report(f"shards, on {backend}")
         verifier = open_verifier(artifact, backend, threads)
-        try:
-            verdict = _verdict(artifact, verifier, backend, threads, report)
-        except BaseException:
-            verifier.close()
-            raise
+    try:
+        verdict = _verdict(artifact, verifier, backend, threads, quiet)
+    except BaseException:
+        keep(verifier)
+        raise
     if not verdict.allows_speculation:
         notes().print(
-            f"note: it is not proven that speculation leaves the text alone on {backend} here; "
+            f"note: speculation may change the text on {backend} here (the exactness gate: "
+            f"{verdict.standing}); "
             + ("speculating as --allow-inexact asks" if allow_inexact else "running without it"),
             style="yellow",
         )
@@ -74,27 +77,36 @@ def open_session(
 
 
 def _verdict(
-    artifact: "Artifact",
-    verifier: "ArtifactVerifier",
-    backend: str,
-    threads: int | None,
-    report: StepReport,
+    artifact: "Artifact", verifier: "ArtifactVerifier", backend: str, threads: int | None, quiet: bool
 ) -> "ExactnessVerdict":
-    """The recorded exactness verdict for here; measured in its quick form, and recorded, where none is."""
-    from anespec.manifests.verdicts import ExactnessFile
+    """The recorded exactness verdict for here; measured in its quick form, and recorded, where none is.
+
+    That can take minutes with a large model on a slow backend, so it is said before and after.
+    """
     from anespec.runtime.backends import circumstances
-    from anespec.validate.exactness import exactness_gate
+    from anespec.validate.gates import recorded_exactness
+    from anespec.validate.kept import kept_exactness, why_exactness_is_unknown
 
     here = circumstances(artifact, backend, threads)
-    verdict = artifact.read_verdicts(ExactnessFile).find(here)
-    if verdict is None:
-        report("exactness was never measured here; measuring the quick form")
-        verdict = exactness_gate(verifier, here, form="quick")
-        try:
-            artifact.record_verdict(ExactnessFile, verdict)
-        except StorageError as error:
-            notes().print(f"note: the exactness verdict is not kept ({error})", style="yellow")
+    verdict = kept_exactness(artifact, here, "quick")
+    if verdict is not None:
+        return verdict
+    where = f"{here.backend} with {counted(here.threads, 'thread')}"
+    notes().print(
+        f"note: {why_exactness_is_unknown(artifact, here)};\n"
+        f"note: so it is measured now, once: does speculation leave the text alone on {where}?",
+        style="yellow",
+    )
+    started = time.monotonic()
+    with timed_progress("exactness", shown=not quiet) as report:
+        verdict = recorded_exactness(artifact, verifier, here, "quick", report, _say_unkept)
+    took = duration_text(time.monotonic() - started)
+    notes().print(f"note: exactness: {verdict.standing}, measured in {took}", style="yellow")
     return verdict
+
+
+def _say_unkept(error: StorageError) -> None:
+    notes().print(f"note: the exactness verdict is not kept ({error})", style="yellow")
 
 
 def make_drafter(name: str) -> "Drafter | None":

@@ -1,22 +1,30 @@
 """`anespec validate`: the gates of an artifact."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from anespec.asked_gates import (
+    Answer,
+    Gate,
+    Question,
+    exactness_gate,
+    golden_gate,
+    quality_gate,
+    residency_gate,
+)
 from anespec.backend_options import backend_option, threads_option
-from anespec.console import StepReport, json_option, notes, out, print_json, result_as_json, step_progress
+from anespec.console import json_option, notes, out, print_json, result_as_json, timed_progress
 from anespec.manifests.errors import AnespecError
+from anespec.manifests.wording import duration_text
 from anespec.quality_options import quality_options, read_quality
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from anespec.manifests.store import Artifact
-    from anespec.validate.quality.verdict import QualityTask
+    from anespec.manifests.verdicts import Standing
 
 GATES = ("residency", "golden", "exactness", "quality")
 PLAN_FILE = click.Path(path_type=Path, dir_okay=False)
@@ -34,7 +42,8 @@ PLAN_FILE = click.Path(path_type=Path, dir_okay=False)
     help="Run only this gate; may be given several times, and --quality adds its own.  [default: all]",
 )
 @click.option("--gguf", type=click.Path(path_type=Path), help="The GGUF that was converted, if it has moved.")
-@click.option("--quick", is_flag=True, help="The exactness gate's quick form: fewer cases, some seconds.")
+@click.option("--quick", is_flag=True, help="The exactness gate's quick form: few passes of each kind.")
+@click.option("--again", is_flag=True, help="Measure also where a recorded verdict still holds.")
 @click.option("--require-residency", is_flag=True, help="Let a predicted residency verdict fail the run too.")
 @click.option("--record-plan", type=PLAN_FILE, help="Write Core ML's plan to this file (on a Mac).")
 @click.option("--replay-plan", type=PLAN_FILE, help="Judge a plan that was recorded on a Mac.")
@@ -48,6 +57,7 @@ def validate(
     gates: tuple[str, ...],
     gguf: Path | None,
     quick: bool,
+    again: bool,
     require_residency: bool,
     record_plan: Path | None,
     replay_plan: Path | None,
@@ -63,9 +73,10 @@ def validate(
     exactness  six invariances, bit for bit; verdicts hold for this backend, its version and machine
     quality    with --quality TEXT: KL divergence and perplexity on a text, against the reference
 
-    Exits with 11, 12, 13 or 14 where the residency, golden, exactness or quality gate is red. A residency
-    verdict that is only predicted is shown and recorded; it fails the run with --require-residency.
-    Quality is a report, too, unless a limit is given. Every run ends with ARTIFACT/report.html.
+    Exits with 11, 12, 13 or 14 where the residency, golden, exactness or quality gate fails. A residency
+    verdict that is only predicted is reported; it fails the run with --require-residency. Quality is
+    reported, too, unless a limit is given. A verdict that was recorded and still holds is shown and not
+    measured again. Every run ends with ARTIFACT/report.html and a sentence: what the artifact may do here.
 
     \b
     Example:
@@ -87,141 +98,151 @@ def validate(
 
     from anespec.manifests.store import Artifact
     from anespec.runtime.backends import resolve_backend
-    from anespec.validate.page.write import write_page
+    from anespec.validate.quality.sample import SampleText
 
-    opened, name = Artifact(artifact), resolve_backend(backend)
-    if task is not None:
-        from anespec.validate.quality.sample import SampleText
-
-        # The other gates may take an hour, so a text that cannot be read ends the run before them.
-        SampleText.read(task.text)
-    runs: dict[str, Callable[[StepReport], _Outcome]] = {
-        "residency": lambda report: _residency(opened, require_residency, replay_plan, record_plan, report),
-        "golden": lambda report: _golden(opened, gguf, name, threads, report),
-        "exactness": lambda report: _exactness(opened, quick, name, threads, report),
+    asked = Question(Artifact(artifact), resolve_backend(backend), threads, gguf)
+    # The other gates may take an hour, so a text that cannot be read ends the run before them.
+    text = SampleText.read(task.text) if task is not None else None
+    asking: dict[str, Callable[[], Gate]] = {
+        "residency": lambda: residency_gate(asked, require_residency, replay_plan, record_plan),
+        "golden": lambda: golden_gate(asked),
+        "exactness": lambda: exactness_gate(asked, "quick" if quick else "full"),
     }
-    if task is not None:
-        runs["quality"] = lambda report: _quality(opened, task, gguf, name, threads, report)
-    with step_progress(f"validating {artifact} on {name}", shown=not as_json) as report:
-        outcomes = [_run(gate, runs[gate], report) for gate in GATES if gate in chosen]
-        # --gate asks for one gate only; what is no gate comes with a run of all.
-        if not gates:
-            _extras(opened, gguf, name, threads, report)
-    page = write_page(opened)
-    if not as_json:
-        for outcome in outcomes:
-            for part in outcome.shown:
-                out().print(part)
-        out().print(f"All of it, in pictures: {page}")
-    facts = {
-        "gates": [outcome.facts for outcome in outcomes],
-        "passed": all(outcome.facts["passed"] for outcome in outcomes if outcome.decides),
-        "report": str(page),
-    }
-    with result_as_json(facts, shown=as_json):
-        for outcome in outcomes:
-            if outcome.decides:
-                outcome.require()
+    if task is not None and text is not None:
+        asking["quality"] = lambda: quality_gate(asked, task, text)
+    results = [_ask(name, asking[name], again, as_json) for name in GATES if name in chosen]
+    # --gate asks for that gate only; what is no gate comes with a run of all.
+    if not gates:
+        _measure_extras(asked, again, as_json)
+    _conclude(asked, results, as_json)
 
 
 @dataclass(frozen=True)
-class _Outcome:
-    """What one gate came to. `require` raises where it is red; one that does not decide is only shown."""
+class _Result:
+    """What became of asking one gate: an answer, `kept` if it was not measured now, or an error."""
 
-    facts: dict[str, Any]
-    shown: "list[RenderableType]"
-    require: Callable[[], None]
-    decides: bool = True
+    name: str
+    answer: Answer | None
+    kept: bool
+    seconds: float
+    error: Exception | None = None
+
+    @property
+    def standing(self) -> "Standing":
+        """How the gate stands; one that raised has not run."""
+        from anespec.manifests.verdicts import Standing
+
+        return Standing.NOT_RUN if self.answer is None else self.answer.standing
+
+    def require(self) -> None:
+        """Raise where this gate fails the run."""
+        if self.error is not None:
+            raise self.error
+        if self.answer is not None and self.answer.decides:
+            self.answer.require()
+
+    def facts(self) -> dict[str, Any]:
+        """The result for a program."""
+        facts: dict[str, Any] = {"name": self.name, "standing": self.standing.value}
+        if self.answer is None:
+            return facts | {"decides": True, "error": str(self.error)}
+        verdict = self.answer.verdict
+        facts |= {"decides": self.answer.decides, "kept": self.kept}
+        facts |= {"measured_at": verdict.measured_at.isoformat(), "warnings": list(self.answer.warnings)}
+        return facts | dict(self.answer.facts) | {"figures": verdict.model_dump(mode="json")}
 
 
-def _run(gate: str, run: Callable[[StepReport], _Outcome], report: StepReport) -> _Outcome:
-    return run(lambda note: report(f"{gate}: {note}"))
+def _ask(name: str, make: Callable[[], Gate], again: bool, as_json: bool) -> _Result:
+    """Ask one gate, and show what it says as soon as it has said it.
+
+    An error becomes part of the result, so that the other gates are asked all the same.
+    """
+    started = time.monotonic()
+    try:
+        gate = make()
+        answer = None if again else gate.kept()
+        kept = answer is not None
+        if answer is None:
+            with timed_progress(f"{name} gate", shown=not as_json) as report:
+                answer = gate.measure(report)
+        result = _Result(name, answer, kept, time.monotonic() - started)
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        result = _Result(name, None, False, time.monotonic() - started, error)
+    if not as_json:
+        _show(result)
+    return result
 
 
-def _extras(
-    artifact: "Artifact", gguf: Path | None, backend: str, threads: int | None, report: StepReport
-) -> None:
-    """What the page shows beside the gates; where it cannot be measured, a note, for it decides nothing."""
+def _show(result: _Result) -> None:
+    from anespec.validate.report import STYLES
+
+    console = out()
+    console.print(_headline(result), style=STYLES[result.standing])
+    if result.answer is not None:
+        for part in result.answer.shown:
+            console.print(part)
+        for warning in result.answer.warnings:
+            console.print(f"warning: {warning}", style="yellow")
+    console.print()
+
+
+def _headline(result: _Result) -> str:
+    stands = f"{result.name} gate: {result.standing}"
+    if result.answer is None:
+        return f"{stands} ({result.error})"
+    if not result.kept:
+        return f"{stands} ({duration_text(result.seconds)})"
+    then = result.answer.verdict.measured_at.astimezone()
+    return f"{stands} (measured {then:%Y-%m-%d %H:%M}, nothing changed since; --again measures)"
+
+
+def _measure_extras(asked: Question, again: bool, as_json: bool) -> None:
+    """What the page shows beside the gates; where it cannot be had, the gates' answers stand all the same."""
     from anespec.validate.page.extras import measure_extras
 
     try:
-        measure_extras(artifact, gguf, backend, threads, lambda note: report(f"page: {note}"))
+        with timed_progress("sample for the page", shown=not as_json) as report:
+            measure_extras(asked.artifact, asked.gguf, asked.backend, asked.threads, report, again=again)
     except AnespecError as error:
-        notes().print(f"note: {error}", style="yellow")
+        if not as_json:
+            notes().print(f"note: the page goes without a sample ({error})", style="yellow")
 
 
-def _residency(
-    artifact: "Artifact", required: bool, replay: Path | None, record: Path | None, report: StepReport
-) -> _Outcome:
-    from anespec.validate.report import residency_parts
-    from anespec.validate.residency.compute_plan import neural_engine
-    from anespec.validate.residency.gate import residency_gate
-    from anespec.validate.residency.verdict import decides, require_residency
+def _conclude(asked: Question, results: Sequence[_Result], as_json: bool) -> None:
+    """Write the page, say in one sentence what the artifact may do, and fail where a gate does."""
+    from anespec.validate.page.write import write_page
+    from anespec.validate.summary import summary
 
-    verdict = residency_gate(artifact, report, neural_engine(), replay, record)
-    does_decide = decides(verdict, required)
-    facts = {"name": "residency", "passed": verdict.passed, "decides": does_decide}
-    facts |= {"source": verdict.source.value, "figures": verdict.model_dump(mode="json")}
-    shown = residency_parts(verdict, artifact.manifest.target, does_decide)
-    return _Outcome(facts, shown, lambda: require_residency(verdict), does_decide)
-
-
-def _golden(
-    artifact: "Artifact", gguf: Path | None, backend: str, threads: int | None, report: StepReport
-) -> _Outcome:
-    from anespec.validate.figures import require_golden
-    from anespec.validate.gates import find_source, golden_gate
-    from anespec.validate.report import golden_tables
-
-    report("reading the source")
-    verdict = golden_gate(artifact, find_source(artifact, gguf), backend, threads, report)
-    facts = {"name": "golden", "passed": verdict.passed, "failures": list(verdict.failures)}
-    facts |= {"figures": verdict.model_dump(mode="json")}
-    return _Outcome(facts, [*golden_tables(verdict)], lambda: require_golden(verdict))
-
-
-def _exactness(
-    artifact: "Artifact", quick: bool, backend: str, threads: int | None, report: StepReport
-) -> _Outcome:
-    from anespec.validate.exactness import require_exactness
-    from anespec.validate.gates import recorded_exactness
-    from anespec.validate.report import exactness_table
-
-    verdict = recorded_exactness(artifact, backend, threads, "quick" if quick else "full", report)
-    proven = {v.invariance.value: v.proven for v in verdict.invariances}
-    facts = {"name": "exactness", "passed": verdict.allows_speculation, "proven": proven}
-    facts |= {"figures": verdict.model_dump(mode="json")}
-    return _Outcome(facts, [exactness_table(verdict)], lambda: require_exactness(verdict))
-
-
-def _quality(
-    artifact: "Artifact",
-    task: "QualityTask",
-    gguf: Path | None,
-    backend: str,
-    threads: int | None,
-    report: StepReport,
-) -> _Outcome:
-    from anespec.validate.gates import find_source
-    from anespec.validate.quality.gate import quality_gate
-    from anespec.validate.quality.verdict import require_quality
-    from anespec.validate.report import quality_table
-
-    report("reading the source")
-    verdict = quality_gate(artifact, find_source(artifact, gguf), task, backend, threads, report)
-    figures = verdict.figures
-    facts = {
-        "name": "quality",
-        "passed": verdict.passed,
-        "failures": list(verdict.failures),
-        "tokens": verdict.text.scored,
-        "reference_perplexity": figures.reference_perplexity,
-        "perplexity": figures.artifact_perplexity,
-        "perplexity_change_percent": figures.perplexity_change,
-        "perplexity_change_error_percent": figures.perplexity_change_error,
-        "figures": verdict.model_dump(mode="json"),
+    facts: dict[str, Any] = {
+        "gates": [result.facts() for result in results],
+        "standing": _overall(result.standing for result in results).value,
+        "summary": summary(asked.artifact, asked.here),
     }
-    return _Outcome(facts, [quality_table(verdict)], lambda: require_quality(verdict))
+    with result_as_json(facts, shown=as_json):
+        unwritten: AnespecError | None = None
+        try:
+            facts["report"] = str(write_page(asked.artifact))
+            if not as_json:
+                out().print(f"All of it, in pictures: {facts['report']}")
+        except AnespecError as error:
+            unwritten = error
+        if not as_json:
+            out().print(facts["summary"])
+        for result in results:
+            result.require()
+        if unwritten is not None:
+            raise unwritten
+
+
+def _overall(standings: "Iterable[Standing]") -> "Standing":
+    """The one that matters most."""
+    from anespec.manifests.verdicts import Standing
+
+    found = set(standings)
+    ranked = (Standing.FAIL, Standing.NOT_RUN, Standing.NO_CASES, Standing.PASS, Standing.REPORTED)
+    return next(standing for standing in ranked if standing in found)
 
 
 def _explain(name: str, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from anespec.convert.graph.shards import ProgramScope, head_inputs, head_shard, layer_shard
 from anespec.convert.layers import head_plan, head_weights, layer_weights, norm, per_layer_mix, shard_plan
-from anespec.convert.package import WrittenPackage, write_package
+from anespec.convert.package import OnWritten, WrittenPackage, write_package
 from anespec.convert.parts import HeadPart, LayersPart, Part
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import OUTPUT_NORM
@@ -13,9 +13,11 @@ from anespec.manifests.schema import HIDDEN_OUT, HeadShard, LayerShard, Shard, S
 
 
 def build_part(
-    plan: ConversionPlan, part: Part, path: Path, recipe: str, threads: int
+    plan: ConversionPlan, part: Part, path: Path, recipe: str, threads: int, on_written: OnWritten
 ) -> LayerShard | HeadShard:
     """Write the package to `path`, with so many threads, and describe it.
+
+    `on_written` is told of weights as they are written.
 
     Raises:
         GGUFError, UnsupportedModelError: a tensor cannot be converted.
@@ -23,16 +25,18 @@ def build_part(
     """
     match part:
         case LayersPart():
-            return _build_layers(plan, part.indices, path, recipe, threads)
+            return _build_layers(plan, part.indices, path, recipe, threads, on_written)
         case HeadPart():
-            return _build_head(plan, part, path, recipe, threads)
+            return _build_head(plan, part, path, recipe, threads, on_written)
 
 
-def _build_layers(plan: ConversionPlan, indices: range, path: Path, recipe: str, threads: int) -> LayerShard:
+def _build_layers(
+    plan: ConversionPlan, indices: range, path: Path, recipe: str, threads: int, on_written: OnWritten
+) -> LayerShard:
     model, choice, stored = plan.model, plan.options.weights, list[StoredTensor]()
     weights = [layer_weights(model, model.facts.layers[i], choice, stored.append) for i in indices]
     layers, mix = shard_plan(plan, indices), per_layer_mix(model, indices, choice, stored.append)
-    written = write_package(layer_shard(layers, weights, _scope(plan), mix), path, threads)
+    written = write_package(layer_shard(layers, weights, _scope(plan), mix), path, threads, on_written)
     outputs = (TensorSpec(name=HIDDEN_OUT, shape=(1, layers.d, None, 1)),)
     return LayerShard(
         **dict(_described(stored, written, path, recipe, layers.inputs, outputs)),
@@ -43,13 +47,15 @@ def _build_layers(plan: ConversionPlan, indices: range, path: Path, recipe: str,
     )
 
 
-def _build_head(plan: ConversionPlan, part: HeadPart, path: Path, recipe: str, threads: int) -> HeadShard:
+def _build_head(
+    plan: ConversionPlan, part: HeadPart, path: Path, recipe: str, threads: int, on_written: OnWritten
+) -> HeadShard:
     stored: list[StoredTensor] = []
     weights = head_weights(plan.model, part.tokens, plan.options.weights, stored.append)
     final_norm = norm(plan.model, OUTPUT_NORM)
     output = f"logits_{part.number}"
     shard = head_shard(head_plan(plan), final_norm, weights, output, _scope(plan))
-    written = write_package(shard, path, threads)
+    written = write_package(shard, path, threads, on_written)
     outputs = (TensorSpec(name=output, shape=(1, len(part.tokens), None, 1)),)
     return HeadShard(
         **dict(_described(stored, written, path, recipe, head_inputs(plan.model.facts.d), outputs)),

@@ -4,10 +4,13 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
+from anespec.manifests.errors import StorageError
+from anespec.manifests.safe_files import Folder
 from anespec.manifests.schema import HeadShard, LayerShard
-from anespec.manifests.store import write_atomically
 
 Entry = LayerShard | HeadShard
+
+LARGEST_NOTE = 1 << 26
 
 
 class _Note(BaseModel):
@@ -15,13 +18,23 @@ class _Note(BaseModel):
 
 
 def write_note(package: Path, entry: Entry) -> None:
-    """Say that the shard at `package` is finished; raises OSError where the file system refuses."""
-    write_atomically(package.with_suffix(".json"), _Note(entry=entry).model_dump_json())
+    """Say that the shard at `package` is finished; raises OSError where the file system refuses.
+
+    The note need not outlast a crash of the machine: a shard without one is built again, and so is one that
+    does not have the hash its note says.
+    """
+    with Folder.open(package.parent, follow=False) as shards:
+        shards.replace(_name(package), _Note(entry=entry).model_dump_json().encode(), durable=False)
 
 
 def read_note(package: Path) -> Entry | None:
     """The entry of the shard at `package`; None where it is not finished."""
     try:
-        return _Note.model_validate_json(package.with_suffix(".json").read_text("utf-8")).entry
-    except (OSError, ValidationError):
+        with Folder.open(package.parent, follow=False) as shards:
+            return _Note.model_validate_json(shards.read(_name(package), LARGEST_NOTE)).entry
+    except (OSError, StorageError, ValidationError):
         return None
+
+
+def _name(package: Path) -> str:
+    return f"{package.stem}.json"

@@ -5,10 +5,10 @@ program is handed to coremltools' exporter directly, with one change: large cons
 the weight file. Their values are made, hashed, written and dropped afterwards, piece by piece.
 """
 
+import contextlib
 import json
-import shutil
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +29,7 @@ from anespec.convert.graph.shards import ShardProgram
 from anespec.convert.storage import storage_errors
 from anespec.convert.weight_file import Chunks, WeightFile
 from anespec.convert.weights.encoding import Element
+from anespec.manifests.safe_files import Folder
 from anespec.manifests.store import PackageDigest
 
 AUTHOR = "com.apple.CoreML"
@@ -41,6 +42,9 @@ ELEMENTS: Mapping[np.dtype[Any], Element] = MappingProxyType(
 )
 """Of the constants that are no weights."""
 
+OnWritten = Callable[[int], None]
+"""Told of how many more bytes of the weight file are written."""
+
 
 @dataclass(frozen=True)
 class WrittenPackage:
@@ -50,7 +54,9 @@ class WrittenPackage:
     sha256: str
 
 
-def write_package(shard: ShardProgram, path: Path, threads: int = 1) -> WrittenPackage:
+def write_package(
+    shard: ShardProgram, path: Path, threads: int = 1, on_written: OnWritten = lambda _: None
+) -> WrittenPackage:
     """Write `shard` to `path` (a folder ending in .mlpackage); nothing stands there on failure.
 
     The graph is written as it was built: no coremltools pass runs, for the builder already emits the
@@ -59,21 +65,25 @@ def write_package(shard: ShardProgram, path: Path, threads: int = 1) -> WrittenP
     Raises:
         StorageError: the disk is full or refuses.
     """
-    partial = path.with_name(f".{path.stem}.partial.mlpackage")
-    shutil.rmtree(partial, ignore_errors=True)
+    partial = f".{path.stem}.partial.mlpackage"
     weights = WeightFile()
+    model = _export(shard, weights)
+    content = _told(weights.content(threads), on_written)
     files = (
-        _in_memory(f"Data/{MODEL_FILE}", _export(shard, weights)),
-        _File(f"Data/{WEIGHTS_FOLDER}/{WEIGHTS_FILE}", weights.nbytes, weights.content(threads)),
+        _in_memory(f"Data/{MODEL_FILE}", model),
+        _File(f"Data/{WEIGHTS_FOLDER}/{WEIGHTS_FILE}", weights.nbytes, content),
         _in_memory("Manifest.json", _package_manifest().encode()),
     )
-    with storage_errors(path):
+    with storage_errors(path), Folder.open(path.parent, follow=False) as shards:
+        shards.remove(partial)
         try:
-            written = _write(files, partial)
-            shutil.rmtree(path, ignore_errors=True)
-            partial.rename(path)
+            with shards.folder(partial, create=True) as package:
+                written = _write(files, package)
+            shards.remove(path.name)
+            shards.rename(partial, path.name)
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                shards.remove(partial)
     return written
 
 
@@ -84,18 +94,23 @@ class _File:
     content: Iterable[bytes | memoryview]
 
 
+def _told(content: Iterable[bytes | memoryview], on_written: OnWritten) -> Iterator[bytes | memoryview]:
+    """The same content; each piece is told of when the next is asked for."""
+    for piece in content:
+        yield piece
+        on_written(len(piece))
+
+
 def _in_memory(relative: str, content: bytes) -> _File:
     return _File(relative, len(content), (content,))
 
 
-def _write(files: Iterable[_File], folder: Path) -> WrittenPackage:
+def _write(files: Iterable[_File], package: Folder) -> WrittenPackage:
     """Write files that come in `package_files` order."""
     digest = PackageDigest()
     for file in files:
-        path = folder / file.relative
-        path.parent.mkdir(parents=True, exist_ok=True)
         digest.begin(file.relative, file.size)
-        with path.open("wb") as stream:
+        with package.create(file.relative) as stream:
             for content in file.content:
                 digest.update(content)
                 stream.write(content)

@@ -13,8 +13,9 @@ class LayersPart:
 
     @property
     def name(self) -> str:
-        """The package's name, without its ending."""
-        return f"layers_{self.indices.start:02d}_{self.indices.stop:02d}"
+        """The package's name, without its ending: the first layer and the last."""
+        first, last = self.indices[0], self.indices[-1]
+        return f"layer_{first:02d}" if first == last else f"layers_{first:02d}_{last:02d}"
 
     def weight_bytes(self, plan: ConversionPlan) -> int:
         """Stored bytes of its projections."""

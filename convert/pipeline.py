@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import math
 import platform
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,16 +11,19 @@ from importlib.metadata import version
 from pathlib import Path
 
 from anespec import __version__
-from anespec.convert.finished import Entry, read_note, write_note
+from anespec.convert.crew_size import suitable_workers
+from anespec.convert.finished import Entry, read_note
+from anespec.convert.messages import Task
 from anespec.convert.parts import Part, parts_of
-from anespec.convert.place import exclusive, put_in_place
+from anespec.convert.place import discard, exclusive, final_place, put_in_place
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.facts import EMBEDDING
 from anespec.convert.source.model import PER_LAYER_EMBEDDING
 from anespec.convert.source.tokens import write_tokens
-from anespec.convert.storage import storage_errors
-from anespec.convert.workers import Crew, Task, suitable_workers
-from anespec.manifests.errors import ArtifactError, StorageError
+from anespec.convert.storage import TAKEN_AWAY, storage_errors
+from anespec.convert.workers import Crew
+from anespec.manifests.errors import ArtifactError, StorageError, UsageError
+from anespec.manifests.safe_files import Folder, write_atomically
 from anespec.manifests.schema import (
     HeadShard,
     LayerShard,
@@ -36,10 +38,10 @@ from anespec.manifests.store import (
     file_sha256,
     package_bytes,
     package_sha256,
-    write_atomically,
 )
+from anespec.manifests.wording import counted
 
-GRAPH_VERSION = 5
+GRAPH_VERSION = 6
 """Part of every recipe: raise it when the graph or a weight format changes. What a family's data or the
 reading of a GGUF changes stands in the recipe by itself, as the model's facts."""
 
@@ -59,13 +61,17 @@ class ShardProgress:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a run did. `up_to_date`: the very same artifact stood there already."""
+    """What a run did. `up_to_date`: the very same artifact stood there already.
+
+    `peak_memory_bytes` is the largest memory of all its processes, each one's own peak added up.
+    """
 
     path: Path
     manifest: Manifest
     seconds: float
     reused_shards: int
     up_to_date: bool
+    peak_memory_bytes: int
 
 
 def convert(
@@ -75,40 +81,45 @@ def convert(
     replace: bool = False,
     jobs: int | None = None,
     on_progress: Callable[[ShardProgress], None] = lambda _: None,
+    on_bytes: Callable[[int], None] = lambda _: None,
 ) -> Conversion:
     """Build the artifact that `plan` describes at `output`.
 
     The work is done in a hidden folder beside `output` and renamed at the end. An interrupted run
     leaves that folder, and the next run reuses its finished shards; a failed run removes it. `jobs` is the
-    number of processes that build shards; None chooses by the model, the processors and the free memory.
+    number of processes that build shards; None chooses by the work, the processors and the free memory.
+    `on_bytes` is told of the stored bytes done so far, within shards too.
 
     Raises:
-        StorageError: something else stands at `output`, another run is at work, or the disk refuses.
+        UsageError: something else stands at `output`.
+        StorageError: another run is at work, or the disk refuses.
         GGUFError, UnsupportedModelError: a tensor cannot be converted.
+        KeyboardInterrupt: with a text that says what is kept, once shards are being built.
     """
     started = time.monotonic()
-    output = output.resolve() if output.is_symlink() else output
-    try:
-        str(output).encode()
-    except UnicodeEncodeError:
-        raise StorageError(f"{str(output)!r}: has bytes that are no UTF-8; choose another place") from None
+    output = final_place(output)
     workers = min(jobs or suitable_workers(plan), len(parts_of(plan)))
     with Crew(plan, workers) as crew:
         source = plan.model.source()
         recipe = _recipe(plan, source, "artifact")
         if (present := _present(output, recipe, replace)) is not None:
-            return Conversion(output, present, time.monotonic() - started, len(present.shards), True)
+            seconds, reused = time.monotonic() - started, len(present.shards)
+            return Conversion(output, present, seconds, reused, True, crew.peak_memory_bytes)
         work = output.with_name(f".{output.name}.partial")
         with storage_errors(output), exclusive(work):
+            run = _Run(plan, source, work, crew, on_progress, on_bytes)
             try:
-                run = _Run(plan, source, work, crew, on_progress)
                 manifest = run.build(recipe)
                 put_in_place(work, output)
+            except KeyboardInterrupt:
+                crew.stop()
+                raise KeyboardInterrupt(run.what_is_kept()) from None
             except Exception:
                 crew.stop()
-                shutil.rmtree(work, ignore_errors=True)
+                discard(work)
                 raise
-    return Conversion(output, manifest, time.monotonic() - started, run.reused, False)
+    seconds = time.monotonic() - started
+    return Conversion(output, manifest, seconds, run.reused, False, crew.peak_memory_bytes)
 
 
 def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:
@@ -123,15 +134,13 @@ def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:
         if artifact.manifest.built_with.get("recipe") == recipe:
             return artifact.manifest if _is_whole(artifact) else None
     if not replace:
-        raise StorageError(
+        raise UsageError(
             f"{output}: already stands there and differs from what would be built; "
             "pass --force to replace it, or another folder with -o"
         )
     looks_like_ours = (output / MANIFEST_NAME).is_file() and (output / SHARDS_FOLDER).is_dir()
     if not looks_like_ours and (not output.is_dir() or any(output.iterdir())):
-        raise StorageError(
-            f"{output}: is not an artifact, so --force will not replace it; remove it yourself"
-        )
+        raise UsageError(f"{output}: is not an artifact, so --force will not replace it; remove it yourself")
     return None
 
 
@@ -169,6 +178,7 @@ class _Run:
         work: Path,
         crew: Crew,
         on_progress: Callable[[ShardProgress], None],
+        on_bytes: Callable[[int], None],
     ) -> None:
         self.plan = plan
         self.model = plan.model
@@ -176,26 +186,31 @@ class _Run:
         self.work = work
         self.crew = crew
         self.on_progress = on_progress
+        self.on_bytes = on_bytes
+        self.tasks = [self._task(part) for part in parts_of(plan)]
         self.reused = 0
         self.done_bytes = 0
+        self.under_way: dict[Task, int] = {}
+
+    def _task(self, part: Part) -> Task:
+        path = self.work / SHARDS_FOLDER / f"{part.name}.mlpackage"
+        return Task(part, path, _recipe(self.plan, self.source, repr(part)))
 
     def build(self, recipe: str) -> Manifest:
         plan, model = self.plan, self.model
-        shards = self.work / SHARDS_FOLDER
-        shards.mkdir(parents=True, exist_ok=True)
+        (self.work / SHARDS_FOLDER).mkdir(parents=True, exist_ok=True)
         entries: dict[Part, Entry] = {}
         tasks: list[Task] = []
-        for part in parts_of(plan):
-            task = Task(part, shards / f"{part.name}.mlpackage", _recipe(plan, self.source, repr(part)))
+        for task in self.tasks:
             if (finished := self._finished(task)) is not None:
-                entries[part] = finished
+                entries[task.part] = finished
             else:
                 tasks.append(task)
-        building = self.crew.build(tasks)
+        building = self.crew.build(tasks, self._move)
         tokens = self._tokens()
         for task, entry in building:
             entries[task.part] = entry
-            self._keep(task, entry)
+            self._report(task, reused=False)
         built = [entries[part] for part in parts_of(plan)]
         manifest = Manifest(
             source=self.source,
@@ -234,10 +249,7 @@ class _Run:
         claimed[manifest.tokens.path] = manifest.tokens.bytes
         for path, size in claimed.items():
             if found[path] != size:
-                raise StorageError(
-                    f"{self.work / path}: was taken away or changed while the run went on; "
-                    "keep other programs out of that folder and run the command again"
-                )
+                raise StorageError(f"{self.work / path}: {TAKEN_AWAY}")
 
     def _tokens(self) -> TokensFile:
         path = self.work / TOKENS_NAME
@@ -270,17 +282,31 @@ class _Run:
         self._report(task, reused=True)
         return entry
 
-    def _keep(self, task: Task, entry: Entry) -> None:
-        write_note(task.path, entry)
-        self._report(task, reused=False)
+    def what_is_kept(self) -> str:
+        """A sentence on what the next run will find; a worker may have finished a shard unheard."""
+        notes = ((task, read_note(task.path)) for task in self.tasks)
+        kept = sum(note is not None and note.recipe == task.recipe for task, note in notes)
+        if not kept:
+            return "interrupted; nothing was finished"
+        shards = f"{kept} of {counted(len(self.tasks), 'shard')} {'is' if kept == 1 else 'are'} kept"
+        return f"interrupted; {shards}; run the same command again to go on"
+
+    def _move(self, task: Task, written: int) -> None:
+        """Some more of a shard is written; headers and norms, which are no stored weights, do not count."""
+        limit = task.part.weight_bytes(self.plan)
+        self.under_way[task] = min(self.under_way.get(task, 0) + written, limit)
+        self.on_bytes(self.done_bytes + sum(self.under_way.values()))
 
     def _report(self, task: Task, reused: bool) -> None:
+        self.under_way.pop(task, None)
         self.done_bytes += task.part.weight_bytes(self.plan)
         self.on_progress(ShardProgress(task.part.name, reused, self.done_bytes, self.plan.weight_bytes()))
 
     def _drop_leftovers(self, manifest: Manifest) -> None:
         """Remove progress notes, and shards of an interrupted run with other options."""
         wanted = {Path(s.path).name for s in manifest.shards}
-        for path in (self.work / SHARDS_FOLDER).iterdir():
-            if path.name not in wanted:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shards = self.work / SHARDS_FOLDER
+        with Folder.open(shards, follow=False) as folder:
+            for path in shards.iterdir():
+                if path.name not in wanted:
+                    folder.remove(path.name)

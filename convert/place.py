@@ -3,40 +3,92 @@
 import contextlib
 import fcntl
 import os
-import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from anespec.manifests.errors import StorageError
+from anespec.manifests.safe_files import Folder
+
+
+def final_place(output: Path) -> Path:
+    """Where an artifact meant for `output` will stand: links that a person has put there are followed.
+
+    It has a name of its own, which `.` and `..` have not.
+
+    Raises:
+        StorageError: links lead back to themselves, or the name cannot be written in UTF-8.
+    """
+    try:
+        str(output).encode()
+    except UnicodeEncodeError:
+        raise StorageError(f"{str(output)!r}: has bytes that are no UTF-8; choose another place") from None
+    if output.name not in ("", "..") and not output.is_symlink():
+        return output
+    place = Path(os.path.realpath(output))
+    if not place.name:
+        raise StorageError(f"{output}: is the root of all folders; choose another place")
+    if place.is_symlink():
+        raise StorageError(
+            f"{output}: is a link that leads back to itself; remove it or choose another place"
+        )
+    return place
 
 
 @contextlib.contextmanager
 def exclusive(work: Path) -> Iterator[None]:
     """Hold the work folder against a second run; the lock goes with the process, however it ends.
 
+    The folder is made, or taken over from an interrupted run without any link that may lie in it.
+
     Raises:
-        StorageError: another run holds it.
+        StorageError: another run holds it, or a name that it needs is a link or another user's.
         OSError: the file system refuses.
     """
     work.parent.mkdir(parents=True, exist_ok=True)
     lock_path = work.with_suffix(".lock")
-    with lock_path.open("w") as lock:
+    lock = _open_lock(lock_path)
+    try:
         if not _take_lock(lock, lock_path):
             raise StorageError(f"{work}: another conversion to the same place is running; let it end")
         try:
+            _claim(work)
             yield
         finally:
             lock_path.unlink(missing_ok=True)
+    finally:
+        os.close(lock)
 
 
-def _take_lock(lock: IO[str], path: Path) -> bool:
+def _open_lock(path: Path) -> int:
+    """The lock file, which is never written to: what a planted name stands for keeps its content."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise StorageError(f"{path}: is not a file of anespec's; remove it")
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+
+
+def _take_lock(lock: int, path: Path) -> bool:
     """Take the lock; False where another run holds it, or has removed the file that was opened."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
+        return os.path.samestat(os.fstat(lock), path.lstat())
     except (BlockingIOError, FileNotFoundError):
         return False
+
+
+def _claim(work: Path) -> None:
+    with Folder.open(work.parent) as beside, beside.folder(work.name, create=True) as folder:
+        folder.require_own()
+        folder.remove_traps()
+        # Asked for now, since a run that fails as it ends has lost its work.
+        _remove_own(beside, _put_aside(work))
+
+
+def discard(work: Path) -> None:
+    """Remove the work folder, as far as that is possible."""
+    with contextlib.suppress(OSError), Folder.open(work.parent) as beside:
+        beside.remove(work.name)
 
 
 def put_in_place(work: Path, output: Path) -> None:
@@ -45,14 +97,28 @@ def put_in_place(work: Path, output: Path) -> None:
     Raises:
         OSError: the file system refuses; then what stood there stands there still.
     """
-    old = output.with_name(f".{output.name}.replaced")
-    shutil.rmtree(old, ignore_errors=True)
-    if output.exists():
-        output.rename(old)
-    try:
-        work.rename(output)
-    except OSError:
-        if old.exists():
-            old.rename(output)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+    old = _put_aside(work)
+    with Folder.open(output.parent) as beside:
+        if replaces := output.exists():
+            beside.rename(output.name, old)
+        try:
+            beside.rename(work.name, output.name)
+        except OSError:
+            if replaces:
+                beside.rename(old, output.name)
+            raise
+        beside.sync()
+        with contextlib.suppress(OSError, StorageError):
+            _remove_own(beside, old)
+
+
+def _put_aside(work: Path) -> str:
+    """The name under which what is replaced waits for its end; a killed run may leave it."""
+    return work.with_suffix(".replaced").name
+
+
+def _remove_own(beside: Folder, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        with beside.folder(name) as folder:
+            folder.require_own()
+        beside.remove(name)

@@ -1,5 +1,6 @@
 """What a conversion will build: the options checked against the model, before any weight is read."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from anespec.convert.bands import SIZES
@@ -7,12 +8,13 @@ from anespec.convert.preset_choice import choose_preset
 from anespec.convert.source.facts import EMBEDDING, LayerFacts
 from anespec.convert.source.model import PER_LAYER_EMBEDDING, PER_LAYER_PROJECTION, SourceModel
 from anespec.convert.topology import StackSizes, Topology, TopologyPlan, plan_topology
-from anespec.convert.weights.encoding import stored_bytes
+from anespec.convert.weights.encoding import Encoding, stored_bytes
 from anespec.convert.weights.formats import choose
 from anespec.manifests.errors import RequestError, UnsupportedModelError
 from anespec.manifests.presets import MatchedModel
 from anespec.manifests.schema import (
     BASE_ALIGNMENT,
+    MOST_SLOTS,
     AttentionShape,
     Pool,
     RopeTable,
@@ -26,8 +28,6 @@ WIDEST_CPU_PASS = 128
 DEFAULT_WEIGHTS = WeightChoice()
 
 MAX_BLOCK = 64
-MAX_SLOTS = 1 << 24
-"""Far beyond any model's context; a pass has masks over all slots."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class ConversionPlan:
         self.model = model
         self.options = options
         self.context = _aligned(context)
-        if self.context * options.sequences > MAX_SLOTS:
+        if self.context * options.sequences > MOST_SLOTS:
             raise RequestError(
                 f"--context {context} times --sequences {options.sequences} asks for more than the "
-                f"{MAX_SLOTS} slots that a state can have"
+                f"{MOST_SLOTS} slots that a state can have"
             )
         self.attention = options.attention or (
             AttentionShape.GROUPED if options.target is Target.CPU else AttentionShape.PER_KV_HEAD
@@ -181,25 +181,34 @@ class ConversionPlan:
         """Stored bytes of a layer's projections in the chosen weight formats."""
         return sum(self._layer_matrix_bytes(layer))
 
+    def _layer_matrix_bytes(self, layer: LayerFacts) -> list[int]:
+        return [stored_bytes(encoding, shape) for encoding, shape in self._layer_encodings(layer)]
+
     def head_bytes(self) -> int:
         """Stored bytes of the whole output projection."""
-        facts = self.model.facts
-        return self._stored_bytes(self.model.head_tensor, HEAD, (facts.vocabulary, facts.d))
+        return stored_bytes(*self._head_encoding())
 
     def weight_bytes(self) -> int:
         """Stored bytes of all shards: what a run has to write."""
         return sum(self.layer_bytes(layer) for layer in self.model.facts.layers) + self.head_bytes()
 
-    def _layer_matrix_bytes(self, layer: LayerFacts) -> list[int]:
+    def encodings(self) -> Iterator[tuple[Encoding, tuple[int, int]]]:
+        """How every projection is stored, and its shape (out, in)."""
+        for layer in self.model.facts.layers:
+            yield from self._layer_encodings(layer)
+        yield self._head_encoding()
+
+    def _layer_encodings(self, layer: LayerFacts) -> Iterator[tuple[Encoding, tuple[int, int]]]:
         model, width = self.model, self.model.facts.per_layer_width
-        projections = [
-            self._stored_bytes(model.place(layer, role).name, role, shape)
-            for role, shape in model.matrices(layer).items()
-        ]
+        for role, shape in model.matrices(layer).items():
+            yield self._encoding(model.place(layer, role).name, role, shape[1]), shape
         if width:
             shape = (width, model.facts.d)
-            projections.append(self._stored_bytes(PER_LAYER_PROJECTION, PER_LAYER, shape))
-        return projections
+            yield self._encoding(PER_LAYER_PROJECTION, PER_LAYER, shape[1]), shape
+
+    def _head_encoding(self) -> tuple[Encoding, tuple[int, int]]:
+        facts = self.model.facts
+        return self._encoding(self.model.head_tensor, HEAD, facts.d), (facts.vocabulary, facts.d)
 
     def largest_matrix_bytes(self) -> int:
         """Stored bytes of the largest projection: what a conversion holds at once."""
@@ -207,10 +216,9 @@ class ConversionPlan:
         layers = (self._layer_matrix_bytes(layer) for layer in self.model.facts.layers)
         return max(int(self.head_bytes() * slices), *(max(sizes) for sizes in layers))
 
-    def _stored_bytes(self, tensor: str, kind: str, shape: tuple[int, int]) -> int:
+    def _encoding(self, tensor: str, kind: str, width: int) -> Encoding:
         asked = self.options.weights.format_of(kind)
-        source = self.model.file.info(tensor).kind
-        return stored_bytes(choose(asked, shape[1], source).encoding, shape)
+        return choose(asked, width, self.model.file.info(tensor).kind).encoding
 
     def tokens_bytes(self) -> int:
         """Bytes of the embedding tables as the source stores them."""

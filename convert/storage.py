@@ -9,6 +9,11 @@ from anespec.manifests.errors import StorageError
 
 DISK_FULL = "the disk is full; free some space and run the command again"
 
+TAKEN_AWAY = (
+    "was taken away or changed while the run went on; "
+    "keep other programs out of that folder and run the command again"
+)
+
 FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -21,4 +26,6 @@ def storage_errors(path: Path) -> Iterator[None]:
         # numpy reports a short write without an error number.
         if error.errno is None or error.errno in FULL_DISK_ERRORS:
             raise StorageError(f"{path}: {DISK_FULL}") from error
+        if error.errno == errno.ENOENT:
+            raise StorageError(f"{path}: {TAKEN_AWAY}") from error
         raise StorageError(f"{path}: cannot be written ({error.strerror})") from error

@@ -10,7 +10,7 @@ from anespec.convert.bands import HEAD_CHANNELS, HEAD_EVIDENCE, SIZES, TargetSiz
 from anespec.convert.preset_choice import PresetChoice
 from anespec.manifests.errors import RequestError
 from anespec.manifests.schema import Target
-from anespec.manifests.wording import bytes_text, printable
+from anespec.manifests.wording import bytes_text, counted, printable
 
 LONGEST_PATTERN = 32
 """Layers in a repeating pattern of kinds; families have 2 to 8."""
@@ -167,7 +167,7 @@ def _plan_heads(vocabulary: int, asked: int | None) -> tuple[tuple[range, ...], 
         else f"at most {HEAD_CHANNELS} channels wide to stay on the Neural Engine ({HEAD_EVIDENCE})"
     )
     heads = tuple(range(a, b) for a, b in pairwise((0, *ends)))
-    return heads, f"The head's {vocabulary} tokens are cut into {slices} slice(s), {why}."
+    return heads, f"The head's {vocabulary} tokens are cut into {counted(slices, 'slice')}, {why}."
 
 
 def group_layers(
@@ -242,18 +242,16 @@ def _repetitions(kinds: Sequence[str], place: int, length: int) -> int:
 
 def _planning_reasons(stack: StackSizes, counts: Sequence[int], sizes: TargetSizes) -> list[str]:
     reasons = [f"Shards are filled up to {bytes_text(sizes.limit)}, {sizes.reason}."]
-    total = bytes_text(sum(stack.layer_bytes))
-    reasons.append(
-        f"{len(stack.layer_bytes)} layers, {total} together, need {len(counts)} shard(s), filled evenly."
-    )
+    layers, total = counted(len(stack.layer_bytes), "layer"), bytes_text(sum(stack.layer_bytes))
+    reasons.append(f"{layers}, {total} together, need {counted(len(counts), 'shard')}, filled evenly.")
     ends = pattern_ends(stack.kinds)
     if len(set(stack.kinds)) > 1:
         inside = [end for end in accumulate(counts) if end not in ends and end < len(stack.kinds)]
         reasons.append(
             "Every shard ends where a repeating pattern of layer kinds is complete."
             if not inside
-            else f"{len(inside)} shard(s) end within a repeating pattern of layer kinds, since ending with "
-            "it would take more shards."
+            else f"Of the shards, {len(inside)} {'ends' if len(inside) == 1 else 'end'} within a repeating "
+            "pattern of layer kinds, since ending with it would take more shards."
         )
     return reasons
 

@@ -1,52 +1,37 @@
 """Builds the parts of an artifact, several at a time in processes of their own where that pays.
 
-A worker opens the GGUF and plans for itself, so that only names and manifest entries travel between
-processes. On Linux one server imports coremltools and forks them all. On a Mac, where forking is not safe
-once system frameworks are loaded, each imports for itself.
+A worker opens the GGUF and plans for itself, so that only names travel between processes. On Linux one
+process imports coremltools and forks them all. On a Mac, where forking is not safe once system frameworks are
+loaded, each imports for itself. They are not multiprocessing's, whose helpers import from the current folder.
 """
 
-import importlib
-import multiprocessing
+import contextlib
 import os
 import signal
+import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import forkserver
-from multiprocessing.context import BaseContext
-from pathlib import Path
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from queue import Empty, SimpleQueue
+from threading import Thread
 from types import TracebackType
 from typing import Self
 
+from anespec.convert.crew_size import cores
 from anespec.convert.finished import Entry, read_note, write_note
-from anespec.convert.parts import Part, parts_of
-from anespec.convert.plan import ConversionPlan, ConvertOptions
-from anespec.convert.source.model import SourceModel
+from anespec.convert.memory import peak_memory
+from anespec.convert.messages import Answer, Ended, Failed, Finished, Job, Memory, Task, Written
+from anespec.convert.plan import ConversionPlan
+from anespec.manifests.child_python import child_command, child_environment
 from anespec.manifests.errors import AnespecError, StorageError
-from anespec.manifests.gguf_file import GGUFFile
 
-WORTH_A_PROCESS = 400_000_000
-"""Bytes of weights per worker: below that, starting it (3 s of imports) takes longer than it saves."""
+WORKER = "anespec.convert.worker"
 
-WORKER_MEMORY = 400_000_000
-"""Bytes of a worker beside its weights; measured 0.34 GB, of which imports 0.3."""
-
-LARGEST_SHARE = 1.5
-"""All workers together stay below this multiple of the largest shard (DESIGN.md section 9)."""
-
-IMPORTS = "anespec.convert.worker_imports"
-
-
-@dataclass(frozen=True)
-class Task:
-    """One part to build at `path`; `recipe` is the hash of all that it follows from."""
-
-    part: Part
-    path: Path
-    recipe: str
+OnWritten = Callable[[Task, int], None]
+"""Told of a task and of how many more bytes of its weights are written."""
 
 
 class Crew:
@@ -54,15 +39,12 @@ class Crew:
 
     def __init__(self, plan: ConversionPlan, workers: int) -> None:
         self._plan = plan
-        self._threads = max(1, _cores() // workers)
-        self._pool: ProcessPoolExecutor | None = None
+        self._threads = max(1, cores() // workers)
+        self._workers: list[_Worker] = []
         if workers > 1:
-            self._pool = ProcessPoolExecutor(
-                workers, _context(), _begin, (plan.model.file.path, plan.options, self._threads)
-            )
-            if sys.platform != "linux":
-                for _ in range(workers):
-                    self._pool.submit(os.getpid)
+            job = Job(plan.model.file.path, plan.options, self._threads)
+            shares = [workers] if sys.platform == "linux" else [1] * workers
+            self._workers = [worker for share in shares for worker in _start(job, share)]
 
     def __enter__(self) -> Self:
         return self
@@ -70,126 +52,195 @@ class Crew:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            self.stop()
-        elif self._pool is not None:
-            self._pool.shutdown()
+        self.stop()
 
     def stop(self) -> None:
-        """End workers in the middle of their shards, which would go on writing where the run cleans up."""
-        if self._pool is not None:
-            for process in multiprocessing.active_children():
-                process.terminate()
-            self._pool.shutdown(cancel_futures=True)
+        """End workers, even within a shard, where they would go on writing to what the run cleans up."""
+        for worker in self._workers:
+            worker.process.end()
+        for worker in self._workers:
+            worker.hang_up()
 
-    def build(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Entry]]:
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The largest memory of this process and of each worker, added up; what workers share counts once."""
+        memories = [worker.memory for worker in self._workers]
+        shared = max((memory.shared for memory in memories), default=0)
+        return peak_memory() + shared + sum(memory.own for memory in memories)
+
+    def build(self, tasks: Sequence[Task], on_written: OnWritten) -> Iterator[tuple[Task, Entry]]:
         """Begin to build every task's part, the largest first; they come as they are finished.
 
         Raises, from the iterator:
             GGUFError, UnsupportedModelError: a tensor cannot be converted.
             StorageError: the disk is full or refuses.
-            AnespecError: a worker was killed.
+            AnespecError: a worker ended before its time.
         """
-        if self._pool is None:
-            return self._build_here(tasks)
-        ordered = sorted(tasks, key=lambda task: -task.part.weight_bytes(self._plan))
-        return _finished({self._pool.submit(_build, task): task for task in ordered})
+        if not self._workers:
+            return self._build_here(tasks, on_written)
+        waiting, heard = SimpleQueue[Task](), SimpleQueue[_Heard]()
+        for task in sorted(tasks, key=lambda task: -task.part.weight_bytes(self._plan)):
+            waiting.put(task)
+        for worker in self._workers:
+            worker.begin(waiting, heard)
+        return _finished(len(tasks), heard, on_written)
 
-    def _build_here(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Entry]]:
+    def _build_here(self, tasks: Sequence[Task], on_written: OnWritten) -> Iterator[tuple[Task, Entry]]:
         from anespec.convert.build import build_part
 
         for task in tasks:
-            yield task, build_part(self._plan, task.part, task.path, task.recipe, self._threads)
-
-
-def _context() -> BaseContext:
-    """How workers are started; the imports they need begin at once."""
-    if sys.platform != "linux":
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([IMPORTS])
-    forkserver.ensure_running()
-    return context
-
-
-def _finished(futures: Mapping[Future[None], Task]) -> Iterator[tuple[Task, Entry]]:
-    try:
-        for future in as_completed(futures):
-            future.result()
-            task = futures[future]
-            if (entry := read_note(task.path)) is None:
-                raise StorageError(
-                    f"{task.path}: was taken away while the run went on; run the command again"
-                )
+            told = partial(on_written, task)
+            entry = build_part(self._plan, task.part, task.path, task.recipe, self._threads, told)
+            write_note(task.path, entry)
             yield task, entry
-    except BrokenProcessPool:
-        raise AnespecError(
-            "a process of the conversion was killed, most likely for want of memory; "
-            "run the command again with --jobs 1"
-        ) from None
-
-
-def suitable_workers(plan: ConversionPlan) -> int:
-    """How many processes pay for a plan on this machine, with the memory that is free now."""
-    parts = parts_of(plan)
-    largest = max(part.weight_bytes(plan) for part in parts)
-    # The source of one projection is mapped at a time; of what it becomes, a piece.
-    need = WORKER_MEMORY + plan.largest_matrix_bytes()
-    limits = (
-        _cores(),
-        len(parts),
-        plan.weight_bytes() // WORTH_A_PROCESS,
-        int(LARGEST_SHARE * largest) // need,
-        _free_memory() // need,
-    )
-    return max(1, min(limits))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _free_memory() -> int:
-    """Bytes that can be had without swapping; half of all where the system does not tell."""
-    try:
-        with Path("/proc/meminfo").open(encoding="ascii") as lines:
-            line = next(line for line in lines if line.startswith("MemAvailable"))
-        return 1024 * int(line.split()[1])
-    except (OSError, StopIteration, ValueError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 @dataclass(frozen=True)
-class _Work:
-    plan: ConversionPlan
-    threads: int
+class _Heard:
+    """What a worker said while it was at a task; None where it ended."""
+
+    worker: "_Worker"
+    task: Task
+    answer: Answer | None
 
 
-_work_of_worker: list[_Work] = []
+def _finished(
+    count: int, heard: "SimpleQueue[_Heard]", on_written: OnWritten
+) -> Iterator[tuple[Task, Entry]]:
+    """The next `count` parts that workers finish."""
+    while count:
+        said = heard.get()
+        match said.answer:
+            case Written(written):
+                on_written(said.task, written)
+            case Finished():
+                if (entry := read_note(said.task.path)) is None:
+                    raise StorageError(
+                        f"{said.task.path}: was taken away while the run went on; run the command again"
+                    )
+                count -= 1
+                yield said.task, entry
+            case Failed(None, traceback):
+                raise RuntimeError(f"in a process of the conversion:\n{traceback}")
+            case Failed(AnespecError() as error):
+                raise error
+            case None:
+                raise said.worker.how_it_ended()
 
 
-def _begin(gguf: Path, options: ConvertOptions, threads: int) -> None:
-    """Make a worker ready. A run may still be hashing the source meanwhile."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    importlib.import_module(IMPORTS)
-    _work_of_worker.append(_Work(ConversionPlan(SourceModel(GGUFFile(gguf)), options), threads))
+def _start(job: Job, count: int) -> "list[_Worker]":
+    """A process for so many workers, which begins to get ready."""
+    ours, theirs = zip(*(Pipe() for _ in range(1 + count)), strict=True)
+    descriptors = [connection.fileno() for connection in theirs]
+    with _interrupts_held_back():
+        started = subprocess.Popen(
+            [*child_command(WORKER), *map(str, descriptors)],
+            env=child_environment(),
+            pass_fds=descriptors,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+        )
+    for connection in theirs:
+        connection.close()
+    control, *connections = ours
+    control.send(job)
+    process = _Process(started, control)
+    return [_Worker(process, number, connection) for number, connection in enumerate(connections)]
 
 
-def _end_with_parent() -> None:
-    """End this process when the run that started it is gone."""
-    if (parent := multiprocessing.parent_process()) is not None:
-        parent.join()
-        os._exit(1)
+@contextlib.contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """What is started here never hears of Ctrl-C, which a terminal sends to all; the run ends its workers."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _build(task: Task) -> None:
-    """Build a part and leave its entry in a note, for whoever waits.
+class _Process:
+    """A started process, which is one worker or the parent of several."""
 
-    A result that is more than a few bytes may be cut in two where a worker is ended in the middle of sending
-    it, and who reads the half would wait for the rest for ever.
-    """
-    from anespec.convert.build import build_part
+    def __init__(self, started: "subprocess.Popen[bytes]", control: Connection) -> None:
+        self.started = started
+        self.control = control
+        self.ended: dict[int, int] = {}
 
-    (work,) = _work_of_worker
-    write_note(task.path, build_part(work.plan, task.part, task.path, task.recipe, work.threads))
+    def exit_code(self, worker: int) -> int:
+        """How a worker ended, once its connection is closed: its exit code, or its signal as a negative."""
+        with contextlib.suppress(EOFError, OSError):
+            while worker not in self.ended:
+                said: Ended = self.control.recv()
+                self.ended[said.worker] = os.waitstatus_to_exitcode(said.status)
+        return self.ended[worker] if worker in self.ended else self.started.wait()
+
+    def end(self) -> None:
+        """End it and, by closing the pipe that they live by, the workers that it forked."""
+        self.started.kill()
+        if self.started.stdin is not None:
+            self.started.stdin.close()
+        self.started.wait()
+        self.control.close()
+
+
+class _Worker:
+    """One worker and what it was heard to say."""
+
+    def __init__(self, process: _Process, number: int, connection: Connection) -> None:
+        self.process = process
+        self.memory = Memory(0, 0)
+        self._number = number
+        self._connection = connection
+        self._thread: Thread | None = None
+
+    def begin(self, waiting: "SimpleQueue[Task]", heard: "SimpleQueue[_Heard]") -> None:
+        """Work off what is waiting, in a thread that passes on what the worker says."""
+        self._thread = Thread(target=self._work_off, args=(waiting, heard), daemon=True)
+        self._thread.start()
+
+    def hang_up(self) -> None:
+        """Wait until the ended process has closed its side, then close this one."""
+        if self._thread is not None:
+            self._thread.join()
+        self._connection.close()
+
+    def how_it_ended(self) -> AnespecError:
+        """A sentence for a worker that ended before its time."""
+        code, again = self.process.exit_code(self._number), "run the command again with --jobs 1"
+        if code == -signal.SIGKILL:
+            return AnespecError(
+                f"a process of the conversion was killed, most likely for want of memory; {again}"
+            )
+        if code < 0:
+            return AnespecError(f"a process of the conversion was ended by {_signal_name(-code)}; {again}")
+        return AnespecError(
+            f"a process of the conversion ended with exit code {code} before its work was done; {again}"
+        )
+
+    def _work_off(self, waiting: "SimpleQueue[Task]", heard: "SimpleQueue[_Heard]") -> None:
+        with contextlib.suppress(Empty):
+            while task := waiting.get_nowait():
+                if not self._build(task, heard):
+                    break
+
+    def _build(self, task: Task, heard: "SimpleQueue[_Heard]") -> bool:
+        """Whether the worker finished the task."""
+        with contextlib.suppress(OSError):
+            self._connection.send(task)
+        # A worker that has hung up may have said why.
+        while True:
+            answer: Answer | None = None
+            with contextlib.suppress(EOFError, OSError):
+                answer = self._connection.recv()
+            if isinstance(answer, Finished):
+                self.memory = answer.memory
+            heard.put(_Heard(self, task, answer))
+            if not isinstance(answer, Written):
+                return isinstance(answer, Finished)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

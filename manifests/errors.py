@@ -2,16 +2,32 @@
 
 Every expected failure (bad input, a missing file, a full disk, a red gate) is raised as an
 `AnespecError` whose message is one sentence naming the thing and the mend. The command line prints
-that sentence and exits with the error's code; anything else is a bug and shows a traceback.
-
-Exit codes: 0 success, 1 other failure, 2 wrong usage (click), 3 unusable GGUF, 4 unsupported
-model, 5 unusable artifact, 6 disk or file system, 7 a request that cannot be served,
-10 + n a red gate (11 residency, 12 golden, 13 exactness, 14 quality), 130 interrupted.
+that sentence and exits with the error's code (EXIT_CODES); anything else is a bug and shows a traceback.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
+
+EXIT_CODES: Mapping[int, str] = MappingProxyType(
+    {
+        0: "success",
+        1: "other failure",
+        2: "wrong usage, or a choice to be made such as --force",
+        3: "unusable GGUF",
+        4: "unsupported model",
+        5: "unusable artifact",
+        6: "disk or file system, standard output included",
+        7: "a request that cannot be served",
+        11: "residency gate red",
+        12: "golden gate red",
+        13: "exactness gate red",
+        14: "quality gate red",
+        130: "interrupted",
+        141: "whoever read standard output stopped reading",
+    }
+)
+"""All that a command ends with; the lists that people read follow from it."""
 
 
 class AnespecError(Exception):
@@ -22,6 +38,12 @@ class AnespecError(Exception):
 
     exit_code: ClassVar[int] = 1
     facts: Mapping[str, object] = MappingProxyType({})
+
+
+class UsageError(AnespecError):
+    """What was asked for cannot be done without a choice that is the user's, such as `--force`."""
+
+    exit_code = 2
 
 
 class GGUFError(AnespecError):
@@ -76,3 +98,15 @@ class QualityGateError(AnespecError):
     """The quality gate is red."""
 
     exit_code = 14
+
+
+class Interrupted(AnespecError):  # noqa: N818 (no error: it was wished for)
+    """Someone pressed ^C; the sentence says what became of the verb's work."""
+
+    exit_code = 130
+
+
+class ReaderGone(AnespecError):  # noqa: N818
+    """Whoever read standard output has enough, as with `| head`; nobody is there to be told."""
+
+    exit_code = 141

@@ -232,6 +232,8 @@ class GGUFFile:
                 )
             tensors[name] = TensorInfo(name, shape, kind, start + offset, nbytes)
         self._refuse_overlaps(tensors)
+        end = max((info.offset + info.nbytes for info in tensors.values()), default=cursor.offset)
+        self._refuse_leftovers(-(-end // alignment) * alignment)
         return tensors
 
     def _refuse_overlaps(self, tensors: Mapping[str, TensorInfo]) -> None:
@@ -242,6 +244,17 @@ class GGUFFile:
                     f"{self.path}: tensors {before.name!r} and {after.name!r} overlap; "
                     "the file is corrupt: download it again"
                 )
+
+    def _refuse_leftovers(self, end: int) -> None:
+        """Nothing stands after `end`, up to which the last tensor may be padded.
+
+        Nobody would read it, and hashing the file may take hours.
+        """
+        if self.nbytes > end:
+            raise GGUFError(
+                f"{self.path}: its tensors end at byte {end}, but the file is {self.nbytes} bytes long; "
+                "something was added to it or its table is corrupt: download it again"
+            )
 
     def __enter__(self) -> Self:
         return self

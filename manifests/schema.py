@@ -28,6 +28,30 @@ MOST_ROWS = 1024
 BASE_ALIGNMENT = 64
 """A region's first slot is a multiple of this: at finer bases kernels add up slots in another order."""
 
+MOST_SLOTS = 1 << 24
+"""Slots of all sequences together: far beyond any model's context; a pass has masks over all of them."""
+
+MOST_LAYERS, WIDEST, MOST_TOKENS = 1 << 12, 1 << 20, 1 << 22
+"""Layers, channels and tokens beyond any model's; a sparse file can claim any size and hold none of it."""
+
+LARGEST_FACTOR = 65504.0
+"""fp16's largest number."""
+
+LARGEST_FREQUENCY = 1000.0
+"""Radians that a pair turns from one token to the next; 1 where a base is above 1 and no factor below."""
+
+LARGEST_INTEGER = (1 << 64) - 1
+"""The largest that a GGUF can hold."""
+
+Name = Annotated[str, Field(min_length=1, max_length=255)]
+Count = Annotated[int, Field(gt=0, le=LARGEST_INTEGER)]
+Index = Annotated[int, Field(ge=0, le=LARGEST_INTEGER)]
+Bytes = Annotated[int, Field(ge=0, le=LARGEST_INTEGER)]
+Slots = Annotated[int, Field(gt=0, le=MOST_SLOTS)]
+Channels = Annotated[int, Field(gt=0, le=WIDEST)]
+Factor = Annotated[float, Field(ge=-LARGEST_FACTOR, le=LARGEST_FACTOR)]
+Frequency = Annotated[float, Field(ge=0, le=LARGEST_FREQUENCY)]
+
 
 class Record(BaseModel):
     """Base of all manifest parts: immutable, unknown fields refused, finite numbers only."""
@@ -66,7 +90,7 @@ class Source(Record):
 
     name: str
     read_from: str
-    bytes: int = Field(ge=0)
+    bytes: Bytes
     sha256: str
     architecture: str
     quantisation: str
@@ -75,15 +99,15 @@ class Source(Record):
 class Hyperparameters(Record):
     """Sizes of the model. `d` is the width of the hidden state."""
 
-    d: int = Field(gt=0)
-    layers: int = Field(gt=0)
-    heads: int = Field(gt=0)
-    kv_heads: int = Field(gt=0)
-    head_dim: int = Field(gt=0)
-    ff: int = Field(gt=0)
-    vocabulary: int = Field(gt=0)
-    norm_epsilon: float = Field(gt=0)
-    trained_context: int = Field(gt=0)
+    d: Channels
+    layers: int = Field(gt=0, le=MOST_LAYERS)
+    heads: Channels
+    kv_heads: Channels
+    head_dim: Channels
+    ff: Channels
+    vocabulary: int = Field(gt=0, le=MOST_TOKENS)
+    norm_epsilon: float = Field(gt=0, lt=1)
+    trained_context: Count
 
 
 class RopeTable(Record):
@@ -94,12 +118,12 @@ class RopeTable(Record):
     `cos_input` and `sin_input` name the shard inputs that take the rows.
     """
 
-    cos_input: str
-    sin_input: str
-    frequencies: tuple[float, ...] = Field(min_length=1)
-    magnitude: float = 1.0
+    cos_input: Name
+    sin_input: Name
+    frequencies: tuple[Frequency, ...] = Field(min_length=1, max_length=WIDEST)
+    magnitude: Factor = 1.0
     temperature: float = 0.0
-    temperature_step: int = Field(default=1, gt=0)
+    temperature_step: Slots = 1
 
 
 class Pool(Record):
@@ -109,29 +133,29 @@ class Pool(Record):
     `mask_input` and `write_input` name the shard inputs that take this pool's masks.
     """
 
-    name: str
-    slots: int = Field(gt=0)
-    region_slots: int = Field(gt=0)
-    window: int | None = Field(default=None, gt=0)
-    mask_input: str
-    write_input: str
+    name: Name
+    slots: Slots
+    region_slots: Slots
+    window: Count | None = None
+    mask_input: Name
+    write_input: Name
 
 
 class TensorSpec(Record):
     """A shard's input or output. A None dimension is T."""
 
-    name: str
-    shape: tuple[int | None, ...]
+    name: Name
+    shape: tuple[Count | None, ...]
     dtype: Literal["fp16"] = "fp16"
 
 
 class StateSpec(Record):
     """A K or V state of one layer: fp16 [1, n_kv, S, head_dim] in the named pool."""
 
-    name: str
-    shape: tuple[int, ...]
-    pool: str
-    layer: int = Field(ge=0)
+    name: Name
+    shape: tuple[Count, Count, Count, Count]
+    pool: Name
+    layer: Index
 
 
 class StoredTensor(Record):
@@ -143,17 +167,17 @@ class StoredTensor(Record):
     over the root of the summed squares, `max_error` the largest error of one number.
     """
 
-    projection: str = Field(description="the name of the convolution in the shard")
-    tensor: str
-    first_row: int = Field(ge=0)
-    rows: int = Field(gt=0)
-    columns: int = Field(gt=0)
+    projection: Name = Field(description="the name of the convolution in the shard")
+    tensor: Name
+    first_row: Index
+    rows: Count
+    columns: Count
     pairs_parted: bool
     source_type: str = Field(description="the GGUF's own type of the tensor, such as Q8_0")
     weights: WeightFormat
     fallback: str | None = Field(description="why it is not stored as was asked; null where it is")
     lossless: bool = Field(description="whether the GGUF's own integers and scales, or numbers, are kept")
-    bytes: int = Field(gt=0)
+    bytes: Count
     squares: float = Field(ge=0, description="the sum of the GGUF's numbers squared")
     squared_error: float = Field(ge=0, description="the sum of the errors squared")
     max_error: float = Field(ge=0)
@@ -181,7 +205,7 @@ class Shard(Record):
     """One .mlpackage; `path` is relative to the artifact. `sha256` is over its files (see store)."""
 
     path: InsidePath
-    bytes: int = Field(ge=0)
+    bytes: Bytes
     sha256: str
     recipe: str = Field(description="hash of all that the shard was built from")
     tensors: tuple[StoredTensor, ...] = Field(min_length=1, description="the projections, as stored")
@@ -200,17 +224,17 @@ class LayerShard(Shard):
     `per_layer_input` names the input that takes these layers' part of the per-layer embeddings.
     """
 
-    first_layer: int = Field(ge=0)
-    end_layer: int = Field(gt=0)
-    states: tuple[StateSpec, ...]
-    per_layer_input: str | None = None
+    first_layer: Index
+    end_layer: Count
+    states: tuple[StateSpec, ...] = Field(min_length=1)
+    per_layer_input: Name | None = None
 
 
 class HeadShard(Shard):
     """The final norm and rows first_token to end_token - 1 of the output projection."""
 
-    first_token: int = Field(ge=0)
-    end_token: int = Field(gt=0)
+    first_token: Index
+    end_token: Count
 
 
 class PerLayerEmbedding(Record):
@@ -220,19 +244,19 @@ class PerLayerEmbedding(Record):
     first hidden state under the name EMBEDDED.
     """
 
-    tensor: str
-    width: int = Field(gt=0)
-    scale: float
+    tensor: Name
+    width: Channels
+    scale: Factor
 
 
 class TokensFile(Record):
     """tokens.gguf: vocabulary, chat template and embedding table."""
 
     path: InsidePath
-    bytes: int = Field(ge=0)
+    bytes: Bytes
     sha256: str
-    embedding_tensor: str
-    embedding_scale: float = Field(
+    embedding_tensor: Name
+    embedding_scale: Factor = Field(
         default=1.0, description="of the first hidden state; hidden_scale is part of it"
     )
     per_layer: PerLayerEmbedding | None = None
@@ -241,19 +265,19 @@ class TokensFile(Record):
 class Manifest(Record):
     """manifest.json."""
 
-    schema_version: Literal[1] = 1
+    schema_version: int = Field(default=SCHEMA_VERSION, strict=True, ge=SCHEMA_VERSION, le=SCHEMA_VERSION)
     source: Source
     hyperparameters: Hyperparameters
     target: Target
     attention: AttentionShape
-    block: int = Field(gt=0, description="T of a decoding pass")
-    t_min: int = Field(gt=0, default=1)
+    block: int = Field(gt=0, le=MOST_ROWS, description="T of a decoding pass")
+    t_min: int = Field(gt=0, le=MOST_ROWS, default=1)
     t_max: int = Field(gt=0, le=MOST_ROWS, description="widest pass the shards accept")
-    context: int = Field(gt=0, description="slots of one sequence")
-    sequences: int = Field(gt=0, description="regions")
+    context: Slots = Field(description="slots of one sequence")
+    sequences: Slots = Field(description="regions")
     pools: tuple[Pool, ...] = Field(min_length=1)
     ropes: tuple[RopeTable, ...]
-    hidden_scale: float = Field(
+    hidden_scale: Factor = Field(
         default=1.0, gt=0, description="the hidden state between shards is the model's own times this"
     )
     layer_shards: tuple[LayerShard, ...] = Field(min_length=1)
@@ -263,21 +287,11 @@ class Manifest(Record):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Manifest":
-        if not self.t_min <= self.block <= self.t_max:
-            raise ValueError(f"block {self.block} is outside {self.t_min}..{self.t_max}")
-        for pool in self.pools:
-            if pool.slots != self.sequences * pool.region_slots:
-                raise ValueError(f"pool {pool.name} has {pool.slots} slots, not sequences x region")
-            if pool.window is None and pool.region_slots != self.context:
-                raise ValueError(
-                    f"pool {pool.name} has regions of {pool.region_slots} slots, not the context"
-                )
-        edges = [(s.first_layer, s.end_layer) for s in self.layer_shards]
-        if not _tiles(edges, self.hyperparameters.layers):
-            raise ValueError(f"the layer shards {edges} do not cover the layers once, in order")
-        edges = [(s.first_token, s.end_token) for s in self.head_shards]
-        if not _tiles(edges, self.hyperparameters.vocabulary):
-            raise ValueError(f"the head shards {edges} do not cover the vocabulary once, in order")
+        # Imported here, since its rules are about this module's models.
+        from anespec.manifests.consistency import contradictions
+
+        if (first := next(contradictions(self), None)) is not None:
+            raise ValueError(first)
         return self
 
     @property
@@ -298,8 +312,3 @@ class Manifest(Record):
     def pool(self, name: str) -> Pool:
         """The pool called `name`; raises KeyError if there is none."""
         return {pool.name: pool for pool in self.pools}[name]
-
-
-def _tiles(edges: list[tuple[int, int]], end: int) -> bool:
-    starts = [0, *(stop for _, stop in edges)]
-    return all(a == b and a < c for a, (b, c) in zip(starts, edges, strict=False)) and starts[-1] == end

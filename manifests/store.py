@@ -1,19 +1,25 @@
 """An artifact on disk: opening it, checking its files on first use, hashing packages."""
 
 import hashlib
+import io
+import os
+import stat
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 
 from anespec.manifests.errors import ArtifactError, StorageError
+from anespec.manifests.fingerprint import manifest_fingerprint
+from anespec.manifests.safe_files import Folder, first_link, open_plain_file
 from anespec.manifests.schema import SCHEMA_VERSION, Manifest, Shard
 from anespec.manifests.verdicts import VerdictFile, VerdictT
-from anespec.manifests.wording import bytes_text, printable
+from anespec.manifests.wording import printable, quoted
 
 MANIFEST_NAME = "manifest.json"
+GATES_FOLDER = "gates"
 HASH_CHUNK_BYTES = 1 << 18
 
 LONGEST_REASON = 400
@@ -37,7 +43,9 @@ class Artifact:
         self._verified: set[str] = set()
         path = self.root / MANIFEST_NAME
         try:
-            data = from_json(read_bounded(path, LARGEST_JSON))
+            with Folder.open(self.root) as folder:
+                text = folder.read(MANIFEST_NAME, LARGEST_JSON)
+            data = from_json(text)
         except (FileNotFoundError, NotADirectoryError):
             raise ArtifactError(
                 f"{self.root}: is not an artifact (it has no {MANIFEST_NAME}); "
@@ -48,28 +56,24 @@ class Artifact:
         except ValueError:
             raise ArtifactError(f"{path}: is not JSON; convert the model again") from None
         version = data.get("schema_version") if isinstance(data, dict) else None
-        if version != SCHEMA_VERSION:
+        if type(version) is not int or version != SCHEMA_VERSION:
             raise ArtifactError(
                 f"{path}: has schema version {printable(str(version))}, this anespec reads {SCHEMA_VERSION}; "
                 "convert the model again"
             )
         try:
-            self.manifest = Manifest.model_validate(data)
+            self.manifest = Manifest.model_validate_json(text, strict=True)
         except ValidationError as error:
             first = error.errors()[0]
-            place = printable(".".join(str(part) for part in first["loc"])) or "as a whole"
-            raise ArtifactError(
-                f"{path}: {place} is invalid ({printable(first['msg'], LONGEST_REASON)}); "
-                "convert the model again"
-            ) from None
+            place = printable(".".join(str(part) for part in first["loc"]))
+            what = f"{place} is invalid" if place else "contradicts itself"
+            reason = printable(first["msg"].removeprefix("Value error, "), LONGEST_REASON)
+            raise ArtifactError(f"{path}: {what} ({reason}); convert the model again") from None
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over all that a row's bits follow from: shards, embeddings, ropes and pools."""
-        manifest = self.manifest
-        facts = [*(shard.sha256 for shard in manifest.shards), manifest.tokens.sha256]
-        facts += [part.model_dump_json() for part in (*manifest.ropes, *manifest.pools)]
-        return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+        """SHA-256 over all that bits follow from: the manifest, and by their hashes the files it names."""
+        return manifest_fingerprint(self.manifest)
 
     def tokens_path(self) -> Path:
         """tokens.gguf, its size checked, and its hash the first time.
@@ -112,15 +116,18 @@ class Artifact:
         return path
 
     def _inside(self, relative: str) -> Path:
-        path = self.root / relative
-        if not path.resolve().is_relative_to(self.root.resolve()):
+        if ".." in PurePosixPath(relative).parts:
             raise ArtifactError(f"{self.root / MANIFEST_NAME}: the path {relative!r} leaves the artifact")
-        return path
+        if (link := first_link(self.root, relative)) is not None:
+            raise ArtifactError(
+                f"{link}: is a link, and none inside an artifact is followed; put what it names in its place"
+            )
+        return self.root / relative
 
     @property
     def gates(self) -> Path:
         """Where the gates' verdicts are written."""
-        return self.root / "gates"
+        return self.root / GATES_FOLDER
 
     def read_verdicts(self, kind: type[FileT]) -> FileT:
         """A gate's verdicts; an empty file where there are none or they are unreadable.
@@ -128,7 +135,9 @@ class Artifact:
         Unreadable verdicts prove nothing, so they are treated as absent and measured again.
         """
         try:
-            return kind.model_validate_json(read_bounded(self._gate_path(kind), LARGEST_JSON))
+            with Folder.open(self.root) as folder:
+                content = folder.read(f"{GATES_FOLDER}/{kind.gate}.json", LARGEST_JSON)
+            return kind.model_validate_json(content)
         except (OSError, ValueError, StorageError):
             return kind()
 
@@ -140,55 +149,47 @@ class Artifact:
         """
         text = self.read_verdicts(kind).with_verdict(verdict).model_dump_json(indent=2)
         try:
-            self.gates.mkdir(exist_ok=True)
-            write_atomically(self._gate_path(kind), text + "\n")
+            with Folder.open(self.root) as folder, folder.folder(GATES_FOLDER, create=True) as gates:
+                gates.replace(f"{kind.gate}.json", f"{text}\n".encode())
         except OSError as error:
             raise StorageError(f"{self.gates}: cannot be written ({error.strerror})") from error
-
-    def _gate_path(self, kind: type[VerdictFile[VerdictT]]) -> Path:
-        return self.gates / f"{kind.gate}.json"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the old or the new one, never a part."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(text, "utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def read_bounded(path: Path, largest: int) -> bytes:
-    """The bytes of a file that ought to have `largest` at most.
-
-    Raises:
-        OSError: it cannot be read.
-        StorageError: it has more, or is a pipe or a device, which may never end.
-    """
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise StorageError(f"{path}: is a pipe or a device; save what comes out of it to a file first")
-    with path.open("rb") as stream:
-        data = stream.read(largest + 1)
-    if len(data) > largest:
-        raise StorageError(f"{path}: is larger than {bytes_text(largest)}, the most that is read; pass less")
-    return data
 
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file in hexadecimal, read in chunks."""
     digest = hashlib.sha256()
-    _digest_file(digest, path)
+    with path.open("rb", buffering=0) as stream:
+        _digest_file(digest, stream)
     return digest.hexdigest()
 
 
 def package_files(path: Path) -> list[Path]:
-    """The files of a package in a fixed order."""
-    return sorted(file for file in path.rglob("*") if file.is_file())
+    """The files of a package in a fixed order.
+
+    Raises:
+        ArtifactError: it holds something else, such as a link, whose content no hash would speak of.
+        OSError: a folder cannot be read.
+    """
+    files: list[Path] = []
+    for folder, folders, names in os.walk(path, onerror=_raise):
+        for file in (Path(folder, name) for name in (*folders, *names)):
+            mode = file.lstat().st_mode
+            if stat.S_ISREG(mode):
+                files.append(file)
+            elif not stat.S_ISDIR(mode):
+                raise ArtifactError(
+                    f"{path}: {quoted(file.relative_to(path).as_posix())} is a link, a pipe or a device, and "
+                    "a shard is made of files alone; convert the model again"
+                )
+    return sorted(files)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def package_bytes(path: Path) -> int:
-    """Bytes of all files of a package."""
+    """Bytes of all files of a package; raises like `package_files`."""
     return sum(file.stat().st_size for file in package_files(path))
 
 
@@ -214,11 +215,12 @@ class PackageDigest:
 
 
 def package_sha256(path: Path) -> str:
-    """What a PackageDigest makes of a package on disk."""
+    """What a PackageDigest makes of a package on disk; raises like `package_files`."""
     digest = PackageDigest()
     for file in package_files(path):
         digest.begin(file.relative_to(path).as_posix(), file.stat().st_size)
-        _digest_file(digest, file)
+        with open_plain_file(file) as stream:
+            _digest_file(digest, stream)
     return digest.hexdigest()
 
 
@@ -226,12 +228,11 @@ class _Digest(Protocol):
     def update(self, content: memoryview, /) -> None: ...
 
 
-def _digest_file(digest: _Digest, path: Path) -> None:
+def _digest_file(digest: _Digest, stream: io.RawIOBase | io.BufferedReader) -> None:
     # One small buffer, read into again and again, stays in a core's cache: twice as fast as new chunks.
     buffer = memoryview(bytearray(HASH_CHUNK_BYTES))
-    with path.open("rb", buffering=0) as stream:
-        while count := stream.readinto(buffer):
-            digest.update(buffer[:count])
+    while count := stream.readinto(buffer):
+        digest.update(buffer[:count])
 
 
 def _mismatch(path: Path, what: str, found: object, expected: object) -> ArtifactError:

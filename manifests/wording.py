@@ -19,6 +19,18 @@ def bytes_text(count: int) -> str:
     return f"{size:.2f} GB"
 
 
+def duration_text(seconds: float) -> str:
+    """A time span for people, e.g. `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """How many of what, e.g. `1 token`, `2 head shards`; `plural` where it is not the noun with an s."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"

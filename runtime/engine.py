@@ -52,6 +52,7 @@ class _Sequence:
     statistics: Statistics
     region: int
     limit: int
+    finish_at_limit: FinishReason
     tokens: list[int]
     computed: int
     drafter: Drafter | None
@@ -205,7 +206,7 @@ class Engine:
             waiting = self._queue[0]
             waiting.statistics.queue_seconds = perf_counter() - waiting.since
             if len(waiting.prompt) == self._shape.context:
-                end = Event(waiting.number, waiting.statistics, finish=FinishReason.LENGTH)
+                end = Event(waiting.number, waiting.statistics, finish=FinishReason.CONTEXT)
                 self._ended_early.append(end)
             else:
                 self._activate(waiting, self._settle(waiting.prompt))
@@ -213,8 +214,9 @@ class Engine:
 
     def _activate(self, waiting: _Waiting, admission: Admission) -> None:
         """Make an admitted request an active sequence."""
-        context = self._shape.context
         request, prompt = waiting.request, waiting.prompt
+        room = self._shape.context - len(prompt)
+        wanted = room + 1 if request.max_tokens is None else request.max_tokens
         waiting.statistics.reused_tokens = admission.reused
         self._active[waiting.number] = _Sequence(
             number=waiting.number,
@@ -222,7 +224,8 @@ class Engine:
             sampler=waiting.sampler,
             statistics=waiting.statistics,
             region=admission.region,
-            limit=min(context, len(prompt) + (request.max_tokens or context)),
+            limit=len(prompt) + min(room, wanted),
+            finish_at_limit=FinishReason.LENGTH if wanted <= room else FinishReason.CONTEXT,
             tokens=prompt,
             computed=admission.reused,
             drafter=request.drafter if self._speculate else None,
@@ -367,7 +370,7 @@ class Engine:
             s.sampler.accept(token)
             drawn.tokens.append(OutputToken(token, RowKind.DRAFT if right else RowKind.CARRY))
             if len(s.tokens) == s.limit:
-                drawn.finish = FinishReason.LENGTH
+                drawn.finish = s.finish_at_limit
         return drawn
 
     def _observe(self, sequence: _Sequence, draft: Draft, drawn: _Drawn) -> None:

@@ -14,12 +14,13 @@ class FinishReason(StrEnum):
     """Why a sequence ended.
 
     STOP: the model drew an end token, or the caller found a stop string and said so. LENGTH: it
-    reached max_tokens or the context's end. CANCELLED: the caller gave it up. FAILED: its logits
-    were not numbers; `Event.error` says more, and other sequences go on.
+    reached max_tokens. CONTEXT: the context was full before that. CANCELLED: the caller gave it up.
+    FAILED: its logits were not numbers; `Event.error` says more, and other sequences go on.
     """
 
     STOP = "stop"
     LENGTH = "length"
+    CONTEXT = "context"
     CANCELLED = "cancelled"
     FAILED = "failed"
 

@@ -19,6 +19,7 @@ from numpy.random import Philox
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import AnespecError, RequestError
+from anespec.runtime.sampling_ranges import BIASES, RANGES, Range
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
@@ -53,16 +54,10 @@ class SamplingParameters:
     logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
-        _check_range("temperature", self.temperature, 0.0, 100.0)
-        _check_range("top_k", self.top_k, 0, 2**31 - 1)
-        _check_range("top_p", self.top_p, 0.0, 1.0)
-        _check_range("min_p", self.min_p, 0.0, 1.0)
-        _check_range("seed", self.seed, 0, 2**64 - 1)
-        _check_range("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
-        _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        for name, allowed in RANGES.items():
+            _check_range(name, getattr(self, name), allowed)
         for token, bias in self.logit_bias:
-            _check_range(f"logit_bias of token {token}", bias, -100.0, 100.0)
+            _check_range(f"logit_bias of token {token}", bias, BIASES)
 
     @property
     def has_penalties(self) -> bool:
@@ -140,9 +135,9 @@ class _Penalties:
             values[used] -= np.float32(parameters.frequency_penalty) * self._output_counts[used]
 
 
-def _check_range(name: str, value: float, lowest: float, highest: float) -> None:
-    if not lowest <= value <= highest:
-        raise RequestError(f"{name} is {value}; it must lie between {lowest} and {highest}")
+def _check_range(name: str, value: float, allowed: Range) -> None:
+    if value not in allowed:
+        raise RequestError(f"{name} is {value}; it must lie {allowed}")
 
 
 def _check_finite(highest: float, position: int) -> None:

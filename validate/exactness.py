@@ -34,9 +34,9 @@ from anespec.validate.plays import (
     with_another_sequence,
     with_random_pads,
 )
+from anespec.validate.progress import Progress, in_steps
 
 Form = Literal["quick", "full"]
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,10 @@ def exactness_gate(
     total = dict.fromkeys(Invariance, Difference())
     total[Invariance.STALE] += _not_finite(stage, "before the first pass")
     try:
-        for scene in _scenes(verifier.shape, effort, prompts, rng):
-            for invariance, difference in _Trial(stage, scene, effort, rng).measure(progress):
+        scenes = _scenes(verifier.shape, effort, prompts, rng)
+        report = in_steps(progress, len(scenes) * len(Invariance)) if progress is not None else None
+        for scene in scenes:
+            for invariance, difference in _Trial(stage, scene, effort, rng).measure(report):
                 total[invariance] += difference
     finally:
         stage.clear()
@@ -126,9 +128,8 @@ def _scenes(
     """One scene per depth, and one more for every prompt beyond those; ids from the prompts first."""
     scenes = []
     for number in range(max(len(effort.depths), len(prompts))):
-        room = max(1, shape.context - shape.block)
-        count = min(shape.block + effort.tokens, room)
-        start = int((room - count) * effort.depths[number % len(effort.depths)])
+        count = min(shape.block + effort.tokens, shape.context)
+        start = int((shape.context - count) * effort.depths[number % len(effort.depths)])
         past = min(effort.past, start)
         prompt = [token % shape.vocabulary for token in prompts[number]] if number < len(prompts) else []
         missing = max(0, past + count - len(prompt))
@@ -152,7 +153,7 @@ class _Trial:
         self.stage.prepare(scene)
         self.expected = self._fresh(self.plain)
 
-    def measure(self, progress: Progress | None) -> Iterator[tuple[Invariance, Difference]]:
+    def measure(self, report: Callable[[str], None] | None) -> Iterator[tuple[Invariance, Difference]]:
         """Every invariance with what was found; a slot that is not finite at the end counts as stale."""
         checks: Mapping[Invariance, Callable[[], Difference]] = {
             Invariance.LANE: self._lane,
@@ -163,8 +164,8 @@ class _Trial:
             Invariance.REGION: self._region,
         }
         for invariance, check in checks.items():
-            if progress is not None:
-                progress(invariance)
+            if report is not None:
+                report(invariance)
             yield invariance, check()
         yield Invariance.STALE, _not_finite(self.stage, "afterwards")
 
@@ -194,9 +195,9 @@ class _Trial:
             expected = self._fresh(plain)
             plays = [with_random_pads(plain, self.scene, vocabulary, self.rng)]
             if lane == 0:
-                plays.append(speculated(self.scene, [0], block, vocabulary, self.rng))
-            if self.shape.sequences > 1:
-                plays.append(with_another_sequence(plain, self.shape.sequences - 1, vocabulary, self.rng))
+                plays.append(self._speculated([0]))
+            if (last := self.shape.sequences - 1) > 0:
+                plays.append(with_another_sequence(plain, last, vocabulary, self.rng, self.shape.context))
             for play in plays:
                 total += compare(expected, self._fresh(play), play.name)
         if self.shape.sequences > 1:
@@ -205,7 +206,7 @@ class _Trial:
 
     def _stale(self) -> Difference:
         """Loud values in every slot that is not visible, and what a run of rejected drafts left."""
-        self._fresh(speculated(self.scene, [0], self.shape.block, self.shape.vocabulary, self.rng))
+        self._fresh(self._speculated([0]))
         self.stage.restore_past(self.scene)
         found = self.stage.run(self.plain, self.scene)
         total = compare(self.expected, found, "after rejected drafts")
@@ -221,11 +222,10 @@ class _Trial:
         block, scene = self.shape.block, self.scene
         plays = [cut(scene, [size], block) for size in range(2, block + 1)]
         plays.append(replace(cut(scene, [block], block), name="prefill without logits", wants_logits=False))
-        plays.append(speculated(scene, [block - 1], block, self.shape.vocabulary, self.rng))
+        plays.append(self._speculated([block - 1]))
         for _ in range(self.effort.mixed_cuts):
             plays.append(cut(scene, self._random_sizes(block), block))
-            accepted = [size - 1 for size in self._random_sizes(block)]
-            plays.append(speculated(scene, accepted, block, self.shape.vocabulary, self.rng))
+            plays.append(self._speculated([size - 1 for size in self._random_sizes(block)]))
         return self._against_plain(plays)
 
     def _region(self) -> Difference:
@@ -251,9 +251,10 @@ class _Trial:
         self.stage.prepare(scene)
         expected = self.stage.run(cut(scene, [self.shape.block], self.shape.block), scene)
         for width in self.shape.widths[1:]:
-            plays = [cut(scene, [width], width)]
+            most = min(width, self.stage.map.longest_run)
+            plays = [cut(scene, [most], width)]
             if self.effort.padded_widths:
-                plays.append(cut(scene, self._random_sizes(width), width))
+                plays.append(cut(scene, self._random_sizes(most), width))
             for play in plays:
                 self.stage.restore()
                 total += compare(expected, self.stage.run(play, scene), play.name)
@@ -266,6 +267,11 @@ class _Trial:
         more = self.rng.integers(self.shape.vocabulary, size=count)
         tokens = (*self.scene.tokens, *(int(token) for token in more))[:count]
         return replace(self.scene, start=min(self.scene.start, self.shape.context - count), tokens=tokens)
+
+    def _speculated(self, accepted: Sequence[int]) -> Play:
+        """The scene by drafts, of which so many are right, within the context."""
+        shape = self.shape
+        return speculated(self.scene, accepted, shape.block, shape.vocabulary, self.rng, shape.context)
 
     def _random_sizes(self, limit: int) -> list[int]:
         return [int(size) for size in self.rng.integers(1, limit + 1, size=len(self.scene.tokens))]

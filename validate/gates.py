@@ -1,25 +1,32 @@
 """The gates over an artifact on disk: find its source, run, record."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
-from anespec.manifests.errors import ArtifactError, GGUFError
+from anespec.manifests.errors import ArtifactError, GGUFError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact, file_sha256
-from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict
-from anespec.runtime.backends import circumstances, open_shard, open_verifier
-from anespec.runtime.backends.feeds import Embedding, Feeds
+from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
+from anespec.runtime.backends import (
+    circumstances,
+    default_threads,
+    open_embedding,
+    open_shard,
+    open_verifier,
+)
+from anespec.runtime.backends.feeds import Feeds
 from anespec.runtime.backends.runner import ShardRunner
+from anespec.runtime.block import Verifier
 from anespec.runtime.text.tokenizer import Tokenizer
-from anespec.validate.exactness import exactness_gate
+from anespec.validate.exactness import Form, exactness_gate
 from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict
-from anespec.validate.golden import check_shards, check_stack
+from anespec.validate.golden import compare_computed
+from anespec.validate.progress import Progress, in_steps
 from anespec.validate.reference import Reference
+from anespec.validate.stack_passes import GREEDY_TOKENS, play_prompts
 from anespec.validate.stored_weights import StoredWeights
-
-Progress = Callable[[str], None]
 
 PROMPTS = (
     "Once upon a time, there was a little girl who liked to count. One, two, three, one, two, three,",
@@ -74,50 +81,62 @@ def golden_gate(
         return open_shard(artifact, shard, backend, threads)
 
     with GGUFFile(source) as file:
-        weights = StoredWeights(artifact)
+        weights = StoredWeights(artifact, file, threads or default_threads())
         reference = Reference(file, manifest.context, matrices=weights)
         require_layers(manifest, reference, source)
-        weights.require_shapes(file)
+        weights.require_shapes()
         prompts = prompt_ids(artifact)
         ids = [token for prompt in prompts for token in prompt]
-        with Embedding(artifact.tokens_path(), manifest.tokens, manifest.layer_shards) as own:
-            shards = check_shards(manifest, reference, one, Feeds(manifest), own, ids=ids, progress=progress)
+        step = in_steps(progress, _golden_steps(manifest, prompts))
+        step("opening the whole stack")
         verifier = open_verifier(artifact, backend, threads)
         try:
-            stack = check_stack(verifier, reference, prompts, progress=progress)
+            played = play_prompts(verifier, prompts, progress=step)
         finally:
             verifier.close()
-        progress("stored weights")
-        stored = tuple(weights.against(file))
-    verdict = golden_verdict(circumstances(artifact, backend, threads), stored, shards, stack)
+        with open_embedding(artifact) as own:
+            computed = compare_computed(
+                manifest, reference, one, Feeds(manifest), own, played, ids=ids, progress=step
+            )
+        step("stored weights: those that no layer has read")
+        stored = tuple(weights.figures())
+    verdict = golden_verdict(
+        circumstances(artifact, backend, threads), stored, computed.shards, computed.stack
+    )
     artifact.record_verdict(GoldenFile, verdict)
     return verdict
 
 
+def _golden_steps(manifest: Manifest, prompts: Sequence[Sequence[int]]) -> int:
+    """About how many notes the golden gate gives: one a pass, a layer of the reference, and a shard."""
+    passes = sum(math.ceil(len(prompt) / manifest.block) + GREEDY_TOKENS for prompt in prompts)
+    return (
+        passes + manifest.hyperparameters.layers + len(manifest.layer_shards) + 2 * len(manifest.head_shards)
+    )
+
+
 def recorded_exactness(
     artifact: Artifact,
-    backend: str,
-    threads: int | None,
-    form: Literal["quick", "full"],
+    verifier: Verifier,
+    here: Circumstances,
+    form: Form,
     progress: Progress,
+    unkept: Callable[[StorageError], None] | None = None,
 ) -> ExactnessVerdict:
     """Run the exactness gate and record its verdict in gates/exactness.json; never raises on a red one.
 
+    `unkept` is told where the verdict cannot be written.
+
     Raises:
-        StorageError: the verdict cannot be written.
+        StorageError: it cannot be written, and there is no `unkept`.
     """
-    verifier = open_verifier(artifact, backend, threads)
+    verdict = exactness_gate(verifier, here, form=form, prompts=prompt_ids(artifact), progress=progress)
     try:
-        verdict = exactness_gate(
-            verifier,
-            circumstances(artifact, backend, threads),
-            form=form,
-            prompts=prompt_ids(artifact),
-            progress=progress,
-        )
-    finally:
-        verifier.close()
-    artifact.record_verdict(ExactnessFile, verdict)
+        artifact.record_verdict(ExactnessFile, verdict)
+    except StorageError as error:
+        if unkept is None:
+            raise
+        unkept(error)
     return verdict
 
 

@@ -1,36 +1,46 @@
 """Gate (a): the artifact computes what the GGUF means.
 
-Its stored weights are compared with the GGUF's (stored_weights.py). Then every shard alone, and the whole
-stack, against the fp32 reference (reference.py), which runs the same rows one at a time with the stored
-weights: what a weight format costs is not mixed up with what a shard gets wrong. A shard is fed the
-reference's own hidden state at its input, so an error shows where it arises and not where it has grown.
+Every shard alone, and the whole stack, are compared with the fp32 reference (reference.py), which is given
+the same rows with the stored weights: what a weight format costs is not mixed up with what a shard gets
+wrong. A shard is fed the reference's own hidden state at its input, so an error shows where it arises and not
+where it has grown. That the stored weights are the GGUF's is seen on the way (stored_weights.py).
+
+The reference's layers are gone through once. Each is loaded for all rows that anything is judged by, and
+shards are opened one at a time, so memory does not grow with the number of layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import HeadShard, LayerShard, Manifest, Shard
 from anespec.runtime.backends.runner import Feed, ShardRunner, Tensor
-from anespec.runtime.block import Block, RowKind, Verifier
-from anespec.runtime.regions import RegionMap
+from anespec.runtime.block import Block
+from anespec.validate.closeness import Closeness, Rows, closeness
 from anespec.validate.figures import ShardFigures, StackFigures, Stimulus
-from anespec.validate.plays import Cell, padded, row_of
 from anespec.validate.reference import Reference
 from anespec.validate.shard_passes import PassPlan, ShardPass, plan_passes
+from anespec.validate.stack_passes import PlayedPrompt
 
 STIMULI: tuple[Stimulus, ...] = ("embeddings", "random")
-Rows = NDArray[np.float32]
 OpenShard = Callable[[Shard], ShardRunner]
 Progress = Callable[[str], None]
 
 FP16_MAX = float(np.finfo(np.float16).max)
-ROUNDING_FLOOR = 1 / 256
-"""Share of a row's own size that counts as its smallest change: a few fp16 roundings of the residual."""
+
+
+@dataclass(frozen=True)
+class ComputedFigures:
+    """What shards compute beside the reference, alone and all together."""
+
+    shards: tuple[ShardFigures, ...]
+    stack: tuple[StackFigures, ...]
 
 
 class BlockFeeds(Protocol):
@@ -51,109 +61,94 @@ class PerLayerLookup(Protocol):
         ...
 
 
-def check_shards(
+def compare_computed(
     manifest: Manifest,
     reference: Reference,
     open_shard: OpenShard,
     feeds: BlockFeeds,
     own: PerLayerLookup,
+    played: Sequence[PlayedPrompt] = (),
     *,
     ids: Sequence[int] = (),
     seed: int = 0,
-    progress: Progress | None = None,
-) -> tuple[ShardFigures, ...]:
-    """Every shard alone, one open at a time, on token embeddings and on random hidden states.
+    progress: Progress = lambda _: None,
+) -> ComputedFigures:
+    """Every shard alone, one open at a time, on token embeddings and on random hidden states; and `played`.
 
-    `ids` are the tokens whose embeddings are fed; random tokens fill up what they lack.
+    `ids` are the tokens whose embeddings are fed; random tokens fill up what they lack. `played` are prompts
+    that the whole stack has run.
+
+    Raises:
+        ArtifactError: the shards do not make up the whole model.
     """
+    _require_whole(manifest, reference)
     rng = np.random.default_rng(seed)
-    plans = {stimulus: plan_passes(manifest, stimulus) for stimulus in STIMULI}
-    count = len(plans["embeddings"].positions)
+    plans = [plan_passes(manifest, stimulus) for stimulus in STIMULI]
+    count = len(plans[0].positions)
     missing = [int(i) for i in rng.integers(manifest.hyperparameters.vocabulary, size=count)]
     tokens = [*ids, *missing][:count]
-    bench = _Bench(reference, feeds, own, tokens, manifest.hidden_scale)
-    hidden = _rounded(reference.embed(tokens).numpy(), manifest.hidden_scale)
+    bench = _Bench(feeds, own, tokens, manifest.hidden_scale)
+    texts = reference.stretches([(prompt.rows, range(len(prompt.rows))) for prompt in played])
+    stimuli = reference.stretches([(tokens, plan.positions) for plan in plans])
+    read = reference.embed([*(token for prompt in played for token in prompt.rows), *tokens])
+    states, fed = read[:-count], _rounded(read[-count:].numpy(), manifest.hidden_scale)
     figures: list[ShardFigures] = []
     for shard in manifest.layer_shards:
-        if progress is not None:
-            progress(shard.path)
+        inputs = (fed, _like(fed, count, rng))
+        stretches = [*texts, *(replace(stretch, caches=reference.caches()) for stretch in stimuli)]
+        rows = torch.cat((states, *map(torch.from_numpy, inputs)))
+        for index in range(shard.first_layer, shard.end_layer):
+            progress(f"reference: layer {index + 1} of {len(reference.facts.layers)}")
+            rows = reference.layer(index, rows, stretches)
+        states, *expected = rows.split((len(states), count, count))
+        progress(f"shards: {shard.path}")
         runner = open_shard(shard)
         try:
-            noise = _like(hidden, count, rng)
-            aside = bench.expected_layers(shard, noise, plans["random"].positions)
-            expected = bench.expected_layers(shard, hidden, plans["embeddings"].positions)
-            figures += [
-                _layer_figures(shard, runner, bench, plans["embeddings"], hidden, expected),
-                _layer_figures(shard, runner, bench, plans["random"], noise, aside),
-            ]
+            for plan, its_inputs, its_expected in zip(plans, inputs, expected, strict=True):
+                figures.append(_layer_figures(shard, runner, bench, plan, its_inputs, its_expected.numpy()))
         finally:
             runner.close()
-        hidden = _rounded(expected, manifest.hidden_scale)
+        fed = _rounded(expected[0].numpy(), manifest.hidden_scale)
+    logits: Rows = np.empty((len(states), reference.facts.vocabulary), np.float32)
     for head in manifest.head_shards:
-        if progress is not None:
-            progress(head.path)
+        inputs = (fed, _like(fed, count, rng))
+        progress(f"reference: logits from {head.first_token} of {reference.facts.vocabulary}")
+        rows = torch.cat((states, *map(torch.from_numpy, inputs)))
+        rows = reference.logits(rows, head.first_token, head.end_token)
+        its_logits, *expected = rows.split((len(states), count, count))
+        logits[:, head.first_token : head.end_token] = its_logits.numpy()
+        progress(f"shards: {head.path}")
         runner = open_shard(head)
         try:
-            figures += [
-                _head_figures(head, runner, bench, plans["embeddings"], hidden),
-                _head_figures(head, runner, bench, plans["random"], _like(hidden, count, rng)),
-            ]
+            for plan, its_inputs, its_expected in zip(plans, inputs, expected, strict=True):
+                figures.append(_head_figures(head, runner, bench, plan, its_inputs, its_expected.numpy()))
         finally:
             runner.close()
-    return tuple(figures)
+    ends = np.cumsum([len(prompt.rows) for prompt in played])
+    stack = [prompt.against(rows) for prompt, rows in zip(played, np.split(logits, ends)[:-1], strict=True)]
+    return ComputedFigures(tuple(figures), tuple(stack))
 
 
-def check_stack(
-    verifier: Verifier,
-    reference: Reference,
-    prompts: Sequence[Sequence[int]],
-    *,
-    greedy_tokens: int = 24,
-    progress: Progress | None = None,
-) -> tuple[StackFigures, ...]:
-    """The whole stack: every prompt in blocks, then greedy tokens, all rows against the reference.
-
-    The reference is given the verifier's own tokens, so one early difference does not hide later ones,
-    and each layer is loaded once per prompt. A prompt is cut to what the context can hold.
-    """
-    figures = []
-    for number, prompt in enumerate(prompts):
-        if progress is not None:
-            progress(f"prompt {number + 1} of {len(prompts)}")
-        room = verifier.shape.context - greedy_tokens
-        ids = list(prompt[: max(1, room)])
-        figures.append(_stack_figures(verifier, reference, ids, min(greedy_tokens, max(0, room))))
-    return tuple(figures)
-
-
-@dataclass(frozen=True)
-class _Closeness:
-    """Rows compared; the cosine and error are those of the worst row each."""
-
-    cosine: float
-    error: float
-    max_error: float
-    worst: int
-    not_finite: int
+def _require_whole(manifest: Manifest, reference: Reference) -> None:
+    layers = [(shard.first_layer, shard.end_layer) for shard in manifest.layer_shards]
+    tokens = [(shard.first_token, shard.end_token) for shard in manifest.head_shards]
+    for ranges, end in ((layers, len(reference.facts.layers)), (tokens, reference.facts.vocabulary)):
+        edges = [(0, 0), *ranges, (end, end)]
+        if any(before[1] != after[0] for before, after in pairwise(edges)):
+            raise ArtifactError(
+                "the manifest's shards do not make up the whole model, each part once and in order; "
+                "convert the model again"
+            )
 
 
 @dataclass(frozen=True)
 class _Bench:
     """What every shard is judged with: row i of any hidden state is that of `tokens[i]`."""
 
-    reference: Reference
     feeds: BlockFeeds
     own: PerLayerLookup
     tokens: Sequence[int]
     hidden_scale: float
-
-    def expected_layers(self, shard: LayerShard, inputs: Rows, positions: Sequence[int]) -> Rows:
-        """What the reference makes of rows of hidden states."""
-        hidden, caches = torch.from_numpy(inputs), self.reference.caches()
-        output = self.reference.layers(
-            shard.first_layer, shard.end_layer, hidden, positions, caches, self.tokens
-        )
-        return output.numpy()
 
     def feed(self, step: ShardPass, inputs: Rows) -> Mapping[str, Tensor]:
         """The inputs of one pass."""
@@ -176,25 +171,19 @@ def _layer_figures(
         not_finite += int((~np.isfinite(values)).sum())
         used = set(np.flatnonzero((values != 0).any(axis=(0, 1, 3))).tolist())
         stray += len(used - plan.home_slots[state.pool])
-    close = _closeness(expected, found, expected - inputs)
+    close = closeness(expected, found, expected - inputs)
     return _shard_figures(shard, plan, close, not_finite, stray)
 
 
 def _head_figures(
-    shard: HeadShard,
-    runner: ShardRunner,
-    bench: _Bench,
-    plan: PassPlan,
-    inputs: Rows,
+    shard: HeadShard, runner: ShardRunner, bench: _Bench, plan: PassPlan, inputs: Rows, expected: Rows
 ) -> ShardFigures:
-    hidden = torch.from_numpy(inputs)
-    expected: Rows = bench.reference.logits(hidden, shard.first_token, shard.end_token).numpy()
     found = _run_shard(shard, runner, bench, plan, inputs)
-    return _shard_figures(shard, plan, _closeness(expected, found, expected), 0, 0)
+    return _shard_figures(shard, plan, closeness(expected, found, expected), 0, 0)
 
 
 def _shard_figures(
-    shard: Shard, plan: PassPlan, close: _Closeness, not_finite: int, stray: int
+    shard: Shard, plan: PassPlan, close: Closeness, not_finite: int, stray: int
 ) -> ShardFigures:
     return ShardFigures(
         shard=shard.path,
@@ -221,71 +210,6 @@ def _run_shard(shard: Shard, runner: ShardRunner, bench: _Bench, plan: PassPlan,
         channels = np.concatenate([outputs[spec.name][0, :, :, 0] for spec in shard.outputs])
         pieces.append(channels.T[: step.real].astype(np.float32))
     return np.concatenate(pieces)
-
-
-def _stack_figures(
-    verifier: Verifier, reference: Reference, prompt: list[int], greedy_tokens: int
-) -> StackFigures:
-    block, region_map = verifier.shape.block, RegionMap.of(verifier.shape)
-    ids, found = list(prompt), []
-    for done in range(0, len(prompt), block):
-        cells = [Cell(RowKind.PROMPT, t, done + i) for i, t in enumerate(prompt[done : done + block])]
-        found.append(_forward(verifier, cells, region_map))
-    for _ in range(greedy_tokens):
-        ids.append(int(np.nan_to_num(found[-1][-1]).argmax()))
-        if len(ids) < len(prompt) + greedy_tokens:
-            found.append(_forward(verifier, [Cell(RowKind.CARRY, ids[-1], len(ids) - 1)], region_map))
-    logits = np.concatenate(found)
-    count = len(logits)
-    seen, layers = ids[:count], len(reference.facts.layers)
-    hidden = reference.layers(0, layers, reference.embed(seen), range(count), reference.caches(), seen)
-    expected: Rows = reference.logits(hidden).numpy()
-    centred = expected - expected.mean(axis=1, keepdims=True)
-    close = _closeness(centred, logits - logits.mean(axis=1, keepdims=True), centred)
-    judged = expected[len(prompt) - 1 :][:greedy_tokens]
-    chosen = np.array(ids[len(prompt) :], dtype=np.int64)
-    spread = np.maximum(judged.std(axis=1), np.finfo(np.float32).tiny)
-    margins = (judged.max(axis=1) - judged[np.arange(len(chosen)), chosen]) / spread
-    wrong = np.flatnonzero(margins > 0)
-    return StackFigures(
-        prompt_tokens=len(prompt),
-        greedy_tokens=len(chosen),
-        agreeing=len(chosen) - len(wrong),
-        leading=int(wrong[0]) if len(wrong) else len(chosen),
-        worst_margin=float(margins.max(initial=0.0)),
-        cosine=close.cosine,
-        error=close.error,
-        max_error=close.max_error,
-        not_finite=close.not_finite,
-    )
-
-
-def _forward(verifier: Verifier, cells: Sequence[Cell], region_map: RegionMap) -> Rows:
-    lanes = padded(cells, verifier.shape.block)
-    logits = verifier.forward(Block(tuple(row_of(cell, region_map) for cell in lanes)))
-    if logits is None:
-        raise RuntimeError("the verifier returned no logits for a block that wants them")
-    return np.asarray(logits[: len(cells)], dtype=np.float32)
-
-
-def _closeness(expected: Rows, found: Rows, change: Rows) -> _Closeness:
-    """Compare rows of two arrays [rows, channels]; values that are not finite count as zero."""
-    finite = np.isfinite(found)
-    found = np.where(finite, found, 0).astype(np.float64)
-    wide = expected.astype(np.float64)
-    difference = np.linalg.norm(found - wide, axis=1)
-    size = np.linalg.norm(wide, axis=1)
-    scale = np.linalg.norm(change.astype(np.float64), axis=1) + size * ROUNDING_FLOOR
-    error = difference / np.maximum(scale, np.finfo(np.float32).tiny)
-    product = np.maximum(size * np.linalg.norm(found, axis=1), np.finfo(np.float32).tiny)
-    cosine = (found * wide).sum(axis=1) / product
-    return _Closeness(
-        cosine=float(cosine.min()),
-        error=float(error.max()),
-        max_error=float(np.abs(found - wide).max()),
-        worst=int(error.argmax()),
-        not_finite=int((~finite).sum()),
-    )
 
 
 def _rounded(rows: Rows, hidden_scale: float) -> Rows:

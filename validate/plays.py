@@ -140,11 +140,17 @@ def cut(scene: Scene, sizes: Sequence[int], width: int) -> Play:
 
 
 def speculated(
-    scene: Scene, accepted: Sequence[int], width: int, vocabulary: int, rng: np.random.Generator
+    scene: Scene,
+    accepted: Sequence[int],
+    width: int,
+    vocabulary: int,
+    rng: np.random.Generator,
+    context: int | None = None,
 ) -> Play:
     """A carry row and drafts in every pass: the first `accepted` of them right, the others wrong.
 
-    `accepted` is repeated as needed. A wrong draft is any token but the right one.
+    `accepted` is repeated as needed. A wrong draft is any token but the right one. Nothing is drafted past
+    the end of a `context`; pads take those lanes.
     """
     passes: list[Lanes] = []
     done, count = 0, len(scene.tokens)
@@ -155,8 +161,9 @@ def speculated(
         for index in range(done + right + 1, done + width):
             true = scene.tokens[index] if index < count else 0
             wrong = (true + 1 + int(rng.integers(max(1, vocabulary - 1)))) % vocabulary
-            cells.append(Cell(RowKind.DRAFT, wrong, scene.start + index))
-        passes.append(tuple(cells))
+            if context is None or scene.start + index < context:
+                cells.append(Cell(RowKind.DRAFT, wrong, scene.start + index))
+        passes.append(padded(cells, width))
         done += right + 1
     return Play(f"drafts of which {'+'.join(map(str, accepted))} are accepted", tuple(passes))
 
@@ -179,12 +186,19 @@ def with_random_pads(play: Play, scene: Scene, vocabulary: int, rng: np.random.G
     return Play(f"{play.name}, other pads", passes)
 
 
-def with_another_sequence(play: Play, region: int, vocabulary: int, rng: np.random.Generator) -> Play:
-    """Every pad becomes a row of a sequence that grows in another region."""
+def with_another_sequence(
+    play: Play, region: int, vocabulary: int, rng: np.random.Generator, context: int | None = None
+) -> Play:
+    """Every pad becomes a row of a sequence that grows in another region.
+
+    Where the next pass would take it past the end of a `context`, another sequence starts there.
+    """
     passes: list[Lanes] = []
     position = 0
     for lanes in play.passes:
         cells = []
+        if context is not None and position + sum(cell.kind is RowKind.PAD for cell in lanes) > context:
+            position = 0
         for cell in lanes:
             if cell.kind is RowKind.PAD:
                 cells.append(Cell(RowKind.PROMPT, int(rng.integers(vocabulary)), position, region))
@@ -355,7 +369,9 @@ class Stage:
     def _home_states(self, positions: range, region: int) -> dict[int, tuple[NDArray[np.float16], ...]]:
         """The K/V of those positions whose home slots are still theirs in every pool."""
         reach = min(
-            self.shape.context if pool.window is None else pool.region_slots - self.shape.block + 1
+            self.shape.context
+            if pool.region_slots >= self.shape.context
+            else pool.region_slots - self.shape.block + 1
             for pool in self.shape.pools
         )
         kept = range(max(positions.start, positions.stop - reach), positions.stop)

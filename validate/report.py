@@ -17,9 +17,19 @@ from anespec.manifests.residency import (
     ShardResidency,
 )
 from anespec.manifests.schema import Target, WeightFormat
-from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, ExactnessVerdict
+from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, ExactnessVerdict, Standing
+from anespec.manifests.wording import counted
 from anespec.validate.figures import GoldenVerdict
 from anespec.validate.quality.verdict import QualityVerdict
+
+STYLES = {
+    Standing.PASS: "green",
+    Standing.FAIL: "bold red",
+    Standing.REPORTED: "cyan",
+    Standing.NO_CASES: "dim",
+    Standing.NOT_RUN: "yellow",
+}
+"""How a standing looks in a terminal."""
 
 MOST_OPERATIONS = 5
 """Operations off the Neural Engine that a terminal shows per shard; --json has more."""
@@ -30,8 +40,8 @@ def residency_parts(verdict: ResidencyVerdict, target: Target, decides: bool) ->
     if target is Target.CPU and not decides:
         on_ane = len(verdict.shards) - len(verdict.off_ane)
         return [
-            f"residency gate: {on_ane} of {len(verdict.shards)} shards {verdict.source} on the Neural "
-            "Engine; of no matter here, for this artifact was converted with --target cpu"
+            f"{on_ane} of {counted(len(verdict.shards), 'shard')} {verdict.source} on the Neural Engine; of "
+            "no matter here, for this artifact was converted with --target cpu"
         ]
     parts: list[RenderableType] = [residency_table(verdict), *residency_lines(verdict)]
     if not verdict.passed and not decides:
@@ -47,7 +57,7 @@ def residency_table(verdict: ResidencyVerdict) -> Table:
         PlanSource.MEASURED: f"measured with {c.library_version} on {c.machine}",
         PlanSource.REPLAYED: f"replayed from {c.library_version} on {c.machine}",
     }[verdict.source]
-    table = _table(f"residency gate: {told}, at T = {verdict.block}", ("shard", "compute", "conv"))
+    table = _table(f"{told}, at T = {verdict.block}", ("shard", "compute", "conv"))
     for shard in verdict.shards:
         on_ane = shard.placement is Placement.ANE
         mark = Text(f"{verdict.source} {shard.placement}", style="green" if on_ane else "bold red")
@@ -102,14 +112,14 @@ def _devices(totals: DeviceTotals) -> str:
 
 def golden_tables(verdict: GoldenVerdict) -> tuple[Table, Table, Table]:
     """Stored weights by format, then shards and the whole stack, a row each, with the worst's figures."""
-    weights = _table("golden gate: stored weights", ("format", "tensors", "worst tensor", "error", "claimed"))
+    weights = _table("stored weights, by format", ("format", "tensors", "worst tensor", "error", "claimed"))
     for weight_format in WeightFormat:
         stored = [w for w in verdict.weights if w.weights is weight_format]
         if stored:
             worst = max(stored, key=lambda w: (not w.sound, w.error))
             figures = (worst.tensor, f"{worst.error:.5f}", f"{worst.claimed:.5f}")
-            weights.add_row(weight_format, str(len(stored)), *figures, _mark(worst.sound))
-    shards = _table("golden gate: shards", ("shard", "stimulus", "tokens", "cosine", "error", "max\nerror"))
+            weights.add_row(weight_format, str(len(stored)), *figures, _judged(worst.sound))
+    shards = _table("every shard alone", ("shard", "stimulus", "tokens", "cosine", "error", "max\nerror"))
     for s in verdict.shards:
         shards.add_row(
             PurePosixPath(s.shard).stem,
@@ -118,10 +128,10 @@ def golden_tables(verdict: GoldenVerdict) -> tuple[Table, Table, Table]:
             f"{s.cosine:.6f}",
             f"{s.error:.4f}",
             f"{s.max_error:.4f}",
-            _mark(s.within(verdict.thresholds[s.weights])),
+            _judged(s.within(verdict.thresholds[s.weights])),
         )
     stack = _table(
-        "golden gate: whole stack",
+        "all shards together",
         ("prompt\ntokens", "cosine", "error", "max\nerror", "greedy\nequal", "leading", "worst\nmargin"),
     )
     for p in verdict.stack:
@@ -133,7 +143,7 @@ def golden_tables(verdict: GoldenVerdict) -> tuple[Table, Table, Table]:
             f"{p.agreeing} of {p.greedy_tokens}",
             str(p.leading),
             f"{p.worst_margin:.3f}",
-            _mark(p.within(verdict.stack_thresholds)),
+            _judged(p.within(verdict.stack_thresholds)),
         )
     return weights, shards, stack
 
@@ -142,7 +152,7 @@ def exactness_table(verdict: ExactnessVerdict) -> Table:
     """One row per invariance; those that speculation does not need are marked as optional."""
     c = verdict.circumstances
     table = _table(
-        f"exactness gate ({verdict.form}): {c.backend} {c.library_version}, {c.threads} threads",
+        f"the {verdict.form} form, on {c.backend} {c.library_version} with {counted(c.threads, 'thread')}",
         ("invariance", "cases", "unequal", "largest\ndifference", "first\ndifference"),
     )
     for v in verdict.invariances:
@@ -153,7 +163,7 @@ def exactness_table(verdict: ExactnessVerdict) -> Table:
             str(v.unequal),
             f"{v.largest_difference:.4g}",
             v.detail,
-            _mark(v.proven, required),
+            _mark(v.standing, required),
         )
     return table
 
@@ -162,7 +172,7 @@ def quality_table(verdict: QualityVerdict) -> Table:
     """One row per figure, with its unit; the last column says what a limit made of it."""
     figures, kl = verdict.figures, verdict.figures.kl
     table = _table(
-        f"quality gate: {verdict.text.scored} tokens of {verdict.text.name}, in windows of up to "
+        f"{counted(verdict.text.scored, 'token')} of {verdict.text.name}, in windows of up to "
         f"{verdict.text.window}",
         ("figure", "value", "limit"),
     )
@@ -185,7 +195,7 @@ def quality_table(verdict: QualityVerdict) -> Table:
         *_limit(growth, over_growth, "%"),
     )
     if figures.not_finite:
-        table.add_row("logits not finite", str(figures.not_finite), "0", _mark(False))
+        table.add_row("logits not finite", str(figures.not_finite), "0", _judged(False))
     return table
 
 
@@ -194,7 +204,7 @@ def _plus_minus(error: float | None, form: str) -> str:
 
 
 def _limit(limit: float | None, exceeded: bool, unit: str) -> tuple[str, Text]:
-    return ("-", Text("reported")) if limit is None else (f"{limit:g} {unit}", _mark(not exceeded))
+    return ("-", _mark(Standing.REPORTED)) if limit is None else (f"{limit:g} {unit}", _judged(not exceeded))
 
 
 def _table(title: str, columns: tuple[str, ...]) -> Table:
@@ -206,7 +216,11 @@ def _table(title: str, columns: tuple[str, ...]) -> Table:
     return table
 
 
-def _mark(good: bool, required: bool = True) -> Text:
-    if good:
-        return Text("green", style="green")
-    return Text("red", style="bold red") if required else Text("not proven", style="yellow")
+def _mark(standing: Standing, needed: bool = True) -> Text:
+    """A standing in its colour; what nothing needs is no alarm."""
+    styles = STYLES if needed else {**STYLES, Standing.FAIL: "yellow"}
+    return Text(standing, style=styles[standing])
+
+
+def _judged(good: bool) -> Text:
+    return _mark(Standing.PASS if good else Standing.FAIL)

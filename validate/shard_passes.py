@@ -36,9 +36,11 @@ def plan_passes(manifest: Manifest, stimulus: Stimulus) -> PassPlan:
     only show over a long distance; embeddings stand at the start of region 0 without a gap.
     """
     block = manifest.block
+    pools = tuple(PoolShape(pool.name, pool.region_slots, pool.window) for pool in manifest.pools)
+    region_map = RegionMap(pools, block, manifest.context, manifest.sequences)
     cuts = [(block, block), (block, block), (block, 1), (min(manifest.t_max, 2 * block), None)]
     cuts += [(manifest.t_min, None), (block, max(1, block - 1))]
-    sizes = [(width, width if real is None else real) for width, real in cuts]
+    sizes = [(width, min(width if real is None else real, region_map.longest_run)) for width, real in cuts]
     total, fitting = 0, []
     for width, real in sizes:
         if total + real <= manifest.context:
@@ -47,8 +49,6 @@ def plan_passes(manifest: Manifest, stimulus: Stimulus) -> PassPlan:
     near = min(2 * block, total) if stimulus == "random" else total
     positions = (*range(near), *range(manifest.context - total + near, manifest.context))
     region = manifest.sequences - 1 if stimulus == "random" else 0
-    pools = tuple(PoolShape(pool.name, pool.region_slots, pool.window) for pool in manifest.pools)
-    region_map = RegionMap(pools, block, manifest.context, manifest.sequences)
     passes, done = [], 0
     for width, real in fitting:
         rows = [_row(region_map, positions[: index + 1], region) for index in range(done, done + real)]

@@ -3,11 +3,16 @@
 The golden gate asks two things apart, so that the error of a small weight format cannot hide a bug: are the
 stored numbers what the GGUF says, as near as the manifest claims; and does a shard compute what its stored
 numbers mean. What parts of a weight stand for is written out here once more, after Core ML's definitions, and
-so is the order of rows.
+so is the order of rows. Both questions need the same numbers, so rows that are read for the second are
+compared for the first on their way.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,26 +22,64 @@ from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Manifest, Shard, StoredTensor
 from anespec.manifests.store import Artifact
 from anespec.manifests.wording import quoted
-from anespec.runtime.backends.portable.packed import Packed
+from anespec.runtime.backends.portable.packed import Packed, PackedType
 from anespec.runtime.backends.portable.program import Operation, Program, load_program
 from anespec.validate.figures import WeightFigures
 
-ROWS_AT_ONCE = 4096
+NUMBERS_AT_ONCE = 1 << 18
+"""Weights that a thread dequantises and compares at once: they stay in a core's cache."""
 
 Rows = NDArray[np.float32]
 RowNumbers = NDArray[np.intp]
 
 
+@dataclass
+class _Piece:
+    """A stored tensor, and what comparing its rows with the GGUF's came to so far."""
+
+    shard: Shard
+    tensor: StoredTensor
+    manifest: Manifest
+    squares: float = 0.0
+    errors: float = 0.0
+
+    @cached_property
+    def order(self) -> RowNumbers:
+        """For every stored row its number in the GGUF's tensor."""
+        return file_rows(self.tensor, self.manifest)
+
+    @cached_property
+    def compared(self) -> NDArray[np.bool_]:
+        """Which stored rows were compared."""
+        return np.zeros(self.tensor.rows, np.bool_)
+
+    def figures(self) -> WeightFigures:
+        """What came of it."""
+        error = float(np.sqrt(self.errors / self.squares)) if self.squares else float(self.errors > 0)
+        return WeightFigures(
+            shard=self.shard.path,
+            projection=self.tensor.projection,
+            tensor=self.tensor.tensor,
+            weights=self.tensor.weights,
+            claimed=self.tensor.relative_error,
+            error=error,
+        )
+
+
 class StoredWeights:
     """An artifact's projections by their names in the GGUF, float32, rows in the GGUF's order."""
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, artifact: Artifact, source: GGUFFile, threads: int = 1) -> None:
+        """Rows are compared with those of `source`, which must stay open, when they are first read."""
         self.artifact = artifact
+        self._source = source
+        self._threads = threads
         self._programs: dict[str, Program] = {}
-        self._places: dict[str, list[tuple[Shard, StoredTensor]]] = {}
+        self._pieces: dict[str, list[_Piece]] = {}
         for shard in artifact.manifest.shards:
             for tensor in shard.tensors:
-                self._places.setdefault(tensor.tensor, []).append((shard, tensor))
+                piece = _Piece(shard, tensor, artifact.manifest)
+                self._pieces.setdefault(tensor.tensor, []).append(piece)
 
     def rows(self, name: str, rows: slice | None = None) -> Rows:
         """Rows of the tensor `name`, all of them where `rows` is None: (rows, in).
@@ -44,68 +87,82 @@ class StoredWeights:
         Raises:
             ArtifactError: the artifact does not hold all of them, or is damaged.
         """
-        places = self._places.get(name, [])
-        count = max((tensor.first_row + tensor.rows for _, tensor in places), default=0)
+        pieces = self._pieces.get(name, [])
+        count = max((piece.tensor.first_row + piece.tensor.rows for piece in pieces), default=0)
         wanted = range(count)[rows if rows is not None else slice(None)]
-        found = np.full((len(wanted), places[0][1].columns if places else 0), np.nan, np.float32)
-        for shard, tensor in places:
-            order = file_rows(tensor, self.artifact.manifest)
-            stored = np.flatnonzero((order >= wanted.start) & (order < wanted.stop))
+        found = np.empty((len(wanted), pieces[0].tensor.columns if pieces else 0), np.float32)
+        held = np.zeros(len(wanted), np.bool_)
+        for piece in pieces:
+            stored = np.flatnonzero((piece.order >= wanted.start) & (piece.order < wanted.stop))
             if stored.size:
-                found[order[stored] - wanted.start] = self._stored(shard, tensor, stored)
-        if not found.size or np.isnan(found).any():
-            raise ArtifactError(
-                f"{self.artifact.root}: does not hold all of {quoted(name)}; convert the model again"
-            )
+                self._read(piece, stored, found, wanted.start)
+                held[piece.order[stored] - wanted.start] = True
+        if not found.size or not held.all():
+            raise self._not_whole(name)
         return found
 
-    def require_shapes(self, file: GGUFFile) -> None:
+    def require_shapes(self) -> None:
         """Do nothing where the manifest lists all rows of tensors that the GGUF has, each once.
 
         Raises:
             ArtifactError: it does not; nothing that it says of them can be read then.
         """
-        for name, places in self._places.items():
-            listed = (sum(tensor.rows for _, tensor in places), {tensor.columns for _, tensor in places})
-            rows, columns = file.tensors[name].shape if name in file.tensors else (0, 0)
-            last = max(tensor.first_row + tensor.rows for _, tensor in places)
+        for name, pieces in self._pieces.items():
+            tensors = [piece.tensor for piece in pieces]
+            listed = (sum(tensor.rows for tensor in tensors), {tensor.columns for tensor in tensors})
+            info = self._source.tensors.get(name)
+            rows, columns = (0, 0) if info is None else info.shape
+            last = max(tensor.first_row + tensor.rows for tensor in tensors)
             if listed != (rows, {columns}) or last != rows:
-                raise ArtifactError(
-                    f"{self.artifact.root}: does not hold all of {quoted(name)}; convert the model again"
-                )
+                raise self._not_whole(name)
 
-    def against(self, file: GGUFFile) -> Iterator[WeightFigures]:
-        """Every stored tensor beside the GGUF's own numbers."""
-        for shard in self.artifact.manifest.shards:
-            for tensor in shard.tensors:
-                order = file_rows(tensor, self.artifact.manifest)
-                squares = errors = 0.0
-                for first in range(0, tensor.rows, ROWS_AT_ONCE):
-                    some = np.arange(first, min(first + ROWS_AT_ONCE, tensor.rows))
-                    expected = file.rows(tensor.tensor, order[some])
-                    difference = (self._stored(shard, tensor, some) - expected).reshape(-1)
-                    squares += float(np.dot(expected.reshape(-1), expected.reshape(-1)))
-                    errors += float(np.dot(difference, difference))
-                yield WeightFigures(
-                    shard=shard.path,
-                    projection=tensor.projection,
-                    tensor=tensor.tensor,
-                    weights=tensor.weights,
-                    claimed=tensor.relative_error,
-                    error=float(np.sqrt(errors / squares)) if squares else float(errors > 0),
-                )
+    def figures(self) -> Iterator[WeightFigures]:
+        """Every stored tensor beside the GGUF's own numbers; rows that nobody asked for are read now."""
+        for piece in (piece for pieces in self._pieces.values() for piece in pieces):
+            self._read(piece, np.flatnonzero(~piece.compared))
+            yield piece.figures()
 
-    def _stored(self, shard: Shard, tensor: StoredTensor, rows: RowNumbers) -> Rows:
+    def _read(
+        self, piece: _Piece, stored: RowNumbers, found: Rows | None = None, first_wanted: int = 0
+    ) -> None:
+        """Compare stored rows that were not yet; put all into `found`, whose first row is `first_wanted`."""
+        if not stored.size:
+            return
+        shard, tensor = piece.shard, piece.tensor
         if shard.path not in self._programs:
             self._programs[shard.path] = load_program(self.artifact.shard_path(shard))
+        at_once = max(1, NUMBERS_AT_ONCE // max(1, tensor.columns))
+
+        def read(some: RowNumbers) -> tuple[float, float]:
+            values, places = weight.rows(some), piece.order[some]
+            if np.isnan(values).any():
+                raise ValueError("it holds what is not a number")
+            if found is not None:
+                found[places - first_wanted] = values
+            if piece.compared[some].all():
+                return 0.0, 0.0
+            expected = self._source.rows(tensor.tensor, places).reshape(-1)
+            difference = values.reshape(-1) - expected
+            return float(np.dot(expected, expected)), float(np.dot(difference, difference))
+
         try:
-            values = stored_rows(self._programs[shard.path], tensor.projection, rows)
+            weight = stored_weight(self._programs[shard.path], tensor.projection)
+            with ThreadPoolExecutor(self._threads) as pool:
+                parts = range(0, len(stored), at_once)
+                sums = list(pool.map(read, (stored[first : first + at_once] for first in parts)))
         except (KeyError, IndexError, StopIteration, ValueError) as error:
             raise ArtifactError(
                 f"{self.artifact.root}: {shard.path} holds no weight of {tensor.projection} as the manifest "
                 f"describes it ({error}); convert the model again"
             ) from None
-        return values
+        piece.squares += sum(squares for squares, _ in sums)
+        piece.errors += sum(errors for _, errors in sums)
+        piece.compared[stored] = True
+
+    def _not_whole(self, name: str) -> ArtifactError:
+        return ArtifactError(
+            f"{self.artifact.root}: does not hold all of {quoted(name)}; convert the model again"
+        )
 
 
 def file_rows(tensor: StoredTensor, manifest: Manifest) -> RowNumbers:
@@ -119,39 +176,116 @@ def file_rows(tensor: StoredTensor, manifest: Manifest) -> RowNumbers:
     return tensor.first_row + numbers
 
 
-def stored_rows(program: Program, projection: str, rows: RowNumbers) -> Rows:
-    """Rows of the weight of the convolution `projection`, (rows, in) in float32.
+class StoredWeight(Protocol):
+    """The weight of one convolution, as its parts are stored."""
 
-    scale * (data - offset), each scale and offset for a block along the row; or palette[index], each
-    palette for a group of rows.
+    def rows(self, rows: RowNumbers) -> Rows:
+        """Some of its rows, (rows, in) in float32.
+
+        Raises:
+            IndexError: it has no such rows.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class _Plain:
+    weight: "_Part"
+
+    def rows(self, rows: RowNumbers) -> Rows:
+        return self.weight.rows(rows).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """scale * (data - offset), each scale and offset for a block along the row."""
+
+    data: "_Part"
+    scale: "_Part"
+    offset: "_Part | None"
+
+    def rows(self, rows: RowNumbers) -> Rows:
+        data: Rows = self.data.rows(rows).astype(np.float32)
+        scale = self.scale.rows(rows).astype(np.float32)
+        blocks = data.reshape(*scale.shape, -1)
+        if self.offset is not None:
+            blocks -= self.offset.rows(rows).astype(np.float32)[..., None]
+        blocks *= scale[..., None]
+        return data
+
+
+@dataclass(frozen=True)
+class _Palettised:
+    """palette[index], each palette for a group of consecutive rows; `palettes` are (groups, entries)."""
+
+    indices: "_Part"
+    palettes: Rows
+
+    def rows(self, rows: RowNumbers) -> Rows:
+        groups, entries = self.palettes.shape
+        numbers = self.indices.rows(rows).astype(np.intp)
+        if numbers.max(initial=0) >= entries:
+            raise IndexError("an index lies outside its palette")
+        numbers += (rows // (self.indices.count // groups) * entries)[:, None]
+        return self.palettes.reshape(-1).take(numbers)
+
+
+def stored_weight(program: Program, projection: str) -> StoredWeight:
+    """The weight of the convolution `projection`.
+
+    Raises:
+        KeyError, StopIteration, ValueError: the program has none whose parts are known.
     """
     conv = next(op for op in program.operations if op.kind == "conv" and op.outputs == (projection,))
     weight = conv.inputs["weight"][0]
     if weight in program.constants:
-        return _part(program, weight)[rows].astype(np.float32)
+        return _Plain(_Part.of(program, weight))
     made = next(op for op in program.operations if weight in op.outputs)
-    parts = {key: _part(program, made.inputs[key][0]) for key in _array_inputs(made)}
+    parts = {key: _Part.of(program, made.inputs[key][0]) for key in _array_inputs(made)}
     if made.kind == "constexpr_lut_to_dense":
-        indices, palettes = parts["indices"], parts["lut"]
-        groups = rows // (len(indices) // len(palettes))
-        found: Rows = np.take_along_axis(palettes[groups], indices[rows].astype(np.intp), axis=1)
-        return found.astype(np.float32)
-    data, scale = parts["data"][rows].astype(np.float32), parts["scale"][rows].astype(np.float32)
-    blocks = data.reshape(*scale.shape, -1)
-    if "offset" in parts:
-        blocks -= parts["offset"][rows].astype(np.float32)[..., None]
-    blocks *= scale[..., None]
-    return data
+        palettes = parts["lut"]
+        return _Palettised(parts["indices"], palettes.rows(np.arange(palettes.count)).astype(np.float32))
+    return _Linear(parts["data"], parts["scale"], parts.get("offset"))
+
+
+def stored_rows(program: Program, projection: str, rows: RowNumbers) -> Rows:
+    """Rows of the weight of the convolution `projection`, (rows, in) in float32; see `stored_weight`."""
+    return stored_weight(program, projection).rows(rows)
 
 
 def _array_inputs(made: Operation) -> tuple[str, ...]:
     return tuple(key for key in ("data", "scale", "offset", "indices", "lut") if key in made.inputs)
 
 
-def _part(program: Program, name: str) -> NDArray[Any]:
-    """A constant as (first axis, everything else)."""
-    value = program.constants[name]
-    if isinstance(value, str):
-        raise ValueError(f"{name} is a string")
-    array = value.unpacked() if isinstance(value, Packed) else value
-    return array.reshape(len(array), -1)
+@dataclass(frozen=True)
+class _Part:
+    """A constant as (first axis, everything else): numbers, or the bytes of rows of `packed` ones."""
+
+    data: NDArray[Any]
+    packed: PackedType | None = None
+
+    @classmethod
+    def of(cls, program: Program, name: str) -> Self:
+        value = program.constants[name]
+        if isinstance(value, str):
+            raise ValueError(f"{name} is a string")
+        count = value.shape[0]
+        if not isinstance(value, Packed):
+            return cls(value.reshape(count, -1))
+        if prod(value.shape[1:]) * value.kind.bits % 8:
+            return cls(value.unpacked().reshape(count, -1))
+        return cls(value.data.reshape(count, -1), value.kind)
+
+    @property
+    def count(self) -> int:
+        return len(self.data)
+
+    def rows(self, rows: RowNumbers) -> NDArray[Any]:
+        if rows.size and rows.max() >= len(self.data):
+            raise IndexError(f"it has {len(self.data)} rows")
+        consecutive = rows.size and (np.diff(rows) == 1).all()
+        data = self.data[slice(rows[0], rows[-1] + 1) if consecutive else rows]
+        if self.packed is None:
+            return data
+        columns = data.shape[1] * 8 // self.packed.bits
+        return Packed(data.reshape(-1), self.packed, (len(data), columns)).unpacked()

@@ -1,13 +1,15 @@
-"""coremltools, imported with its expected Linux warnings silenced."""
+"""coremltools, imported with its expected Linux warnings silenced, and without losing a Ctrl-C."""
 
 import logging
 import warnings
 from typing import Any
 
+from anespec.manifests.interrupts import interrupts_held_back
+
 _LOGGER = logging.getLogger("coremltools")
 _LEVEL = _LOGGER.level
 _LOGGER.setLevel(logging.CRITICAL)  # libcoremlpython is absent outside macOS; only the import is hushed
-with warnings.catch_warnings():
+with interrupts_held_back(), warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import coremltools as ct
     from coremltools.converters.mil.backend.mil.helper import (

@@ -113,7 +113,7 @@ class ShardPlan:
     def per_layer_input(self) -> str | None:
         """The input that takes these layers' own embeddings, if they have any."""
         first, last = self.layers[0].index, self.layers[-1].index
-        return f"per_layer_{first:02d}_{last + 1:02d}" if self.per_layer_width else None
+        return f"per_layer_{first:02d}_{last:02d}" if self.per_layer_width else None
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

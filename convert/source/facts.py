@@ -9,16 +9,13 @@ from anespec.convert.architectures import MIXTURE, family_of
 from anespec.convert.architectures.family import EmbeddingScale, Family, RopeLayout
 from anespec.manifests.errors import GGUFError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import LARGEST_FACTOR, MOST_LAYERS, MOST_TOKENS, WIDEST
 
 EMBEDDING = "token_embd.weight"
 
-MAX_LAYERS = 4096
-MAX_WIDTH = 1 << 20
-MAX_VOCABULARY = 1 << 22
-"""Far beyond any model; a sparse file can claim any size and hold none of it."""
 LARGEST_EPSILON = 1.0
-SMALLEST_FACTOR, LARGEST_FACTOR = 2.0**-14, 65504.0
-"""fp16's normal numbers: what the graph multiplies by must be one of them."""
+SMALLEST_FACTOR = 2.0**-14
+"""What the graph multiplies by is one of fp16's normal numbers, of which this is the smallest."""
 
 
 @dataclass(frozen=True)
@@ -107,16 +104,16 @@ class _Reader:
         count = file.integer(self.key("block_count"))
         epsilon = file.number(self.key("attention.layer_norm_rms_epsilon"))
         context = file.integer(self.key("context_length"))
-        if not 0 < count <= MAX_LAYERS:
-            raise GGUFError(f"{file.path}: claims {count} layers; 1 to {MAX_LAYERS} are sensible")
+        if not 0 < count <= MOST_LAYERS:
+            raise GGUFError(f"{file.path}: claims {count} layers; 1 to {MOST_LAYERS} are sensible")
         if not 0 < epsilon < LARGEST_EPSILON or not d or not context:
             raise self.corrupt(f"a size is zero or the norm's epsilon {epsilon:g} senseless")
         layers, vocabulary = self.layers(d, count), file.info(EMBEDDING).shape[0]
         widest = max(d, *(max(layer.ff, layer.heads * layer.head_dim) for layer in layers))
-        if widest > MAX_WIDTH or vocabulary > MAX_VOCABULARY:
+        if widest > WIDEST or vocabulary > MOST_TOKENS:
             raise GGUFError(
-                f"{file.path}: claims layers {widest} wide and {vocabulary} tokens; at most {MAX_WIDTH} and "
-                f"{MAX_VOCABULARY} are sensible"
+                f"{file.path}: claims layers {widest} wide and {vocabulary} tokens; at most {WIDEST} and "
+                f"{MOST_TOKENS} are sensible"
             )
         scales = family.reads_scales
         logit_scale = file.number(self.key("logit_scale"), 0.0) if scales else 0.0

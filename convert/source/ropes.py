@@ -7,17 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.convert.architectures.family import SlidingRope
-from anespec.convert.source.facts import LARGEST_FACTOR, LayerFacts, ModelFacts
+from anespec.convert.source.facts import LayerFacts, ModelFacts
 from anespec.manifests.errors import GGUFError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import LARGEST_FACTOR, LARGEST_FREQUENCY
 from anespec.manifests.wording import quoted
 
 ROPE_FACTORS = "rope_freqs.weight"
 LONG_FACTORS = "rope_factors_long.weight"
 SHORT_FACTORS = "rope_factors_short.weight"
-
-LARGEST_FREQUENCY = 1000.0
-"""Radians that a pair turns from one token to the next; 1 where a base is above 1 and no factor below."""
 
 MOST_TURNS = 1e9
 """Turns within the trained context that a beta of YaRN may mean, or one by so many; 32 and 1 are usual."""

@@ -5,11 +5,13 @@ from typing import BinaryIO
 
 import numpy as np
 from gguf import GGUFValueType, GGUFWriter
+from gguf.gguf_writer import WriterState
 
 from anespec.convert.source.facts import EMBEDDING
 from anespec.convert.source.model import PER_LAYER_EMBEDDING
 from anespec.manifests.errors import GGUFError
 from anespec.manifests.gguf_file import NUMPY_TYPES, GGUFFile
+from anespec.manifests.safe_files import Folder
 
 ITEM_TYPES = {np.dtype(name): GGUFValueType(code) for code, name in NUMPY_TYPES.items()}
 PIECE_BYTES = 1 << 23
@@ -22,44 +24,50 @@ def write_tokens(source: GGUFFile, path: Path) -> None:
     Raises:
         GGUFError: the source has no vocabulary.
         OSError: the file system refuses.
+        StorageError: a link is in the way.
     """
     if "tokenizer.ggml.tokens" not in source.metadata:
         raise GGUFError(f"{source.path}: has no vocabulary (tokenizer.ggml.tokens), so it cannot be prompted")
-    writer = GGUFWriter(path, source.text("general.architecture"))
-    try:
-        for key, value in source.metadata.items():
-            if key == "general.architecture" or not key.startswith(COPIED_PREFIXES):
-                continue
-            match value:
-                case bool():
-                    writer.add_bool(key, value)
-                case int() if -(2**31) <= value < 2**31:
-                    (writer.add_uint32 if value >= 0 else writer.add_int32)(key, value)
-                case int():
-                    (writer.add_uint64 if value >= 0 else writer.add_int64)(key, value)
-                case float():
-                    writer.add_float64(key, value)
-                case str():
-                    writer.add_string(key, value)
-                case np.ndarray() if len(value):
-                    items = ITEM_TYPES[value.dtype]
-                    writer.add_key_value(key, value.tolist(), GGUFValueType.ARRAY, items)
-                case list() if value:
-                    writer.add_array(key, value)
-        tables = [name for name in (EMBEDDING, PER_LAYER_EMBEDDING) if name in source.tensors]
-        for name in tables:
-            raw = source.raw(name)
-            writer.add_tensor_info(name, raw.shape, raw.dtype, raw.nbytes, source.info(name).kind)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-        for stream in writer.fout or ():
-            for name in tables:
-                writer.write_padding(stream, stream.tell())
-                _copy(source, name, stream)
-            writer.write_padding(stream, stream.tell())
-    finally:
-        writer.close()
+    with Folder.open(path.parent, follow=False) as folder:
+        folder.remove(path.name)
+        with folder.create(path.name) as stream:
+            _write(source, stream)
+
+
+def _write(source: GGUFFile, stream: BinaryIO) -> None:
+    writer = GGUFWriter(None, source.text("general.architecture"))
+    for key, value in source.metadata.items():
+        if key == "general.architecture" or not key.startswith(COPIED_PREFIXES):
+            continue
+        match value:
+            case bool():
+                writer.add_bool(key, value)
+            case int() if -(2**31) <= value < 2**31:
+                (writer.add_uint32 if value >= 0 else writer.add_int32)(key, value)
+            case int():
+                (writer.add_uint64 if value >= 0 else writer.add_int64)(key, value)
+            case float():
+                writer.add_float64(key, value)
+            case str():
+                writer.add_string(key, value)
+            case np.ndarray() if len(value):
+                items = ITEM_TYPES[value.dtype]
+                writer.add_key_value(key, value.tolist(), GGUFValueType.ARRAY, items)
+            case list() if value:
+                writer.add_array(key, value)
+    tables = [name for name in (EMBEDDING, PER_LAYER_EMBEDDING) if name in source.tensors]
+    for name in tables:
+        raw = source.raw(name)
+        writer.add_tensor_info(name, raw.shape, raw.dtype, raw.nbytes, source.info(name).kind)
+    # The writer would open a path, and follow a link that lies there.
+    writer.fout, writer.state = [stream], WriterState.EMPTY
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for name in tables:
+        writer.write_padding(stream, stream.tell())
+        _copy(source, name, stream)
+    writer.write_padding(stream, stream.tell())
 
 
 def _copy(source: GGUFFile, name: str, stream: BinaryIO) -> None:

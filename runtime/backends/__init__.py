@@ -6,11 +6,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 from anespec.manifests.errors import ArtifactError, RequestError
-from anespec.manifests.schema import HIDDEN_IN, HIDDEN_OUT, Shard
+from anespec.manifests.schema import HIDDEN_IN, HIDDEN_OUT, LayerShard, Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, machine_name
-from anespec.runtime.backends.feeds import Embedding, fed_shapes
-from anespec.runtime.backends.portable.program import Program, beside, chain, load_program
+from anespec.runtime.backends.declared import load_declared, require_memory
+from anespec.runtime.backends.feeds import Embedding
+from anespec.runtime.backends.portable.program import Program, beside, chain
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.backends.verifier import ArtifactVerifier, HeadStage, LayerStage
 
@@ -69,40 +70,51 @@ def open_shard(artifact: Artifact, shard: Shard, backend: str, threads: int | No
     """One shard by itself, as the golden gate looks at it.
 
     Raises:
-        ArtifactError: the shard is missing, damaged or has an operation that the backend lacks, or takes
-            other inputs than the manifest says.
+        ArtifactError: the shard is missing, damaged or has an operation that the backend lacks, or is not
+            what the manifest says.
     """
-    program, fed = load_program(artifact.shard_path(shard)), fed_shapes(artifact.manifest)
-    if any(fed.get(name) != shape for name, shape in program.inputs.items()):
-        raise _other_inputs(artifact)
-    return _runner_factory(backend, threads)(program)
+    if isinstance(shard, LayerShard):
+        require_memory(artifact, [shard])
+    return _runner_factory(backend, threads)(load_declared(artifact, shard))
 
 
-def _other_inputs(artifact: Artifact) -> ArtifactError:
-    return ArtifactError(
-        f"{artifact.root}: the shards have other inputs or states than the manifest says; "
-        "convert the model again"
-    )
+def open_embedding(artifact: Artifact) -> Embedding:
+    """What looks up tokens for the artifact's shards.
+
+    Raises:
+        ArtifactError: tokens.gguf is missing or damaged, or its tables are not as the shards take them.
+    """
+    manifest = artifact.manifest
+    embedding = Embedding(artifact.tokens_path(), manifest.tokens, manifest.layer_shards)
+    if (wanted := manifest.hyperparameters.vocabulary) != embedding.vocabulary:
+        embedding.close()
+        raise ArtifactError(
+            f"{artifact.root}: the embedding table has {embedding.vocabulary} rows, but the manifest says a "
+            f"vocabulary of {wanted}; convert the model again"
+        )
+    return embedding
 
 
 def open_verifier(path: Path | Artifact, backend: str = AUTO, threads: int | None = None) -> ArtifactVerifier:
     """Load an artifact's shards, all layers chained into one program and all heads into another.
 
     Raises:
-        ArtifactError: the artifact or a shard is missing, damaged or has an unknown operation.
+        ArtifactError: the artifact or a shard is missing, damaged, not what the manifest says or has an
+            unknown operation.
         RequestError: there is no such backend.
     """
     artifact = path if isinstance(path, Artifact) else Artifact(path)
     manifest = artifact.manifest
     make = _runner_factory(backend, threads)
-    body = chain([load_program(artifact.shard_path(s)) for s in manifest.layer_shards], HIDDEN_IN, HIDDEN_OUT)
-    head = beside([load_program(artifact.shard_path(s)) for s in manifest.head_shards])
-    states = tuple(state for shard in manifest.layer_shards for state in shard.states)
-    if body.inputs != fed_shapes(manifest) or body.states != {state.name: state.shape for state in states}:
-        raise _other_inputs(artifact)
+    require_memory(artifact, manifest.layer_shards)
+    body = chain([load_declared(artifact, s) for s in manifest.layer_shards], HIDDEN_IN, HIDDEN_OUT)
+    head = beside([load_declared(artifact, s) for s in manifest.head_shards])
+    embedding = open_embedding(artifact)
+    listed = {state.name: state for shard in manifest.layer_shards for state in shard.states}
+    states = tuple(listed[name] for name in body.states)
     return ArtifactVerifier(
         manifest,
-        Embedding(artifact.tokens_path(), manifest.tokens, manifest.layer_shards),
+        embedding,
         [LayerStage(make(body), body.outputs[0], states)],
         [HeadStage(make(head), head.outputs)],
     )

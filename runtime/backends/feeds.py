@@ -105,24 +105,6 @@ class Embedding:
         self.file.close()
 
 
-def fed_shapes(manifest: Manifest) -> dict[str, tuple[int | None, ...]]:
-    """Every input that `Feeds.block_feed` gives to a layer shard; None is T where T may vary."""
-    t = None if manifest.t_max > manifest.t_min else manifest.t_max
-    shapes: dict[str, tuple[int | None, ...]] = {HIDDEN_IN: (1, manifest.hyperparameters.d, t, 1)}
-    if manifest.tokens.per_layer is not None:
-        shapes[EMBEDDED] = shapes[HIDDEN_IN]
-    for shard in manifest.layer_shards:
-        if shard.per_layer_input is not None and manifest.tokens.per_layer is not None:
-            width = (shard.end_layer - shard.first_layer) * manifest.tokens.per_layer.width
-            shapes[shard.per_layer_input] = (1, width, t, 1)
-    for table in manifest.ropes:
-        shapes[table.cos_input] = shapes[table.sin_input] = (t, len(table.frequencies))
-    for pool in manifest.pools:
-        shapes[pool.mask_input] = (1, 1, t, pool.slots)
-        shapes[pool.write_input] = (1, 1, pool.slots, t)
-    return shapes
-
-
 class Feeds:
     """Builds a pass's inputs by the manifest's names. Rope rows are computed once for all positions."""
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import HIDDEN_IN, Manifest, StateSpec
 from anespec.runtime.backends.feeds import Embedding, Feeds
 from anespec.runtime.backends.runner import ShardRunner, Tensor
@@ -38,6 +39,11 @@ class ArtifactVerifier:
         layers: Sequence[LayerStage],
         heads: Sequence[HeadStage],
     ) -> None:
+        """Put the stages together.
+
+        Raises:
+            ArtifactError: a state is in none of the manifest's pools.
+        """
         self.manifest = manifest
         self.embedding = embedding
         self.feeds = Feeds(manifest)
@@ -51,6 +57,10 @@ class ArtifactVerifier:
             vocabulary=manifest.hyperparameters.vocabulary,
             pools=tuple(PoolShape(p.name, p.region_slots, p.window) for p in manifest.pools),
         )
+        pooled = [self._pool_states(pool) for pool in range(len(manifest.pools))]
+        if sum(map(len, pooled)) != sum(len(stage.states) for stage in self.layers):
+            # What is in no pool would be neither cleared nor compared, and one prompt would tell on the next.
+            raise ArtifactError("a state of the shards is in none of the pools; convert the model again")
 
     @property
     def shape(self) -> VerifierShape:
@@ -58,7 +68,11 @@ class ArtifactVerifier:
         return self._shape
 
     def forward(self, block: Block) -> Logits | None:
-        """Run one pass; see Verifier."""
+        """Run one pass; see Verifier.
+
+        Raises:
+            ArtifactError: the heads return something else than a logit per token and row.
+        """
         tokens = np.array([row.token for row in block.rows], dtype=np.int64)
         hidden, own = self.embedding.hidden(tokens), self.embedding.layer_inputs(tokens)
         feed = self.feeds.block_feed(block, hidden, own)
@@ -72,6 +86,11 @@ class ArtifactVerifier:
             outputs = head.runner.run(last)
             parts += [outputs[name][0, :, :, 0] for name in head.outputs]
         channels = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if channels.shape != (self._shape.vocabulary, len(tokens)):
+            raise ArtifactError(
+                f"the head shards return logits of shape {channels.shape}, not "
+                f"{(self._shape.vocabulary, len(tokens))}; convert the model again"
+            )
         return np.ascontiguousarray(channels.T)
 
     def _pool_states(self, pool: int) -> list[tuple[ShardRunner, StateSpec]]:

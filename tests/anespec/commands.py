@@ -30,6 +30,12 @@ class Outcome:
         lines = self.err.strip().splitlines()
         return len(lines) == 1 and lines[0].startswith("error: ") and "Traceback" not in self.err
 
+    def ends_in_one_sentence(self) -> bool:
+        """The same of the last line, after lines of progress."""
+        lines = self.err.strip().splitlines()
+        errors = [line for line in lines if line.startswith("error: ")]
+        return errors == lines[-1:] and "Traceback" not in self.err
+
 
 def command_of(*arguments: object) -> list[str]:
     """What runs `anespec` with the arguments."""

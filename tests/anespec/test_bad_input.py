@@ -1,15 +1,13 @@
 """Files that are not what they say: one sentence, the documented code, nothing left behind."""
 
 import os
-import shlex
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from commands import command_of, run
+from commands import run
 from converting import build
 from tiny_model import TinyModel, write_gguf
 
@@ -104,15 +102,6 @@ def test_names_that_a_file_system_or_a_library_refuses(gguf: Path, tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("form", [(), ("--json",)])
-def test_standard_output_on_a_full_disk(gguf: Path, form: tuple[str, ...]) -> None:
-    command = f"{shlex.join(command_of('inspect', gguf, *form))} >/dev/full"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 6
-    assert done.stderr == "error: standard output: No space left on device\n"
-
-
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
 def test_a_model_that_overflows_has_a_red_gate_and_no_text(tmp_path: Path, backend: str) -> None:
     """Each weight is within fp16's range, but what a layer computes is not."""
@@ -122,7 +111,7 @@ def test_a_model_that_overflows_has_a_red_gate_and_no_text(tmp_path: Path, backe
     common = ("--backend", backend, "--threads", 1, "--json")
     gate = run("validate", artifact, "--gate", "golden", *common)
     assert gate.code == gate.json["exit_code"] == 12
-    assert gate.json["passed"] is False
+    assert gate.json["standing"] == "fail"
     assert gate.json["gates"][0]["failures"]
     assert gate.is_one_sentence()
     text = run("generate", artifact, "-p", "t1", "--drafter", "none", *common)

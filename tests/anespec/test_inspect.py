@@ -135,22 +135,24 @@ def test_an_artifact_shows_what_its_gates_found(artifact: Path) -> None:
     assert run("validate", artifact, "--backend", "torch", "--quick", "--threads", 1).code == 0
     gates = run("inspect", artifact, "--json").json["gates"]
     torch = {verdict["gate"]: verdict for verdict in gates if verdict["backend"] == "torch"}
-    assert torch["golden"]["passed"]
-    assert torch["exactness"]["passed"]
+    assert torch["golden"]["standing"] == "pass"
+    assert torch["exactness"]["standing"] == "pass"
+    assert "no cases: region" in torch["exactness"]["finding"]
     assert "lane" in torch["exactness"]["finding"]
     rules = next(verdict for verdict in gates if verdict["gate"] == "residency")
     assert rules["backend"] == "rules"
-    assert not rules["passed"]
+    assert rules["standing"] == "reported"
     assert not rules["decides"]
     shown = run("inspect", artifact).out
-    assert "passed" in shown
-    assert "noted" in shown
+    assert "pass" in shown
+    assert "reported" in shown
+    assert not any(word in shown for word in ("passed", "noted", "proven", "red "))
     text = artifact / "text.txt"
     text.write_text("One day a little girl went out to play.")
     chosen = ("--gate", "quality", "--backend", "torch", "--threads", 1)
     assert run("validate", artifact, *chosen, "--quality", text, "--max-kl", 0).code == 14
     quality = next(v for v in run("inspect", artifact, "--json").json["gates"] if v["gate"] == "quality")
-    assert not quality["passed"]
+    assert quality["standing"] == "fail"
     assert quality["decides"]
     assert "KL" in quality["finding"]
 
@@ -161,12 +163,13 @@ def test_an_artifact_shows_residency_and_quality_too(artifact: Path, tmp_path: P
     chosen = ("--gate", "residency", "--gate", "quality", "--quality", text, "--quality-tokens", 30)
     assert run("validate", artifact, "--backend", "torch", "--threads", 1, *chosen).code == 0
     gates = {gate["gate"]: gate for gate in run("inspect", artifact, "--json").json["gates"]}
-    assert gates["residency"] | {"passed": False, "decides": False} == gates["residency"]
+    assert gates["residency"] | {"standing": "reported", "decides": False} == gates["residency"]
     assert "predicted: 0 of 2 shards" in gates["residency"]["finding"]
-    assert gates["quality"]["passed"]
+    assert gates["quality"]["standing"] == "reported"
+    assert "only 30 tokens scored" in gates["quality"]["finding"]
     assert "30 tokens of text.txt" in gates["quality"]["finding"]
     shown = run("inspect", artifact).out
-    assert "noted" in shown
+    assert "reported" in shown
     assert "No gate" not in shown
 
 

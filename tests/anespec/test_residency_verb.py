@@ -59,15 +59,15 @@ def test_a_required_prediction_fails_the_run(mac: Path) -> None:
     assert outcome.code == 11
     facts = outcome.json
     assert "predicted" in facts["error"]
-    assert residency(facts)["passed"] is False
-    assert facts["passed"] is False
+    assert residency(facts)["standing"] == "fail"
+    assert facts["standing"] == "fail"
 
 
 def test_json_has_all(mac: Path) -> None:
     facts = run("validate", mac, "--gate", "residency", "--json").json
     gate = residency(facts)
-    assert facts["passed"] is True, "a prediction decides nothing"
-    assert (gate["passed"], gate["decides"], gate["source"]) == (False, False, "predicted")
+    assert facts["standing"] == "reported", "a prediction decides nothing"
+    assert (gate["standing"], gate["decides"], gate["source"]) == ("reported", False, "predicted")
     figures = gate["figures"]
     assert isinstance(figures, dict)
     assert {shard["placement"] for shard in figures["shards"]} == {"cpu"}
@@ -84,9 +84,11 @@ def test_json_has_all(mac: Path) -> None:
 def test_for_an_artifact_for_the_cpu_a_note_is_enough(artifact: Path) -> None:
     outcome = run("validate", artifact, "--gate", "residency")
     assert outcome.code == 0
-    note, page = outcome.out.splitlines()
+    headline, note, _, page, summary = outcome.out.splitlines()
+    assert headline.startswith("residency gate: reported (")
     assert "--target cpu" in note
     assert "report.html" in page
+    assert summary.startswith("On openvino with ")
     assert run("validate", artifact, "--gate", "residency", "--require-residency").code == 11
 
 
@@ -133,7 +135,7 @@ def test_wrong_usage(arguments: tuple[str, ...]) -> None:
 def test_a_plan_cannot_be_recorded_here(mac: Path, tmp_path: Path) -> None:
     outcome = run("validate", mac, "--gate", "residency", "--record-plan", tmp_path / "plan.json")
     assert outcome.code == 7
-    assert outcome.is_one_sentence()
+    assert outcome.ends_in_one_sentence()
     assert not list(tmp_path.iterdir())
 
 
@@ -169,7 +171,7 @@ def test_on_a_mac_the_plan_decides_and_is_recorded_and_replayed(
     assert "layer_0_down" in outcome.err
     other = run("validate", artifact, "--gate", "residency", "--replay-plan", green)
     assert other.code == 7
-    assert other.is_one_sentence()
+    assert other.ends_in_one_sentence()
     assert "another artifact" in other.err
 
 

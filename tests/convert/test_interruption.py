@@ -57,7 +57,9 @@ def interrupted(gguf: Path, output: Path, after: int, **options: object) -> None
         if len(seen) == after:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    verb = "is" if after == 1 else "are"
+    kept = rf"^interrupted; {after} of \d shards {verb} kept; run the same command again to go on$"
+    with pytest.raises(KeyboardInterrupt, match=kept):
         build(gguf, output, on_progress=stop, **options)
     assert not output.exists()
 
@@ -91,9 +93,9 @@ def test_a_damaged_shard_of_an_interrupted_run_is_built_again(
     output = tmp_path / "m.anespec"
     interrupted(gguf, output, 2, topology=TOPOLOGY)
     if damage == "note":
-        next(tmp_path.rglob("layers_00_01.json")).write_text("{")
+        next(tmp_path.rglob("layer_00.json")).write_text("{")
     else:
-        file = next(path for path in tmp_path.rglob("weight.bin") if "layers_00_01" in str(path))
+        file = next(path for path in tmp_path.rglob("weight.bin") if "layer_00" in str(path))
         file.write_bytes(bytes(file.stat().st_size))
     assert build(gguf, output, topology=TOPOLOGY).reused_shards == 1
     assert weights(output) == uninterrupted
@@ -124,8 +126,8 @@ def test_shards_that_another_topology_shares_are_reused_and_others_removed(tmp_p
     interrupted(three, output, 2, topology=(1, 1, 1))
     assert build(three, output, topology=(1, 2)).reused_shards == 1
     assert {path.stem for path in (output / "shards").iterdir()} == {
-        "layers_00_01",
-        "layers_01_03",
+        "layer_00",
+        "layers_01_02",
         "head_00",
     }
 
@@ -137,7 +139,7 @@ def test_an_interruption_within_a_shard_leaves_no_part_of_it(
         raise KeyboardInterrupt
 
     output = tmp_path / "m.anespec"
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt, match="; nothing was"):
         patched.setattr(WeightFile, "content", interrupt)
         build(gguf, output)
     assert not output.exists()

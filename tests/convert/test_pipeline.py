@@ -16,7 +16,7 @@ from anespec.convert.pipeline import ShardProgress
 from anespec.convert.plan import ConversionPlan, ConvertOptions
 from anespec.convert.source.model import SourceModel
 from anespec.convert.source.tokens import write_tokens
-from anespec.manifests.errors import GGUFError, RequestError, StorageError
+from anespec.manifests.errors import GGUFError, RequestError, StorageError, UsageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import AttentionShape, Target, WeightFormat
 from anespec.manifests.store import Artifact, file_sha256
@@ -58,7 +58,7 @@ def test_layout_and_manifest(gguf: Path, tmp_path: Path) -> None:
         "tokens.gguf",
         "shards",
     }
-    names = ["layers_00_02", "layers_02_03", "head_00", "head_01"]
+    names = ["layers_00_01", "layer_02", "head_00", "head_01"]
     assert {path.name for path in (done.path / "shards").iterdir()} == {f"{name}.mlpackage" for name in names}
     assert [(p.name, p.reused) for p in progress] == [(name, False) for name in names]
     assert [p.done_bytes for p in progress] == sorted({p.done_bytes for p in progress})
@@ -161,7 +161,7 @@ def test_other_options_are_refused_and_replace_when_forced(
     gguf: Path, output: Path, options: dict[str, Any]
 ) -> None:
     before = everything(output)
-    with pytest.raises(StorageError, match=r"m\.anespec: already stands there .* --force"):
+    with pytest.raises(UsageError, match=r"m\.anespec: already stands there .* --force"):
         build(gguf, output, **options)
     assert everything(output) == before
 
@@ -174,7 +174,7 @@ def test_other_options_are_refused_and_replace_when_forced(
 
 def test_another_model_is_refused(output: Path, tmp_path: Path) -> None:
     other = write_gguf(tmp_path / "other.gguf", TinyModel(layers=3, seed=1))
-    with pytest.raises(StorageError, match="differs from what would be built"):
+    with pytest.raises(UsageError, match="differs from what would be built"):
         build(other, output)
 
 
@@ -182,7 +182,7 @@ def test_another_model_is_refused(output: Path, tmp_path: Path) -> None:
 def test_a_damaged_artifact_is_built_again(gguf: Path, output: Path, tmp_path: Path, damage: str) -> None:
     """Every error about a damaged artifact says "convert the model again", so that must help."""
     before = everything(output)
-    package = output / "shards" / "layers_00_03.mlpackage"
+    package = output / "shards" / "layers_00_02.mlpackage"
     weights = package / "Data" / "com.apple.CoreML" / "weights" / "weight.bin"
     match damage:
         case "flip":
@@ -205,14 +205,14 @@ def test_a_failed_replacement_keeps_the_old_artifact(
     gguf: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = everything(output)
-    rename = Path.rename
+    rename = os.rename
 
-    def refuse(self: Path, target: Path) -> Path:
-        if self.name.endswith(".partial"):
+    def refuse(old: str, new: str, **folders: int) -> None:
+        if old == ".m.anespec.partial":
             raise PermissionError(13, "Permission denied")
-        return rename(self, target)
+        rename(old, new, **folders)
 
-    monkeypatch.setattr(Path, "rename", refuse)
+    monkeypatch.setattr(os, "rename", refuse)
     with pytest.raises(StorageError, match="Permission denied"):
         build(gguf, output, replace=True, block=8)
     assert everything(output) == before
@@ -228,7 +228,7 @@ def test_what_is_no_artifact_is_never_replaced(gguf: Path, tmp_path: Path, repla
     (tmp_path / "extension" / "manifest.json").write_text("{}")
     before = everything(tmp_path)
     for name in ("file", "folder", "extension"):
-        with pytest.raises(StorageError, match=f"{name}: " + ("is not an" if replace else "already stands")):
+        with pytest.raises(UsageError, match=f"{name}: " + ("is not an" if replace else "already stands")):
             build(gguf, tmp_path / name, replace=replace)
     assert everything(tmp_path) == before
 
@@ -257,14 +257,14 @@ def test_a_place_below_a_file_is_refused(gguf: Path, tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_refused(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Path.open
+    real = os.open
 
-    def refuse(self: Path, mode: str = "r", **options: Any) -> Any:
-        if "w" in mode:
-            raise PermissionError(13, "Permission denied", str(self))
-        return real(self, mode, **options)
+    def refuse(path: Any, flags: int, *mode: int, **options: Any) -> int:
+        if flags & os.O_CREAT:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, flags, *mode, **options)
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(StorageError, match=r"m\.anespec: cannot be written \(Permission denied\)"):
         build(gguf, tmp_path / "m.anespec")
     assert not list(tmp_path.iterdir())
@@ -297,8 +297,8 @@ def test_a_lock_on_a_file_that_was_removed_is_no_lock(
     """Another run may remove the lock file between our opening and our locking of it."""
     flock = fcntl.flock
 
-    def late(file: Any, operation: int) -> None:
-        Path(file.name).unlink()
+    def late(file: int, operation: int) -> None:
+        (tmp_path / ".m.anespec.lock").unlink()
         flock(file, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
@@ -333,10 +333,10 @@ def test_a_shard_that_is_taken_away_during_the_run_is_missed(tmp_path: Path) -> 
     work = tmp_path / ".m.anespec.partial"
 
     def take_away(progress: ShardProgress) -> None:
-        if progress.name == "layers_00_01":
+        if progress.name == "layer_00":
             shutil.rmtree(work)
 
     gguf = write_gguf(tmp_path / "m.gguf", TinyModel(layers=2))
-    with pytest.raises(StorageError, match=r"layers_00_01\.mlpackage: was taken away"):
+    with pytest.raises(StorageError, match=r"layer_0\d\.mlpackage: was taken away"):
         build(gguf, tmp_path / "m.anespec", topology=(1, 1), on_progress=take_away)
     assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]

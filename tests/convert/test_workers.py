@@ -1,6 +1,5 @@
 """Shards built by several processes: the same bytes as by one, and no process outlives its run."""
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,8 +11,10 @@ import pytest
 from converting import build
 from tiny_model import TinyModel, write_gguf
 
-from anespec.convert.pipeline import ShardProgress
-from anespec.manifests.errors import AnespecError
+from anespec.convert import workers
+from anespec.convert.memory import peak_memory
+from anespec.convert.pipeline import Conversion
+from anespec.manifests.errors import AnespecError, GGUFError
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 LAYERS = 6
@@ -51,21 +52,84 @@ def files(artifact: Path) -> dict[str, bytes]:
 
 
 def test_workers_write_the_same_bytes(gguf: Path, tmp_path: Path) -> None:
-    alone = build(gguf, tmp_path / "alone.anespec", topology=TOPOLOGY, jobs=1)
-    several = build(gguf, tmp_path / "several.anespec", topology=TOPOLOGY, jobs=2)
+    alone, alone_bytes = built(gguf, tmp_path / "alone.anespec", jobs=1)
+    several, several_bytes = built(gguf, tmp_path / "several.anespec", jobs=2)
     assert len(several.manifest.layer_shards) == LAYERS
     assert files(several.path) == files(alone.path)
     assert several.manifest.shards == alone.manifest.shards
+    assert several.peak_memory_bytes > peak_memory() + 10_000_000, "workers' memory counts too"
+    weights = sum(tensor.bytes for shard in alone.manifest.shards for tensor in shard.tensors)
+    for said in (alone_bytes, several_bytes):
+        assert said == sorted(said)
+        assert said[-1] == weights
+        assert len(set(said)) > 2 * (LAYERS + 1), "progress moves within a shard"
 
 
-def test_a_worker_that_is_killed_is_explained(gguf: Path, tmp_path: Path) -> None:
-    def kill(_: ShardProgress) -> None:
-        for process in multiprocessing.active_children():
-            os.kill(process.pid or 0, signal.SIGKILL)
+def built(gguf: Path, output: Path, jobs: int) -> tuple[Conversion, list[int]]:
+    """A conversion, and the bytes that it said were done."""
+    said: list[int] = []
+    done = build(gguf, output, topology=TOPOLOGY, jobs=jobs, on_bytes=said.append)
+    return done, said
 
-    with pytest.raises(AnespecError, match=r"was killed, most likely for want of memory; .* --jobs 1$"):
-        build(gguf, tmp_path / "m.anespec", topology=TOPOLOGY, jobs=2, on_progress=kill)
-    assert not list(tmp_path.iterdir())
+
+FAULTS = {
+    "os.kill(os.getpid(), signal.SIGKILL)": (
+        AnespecError,
+        r"was killed, most likely for want of memory; .*1$",
+    ),
+    "os.kill(os.getpid(), signal.SIGSEGV)": (AnespecError, r"was ended by SIGSEGV; run the command .*1$"),
+    "os._exit(3)": (AnespecError, r"ended with exit code 3 before its work was done; run the .*1$"),
+    "raise GGUFError('m.gguf: is bad')": (GGUFError, r"^m\.gguf: is bad$"),
+    "raise MemoryError": (AnespecError, r"ran out of memory; run the command again with --jobs 1$"),
+    "import absent": (AnespecError, r"could not import what it needs \(No module named 'absent'\); install"),
+    "raise KeyError('a bug')": (
+        RuntimeError,
+        r"(?s)in a process of the conversion:\nTraceback.*KeyError: 'a bug'",
+    ),
+}
+
+FAULTY = """
+import os, signal, sys, types
+
+def build_part(*_):
+    from anespec.manifests.errors import GGUFError
+    {fault}
+
+sys.modules["anespec.convert.worker_imports"] = types.ModuleType("worker_imports")
+sys.modules["anespec.convert.build"] = build = types.ModuleType("build")
+build.build_part = build_part
+"""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_how_a_worker_fails_is_told_as_what_it_is(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    output = tmp_path / "place" / "m.anespec"
+    output.parent.mkdir()
+    (tmp_path / "sitecustomize.py").write_text(FAULTY.format(fault=fault))
+    monkeypatch.syspath_prepend(tmp_path)
+    kind, words = FAULTS[fault]
+    with pytest.raises(kind, match=words):
+        build(gguf, output, topology=TOPOLOGY, jobs=2)
+    assert not list(output.parent.iterdir())
+
+
+def test_a_worker_that_cannot_import_says_so(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['coremltools'] = None")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(AnespecError, match=r"could not import what it needs \(.*coremltools.*\); install"):
+        build(gguf, tmp_path / "m.anespec", topology=TOPOLOGY, jobs=2)
+
+
+def test_a_process_that_does_not_even_start(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "WORKER", "anespec.absent")
+    with pytest.raises(AnespecError, match=r"ended with exit code 1 before its work was done"):
+        build(gguf, tmp_path / "m.anespec", topology=TOPOLOGY, jobs=2)
 
 
 def is_alive(group: int) -> bool:

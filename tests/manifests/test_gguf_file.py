@@ -1,5 +1,6 @@
 """The GGUF reader: agreement with the gguf package on good files, one clear error on bad ones."""
 
+import os
 import struct
 import time
 import tracemalloc
@@ -231,6 +232,28 @@ def test_truncation_anywhere(tmp_path: Path, sample: bytes) -> None:
         assert "truncated" in message or "not a GGUF file" in message
 
 
+@pytest.mark.parametrize("rows", [(), (row("w", (8,)),), (row("late", (8,), offset=4096), row("w", (8,)))])
+@pytest.mark.parametrize("alignment", [32, 4096])
+def test_nothing_may_stand_after_the_last_tensor_but_its_padding(
+    tmp_path: Path, rows: tuple[bytes, ...], alignment: int
+) -> None:
+    """A file that `truncate` grew to a terabyte would be hashed for an hour before anything is said."""
+    aligned = pair("general.alignment", UINT32, struct.pack("<I", alignment))
+    header = file_of((aligned,), rows)
+    start = -(-len(header) // alignment) * alignment
+    content = header.ljust(start, b"\0") + bytes(4096 * (len(rows) - 1) + 32) if rows else header
+    padded = -(-len(content) // alignment) * alignment
+    path = tmp_path / "m.gguf"
+    path.write_bytes(content)
+    for size in (len(content), padded):
+        os.truncate(path, size)
+        GGUFFile(path).close()
+    for size in (padded + 1, 10**12):
+        os.truncate(path, size)
+        with pytest.raises(GGUFError, match=rf"end at byte {padded}, but the file is {size} bytes long"):
+            GGUFFile(path)
+
+
 @pytest.mark.parametrize("head", [b"", b"G", b"GGML", b"gguf", b"PK\x03\x04", bytes(64), b"\x89HDF"])
 def test_wrong_magic(bad: Callable[[bytes], str], head: bytes) -> None:
     assert "not a GGUF file" in bad(head)
@@ -291,12 +314,16 @@ HOSTILE = {
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_header_is_refused(bad: Callable[[bytes], str], case: str) -> None:
-    assert len(bad(HOSTILE[case])) < 400
+    message = bad(HOSTILE[case])
+    assert len(message) < 400
+    assert "its tensors end at" not in message, "only what fills the file was noticed"
 
 
 def test_the_hostile_cases_are_hostile_for_one_reason(tmp_path: Path) -> None:
     path = tmp_path / "good.gguf"
-    path.write_bytes(file_of((pair("a", UINT32, bytes(4)),), (row("t", (8,)), row("u", (8,), F32, 32)), FILL))
+    path.write_bytes(
+        file_of((pair("a", UINT32, bytes(4)),), (row("t", (8,)), row("u", (8,), F32, 32)), FILL[:64])
+    )
     assert read_everything(path) == 2
 
 

@@ -30,26 +30,46 @@ def stored_tensor(projection: str, weights: str, **changes: Any) -> dict[str, An
     } | changes
 
 
+def spec(name: str, *shape: int | None) -> dict[str, Any]:
+    return {"name": name, "shape": list(shape)}
+
+
+HIDDEN = spec("x", 1, 8, None, 1)
+
+
 def layer_shard(first: int, end: int) -> dict[str, Any]:
     return {
-        "path": f"shards/layers_{first:02d}_{end:02d}.mlpackage",
+        "path": f"shards/layers_{first:02d}_{end - 1:02d}.mlpackage",
         "bytes": 10,
         "sha256": "00",
         "recipe": "11",
-        "tensors": [stored_tensor("layer_0_q", "fp16")],
-        "inputs": [{"name": "x", "shape": [1, 8, None, 1]}],
-        "outputs": [{"name": "hidden", "shape": [1, 8, None, 1]}],
+        "tensors": [stored_tensor(f"layer_{layer}_q", "fp16") for layer in range(first, max(end, first + 1))],
+        "inputs": [
+            HIDDEN,
+            spec("rope_cos", None, 2),
+            spec("rope_sin", None, 2),
+            spec("attn_mask", 1, 1, None, 128),
+            spec("kv_write_mask", 1, 1, 128, None),
+        ],
+        "outputs": [spec("hidden", 1, 8, None, 1)],
         "first_layer": first,
         "end_layer": end,
-        "states": [{"name": f"k_{first}", "shape": [1, 2, 64, 4], "pool": "global", "layer": first}],
+        "states": [{"name": f"k_{first}", "shape": [1, 2, 128, 4], "pool": "global", "layer": first}],
     }
 
 
 def head_shard(first: int, end: int) -> dict[str, Any]:
-    shard = layer_shard(0, 1)
-    for name in ("first_layer", "end_layer", "states"):
-        del shard[name]
-    return {**shard, "path": f"shards/head_{first}.mlpackage", "first_token": first, "end_token": end}
+    return {
+        "path": f"shards/head_{first}.mlpackage",
+        "bytes": 10,
+        "sha256": "00",
+        "recipe": "11",
+        "tensors": [stored_tensor("head", "fp16")],
+        "inputs": [HIDDEN],
+        "outputs": [spec(f"logits_{first}", 1, end - first, None, 1)],
+        "first_token": first,
+        "end_token": end,
+    }
 
 
 def manifest(layers: list[tuple[int, int]] | None = None, **changes: Any) -> dict[str, Any]:
@@ -124,8 +144,27 @@ def test_it_is_immutable() -> None:
 
 
 HYPER = manifest()["hyperparameters"]
+TOKENS = manifest()["tokens"]
 POOL = manifest()["pools"][0]
+RING = {**POOL, "name": "local", "mask_input": "attn_mask_local", "write_input": "kv_write_mask_local"}
 ROPE = manifest()["ropes"][0]
+
+
+def with_shard(**changes: Any) -> dict[str, Any]:
+    """The layer shards with changes to the first of them."""
+    first, *others = manifest()["layer_shards"]
+    return {"layer_shards": [first | changes, *others]}
+
+
+def with_state(**changes: Any) -> dict[str, Any]:
+    return with_shard(states=[layer_shard(0, 3)["states"][0] | changes])
+
+
+def with_head(**changes: Any) -> dict[str, Any]:
+    return {"head_shards": [head_shard(0, 6) | changes, head_shard(6, 10)]}
+
+
+INPUTS = layer_shard(0, 3)["inputs"]
 
 
 @pytest.mark.parametrize(
@@ -149,6 +188,66 @@ ROPE = manifest()["ropes"][0]
         ({"target": "gpu"}, "target"),
         ({"attention": "flash"}, "attention"),
         ({"surprise": 1}, "surprise"),
+        ({"schema_version": True}, "schema_version"),
+        ({"schema_version": 1.0}, "schema_version"),
+        ({"block": 65, "t_max": 65, "context": 64}, "block 65 is more than the context"),
+        ({"context": 1 << 25}, "context"),
+        ({"context": 1 << 20, "sequences": 32}, "more than the 16777216"),
+        ({"hyperparameters": {**HYPER, "layers": 10**6}}, "hyperparameters.layers"),
+        ({"hyperparameters": {**HYPER, "vocabulary": 2**31}}, "hyperparameters.vocabulary"),
+        ({"hyperparameters": {**HYPER, "kv_heads": 1}}, "no state has the 1 KV heads of 4"),
+        ({"hyperparameters": {**HYPER, "head_dim": 8}}, "no state has the 2 KV heads of 8"),
+        ({"hyperparameters": {**HYPER, "d": 16}}, "the input 'x' of .* has shape"),
+        ({"ropes": [{**ROPE, "magnitude": 1e5}]}, "magnitude"),
+        ({"ropes": [{**ROPE, "frequencies": [1e300, 1.0]}]}, "frequencies"),
+        ({"ropes": [{**ROPE, "frequencies": [-1.0, 1.0]}]}, "frequencies"),
+        ({"ropes": [{**ROPE, "temperature": 1e308}]}, "which fp16 cannot hold"),
+        ({"ropes": [{**ROPE, "temperature_step": 0}]}, "temperature_step"),
+        ({"ropes": [{**ROPE, "frequencies": [1.0, 0.5, 0.1]}]}, "the input 'rope_cos' of .* has shape"),
+        ({"ropes": [{**ROPE, "sin_input": "rope_cos"}]}, "two fed inputs are called 'rope_cos'"),
+        (
+            {"ropes": [ROPE, {**ROPE, "cos_input": "a", "sin_input": "b"}]},
+            "no layer shard takes the input 'a'",
+        ),
+        ({"ropes": []}, "nothing feeds the input 'rope_cos'"),
+        ({"pools": [{**POOL, "mask_input": "other"}]}, "nothing feeds the input 'attn_mask'"),
+        ({"pools": [POOL, POOL]}, "two pools are called 'global'"),
+        ({"pools": [POOL, RING]}, "no layer shard takes the input 'attn_mask_local'"),
+        ({"pools": [POOL, {**RING, "window": 100, "slots": 120, "region_slots": 60}]}, "60 slots, not 64"),
+        (
+            {"pools": [POOL, {**RING, "window": 4, "slots": 256, "region_slots": 128}]},
+            "128 slots, not 7 to 64",
+        ),
+        ({"pools": [POOL, {**RING, "window": 4, "slots": 32, "region_slots": 16}]}, "no multiple of 64"),
+        (with_state(pool="elsewhere"), "lives in the pool 'elsewhere', which there is not"),
+        (with_state(shape=[1, 2, 64, 4]), "not 1 x KV heads x 128 slots"),
+        (with_state(shape=[1, 2, 128]), "states"),
+        (with_state(shape=[2, 1, 128, 4]), "not 1 x KV heads x 128 slots"),
+        (with_state(shape=[1, 2, 128, 0]), "states"),
+        (with_state(shape=[]), "states"),
+        (with_state(layer=3), "is of layer 3, which the shard does not hold"),
+        (with_state(name="k_3"), "two states are called 'k_3'"),
+        (with_state(shape=[1, 2, 128, 2]), "turns 4 dimensions of .*, whose heads have 2"),
+        (with_shard(path="tokens.gguf"), "two files are called 'tokens.gguf'"),
+        (with_shard(inputs=INPUTS[1:]), "has no input 'x'"),
+        (with_shard(inputs=[*INPUTS, INPUTS[1]]), "two inputs called 'rope_cos'"),
+        (with_shard(inputs=[*INPUTS, spec("more", 1)]), "nothing feeds the input 'more'"),
+        (with_shard(inputs=[*INPUTS[:3], spec("attn_mask", 1, 1, None, 64), INPUTS[4]]), "has shape"),
+        (with_shard(outputs=[]), "has outputs"),
+        (with_shard(outputs=[spec("hidden", 1, 9, None, 1)]), "has outputs"),
+        (with_shard(per_layer_input="per_layer_00_03"), "has no input 'per_layer_00_03'"),
+        (with_shard(tensors=[stored_tensor("layer_0_q", "fp16")]), "its projections are of others"),
+        (with_shard(tensors=[stored_tensor("layer_0_q", "fp16")] * 2), "two projections called 'layer_0_q'"),
+        (with_head(outputs=[spec("logits", 1, 5, None, 1)]), "has outputs"),
+        (with_head(outputs=[]), "has outputs"),
+        (with_head(inputs=[HIDDEN, INPUTS[1]]), "nothing feeds the input 'rope_cos' of shards/head"),
+        ({"tokens": {**TOKENS, "embedding_scale": 1e30}}, "embedding_scale"),
+        ({"tokens": {**TOKENS, "per_layer": {"tensor": "t", "width": 4, "scale": 2.0}}}, "input 'embedded'"),
+        ({"hidden_scale": 0.0}, "hidden_scale"),
+        (
+            {"ropes": [], "layer_shards": [layer_shard(0, 4) | {"inputs": [INPUTS[0], *INPUTS[3:]]}]},
+            "as a rope",
+        ),
     ],
 )
 def test_what_it_refuses(change: dict[str, Any], named: str) -> None:

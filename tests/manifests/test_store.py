@@ -12,7 +12,7 @@ from tiny_model import write_gguf
 
 from anespec.manifests.errors import ArtifactError, StorageError
 from anespec.manifests.store import LARGEST_JSON, Artifact
-from anespec.manifests.verdicts import ExactnessFile
+from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
 from anespec.runtime.backends import open_verifier
 
 WEIGHTS = Path("Data", "com.apple.CoreML", "weights", "weight.bin")
@@ -40,8 +40,8 @@ def test_a_whole_artifact_opens(root: Path) -> None:
 
 
 def test_a_missing_shard_is_named(root: Path) -> None:
-    shutil.rmtree(root / "shards" / "layers_01_02.mlpackage")
-    with pytest.raises(ArtifactError, match=r"layers_01_02\.mlpackage: the shard is missing; convert"):
+    shutil.rmtree(root / "shards" / "layer_01.mlpackage")
+    with pytest.raises(ArtifactError, match=r"layer_01\.mlpackage: the shard is missing; convert"):
         open_verifier(root, "torch")
 
 
@@ -49,7 +49,7 @@ def test_truncated_weights_are_named_with_both_sizes(root: Path) -> None:
     shard = Artifact(root).manifest.layer_shards[0]
     os.truncate(root / shard.path / WEIGHTS, 100)
     with pytest.raises(
-        ArtifactError, match=rf"layers_00_01\.mlpackage: bytes is \d+, but the manifest says {shard.bytes};"
+        ArtifactError, match=rf"layer_00\.mlpackage: bytes is \d+, but the manifest says {shard.bytes};"
     ):
         open_verifier(root, "torch")
 
@@ -83,7 +83,7 @@ def test_a_manifest_nested_without_end_is_refused(root: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"mask_input": "other"}, "other inputs or states"),
+        ({"mask_input": "other"}, "nothing feeds the input 'attn_mask'"),
         ({"slots": 128, "region_slots": 128}, "regions of 128 slots, not the context"),
         ({"window": 0}, "window is invalid"),
     ],
@@ -104,9 +104,9 @@ def test_a_manifest_of_other_shards_is_refused(root: Path, change: dict[str, Any
 
 def test_states_that_the_shards_do_not_have_are_refused(root: Path) -> None:
     shards = json.loads((root / "manifest.json").read_text())["layer_shards"]
-    shards[0]["states"] = []
+    shards[0]["states"][0]["name"] = "k_9"
     rewrite(root, layer_shards=shards)
-    with pytest.raises(ArtifactError, match="other inputs or states"):
+    with pytest.raises(ArtifactError, match=r"has the states k_0 .*, but the manifest says k_9"):
         open_verifier(root, "torch")
 
 
@@ -137,7 +137,7 @@ def test_missing_and_shortened_tokens_are_named(root: Path) -> None:
         artifact.tokens_path()
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 2, "1", None, True, 1.0])
 def test_another_schema_version_is_refused(root: Path, version: object) -> None:
     rewrite(root, schema_version=version)
     with pytest.raises(ArtifactError, match=rf"schema version {version}, this anespec reads 1; convert"):
@@ -197,9 +197,45 @@ def test_a_folder_without_a_manifest_is_no_artifact(tmp_path: Path) -> None:
             Artifact(path)
 
 
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
+def test_a_shard_is_made_of_files_alone(root: Path, kind: str) -> None:
+    """Of what a link leads to no hash would speak, and a pipe would be waited for."""
+    artifact = Artifact(root)
+    shard = artifact.manifest.layer_shards[0]
+    data = root / shard.path / "Data"
+    match kind:
+        case "link":
+            (data / "more\nlines").symlink_to("/etc/hostname")
+        case "folder":
+            data.rename(root.parent / "Data")
+            data.symlink_to(root.parent / "Data")
+        case "pipe":
+            os.mkfifo(data / "pipe")
+    with pytest.raises(ArtifactError, match="is a link, a pipe or a device") as caught:
+        artifact.shard_path(shard, verify=False)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["manifest.json", "gates"])
+def test_nothing_of_an_artifact_is_reached_through_a_link(root: Path, place: str) -> None:
+    here = Circumstances(backend="x", library_version="1", machine="m", threads=1, artifact="a")
+    verdict = ExactnessVerdict(circumstances=here, form="quick", invariances=())
+    (root / "gates").mkdir(exist_ok=True)
+    (root / "gates" / "exactness.json").write_text('{"verdicts": []}')
+    (root / place).rename(root.parent / place)
+    (root / place).symlink_to(root.parent / place)
+    if place == "gates":
+        with pytest.raises(StorageError, match=r"gates: is a link"):
+            Artifact(root).record_verdict(ExactnessFile, verdict)
+        assert (root.parent / "gates" / "exactness.json").read_text() == '{"verdicts": []}'
+    else:
+        with pytest.raises(StorageError, match=r"manifest\.json: is a link"):
+            Artifact(root)
+
+
 @pytest.mark.parametrize("path", ["../outside.mlpackage", "shards/../../outside.mlpackage"])
 def test_a_path_that_leaves_the_artifact_is_refused(root: Path, path: str) -> None:
-    shutil.copytree(root / "shards" / "layers_00_01.mlpackage", root.parent / "outside.mlpackage")
+    shutil.copytree(root / "shards" / "layer_00.mlpackage", root.parent / "outside.mlpackage")
     shards = json.loads((root / "manifest.json").read_text())["layer_shards"]
     shards[0]["path"] = path
     rewrite(root, layer_shards=shards)
@@ -208,9 +244,9 @@ def test_a_path_that_leaves_the_artifact_is_refused(root: Path, path: str) -> No
 
 
 def test_a_link_that_leaves_the_artifact_is_refused(root: Path) -> None:
-    package = root / "shards" / "layers_00_01.mlpackage"
+    package = root / "shards" / "layer_00.mlpackage"
     package.rename(root.parent / "outside.mlpackage")
     package.symlink_to(root.parent / "outside.mlpackage")
     artifact = Artifact(root)
-    with pytest.raises(ArtifactError, match="leaves the artifact"):
+    with pytest.raises(ArtifactError, match=r"layer_00.mlpackage: is a link"):
         artifact.shard_path(artifact.manifest.layer_shards[0])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.manifests.wording import bytes_text, counted, harmless, listed, printable, quoted
+from anespec.manifests.wording import bytes_text, counted, duration_text, harmless, listed, printable, quoted
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,14 @@ def test_counts_and_lists_read_as_sentences_do() -> None:
     assert [counted(n, "pass", "passes") for n in (1, 3)] == ["1 pass", "3 passes"]
     assert [listed(list("abc"[:n])) for n in range(4)] == ["", "a", "a and b", "a, b and c"]
     assert listed(["a", "b"], "or") == "a or b"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-0.1, "0.0 s"), (0.44, "0.4 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.4, "59 s"), 
+        (59.6, "1 min 0 s"), (200, "3 min 20 s"), (3599.6, "1 h 0 min"), (7500, "2 h 5 min"),
+    ],
+)  # fmt: skip
+def test_durations(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text

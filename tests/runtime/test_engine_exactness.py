@@ -92,8 +92,10 @@ def result(events: list[Event]) -> Result:
 
 
 def finish_of(job: Job, shape: VerifierShape, text: list[int]) -> FinishReason:
-    limit = min(shape.context, len(job.prompt) + (job.max_tokens or shape.context))
-    return FinishReason.LENGTH if len(job.prompt) + len(text) == limit else FinishReason.STOP
+    if len(text) == job.max_tokens:
+        return FinishReason.LENGTH
+    is_full = len(job.prompt) + len(text) == shape.context
+    return FinishReason.CONTEXT if is_full else FinishReason.STOP
 
 
 def check(engine: Engine, verifier: ToyVerifier, repetitive: int, jobs: Sequence[Job]) -> list[Result]:

@@ -205,7 +205,7 @@ def test_no_draft_runs_beyond_the_end(max_tokens: int | None) -> None:
     events = list(plain_engine(verifier).generate(Request(prompt, max_tokens, drafter=oracle)))
     assert ids(events) == expected
     assert len(expected) == (max_tokens or 13)
-    assert events[-1].finish is FinishReason.LENGTH
+    assert events[-1].finish is (FinishReason.LENGTH if max_tokens else FinishReason.CONTEXT)
     last = max(row.position for block in verifier.blocks for row in block.rows)
     assert last == len(prompt) + len(expected) - 2
 
@@ -213,7 +213,7 @@ def test_no_draft_runs_beyond_the_end(max_tokens: int | None) -> None:
 def test_a_prompt_that_fills_the_context_ends_at_once() -> None:
     verifier = ToyVerifier(toy_shape(context=20))
     (event,) = plain_engine(verifier).generate(Request([1] * 20))
-    assert (event.tokens, event.finish) == ((), FinishReason.LENGTH)
+    assert (event.tokens, event.finish) == ((), FinishReason.CONTEXT)
     assert not verifier.blocks
 
 
@@ -344,7 +344,7 @@ def test_a_step_that_failed_loses_no_end_of_another_sequence() -> None:
     with pytest.raises(OSError, match="interrupted"):
         engine.step()
     events = drain(engine)
-    assert [event.finish for event in events[full]] == [FinishReason.LENGTH]
+    assert [event.finish for event in events[full]] == [FinishReason.CONTEXT]
 
 
 class InterruptedVerifier(ToyVerifier):

@@ -21,9 +21,10 @@ def build(
     replace: bool = False,
     jobs: int | None = None,
     on_progress: Callable[[ShardProgress], None] = lambda _: None,
+    on_bytes: Callable[[int], None] = lambda _: None,
     **options: Any,
 ) -> Conversion:
     """Convert `gguf` to `output`; `options` are those of ConvertOptions."""
     with GGUFFile(gguf) as file:
         plan = ConversionPlan(SourceModel(file), ConvertOptions(**options))
-        return convert(plan, output, replace=replace, jobs=jobs, on_progress=on_progress)
+        return convert(plan, output, replace=replace, jobs=jobs, on_progress=on_progress, on_bytes=on_bytes)

@@ -21,8 +21,9 @@ from anespec.runtime.backends.feeds import NO_INPUTS, Feeds
 from anespec.runtime.backends.runner import Tensor
 from anespec.runtime.block import Block
 from anespec.validate.figures import GoldenVerdict, golden_verdict
-from anespec.validate.golden import check_shards, check_stack
+from anespec.validate.golden import compare_computed
 from anespec.validate.reference import Reference
+from anespec.validate.stack_passes import play_prompts
 from anespec.validate.stored_weights import StoredWeights
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,21 +68,21 @@ def golden_of(
 ) -> GoldenVerdict:
     """The golden gate's verdict; `feeds`, where given, also feed the whole stack."""
     with GGUFFile(gguf) as file:
-        weights = StoredWeights(artifact)
-        reference = Reference(file, artifact.manifest.context, resident_layers=8, matrices=weights)
+        weights = StoredWeights(artifact, file)
+        reference = Reference(file, artifact.manifest.context, matrices=weights)
         verifier = open_verifier(artifact, backend, 1)
-        shards = check_shards(
+        verifier.feeds = feeds or verifier.feeds
+        computed = compare_computed(
             artifact.manifest,
             reference,
             lambda shard: open_shard(artifact, shard, backend, 1),
-            feeds or Feeds(artifact.manifest),
+            verifier.feeds,
             verifier.embedding,
+            play_prompts(verifier, PROMPTS, greedy_tokens=greedy_tokens),
         )
-        verifier.feeds = feeds or verifier.feeds
-        stack = check_stack(verifier, reference, PROMPTS, greedy_tokens=greedy_tokens)
         verifier.close()
-        stored = tuple(weights.against(file))
-    return golden_verdict(circumstances(artifact, backend, 1), stored, shards, stack)
+        stored = tuple(weights.figures())
+    return golden_verdict(circumstances(artifact, backend, 1), stored, computed.shards, computed.stack)
 
 
 def flattened_without_transpose(x: Var, sizes: AttentionSizes) -> Var:

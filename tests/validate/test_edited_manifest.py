@@ -55,7 +55,7 @@ def test_an_edit_is_refused_in_a_sentence(whole: Path, tmp_path: Path, name: str
     EDITS[name](manifest)
     (root / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ArtifactError, match="convert the model again") as caught:
-        golden_gate(Artifact(root), GGUF, "torch", 1, lambda _: None)
+        golden_gate(Artifact(root), GGUF, "torch", 1, lambda *_: None)
     assert str(caught.value).isprintable()
     assert not (root / "gates").exists()
     if "tensor" in name:

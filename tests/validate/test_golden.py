@@ -32,8 +32,9 @@ from anespec.runtime.backends.feeds import Embedding, Feeds
 from anespec.runtime.backends.runner import Feed, ShardRunner, Tensor
 from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import THRESHOLDS, GoldenVerdict, require_golden
-from anespec.validate.golden import check_shards, check_stack
+from anespec.validate.golden import compare_computed
 from anespec.validate.reference import Reference
+from anespec.validate.stack_passes import play_prompts
 from anespec.validate.stored_weights import StoredWeights
 
 
@@ -75,7 +76,7 @@ def test_a_bug_in_the_graph_is_red(
     assert not verdict.passed
     assert worst_share(verdict) > 3
     assert any(f.stray_slots for f in verdict.shards) == ("wrong slot" in bug)
-    with pytest.raises(GoldenGateError, match="layers_00_05"):
+    with pytest.raises(GoldenGateError, match="layers_00_04"):
         require_golden(verdict)
 
 
@@ -132,13 +133,13 @@ class Unsound:
 
 def test_values_that_are_not_finite_are_red(embedded: Artifact) -> None:
     with GGUFFile(EMBEDDED) as file, Embedding(embedded.tokens_path(), embedded.manifest.tokens) as own:
-        figures = check_shards(
+        figures = compare_computed(
             embedded.manifest,
             Reference(file, embedded.manifest.context),
             lambda shard: Unsound(open_shard(embedded, shard, TORCH, 1)),
             Feeds(embedded.manifest),
             own,
-        )
+        ).shards
     assert all(f.not_finite for f in figures)
     assert not any(f.within(THRESHOLDS[f.weights]) for f in figures)
 
@@ -152,14 +153,14 @@ def test_another_weight_in_one_layer_is_red(embedded: Artifact) -> None:
             return values * 1.5 if name == "blk.0.ffn_down.weight" else values
 
     with Louder(EMBEDDED) as file, Embedding(embedded.tokens_path(), embedded.manifest.tokens) as own:
-        figures = check_shards(
+        figures = compare_computed(
             embedded.manifest,
             Reference(file, embedded.manifest.context),
             lambda shard: open_shard(embedded, shard, TORCH, 1),
             Feeds(embedded.manifest),
             own,
-        )
-        stored = list(StoredWeights(embedded).against(file))
+        ).shards
+        stored = list(StoredWeights(embedded, file).figures())
     assert not all(f.within(THRESHOLDS[f.weights]) for f in figures)
     assert [w.tensor for w in stored if not w.sound] == ["blk.0.ffn_down.weight"]
 
@@ -207,11 +208,16 @@ def test_a_bug_in_storing_is_red(
 
 def test_greedy_tokens_continue_each_prompt(embedded: Artifact) -> None:
     verifier = open_verifier(embedded, TORCH, 1)
+    prompts = [*PROMPTS, list(range(300))]
     with GGUFFile(EMBEDDED) as file:
-        prompts = [*PROMPTS, list(range(300))]
-        figures = check_stack(
-            verifier, Reference(file, embedded.manifest.context, 8), prompts, greedy_tokens=6
-        )
+        figures = compare_computed(
+            embedded.manifest,
+            Reference(file, embedded.manifest.context),
+            lambda shard: open_shard(embedded, shard, TORCH, 1),
+            verifier.feeds,
+            verifier.embedding,
+            play_prompts(verifier, prompts, greedy_tokens=6),
+        ).stack
     verifier.close()
     context = embedded.manifest.context
     assert [f.prompt_tokens for f in figures] == [5, 21, context - 6]

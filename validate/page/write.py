@@ -7,8 +7,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.residency import ResidencyFile
+from anespec.manifests.safe_files import write_atomically
 from anespec.manifests.schema import Target
-from anespec.manifests.store import Artifact, write_atomically
+from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import (
     REQUIRED_FOR_SPECULATION,
     Circumstances,

@@ -1,6 +1,5 @@
 """The quality gate over an artifact on disk: read the text, score it, record."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from anespec.manifests.errors import RequestError
@@ -10,6 +9,7 @@ from anespec.manifests.verdicts import ExactnessFile, Invariance
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.gates import require_layers
+from anespec.validate.progress import Progress
 from anespec.validate.quality.sample import SampleText
 from anespec.validate.quality.scoring import compare_on_text, cut_windows
 from anespec.validate.quality.verdict import (
@@ -21,8 +21,6 @@ from anespec.validate.quality.verdict import (
 )
 from anespec.validate.quality.worst import worst_tokens
 from anespec.validate.reference import Reference
-
-Progress = Callable[[str], None]
 
 
 def quality_gate(
@@ -55,7 +53,7 @@ def quality_gate(
     with GGUFFile(source) as file:
         reference = Reference(file, manifest.context)
         require_layers(manifest, reference, source)
-        progress("loading the shards")
+        progress("loading the shards", 0.0)
         verifier = open_verifier(artifact, backend, threads)
         try:
             scored = compare_on_text(verifier, reference, windows, wide=wide, progress=progress)
@@ -65,6 +63,7 @@ def quality_gate(
         name=sample.name,
         sha256=sample.sha256,
         scored=len(scored.kl),
+        asked=limit,
         window=max(len(window.ids) for window in windows),
     )
     verdict = quality_verdict(here, text, scored, task, worst_tokens(tokenizer, windows, scored))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anespec.manifests.errors import RequestError, StorageError
-from anespec.manifests.store import read_bounded
+from anespec.manifests.safe_files import read_bounded
 from anespec.runtime.text.tokenizer import Tokenizer
 
 SPARE_TOKENS = 64

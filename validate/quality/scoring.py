@@ -4,7 +4,7 @@ The artifact and the fp32 reference read the same text, and each row's predictio
 compared: the KL divergence says how far they moved, the perplexity whether the text became harder.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from anespec.runtime.block import Block, RowKind, Verifier
 from anespec.runtime.regions import RegionMap
 from anespec.validate.plays import Cell, padded, row_of
+from anespec.validate.progress import Progress
 from anespec.validate.quality.divergence import Divergence, diverge
 from anespec.validate.reference import Reference
 
@@ -21,8 +22,6 @@ ROWS_AT_ONCE = 128
 
 TOKENS_AT_ONCE = 8192
 """Tokens whose hidden states the reference holds at once."""
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def compare_on_text(
     total, done, parts = sum(len(window.targets) for window in windows), 0, []
     for group in _groups(windows):
         if progress is not None:
-            progress(f"{done} of {total} tokens, the reference reads on")
+            progress(f"{done} of {total} tokens, the reference reads on", done / total)
         states = reference.hidden_states([window.inputs for window in group])
         for window, hidden in zip(group, states, strict=True):
             for first, found in _logits(verifier, window.inputs, wide):
@@ -86,7 +85,7 @@ def compare_on_text(
                 parts.append(diverge(reference.logits(hidden[rows]).numpy(), found, targets))
                 done += len(found)
                 if progress is not None:
-                    progress(f"{done} of {total} tokens")
+                    progress(f"{done} of {total} tokens", done / total)
     return Divergence.joined(parts)
 
 

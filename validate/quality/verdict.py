@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from pydantic import Field
@@ -12,12 +11,17 @@ from pydantic import Field
 from anespec.manifests.errors import QualityGateError
 from anespec.manifests.schema import Record
 from anespec.manifests.verdicts import Circumstances, Standing, Verdict, VerdictFile
+from anespec.manifests.wording import counted
 from anespec.validate.quality.divergence import MOST_LIKELY, Divergence, Numbers
 
 HISTOGRAM_DECADES = (-8, 2)
 BINS_PER_DECADE = 2
 LARGEST_EXPONENT = 700.0
 """e to more than this has no double."""
+
+FEW_TOKENS = 300
+"""Below this many the mean says little: the divergence of tokens spreads about twice as wide as its mean, so
+the mean's standard error, spread / sqrt(n), is more than a ninth of it."""
 
 
 class ScoredText(Record):
@@ -26,6 +30,7 @@ class ScoredText(Record):
     name: str
     sha256: str
     scored: int = Field(gt=0)
+    asked: int | None = Field(default=None, gt=0, description="how many tokens were to be scored at most")
     window: int = Field(gt=0, description="tokens of the longest piece that was read in one go")
 
 
@@ -139,7 +144,7 @@ class QualityVerdict(Verdict):
         """What is out of bounds, one clause each."""
         figures, found = self.figures, []
         if figures.not_finite:
-            found.append(f"{figures.not_finite} logits are not finite")
+            found.append(f"{counted(figures.not_finite, 'logit is', 'logits are')} not finite")
         if self.max_kl is not None and figures.kl.mean > self.max_kl:
             found.append(f"a mean KL divergence of {figures.kl.mean:.3g} nats is more than {self.max_kl:g}")
         limit, change = self.max_perplexity_change, figures.perplexity_change
@@ -158,6 +163,16 @@ class QualityVerdict(Verdict):
         return not self.failures
 
     @property
+    def warning(self) -> str | None:
+        """What to bear in mind beside the figures."""
+        if self.text.scored >= FEW_TOKENS:
+            return None
+        return (
+            f"only {counted(self.text.scored, 'token')} scored, where {FEW_TOKENS} say more than chance "
+            "(--quality-tokens, or a longer text)"
+        )
+
+    @property
     def standing(self) -> Standing:
         """The outcome as people read it: without a limit that could fail it the figures are a report."""
         if self.failures:
@@ -166,18 +181,9 @@ class QualityVerdict(Verdict):
 
 
 class QualityFile(VerdictFile[QualityVerdict]):
-    """gates/quality.json: the newest verdict per circumstances and text."""
+    """gates/quality.json: the newest verdict per circumstances, on whichever text."""
 
     gate = "quality"
-
-    def with_verdict(self, verdict: QualityVerdict) -> Self:
-        """This file with `verdict` in place of an older one on the same text under the same circumstances."""
-        kept = [
-            v
-            for v in self.verdicts
-            if (v.circumstances, v.text.sha256) != (verdict.circumstances, verdict.text.sha256)
-        ]
-        return type(self)(verdicts=(*kept, verdict))
 
 
 def quality_verdict(
@@ -217,8 +223,8 @@ def require_quality(verdict: QualityVerdict) -> None:
         return
     raise QualityGateError(
         f"on {verdict.circumstances.backend} the artifact has moved too far from its GGUF, over "
-        f"{verdict.text.scored} tokens of {verdict.text.name}: {' and '.join(verdict.failures)}; convert "
-        "with more precise weights"
+        f"{counted(verdict.text.scored, 'token')} of {verdict.text.name}: {' and '.join(verdict.failures)}; "
+        "convert with more precise weights"
     )
 
 

@@ -154,6 +154,17 @@ def neural_engine() -> CoreML | None:
     return CoreMLTools() if any(_device(device) is Device.ANE for device in devices) else None
 
 
+def plan_circumstances(artifact: Artifact) -> Circumstances:
+    """Where a plan that Core ML makes of an artifact here holds."""
+    return Circumstances(
+        backend="coreml",
+        library_version=f"coremltools {version('coremltools')}, macOS {platform.mac_ver()[0] or 'none'}",
+        machine=machine_name(),
+        threads=1,
+        artifact=artifact.fingerprint,
+    )
+
+
 def measure_plan(artifact: Artifact, coreml: CoreML, progress: Callable[[str], None]) -> Plan:
     """Ask Core ML for the plan of every shard; one that it refuses is kept as its refusal.
 
@@ -167,13 +178,7 @@ def measure_plan(artifact: Artifact, coreml: CoreML, progress: Callable[[str], N
         shards.append(measure_shard(shard, artifact.shard_path(shard), manifest.block, coreml))
     return Plan(
         source=PlanSource.MEASURED,
-        circumstances=Circumstances(
-            backend="coreml",
-            library_version=f"coremltools {version('coremltools')}, macOS {platform.mac_ver()[0] or 'none'}",
-            machine=machine_name(),
-            threads=1,
-            artifact=artifact.fingerprint,
-        ),
+        circumstances=plan_circumstances(artifact),
         block=manifest.block,
         shards=tuple(shards),
     )

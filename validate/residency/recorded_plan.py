@@ -6,7 +6,8 @@ from pydantic import ValidationError
 
 from anespec.manifests.errors import RequestError, StorageError
 from anespec.manifests.residency import Plan, PlanSource
-from anespec.manifests.store import LARGEST_JSON, LONGEST_REASON, Artifact, read_bounded, write_atomically
+from anespec.manifests.safe_files import read_bounded, write_atomically
+from anespec.manifests.store import LARGEST_JSON, LONGEST_REASON, Artifact
 from anespec.manifests.wording import printable
 
 

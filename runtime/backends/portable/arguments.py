@@ -1,15 +1,20 @@
 """What a lowering sees of one operation: its values in a library's terms, and its constants."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import ArtifactError
 from anespec.runtime.backends.portable.packed import Packed
-from anespec.runtime.backends.portable.program import Constant, Operation
+
+if TYPE_CHECKING:
+    from anespec.runtime.backends.portable.program import Constant, Operation
 
 ValueT = TypeVar("ValueT")
 
@@ -32,21 +37,21 @@ class Arguments(Generic[ValueT]):
 
     def values(self, key: str) -> list[ValueT]:
         """All tensors of an input that takes several."""
-        return [self.known[name] for name in self._names(key)]
+        return [self._known(name) for name in self._names(key)]
 
     def value(self, key: str) -> ValueT:
         """The tensor of an input."""
-        return self.known[self._names(key)[0]]
+        return self._known(self._name(key))
 
     def state(self, key: str = "input") -> str:
         """The name of the state that an input refers to."""
-        return self._names(key)[0]
+        return self._name(key)
 
     def stored(self, key: str) -> NDArray[Any] | Packed:
         """A constant array as it is stored."""
         value = self._constant(key)
         if isinstance(value, str):
-            raise ArtifactError(f"{self.source}: input {key!r} of {self.operation.name} is a string")
+            raise self.refused(f"has a string for its input {key!r}")
         return value
 
     def array(self, key: str) -> NDArray[Any]:
@@ -55,27 +60,34 @@ class Arguments(Generic[ValueT]):
         return value.unpacked() if isinstance(value, Packed) else value
 
     def integers(self, key: str) -> list[int]:
-        """A constant list of integers."""
-        return [int(i) for i in np.atleast_1d(self.array(key))]
+        """A constant list of integers, of fewer than 32 bits each."""
+        values = self._of_kinds("iu", key, "integers")
+        if values.ndim > 1 or (np.abs(values.astype(np.float64)) >= 2.0**31).any():
+            raise self.refused(f"has no list of integers in range for its input {key!r}")
+        return [int(i) for i in np.atleast_1d(values)]
 
     def integer(self, key: str) -> int:
         """A constant integer."""
-        return self.integers(key)[0]
+        return int(self._single(key, self.integers(key), "integer"))
 
     def flag(self, key: str, default: bool) -> bool:
         """A constant boolean."""
-        return bool(self.array(key)) if self.has(key) else default
+        if not self.has(key):
+            return default
+        return bool(self._single(key, self._of_kinds("b", key, "boolean").ravel(), "boolean"))
 
     def number(self, key: str, default: float) -> float:
         """A constant number."""
-        return float(self.array(key)) if self.has(key) else default
+        if not self.has(key):
+            return default
+        return float(self._single(key, self._of_kinds("f", key, "number").ravel(), "number"))
 
     def gelu_approximation(self) -> str:
         """How gelu is to be computed: `tanh` or `none`, as torch names it."""
         mode = self._constant("mode") if self.has("mode") else "EXACT"
         known = {"EXACT": "none", "TANH_APPROXIMATION": "tanh"}
         if not isinstance(mode, str) or mode not in known:
-            raise ArtifactError(f"{self.source}: {self.operation.name} is a gelu of an unknown mode {mode!r}")
+            raise self.refused(f"has an unknown mode {mode!r}")
         return known[mode]
 
     def require_pointwise_conv(self) -> None:
@@ -87,30 +99,60 @@ class Arguments(Generic[ValueT]):
             and not any(self.integers("pad"))
         )
         if not weight_free:
-            raise ArtifactError(f"{self.source}: {self.operation.name} is a convolution other than 1x1")
+            raise self.refused("is a convolution other than 1x1")
 
     def require_channel_palettes(self) -> None:
         """Raise ArtifactError unless the palettes hold single numbers and are shared by output channels."""
         palettes, indices = self.array("lut").shape, self.stored("indices").shape
-        grouped = palettes[0] > 0 and indices[0] % palettes[0] == 0 and set(palettes[1:-2]) == {1}
-        if len(palettes) != len(indices) + 2 or not grouped or palettes[-1] != 1:
-            raise ArtifactError(f"{self.source}: {self.operation.name} has palettes of an unsupported shape")
+        if (
+            len(palettes) < 3
+            or len(palettes) != len(indices) + 2
+            or palettes[0] < 1
+            or indices[0] % palettes[0] != 0
+            or {*palettes[1:-2], palettes[-1]} != {1}
+        ):
+            raise self.refused("has palettes of an unsupported shape")
+
+    def refused(self, reason: str) -> ArtifactError:
+        """The error for an operation that cannot stand as it does."""
+        return ArtifactError(
+            f"{self.source}: {self.operation.kind} {self.operation.name} {reason}; convert the model again"
+        )
 
     def _names(self, key: str) -> tuple[str, ...]:
+        names = self.operation.inputs.get(key)
+        if not names:
+            raise self.refused(f"lacks its input {key!r}")
+        return names
+
+    def _name(self, key: str) -> str:
+        names = self._names(key)
+        if len(names) > 1:
+            raise self.refused(f"has several values for its input {key!r}")
+        return names[0]
+
+    def _known(self, name: str) -> ValueT:
         try:
-            return self.operation.inputs[key]
+            return self.known[name]
         except KeyError:
-            raise ArtifactError(
-                f"{self.source}: {self.operation.kind} {self.operation.name} lacks its input {key!r}"
-            ) from None
+            raise self.refused(f"takes {name!r}, which is no value at that point") from None
+
+    def _of_kinds(self, kinds: str, key: str, wanted: str) -> NDArray[Any]:
+        values = self.array(key)
+        if values.dtype.kind not in kinds:
+            raise self.refused(f"has no {wanted} for its input {key!r}")
+        return values
+
+    def _single(self, key: str, values: Sequence[Any] | NDArray[Any], wanted: str) -> Any:
+        if len(values) != 1:
+            raise self.refused(f"has not one {wanted} for its input {key!r}")
+        return values[0]
 
     def _constant(self, key: str) -> Constant:
         try:
-            return self.constants[self._names(key)[0]]
+            return self.constants[self._name(key)]
         except KeyError:
-            raise ArtifactError(
-                f"{self.source}: input {key!r} of {self.operation.name} is not a constant"
-            ) from None
+            raise self.refused(f"has an input {key!r} that is not a constant") from None
 
 
 def unknown_operation(operation: Operation, source: str, library: str) -> ArtifactError:
@@ -119,3 +161,19 @@ def unknown_operation(operation: Operation, source: str, library: str) -> Artifa
         f"{source}: the operation {operation.kind} ({operation.name}) has no {library} equivalent; "
         "use another --backend"
     )
+
+
+@contextlib.contextmanager
+def refusing(source: str, library: str) -> Iterator[None]:
+    """Turn what a library raises at a program into an ArtifactError.
+
+    A sound program (see soundness) should leave no cause; it is the last resort.
+    """
+    try:
+        yield
+    except (RuntimeError, TypeError, ValueError, OverflowError, MemoryError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = lines[-1].rstrip(".") if lines else type(error).__name__
+        raise ArtifactError(
+            f"{source}: {library} cannot run it ({reason}); convert the model again or use another --backend"
+        ) from error

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from openvino import Node, Output, Tensor, Type, op, opset15
 
+from anespec.runtime.backends.portable.openvino_library import Node, Output, Tensor, Type, op, opset15
 from anespec.runtime.backends.portable.packed import Packed, PackedType
 
 

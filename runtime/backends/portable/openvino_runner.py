@@ -1,21 +1,38 @@
 """Runs a program with OpenVINO on the CPU; states are variables of one compiled model."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 import numpy as np
-import openvino
 from numpy.typing import NDArray
-from openvino import Model, PartialShape, Type, opset15
 
-from anespec.runtime.backends.portable.arguments import Arguments, unknown_operation
+from anespec.runtime.backends.portable.arguments import Arguments, refusing, unknown_operation
 from anespec.runtime.backends.portable.openvino_layout import Value, constant, out, planar
+from anespec.runtime.backends.portable.openvino_library import (
+    Core,
+    Model,
+    PartialShape,
+    Type,
+    opset15,
+)
+from anespec.runtime.backends.portable.openvino_library import Tensor as SharedTensor
 from anespec.runtime.backends.portable.openvino_table import TABLE
 from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.slot_writes import fuse_slot_writes, is_legal_mask, write_masks
+from anespec.runtime.backends.portable.soundness import require_room_for_states
 from anespec.runtime.backends.runner import Feed, Tensor
 
 LIBRARY = "OpenVINO"
 PROBE = np.float16(7)
+
+BYTES_OF_A_STATES_NUMBER = 8
+"""f32, in the variable and in the constant that it starts as."""
+
+
+@cache
+def _core() -> Core:
+    """The process's one Core: with it go the CPU plugin's code and threads, so no model outlives it."""
+    return Core()
 
 
 class OpenVINORunner:
@@ -30,15 +47,17 @@ class OpenVINORunner:
         """Compile.
 
         Raises:
-            ArtifactError: an operation is not in the table.
+            ArtifactError: an operation is not in the table, or OpenVINO refuses the program.
         """
+        require_room_for_states(program, BYTES_OF_A_STATES_NUMBER)
         self.program = fuse_slot_writes(program)
         self.masks = write_masks(self.program)
         self.threads = threads
-        self._compile(in_place=True)
-        if self.program.states and not self._writes_in_place():
-            self._compile(in_place=False)
-            self._clear_states()
+        with refusing(program.source, LIBRARY):
+            self._compile(in_place=True)
+            if self.program.states and not self._writes_in_place():
+                self._compile(in_place=False)
+                self._clear_states()
 
     def _compile(self, in_place: bool) -> None:
         model = build_model(self.program, in_place)
@@ -48,7 +67,8 @@ class OpenVINORunner:
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
         }
-        self.request = openvino.Core().compile_model(model, "CPU", options).create_infer_request()
+        self.compiled = _core().compile_model(model, "CPU", options)
+        self.request = self.compiled.create_infer_request()
         self.states = {state.name: state for state in self.request.query_state()}
 
     def _clear_states(self) -> None:
@@ -78,12 +98,14 @@ class OpenVINORunner:
 
         Raises:
             ValueError: a write mask breaks its contract (see slot_writes).
+            ArtifactError: OpenVINO fails.
         """
         for name in self.masks:
             if not is_legal_mask(feed[name]):
                 raise ValueError(f"{name} must write at least one slot, each row one slot of its own")
         inputs = {name: np.asarray(feed[name], np.float32) for name in self.program.inputs}
-        results = self.request.infer(inputs, share_inputs=True, share_outputs=True)
+        with refusing(self.program.source, LIBRARY):
+            results = self.request.infer(inputs, share_inputs=True, share_outputs=True)
         return {name: _to_fp16(np.asarray(results[i])) for i, name in enumerate(self.program.outputs)}
 
     def read_state(self, name: str) -> Tensor:
@@ -92,7 +114,7 @@ class OpenVINORunner:
 
     def write_state(self, name: str, value: Tensor) -> None:
         """Replace a state; see ShardRunner."""
-        self.states[name].state = openvino.Tensor(value.astype(np.float32))
+        self.states[name].state = SharedTensor(value.astype(np.float32))
 
     def read_slots(self, name: str, first: int, count: int) -> Tensor:
         """A copy of some slots of a state; see ShardRunner."""
@@ -108,12 +130,13 @@ class OpenVINORunner:
         slots = slice(first, first + value.shape[2])
         state[:, :, slots] = value
         if not np.shares_memory(state, self.states[name].state.data):
-            self.states[name].state = openvino.Tensor(state)
+            self.states[name].state = SharedTensor(state)
 
     def close(self) -> None:
-        """Release the compiled model."""
+        """Release the compiled model, after everything that was made of it."""
         self.states.clear()
         del self.request
+        del self.compiled
 
 
 class _Values(Mapping[str, Value]):

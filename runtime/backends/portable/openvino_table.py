@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from openvino import Node, Output, Type, opset15
 
 from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.openvino_layout import (
@@ -25,6 +24,7 @@ from anespec.runtime.backends.portable.openvino_layout import (
     rows,
     whole_numbers,
 )
+from anespec.runtime.backends.portable.openvino_library import Node, Output, Type, opset15
 from anespec.runtime.backends.portable.slot_writes import SLOT_WRITE
 
 FP16_SMALLEST_NORMAL = 2.0**-14

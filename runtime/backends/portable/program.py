@@ -9,7 +9,7 @@ import json
 import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from anespec.manifests.errors import ArtifactError
 from anespec.runtime.backends.portable.packed import PACKED_TYPES, Packed
 from anespec.runtime.backends.portable.proto import model_classes
+from anespec.runtime.backends.portable.soundness import check_sound
 
 BLOB_SENTINEL = 0xDEADBEEF
 BLOB_RECORD = struct.Struct("<IIQQ")
@@ -43,7 +44,17 @@ _DTYPES: Mapping[int, np.dtype[Any]] = {
 }
 _STRING = 2
 
+_FLOAT16 = 10
+
 Constant = NDArray[Any] | Packed | str
+
+
+@dataclass(frozen=True)
+class ValueType:
+    """The declared type of an input, an output or a state; a None dimension is T."""
+
+    shape: tuple[int | None, ...]
+    fp16: bool
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,7 @@ class Program:
     """Operations in execution order. Shapes have None where a dimension is T.
 
     `constants` are arrays (memory-mapped where large, packed where their numbers are less than a byte)
-    or strings, by value name.
+    or strings, by value name. `interface` has the types of a loaded shard's inputs, outputs and states.
     """
 
     source: str
@@ -70,22 +81,26 @@ class Program:
     outputs: tuple[str, ...]
     operations: tuple[Operation, ...]
     constants: Mapping[str, Constant]
+    interface: Mapping[str, ValueType] = field(default_factory=dict)
 
 
 def load_program(package: Path) -> Program:
     """Read the function `main` of an .mlpackage.
 
     Raises:
-        ArtifactError: a file is missing or is not an ML program.
+        ArtifactError: a file is missing or is not an ML program, or the program means nothing
+            (see soundness).
     """
     model, folder = read_model(package)
     if FUNCTION not in model.mlProgram.functions:
         raise ArtifactError(f"{package}: has no function {FUNCTION!r}; convert again")
     try:
-        return _Reader(package, folder).program(model.mlProgram.functions[FUNCTION])
-    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        program = _Reader(package, folder).program(model.mlProgram.functions[FUNCTION])
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # Protobuf accepts almost any bytes, so damage shows wherever a value is first made sense of.
         raise ArtifactError(f"{package}: its model file is damaged ({error}); convert again") from error
+    check_sound(program)
+    return program
 
 
 def read_model(package: Path) -> tuple[Any, Path]:
@@ -96,6 +111,8 @@ def read_model(package: Path) -> tuple[Any, Path]:
     """
     try:
         model_file = package / "Data" / _root_model(package)
+        if not model_file.resolve().is_relative_to(package.resolve()):
+            raise ArtifactError(f"{package}: its model file {model_file} lies outside; convert again")
         model = model_classes().Model()
         model.ParseFromString(model_file.read_bytes())
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -127,19 +144,27 @@ class _Reader:
         block = function.block_specializations[function.opset]
         inputs: dict[str, tuple[int | None, ...]] = {}
         states: dict[str, tuple[int, ...]] = {}
+        interface: dict[str, ValueType] = {}
         for value in function.inputs:
             if value.type.WhichOneof("type") == "stateType":
-                shape = _shape(value.type.stateType.wrappedType.tensorType)
-                states[value.name] = tuple(size or 0 for size in shape)
+                interface[value.name] = _type(value.type.stateType.wrappedType.tensorType)
+                states[value.name] = tuple(size or 0 for size in interface[value.name].shape)
             else:
-                inputs[value.name] = _shape(value.type.tensorType)
+                interface[value.name] = _type(value.type.tensorType)
+                inputs[value.name] = interface[value.name].shape
+        if len(inputs) + len(states) < len(function.inputs):
+            raise ValueError("two inputs have the same name")
         operations = tuple(op for op in (self._operation(raw) for raw in block.operations) if op is not None)
-        return Program(str(self.package), inputs, states, tuple(block.outputs), operations, self.constants)
+        made = {value.name: value.type for raw in block.operations for value in raw.outputs}
+        interface |= {name: _type(made[name].tensorType) for name in block.outputs if name in made}
+        return Program(
+            str(self.package), inputs, states, tuple(block.outputs), operations, self.constants, interface
+        )
 
     def _operation(self, raw: Any) -> Operation | None:
         outputs = tuple(str(value.name) for value in raw.outputs)
         if raw.type == "const":
-            self.constants[outputs[0]] = self._value(raw.attributes["val"])
+            self._define(outputs[0], raw.attributes["val"])
             return None
         name = outputs[0] if outputs else f"{raw.type}_{raw.inputs['input'].arguments[0].name}"
         if raw.blocks:
@@ -158,8 +183,13 @@ class _Reader:
                 yield str(argument.name)
             else:
                 name = f"{owner}/{index}"
-                self.constants[name] = self._value(argument.value)
+                self._define(name, argument.value)
                 yield name
+
+    def _define(self, name: str, value: Any) -> None:
+        if name in self.constants:
+            raise ValueError(f"{name!r} is defined twice")
+        self.constants[name] = self._value(value)
 
     def _value(self, value: Any) -> Constant:
         tensor = value.type.tensorType
@@ -176,7 +206,8 @@ class _Reader:
         if which == "bytes":
             return np.frombuffer(data.bytes.values, dtype).reshape(shape)
         values = getattr(data, which).values if which else ()
-        return np.array(list(values), dtype).reshape(shape)
+        with np.errstate(over="raise"):
+            return np.array(list(values), dtype).reshape(shape)
 
     def _dtype(self, code: int) -> np.dtype[Any]:
         try:
@@ -215,6 +246,10 @@ class _Reader:
         )
 
 
+def _type(tensor: Any) -> ValueType:
+    return ValueType(_shape(tensor), tensor.dataType == _FLOAT16)
+
+
 def _shape(tensor: Any) -> tuple[int | None, ...]:
     return tuple(
         int(dimension.constant.size) if dimension.WhichOneof("dimension") == "constant" else None
@@ -226,6 +261,9 @@ def chain(programs: Sequence[Program], hidden_in: str, hidden_out: str) -> Progr
     """One program out of consecutive layer shards: each one's `hidden_out` is the next one's `hidden_in`.
 
     Other inputs are shared by name; states must differ in name. Operations are kept as they are.
+
+    Raises:
+        ArtifactError: the shards do not fit each other.
     """
     if len(programs) == 1:
         return programs[0]
@@ -244,11 +282,17 @@ def chain(programs: Sequence[Program], hidden_in: str, hidden_out: str) -> Progr
         inputs = dict(program.inputs) | inputs
         states |= program.states
         hidden = renamed(hidden_out)
-    return Program(programs[0].source, inputs, states, (hidden,), tuple(operations), constants)
+    chained = Program(programs[0].source, inputs, states, (hidden,), tuple(operations), constants)
+    check_sound(chained)
+    return chained
 
 
 def beside(programs: Sequence[Program]) -> Program:
-    """One program out of shards that take the same inputs, such as head shards; outputs in order."""
+    """One program out of shards that take the same inputs, such as head shards; outputs in order.
+
+    Raises:
+        ArtifactError: the shards do not fit each other.
+    """
     if len(programs) == 1:
         return programs[0]
     operations: list[Operation] = []
@@ -260,7 +304,9 @@ def beside(programs: Sequence[Program]) -> Program:
         constants |= {renamed(name): value for name, value in program.constants.items()}
         outputs += [renamed(name) for name in program.outputs]
     first = programs[0]
-    return Program(first.source, first.inputs, {}, tuple(outputs), tuple(operations), constants)
+    stood = Program(first.source, first.inputs, {}, tuple(outputs), tuple(operations), constants)
+    check_sound(stood)
+    return stood
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ def _fused(add: Operation, producers: Mapping[str, Operation], program: Program)
     if (
         mask not in program.inputs
         or not isinstance(one, np.ndarray)
+        or one.size != 1
         or one != 1
         or summed is None
         or summed.kind != "reduce_sum"

@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from anespec.runtime.backends.portable.arguments import Arguments, unknown_operation
+from anespec.runtime.backends.portable.arguments import Arguments, refusing, unknown_operation
 from anespec.runtime.backends.portable.packed import Packed
 from anespec.runtime.backends.portable.program import Constant, Operation, Program
+from anespec.runtime.backends.portable.soundness import require_room_for_states
 from anespec.runtime.backends.portable.torch_table import TABLE
 from anespec.runtime.backends.runner import Feed, Tensor
 
@@ -23,10 +24,15 @@ class TorchRunner:
         """Prepare constants and states.
 
         Raises:
-            ArtifactError: an operation is not in the table.
+            ArtifactError: an operation is not in the table, or torch refuses the program.
         """
         torch.set_num_threads(threads)
+        require_room_for_states(program, torch.float16.itemsize)
         self.program = program
+        with refusing(program.source, LIBRARY):
+            self._prepare(program)
+
+    def _prepare(self, program: Program) -> None:
         self.states = {
             name: torch.zeros(shape, dtype=torch.float16) for name, shape in program.states.items()
         }
@@ -45,11 +51,15 @@ class TorchRunner:
                 self.operations.append(operation)
 
     def run(self, feed: Feed) -> dict[str, Tensor]:
-        """Execute once; see ShardRunner."""
+        """Execute once; see ShardRunner.
+
+        Raises:
+            ArtifactError: torch fails.
+        """
         known = dict(self.constants)
         for name in self.program.inputs:
             known[name] = torch.from_numpy(np.ascontiguousarray(feed[name], dtype=np.float16))
-        with torch.no_grad():
+        with torch.no_grad(), refusing(self.program.source, LIBRARY):
             for operation in self.operations:
                 self._run(operation, known, self.program.constants)
         return {name: known[name].contiguous().numpy() for name in self.program.outputs}

@@ -1,7 +1,10 @@
 """The loader of shards: what is damaged, missing or unknown is named."""
 
+import json
 import shutil
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +49,16 @@ def edit(package: Path, change: Callable[[Any], None]) -> None:
 
 def operation(block: Any, kind: str) -> Any:
     return next(op for op in block.operations if op.type == kind)
+
+
+@pytest.mark.parametrize("path", ["../../outside", "/dev/zero"])
+def test_a_model_file_outside_its_package_is_not_read(package: Path, path: str) -> None:
+    file = package / "Manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"] = path
+    file.write_text(json.dumps(manifest))
+    with pytest.raises(ArtifactError, match="lies outside"):
+        load_program(package)
 
 
 def test_inputs_states_and_constants(whole: Path) -> None:
@@ -154,6 +167,214 @@ def test_nested_blocks_are_refused(package: Path) -> None:
     edit(package, nest)
     with pytest.raises(ArtifactError, match="a silu with nested blocks"):
         load_program(package)
+
+
+def dimensions(value: Any) -> Any:
+    return value.type.tensorType.dimensions
+
+
+def constant_of(block: Any, kind: str, key: str) -> Any:
+    """The stored value of an operation's parameter."""
+    name = operation(block, kind).inputs[key].arguments[0].name
+    return next(op for op in block.operations if op.outputs[0].name == name).attributes["val"]
+
+
+def name_a_result_twice(block: Any) -> None:
+    operation(block, "silu").outputs[0].name = operation(block, "softmax").outputs[0].name
+
+
+def name_a_constant_twice(block: Any) -> None:
+    first, second = [op for op in block.operations if op.type == "const"][:2]
+    second.outputs[0].name = first.outputs[0].name
+
+
+def have_no_outputs(block: Any) -> None:
+    del block.outputs[:]
+
+
+def have_an_output_twice(block: Any) -> None:
+    block.outputs.append(block.outputs[0])
+
+
+def have_an_output_that_nothing_makes(block: Any) -> None:
+    block.outputs[:] = ["nowhere"]
+
+
+def have_an_input_for_an_output(block: Any) -> None:
+    block.outputs[:] = ["x"]
+
+
+def take_what_nothing_makes(block: Any) -> None:
+    operation(block, "silu").inputs["x"].arguments[0].name = "nowhere"
+
+
+def take_what_comes_later(block: Any) -> None:
+    operation(block, "silu").inputs["x"].arguments[0].name = block.outputs[0]
+
+
+def take_no_value(block: Any) -> None:
+    del operation(block, "silu").inputs["x"].arguments[:]
+
+
+def take_two_values(block: Any) -> None:
+    operation(block, "silu").inputs["x"].arguments.add().name = "x"
+
+
+def read_a_state_that_is_none(block: Any) -> None:
+    operation(block, "read_state").inputs["input"].arguments[0].name = "x"
+
+
+def reduce_a_huge_axis(block: Any) -> None:
+    constant_of(block, "reduce_max", "axes").immediateValue.tensor.ints.values[0] = 2**31 - 1
+
+
+def reduce_an_axis_twice(block: Any) -> None:
+    axes = constant_of(block, "reduce_max", "axes")
+    axes.immediateValue.tensor.ints.values.append(axes.immediateValue.tensor.ints.values[0])
+    dimensions(axes)[0].constant.size = 2
+
+
+def reshape_to_a_huge_shape(block: Any) -> None:
+    constant_of(block, "reshape", "shape").immediateValue.tensor.ints.values[1] = 2**31 - 1
+
+
+def reshape_to_what_does_not_fit(block: Any) -> None:
+    constant_of(block, "reshape", "shape").immediateValue.tensor.ints.values[1] += 1
+
+
+def split_into_other_parts(block: Any) -> None:
+    del operation(block, "split").outputs[0]
+
+
+def interleave(block: Any) -> None:
+    constant_of(block, "concat", "interleave").immediateValue.tensor.bools.values[0] = True
+
+
+def multiply_what_does_not_fit(block: Any) -> None:
+    flag = constant_of(block, "matmul", "transpose_y").immediateValue.tensor.bools
+    flag.values[0] = not flag.values[0]
+
+
+def project_another_width(block: Any) -> None:
+    operation(block, "conv").inputs["x"].arguments[0].name = "attn_mask"
+
+
+def scale_in_blocks_that_do_not_fit(block: Any) -> None:
+    operation(block, "constexpr_blockwise_shift_scale").inputs["scale"].CopyFrom(
+        operation(block, "constexpr_blockwise_shift_scale").inputs["data"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (name_a_result_twice, "is defined 2 times"),
+        (name_a_constant_twice, "is defined twice"),
+        (have_no_outputs, r"has the outputs \[\]"),
+        (have_an_output_twice, r"has the outputs \['hidden', 'hidden'\]"),
+        (have_an_output_that_nothing_makes, "nothing makes its output 'nowhere'"),
+        (have_an_input_for_an_output, "nothing makes its output 'x'"),
+        (take_what_nothing_makes, "silu .* takes 'nowhere', which is no value at that point"),
+        (take_what_comes_later, "silu .* takes 'hidden', which is no value at that point"),
+        (take_no_value, "silu .* lacks its input 'x'"),
+        (take_two_values, "silu .* has several values for its input 'x'"),
+        (read_a_state_that_is_none, "is of a state 'x' that the shard does not have"),
+        (reduce_a_huge_axis, "reduce_max .* has the axes"),
+        (reduce_an_axis_twice, "reduce_max .* has the axes"),
+        (reshape_to_a_huge_shape, "reshape .* makes"),
+        (reshape_to_what_does_not_fit, "reshape .* makes"),
+        (split_into_other_parts, "split .* splits axis"),
+        (interleave, "concat .* joins"),
+        (multiply_what_does_not_fit, "matmul .* multiplies"),
+        (project_another_width, "conv .* projects"),
+        (scale_in_blocks_that_do_not_fit, "constexpr_blockwise_shift_scale .* scales"),
+    ],
+)
+@pytest.mark.parametrize("runner", [TorchRunner, OpenVINORunner])
+def test_a_program_that_means_nothing_is_refused(
+    package: Path, runner: Runner, change: Callable[[Any], None], reason: str
+) -> None:
+    edit(package, change)
+    with pytest.raises(ArtifactError, match=rf"layers\.mlpackage: .*{reason}.*; convert"):
+        runner(load_program(package), 1)
+
+
+def test_a_value_of_needless_size_is_refused(package: Path) -> None:
+    """Two rows of numbers that a file holds make a square of them that no memory does."""
+
+    def square(block: Any) -> None:
+        silu, shapes = operation(block, "silu"), ([1, 1, 1, -1], [1, 1, -1, 1])
+        source = silu.inputs["x"].arguments[0].name
+        for _ in range(3):
+            position = list(block.operations).index(operation(block, "silu"))
+            for shape in shapes:
+                made = type(silu)(type="reshape")
+                made.inputs["x"].arguments.add().name = source
+                value = made.inputs["shape"].arguments.add().value
+                value.type.tensorType.dataType = 23
+                dimensions(value).add().constant.size = 4
+                value.immediateValue.tensor.ints.values.extend(shape)
+                made.outputs.add().name = f"{source}_{shape.index(-1)}"
+                block.operations.insert(position, made)
+                position += 1
+            product = type(silu)(type="mul")
+            product.inputs["x"].arguments.add().name = f"{source}_3"
+            product.inputs["y"].arguments.add().name = f"{source}_2"
+            product.outputs.add().name = f"{source}_squared"
+            block.operations.insert(position, product)
+            source = f"{source}_squared"
+
+    edit(package, square)
+    with pytest.raises(ArtifactError, match=r"layers\.mlpackage: mul \S+ makes a value of the needless size"):
+        load_program(package)
+
+
+def test_inputs_of_one_name_are_refused(package: Path) -> None:
+    model = model_classes().Model()
+    model.ParseFromString((package / MODEL).read_bytes())
+    inputs = model.mlProgram.functions["main"].inputs
+    inputs[1].name = inputs[0].name
+    (package / MODEL).write_bytes(model.SerializeToString())
+    with pytest.raises(ArtifactError, match="two inputs have the same name"):
+        load_program(package)
+
+
+@pytest.mark.parametrize("size", [0, 2**62])
+@pytest.mark.parametrize("which", ["x", "k_0"])
+def test_inputs_and_states_of_impossible_sizes_are_refused(package: Path, which: str, size: int) -> None:
+    model = model_classes().Model()
+    model.ParseFromString((package / MODEL).read_bytes())
+    value = next(v for v in model.mlProgram.functions["main"].inputs if v.name == which)
+    is_state = value.type.WhichOneof("type") == "stateType"
+    tensor = value.type.stateType.wrappedType.tensorType if is_state else value.type.tensorType
+    tensor.dimensions[1].constant.size = size
+    (package / MODEL).write_bytes(model.SerializeToString())
+    with pytest.raises(ArtifactError, match=f"{which}' has the impossible shape"):
+        load_program(package)
+
+
+@pytest.mark.parametrize("runner", [TorchRunner, OpenVINORunner])
+def test_states_larger_than_the_memory_are_refused(whole: Path, runner: Runner) -> None:
+    program = replace(load_program(whole), states={"k_0": (1, 2**20, 2**14, 2**5)})
+    with pytest.raises(ArtifactError, match=r"its states take \d+\.\d GB where this machine has"):
+        runner(program, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "broken"),
+    [(TorchRunner, "torch_runner.TABLE"), (OpenVINORunner, "openvino_runner.TABLE")],
+)
+def test_what_a_library_still_raises_is_one_sentence(
+    whole: Path, make: Runner, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raising(_: object) -> None:
+        raise RuntimeError("Check failed at a.cpp:1:\nthe reason.\n")
+
+    module = sys.modules[f"anespec.runtime.backends.portable.{broken.split('.')[0]}"]
+    monkeypatch.setattr(module, "TABLE", dict.fromkeys(module.TABLE, raising))
+    program = load_program(whole)
+    with pytest.raises(ArtifactError, match=r"layers\.mlpackage: \w+ cannot run it \(the reason\); convert"):
+        make(program, 1)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -3,6 +3,7 @@
 # ruff: noqa: RUF001 (letters that look like other letters are the point)
 
 import ctypes
+import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Encoder
+from tokenizers import pre_tokenizers
+from tokenizers.models import BPE
+from tokenizers.trainers import BpeTrainer
 
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.runtime.text.pretokenizers import PRETOKENIZERS
@@ -39,10 +44,16 @@ ALPHABETS = [
     "'s't're'VE'Ll'm'D ſK",
     "\u00a0\u2003\u3000\u0085\u200b\x1c\x00 a",
     "ǅᾳªºʰΩℵ①",
+    "aB中「」カ、。・ㄅㄨ！？：；…—“”‘’〇﹏",
+    "०१२९٣٤12345678901234567890 ab",
+    "          \n\n\t.",
+    "豈ไทยລາວမြန်မာꙀꭰ가ㅎ ",
+    "A'Sb'lLс's.Z/\r\n",
 ]
 PHRASES = [
     "def f(x):\n    return x + 1\n", "don't I'm you'LL ", "https://a.b/c?d=e&f=1 ", "3.14159 1,000,000 ",
     "\t\tpass\r\n\r\n", "été Straße ", "你好世界 ", "</s> ", "<0x0A> ", "<|im_end|> ",
+    "<sentinel:12>", "IMGIMGABZ", "IMGIMGABCDEZ", "1234567890 ", "12 345", "   ", "_camelCaseWORDs/\n",
 ]  # fmt: skip
 
 pieces = st.one_of(
@@ -139,13 +150,38 @@ def test_same_text_from_sentence_piece(
     assert tokenizer.decode(ids) == buffer[:size].decode("utf-8", "replace")
 
 
+@pytest.fixture(scope="module")
+def over_boundaries() -> tuple[list[str], list[str]]:
+    """Tokens and merges that join what any pre-tokenizer would cut, so that no cut stays unseen.
+
+    The tokens at the end are words that no merges make.
+    """
+    source = random.Random(0)
+    encoder = Encoder(BPE())
+    encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    trainer = BpeTrainer(
+        vocab_size=6000, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    encoder.train_from_iterator([random_text(source, 60) for _ in range(3000)], trainer)
+    model = json.loads(encoder.to_str())["model"]
+    merges = [tuple(merge) for merge in model["merges"]]
+    tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    unmerged = [f"{a}{b}{c}" for a in "abcdeAB\u0120" for b in "abcdefgh" for c in "abcdefgh"]
+    return [*tokens, *(word for word in unmerged if word not in model["vocab"])], [
+        " ".join(m) for m in merges
+    ]
+
+
+def random_text(source: random.Random, longest: int) -> str:
+    alphabet = source.choice(ALPHABETS) + source.choice(ALPHABETS)
+    return "".join(source.choices(alphabet, k=source.randint(1, longest))) + source.choice([*PHRASES, ""])
+
+
 @pytest.mark.parametrize("pre", sorted(PRETOKENIZERS))
 def test_same_words_for_every_pretokenizer(
-    pre: str, vocabulary_file: VocabularyFile, written: Written
+    pre: str, over_boundaries: tuple[list[str], list[str]], written: Written
 ) -> None:
-    with GGUFFile(vocabulary_file("gpt-2")) as file:
-        merges = file.strings("tokenizer.ggml.merges")[:6000]
-        tokens = file.strings("tokenizer.ggml.tokens")[: 256 + len(merges)]
+    tokens, merges = over_boundaries
     path = written(
         {
             "tokenizer.ggml.model": "gpt2",
@@ -160,10 +196,8 @@ def test_same_words_for_every_pretokenizer(
         tokenizer = Tokenizer.from_gguf(file)
     llama = load(path)
     source = random.Random(pre)
-    for _ in range(300):
-        alphabet = source.choice(ALPHABETS) + source.choice(ALPHABETS)
-        text = "".join(source.choices(alphabet, k=source.randint(1, 30))) + source.choice(PHRASES)
-        assert tokenizer.encode(text) == llama.tokenize(text.encode(), add_bos=True, special=False), repr(
-            text
-        )
+    for _ in range(600):
+        text = random_text(source, 30)
+        expected = llama.tokenize(text.encode(), add_bos=True, special=False)
+        assert tokenizer.encode(text) == expected, repr(text)
     llama.close()

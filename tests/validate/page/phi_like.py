@@ -52,18 +52,32 @@ def stored(
 
 def phi_manifest(name: str = "Phi-4-mini-instruct.Q8_0.gguf", **changes: Any) -> Manifest:
     """32 layers in four shards and 200064 tokens in 13."""
-    common = {"sha256": "00", "recipe": "11", "inputs": [], "outputs": []}
+    common = {"sha256": "00", "recipe": "11"}
+    hidden = {"name": "x", "shape": [1, 3072, None, 1]}
+    inputs = [
+        hidden, {"name": "attn_mask", "shape": [1, 1, None, 2048]},
+        {"name": "kv_write_mask", "shape": [1, 1, 2048, None]},
+    ]  # fmt: skip
     layers = [
         {
-            **common, "tensors": [stored(f"blk.{n}.ffn_down.weight") for n in range(first, end)],
-            "path": f"shards/layers_{first:02d}_{end:02d}.mlpackage",
-            "bytes": (end - first) * LAYER_BYTES, "first_layer": first, "end_layer": end, "states": [],
+            **common, "inputs": inputs, "outputs": [{**hidden, "name": "hidden"}],
+            "tensors": [
+                stored(f"blk.{n}.ffn_down.weight", projection=f"layer_{n}_down") for n in range(first, end)
+            ],
+            "path": f"shards/layers_{first:02d}_{end - 1:02d}.mlpackage",
+            "bytes": (end - first) * LAYER_BYTES, "first_layer": first, "end_layer": end,
+            "states": [
+                {"name": f"{part}_{n}", "shape": [1, 8, 2048, 128], "pool": "global", "layer": n}
+                for n in range(first, end) for part in ("k", "v")
+            ],
         }
         for first, end in LAYER_EDGES
     ]  # fmt: skip
     heads = [
         {
-            **common, "tensors": [stored("output.weight", "fp16", 0.0002)],
+            **common, "inputs": [hidden],
+            "outputs": [{"name": f"logits_{number}", "shape": [1, end - first, None, 1]}],
+            "tensors": [stored("output.weight", "fp16", 0.0002)],
             "path": f"shards/head_{number:02d}.mlpackage",
             "bytes": (end - first) * TOKEN_BYTES, "first_token": first, "end_token": end,
         }

@@ -28,7 +28,7 @@ from anespec.validate.residency.shard_view import ArtifactView, ShardView, view_
 
 BLOCK = 4
 EPSILON = 1e-5
-NAME = "shards/layers_00_02.mlpackage"
+NAME = "shards/layers_00_01.mlpackage"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,212 @@
+"""The gates as `validate` asks them: what is kept, how to measure, and what is shown of a verdict."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anespec.console import ShareReport
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from anespec.manifests.residency import ResidencyVerdict
+    from anespec.manifests.store import Artifact
+    from anespec.manifests.verdicts import Circumstances, ExactnessVerdict, Standing, Verdict
+    from anespec.validate.exactness import Form
+    from anespec.validate.figures import GoldenVerdict
+    from anespec.validate.quality.sample import SampleText
+    from anespec.validate.quality.verdict import QualityTask, QualityVerdict
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a gate's verdict comes to: how it stands, what is shown, and what a program gets.
+
+    `require` raises where the verdict fails the run; one that does not decide is only shown.
+    """
+
+    verdict: "Verdict"
+    standing: "Standing"
+    shown: "list[RenderableType]"
+    require: Callable[[], None]
+    decides: bool = True
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One gate: `kept` finds a verdict that still holds, `measure` makes a new one and records it."""
+
+    name: str
+    kept: "Callable[[], Answer | None]"
+    measure: Callable[[ShareReport], Answer]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What every gate must know: the artifact, what runs it, and where its source lies."""
+
+    artifact: "Artifact"
+    backend: str
+    threads: int | None
+    gguf: Path | None
+
+    @property
+    def here(self) -> "Circumstances":
+        """Where a verdict of this run holds."""
+        from anespec.runtime.backends import circumstances
+
+        return circumstances(self.artifact, self.backend, self.threads)
+
+    def source(self) -> Path:
+        """The GGUF, recognised by its hash."""
+        from anespec.validate.gates import find_source
+
+        return find_source(self.artifact, self.gguf)
+
+
+def residency_gate(asked: Question, required: bool, replay: Path | None, record: Path | None) -> Gate:
+    """Where operations run; a plan that is to be replayed or recorded is always looked at."""
+    from anespec.validate.residency import compute_plan, gate
+    from anespec.validate.residency.verdict import decides, require_residency
+
+    artifact, coreml = asked.artifact, compute_plan.neural_engine()
+
+    def answer(verdict: "ResidencyVerdict") -> Answer:
+        from anespec.manifests.verdicts import Standing
+        from anespec.validate.report import residency_parts
+
+        does_decide = decides(verdict, required)
+        standing = verdict.standing
+        if does_decide:
+            standing = Standing.PASS if verdict.passed else Standing.FAIL
+        shown = residency_parts(verdict, artifact.manifest.target, does_decide)
+        facts = {"source": verdict.source.value}
+        return Answer(verdict, standing, shown, lambda: require_residency(verdict), does_decide, facts)
+
+    def kept() -> Answer | None:
+        from anespec.validate.kept import kept_residency
+
+        if replay is not None or record is not None:
+            return None
+        verdict = kept_residency(artifact, coreml)
+        return None if verdict is None else answer(verdict)
+
+    def measure(report: ShareReport) -> Answer:
+        from anespec.validate.progress import in_steps
+
+        steps = in_steps(report, 1 + len(artifact.manifest.shards))
+        return answer(gate.residency_gate(artifact, steps, coreml, replay, record))
+
+    return Gate("residency", kept, measure)
+
+
+def golden_gate(asked: Question) -> Gate:
+    """Whether shards compute what the GGUF means."""
+    artifact, here = asked.artifact, asked.here
+
+    def answer(verdict: "GoldenVerdict") -> Answer:
+        from anespec.validate.figures import require_golden
+        from anespec.validate.report import golden_tables
+
+        facts = {"failures": list(verdict.failures)}
+        shown = [*golden_tables(verdict)]
+        return Answer(verdict, verdict.standing, shown, lambda: require_golden(verdict), facts=facts)
+
+    def kept() -> Answer | None:
+        from anespec.validate.kept import kept_golden
+
+        verdict = kept_golden(artifact, here)
+        return None if verdict is None else answer(verdict)
+
+    def measure(report: ShareReport) -> Answer:
+        from anespec.validate import gates
+
+        report("reading the source")
+        return answer(gates.golden_gate(artifact, asked.source(), asked.backend, asked.threads, report))
+
+    return Gate("golden", kept, measure)
+
+
+def exactness_gate(asked: Question, form: "Form") -> Gate:
+    """Whether rows may be guesses; a kept full verdict answers a quick question too."""
+    artifact, here = asked.artifact, asked.here
+
+    def answer(verdict: "ExactnessVerdict") -> Answer:
+        from anespec.manifests.verdicts import Invariance
+        from anespec.validate.exactness import require_exactness
+        from anespec.validate.report import exactness_table
+
+        facts = {
+            "form": verdict.form,
+            "invariances": {i.value: verdict.standing_of(i).value for i in Invariance},
+        }
+        shown = [exactness_table(verdict)]
+        return Answer(verdict, verdict.standing, shown, lambda: require_exactness(verdict), facts=facts)
+
+    def kept() -> Answer | None:
+        from anespec.validate.kept import kept_exactness
+
+        verdict = kept_exactness(artifact, here, form)
+        return None if verdict is None else answer(verdict)
+
+    def measure(report: ShareReport) -> Answer:
+        from anespec.runtime.backends import open_verifier
+        from anespec.validate.gates import recorded_exactness
+
+        report("loading the shards")
+        verifier = open_verifier(artifact, asked.backend, asked.threads)
+        try:
+            return answer(recorded_exactness(artifact, verifier, here, form, report))
+        finally:
+            verifier.close()
+
+    return Gate("exactness", kept, measure)
+
+
+def quality_gate(asked: Question, task: "QualityTask", text: "SampleText") -> Gate:
+    """What rounding costs on a text; kept figures are judged by the limits that are asked for now."""
+    artifact, here = asked.artifact, asked.here
+
+    def answer(verdict: "QualityVerdict") -> Answer:
+        from anespec.validate.quality.verdict import require_quality
+        from anespec.validate.report import quality_table
+
+        figures = verdict.figures
+        return Answer(
+            verdict,
+            verdict.standing,
+            [quality_table(verdict)],
+            lambda: require_quality(verdict),
+            facts={
+                "failures": list(verdict.failures),
+                "tokens": verdict.text.scored,
+                "reference_perplexity": figures.reference_perplexity,
+                "perplexity": figures.artifact_perplexity,
+                "perplexity_change_percent": figures.perplexity_change,
+                "perplexity_change_error_percent": figures.perplexity_change_error,
+            },
+            warnings=(verdict.warning,) if verdict.warning else (),
+        )
+
+    def kept() -> Answer | None:
+        from anespec.validate.kept import kept_quality
+        from anespec.validate.quality.verdict import QualityFile
+
+        verdict = kept_quality(artifact, here, task, text.sha256)
+        if verdict is None:
+            return None
+        if verdict != artifact.read_verdicts(QualityFile).find(here):
+            artifact.record_verdict(QualityFile, verdict)
+        return answer(verdict)
+
+    def measure(report: ShareReport) -> Answer:
+        from anespec.validate.quality import gate
+
+        report("reading the source")
+        source = asked.source()
+        return answer(gate.quality_gate(artifact, source, task, asked.backend, asked.threads, report))
+
+    return Gate("quality", kept, measure)

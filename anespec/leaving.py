@@ -1,0 +1,51 @@
+"""How the command line ends: with the verb's exit code, whatever native libraries do on their way out.
+
+One run in about 700 of `generate` died inside OpenVINO's CPU plugin, in a destructor, when its result had
+long been printed. Nothing in this process needs those destructors, since its memory goes with it: models
+that a verb ends with are kept to the end, and the end is `os._exit`. What Python itself has registered for
+its end (temporary folders, logging) still runs.
+"""
+
+import atexit
+import contextlib
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from anespec.manifests.errors import StorageError
+
+
+class Kept(list[object]):
+    """What lives until the process leaves; the command line's context carries it as `obj`."""
+
+
+def keep(thing: object) -> None:
+    """Keep `thing` from being destroyed before the process leaves; nothing where no command line runs."""
+    context = click.get_current_context(silent=True)
+    if context is not None and isinstance(context.obj, Kept):
+        context.obj.append(thing)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process once everything printed is written; with StorageError's code where that fails."""
+    code = _flushed(code)
+    atexit._run_exitfuncs()
+    os._exit(_flushed(code))
+
+
+def _flushed(code: int) -> int:
+    """`code` if all output is written, or nobody wants it (as with `| head`), or something failed before."""
+    for stream, name in ((sys.stdout, "standard output"), (sys.stderr, "standard error")):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except BrokenPipeError:
+            continue
+        except OSError as error:
+            if code == 0:
+                code = StorageError.exit_code
+                with contextlib.suppress(OSError):
+                    click.echo(f"error: {name}: {error.strerror}", err=True)
+    return code

@@ -1,0 +1,100 @@
+"""The options of `generate` that say how tokens are drawn."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anespec.runtime.sampling_ranges import BIASES, RANGES, Range
+
+if TYPE_CHECKING:
+    from anespec.runtime.sampling import SamplingParameters
+
+
+class Within(click.ParamType[float]):
+    """A number in a range; NaN is in none."""
+
+    def __init__(self, allowed: Range) -> None:
+        """Integers alone where the range is one of integers."""
+        self.allowed = allowed
+        self.name = "integer" if allowed.of_integers else "float"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; a usage error that says the range where it is none or out of it."""
+        try:
+            number: float = int(value) if self.allowed.of_integers else float(value)
+        except (ValueError, OverflowError):
+            kind = "an integer" if self.allowed.of_integers else "a number"
+            self.fail(f"{str(value)[:40]!r} is not {kind} {self.allowed}.", param, ctx)
+        if number not in self.allowed:
+            self.fail(f"{str(value)[:40]} is not {self.allowed}.", param, ctx)
+        return number
+
+
+class TokenBias(click.ParamType[tuple[int, float]]):
+    """`ID=BIAS`: what is added to the logit of a token."""
+
+    name = "ID=BIAS"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, float]:
+        """The pair; a usage error where it is none or the bias is out of range."""
+        if isinstance(value, tuple):
+            return value
+        token, _, bias = str(value).partition("=")
+        try:
+            pair = int(token), float(bias)
+        except ValueError:
+            self.fail(f"{str(value)[:40]!r} is not ID=BIAS, such as 13=-5.", param, ctx)
+        if pair[0] < 0 or pair[1] not in BIASES:
+            self.fail(f"{str(value)[:40]!r} is not a token's id and a bias {BIASES}.", param, ctx)
+        return pair
+
+
+_OPTIONS: tuple[tuple[tuple[str, ...], str, float, str], ...] = (
+    (("--temperature",), "temperature", 0.0, "0 is greedy, 1 the model's own distribution.  [default: 0]"),
+    (("--top-k",), "top_k", 0, "Sample from the K likeliest tokens only.  [default: off]"),
+    (("--top-p",), "top_p", 1.0, "Nucleus sampling.  [default: off]"),
+    (("--min-p",), "min_p", 0.0, "Drop tokens below this share of the likeliest.  [default: off]"),
+    (
+        ("--repetition-penalty", "--repeat-penalty"),
+        "repetition_penalty",
+        1.0,
+        "Divide the logits of tokens seen before, prompt included.  [default: off]",
+    ),
+    (
+        ("--presence-penalty",),
+        "presence_penalty",
+        0.0,
+        "Lower the logits of tokens in the output, once.  [default: off]",
+    ),
+    (
+        ("--frequency-penalty",),
+        "frequency_penalty",
+        0.0,
+        "Lower them by this much per occurrence.  [default: off]",
+    ),
+    (("--seed",), "seed", 0, "Same seed, same text.  [default: 0]"),
+)
+
+
+def sampling_options(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options to a verb; it gets them as keyword arguments for `read_sampling`."""
+    verb = click.option(
+        "--logit-bias",
+        multiple=True,
+        type=TokenBias(),
+        help="Add BIAS to the logit of token ID; may be given several times.",
+    )(verb)
+    for flags, name, default, text in reversed(_OPTIONS):
+        verb = click.option(*flags, name, type=Within(RANGES[name]), default=default, help=text)(verb)
+    return verb
+
+
+def read_sampling(chosen: dict[str, Any]) -> "SamplingParameters":
+    """The verb's keyword arguments as SamplingParameters."""
+    from anespec.runtime.sampling import SamplingParameters
+
+    numbers = {name: chosen[name] for name in RANGES}
+    return SamplingParameters(**numbers, logit_bias=tuple(dict(chosen["logit_bias"]).items()))

@@ -1,0 +1,193 @@
+"""What rounding to fp16 costs a model, operation by operation: would keeping more of the scores pay?
+
+    python benchmarks/rounding.py [model.gguf …] [--seeds 5] [--json]
+
+Every model (by default the two Gemma 4 files of the tests, and random ones of their sizes) runs a prompt of
+random tokens on the torch table, once per way of rounding: as shipped, and with some operations left in fp32.
+Printed is the root mean square of the logits' error against the fp32 reference, relative to the shipped
+rounding's, and how many rows' best tokens differ. What stays fp16 in every way are weights, rope tables, and
+the hidden state between shards.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from measure import emit, machine, show_table
+from numpy.typing import NDArray
+from subjects import ROOT, artifact_of, block_of
+from torch import Tensor
+
+from anespec.convert.plan import ConvertOptions
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import WeightFormat
+from anespec.manifests.weight_choice import WeightChoice
+from anespec.runtime.backends import OPENVINO, TORCH, open_verifier
+from anespec.runtime.backends.portable.arguments import Arguments
+from anespec.runtime.backends.portable.torch_table import TABLE, Lowering
+from anespec.validate.reference import Reference
+
+# Random models of a family are the tests' own; they need nothing else of the tests.
+sys.path.append(str(ROOT / "tests" / "support"))
+from family_files import FAMILIES, Variant
+
+BASES = ("gemma4", "gemma4-ple")
+CONTEXT, TOKENS = 192, 120
+Rows = NDArray[np.float32]
+Rounds = Callable[[str, Tensor], bool]
+"""Whether a result of an operation of some kind is rounded."""
+
+
+def _is_score(kind: str, x: Tensor) -> bool:
+    """Products of queries and keys, and those with the mask added: [1, heads, T, S]."""
+    return kind in ("matmul", "add") and x.shape[-1] == CONTEXT
+
+
+def _is_of_attention(kind: str, x: Tensor) -> bool:
+    """All between the projections: norms and rope of [1, heads, T, head_dim], slots, scores, softmax."""
+    return x.ndim == 4 and (x.shape[-1] == CONTEXT or x.shape[2] == CONTEXT or x.shape[-1] > 1)
+
+
+WAYS: Mapping[str, Rounds] = {
+    "as shipped": lambda kind, x: True,
+    "scores in fp32": lambda kind, x: not _is_score(kind, x),
+    "attention in fp32": lambda kind, x: not _is_of_attention(kind, x),
+    "all else in fp32": _is_of_attention,
+    "all in fp32": lambda kind, x: False,
+}
+OPENVINO_WAY = "openvino, which computes in f32"
+
+
+class _Wide(Arguments[Tensor]):
+    """Arguments whose values are fp32, whatever they were rounded to."""
+
+    def __init__(self, arguments: Arguments[Tensor]) -> None:
+        self.__dict__.update(arguments.__dict__)
+
+    def value(self, name: str) -> Tensor:
+        return super().value(name).float()
+
+    def values(self, name: str) -> list[Tensor]:
+        return [value.float() for value in super().values(name)]
+
+
+def _table(rounds: Rounds) -> dict[str, Lowering]:
+    """The torch table, rounding only what `rounds` says; weights are made as ever."""
+
+    def lowered(kind: str, lowering: Lowering) -> Lowering:
+        def run(arguments: Arguments[Tensor]) -> Tensor | tuple[Tensor, ...]:
+            with patch.object(Tensor, "half", lambda x: x):
+                result = lowering(_Wide(arguments))
+            pieces = result if isinstance(result, tuple) else (result,)
+            rounded = tuple(x.to(torch.float16) if rounds(kind, x) else x for x in pieces)
+            return rounded if isinstance(result, tuple) else rounded[0]
+
+        return run
+
+    return {
+        kind: lowering if kind.startswith("constexpr_") else lowered(kind, lowering)
+        for kind, lowering in TABLE.items()
+    }
+
+
+def _logits(artifact: Path, tokens: Sequence[int], backend: str, rounds: Rounds) -> Rows:
+    """The artifact's logits of every row; on torch the operations are rounded as `rounds` says."""
+    with patch.dict(TABLE, _table(rounds)):  # type: ignore[arg-type]
+        verifier = open_verifier(artifact, backend, 1)
+        width = verifier.shape.block
+        passes = [
+            verifier.forward(block_of(verifier, list(tokens[first : first + width]), first))
+            for first in range(0, len(tokens), width)
+        ]
+        verifier.close()
+    return np.concatenate([np.asarray(rows, np.float32) for rows in passes])
+
+
+def _expected(gguf: Path, tokens: Sequence[int]) -> Rows:
+    with GGUFFile(gguf) as file:
+        reference = Reference(file, CONTEXT)
+        layers, count = len(reference.facts.layers), len(tokens)
+        hidden = reference.layers(
+            0, layers, reference.embed(tokens), range(count), reference.caches(), tokens
+        )
+        logits: Rows = reference.logits(hidden).numpy()
+    return logits
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One model run in one way: root mean square of the logits' error, and rows whose best token differs."""
+
+    model: str
+    way: str
+    error: float
+    differing: int
+
+
+def measured(gguf: Path, tokens: Sequence[int]) -> list[Outcome]:
+    """One model in every way."""
+    options = ConvertOptions(weights=WeightChoice(WeightFormat.FP16), context=CONTEXT)
+    artifact, expected = artifact_of(gguf, options), _expected(gguf, tokens)
+    found_by = {way: _logits(artifact, tokens, TORCH, rounds) for way, rounds in WAYS.items()}
+    found_by[OPENVINO_WAY] = _logits(artifact, tokens, OPENVINO, WAYS["as shipped"])
+    outcomes = []
+    for way, found in found_by.items():
+        error = float(np.sqrt(np.square(found - expected).mean()))
+        differing = int((found.argmax(axis=1) != expected.argmax(axis=1)).sum())
+        outcomes.append(Outcome(gguf.stem, way, error, differing))
+    return outcomes
+
+
+def summary(outcomes: Sequence[Outcome]) -> list[tuple[str, float, float, float, int]]:
+    """Per way: the error over the shipped one's (geometric mean, least, largest), and rows that differ."""
+    shipped = {outcome.model: outcome.error for outcome in outcomes if outcome.way == "as shipped"}
+    rows = []
+    for way in (*WAYS, OPENVINO_WAY):
+        own = [outcome for outcome in outcomes if outcome.way == way]
+        ratios = np.array([outcome.error / shipped[outcome.model] for outcome in own])
+        mean = float(np.exp(np.log(ratios).mean()))
+        differing = sum(outcome.differing for outcome in own)
+        rows.append((way, mean, float(ratios.min()), float(ratios.max()), differing))
+    return rows
+
+
+def main() -> None:
+    """Parse arguments, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--seeds", type=int, default=5, help="random models of each size beside the files")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    outcomes: list[Outcome] = []
+    with tempfile.TemporaryDirectory() as folder:
+        models = chosen.models or [
+            *(FAMILIES / f"{base}.gguf" for base in BASES),
+            *(
+                Variant(base, seed=seed).write(Path(folder) / f"{base}-{seed}.gguf")
+                for base in BASES
+                for seed in range(1, chosen.seeds + 1)
+            ),
+        ]
+        for gguf in models:
+            with GGUFFile(gguf) as file:
+                vocabulary = file.strings("tokenizer.ggml.tokens")
+            rng = np.random.default_rng(0)
+            tokens = [int(token) for token in rng.integers(3, len(vocabulary), size=TOKENS)]
+            outcomes += measured(gguf, tokens)
+    rows = summary(outcomes)
+    if chosen.json:
+        emit({**machine(), "models": [vars(o) for o in outcomes], "ways": rows})
+        return
+    head = ("rounding", "error", "least", "largest", "rows that differ")
+    show_table(head, [(way, f"{a:.3f}", f"{b:.3f}", f"{c:.3f}", str(n)) for way, a, b, c, n in rows])
+    print(f"{len(models)} models of {TOKENS} rows each; errors relative to the first line, geometric mean")
+
+
+if __name__ == "__main__":
+    main()

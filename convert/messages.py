@@ -1,0 +1,67 @@
+"""What a run and the processes that build its parts tell each other."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from anespec.convert.parts import Part
+from anespec.convert.plan import ConvertOptions
+from anespec.manifests.errors import AnespecError
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process gets ready for: a GGUF, and what to make of it, each worker with so many threads."""
+
+    gguf: Path
+    options: ConvertOptions
+    threads: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """One part to build at `path`; `recipe` is the hash of all that it follows from."""
+
+    part: Part
+    path: Path
+    recipe: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """So many more bytes of a part's weights are written."""
+
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The largest memory in bytes of a worker so far: its own, and what it shares with its siblings."""
+
+    own: int
+    shared: int
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A part is built, and its note lies beside it."""
+
+    memory: Memory
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A part, or getting ready, failed: with what a person can act on, or with a bug's traceback."""
+
+    error: AnespecError | None
+    traceback: str
+
+
+Answer = Written | Finished | Failed
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A forked worker, by its number, ended before its time; its status is that of os.wait."""
+
+    worker: int
+    status: int

@@ -1,0 +1,126 @@
+"""A process that builds parts for a run: `python -P -m anespec.convert.worker CONTROL CONNECTION...`.
+
+It is given sockets by their descriptors: one to be told its job, and one for each worker that it is to be. A
+single worker is this process itself. Several are forked, once all is imported and planned, so that they share
+that. All of them live as long as the standard input, which is a pipe from the run.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+
+from anespec.convert.finished import write_note
+from anespec.convert.memory import own_peak_memory, peak_memory
+from anespec.convert.messages import Ended, Failed, Finished, Job, Memory, Task, Written
+from anespec.convert.plan import ConversionPlan
+from anespec.convert.source.model import SourceModel
+from anespec.manifests.errors import AnespecError
+from anespec.manifests.gguf_file import GGUFFile
+
+
+def main() -> None:
+    """Serve the run until it hangs up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control, *workers = (Connection(int(descriptor)) for descriptor in sys.argv[1:])
+    with contextlib.suppress(EOFError, ConnectionError):
+        _serve_all(control.recv(), control, workers)
+    # What was imported needs no taking down.
+    os._exit(0)
+
+
+def _serve_all(job: Job, control: Connection, workers: Sequence[Connection]) -> None:
+    try:
+        import anespec.convert.worker_imports  # noqa: F401
+
+        plan = ConversionPlan(SourceModel(GGUFFile(job.gguf)), job.options)
+    except Exception as error:
+        for worker in workers:
+            worker.send(_failure(error))
+        return
+    if len(workers) == 1:
+        _serve(plan, job.threads, workers[0], shared=0)
+        return
+    shared, forked = peak_memory(), dict[int, int]()
+    for number, worker in enumerate(workers):
+        if not (pid := os.fork()):
+            for other in (control, *workers):
+                if other is not worker:
+                    other.close()
+            _serve_forked(plan, job.threads, worker, shared)
+        forked[pid] = number
+    for worker in workers:
+        worker.close()
+    while forked:
+        pid, status = os.wait()
+        control.send(Ended(forked.pop(pid), status))
+
+
+def _serve_forked(plan: ConversionPlan, threads: int, worker: Connection, shared: int) -> None:
+    """Serve and never return: what the parent does next is not this process's to do."""
+    status = 1
+    try:
+        _serve(plan, threads, worker, shared)
+        status = 0
+    except (EOFError, ConnectionError):
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _serve(plan: ConversionPlan, threads: int, worker: Connection, shared: int) -> None:
+    """Build one part after the other; raises EOFError or ConnectionError when the run hangs up."""
+    threading.Thread(target=_end_with_run, daemon=True).start()
+    while True:
+        task: Task = worker.recv()
+        try:
+            _build(plan, task, threads, worker)
+        except Exception as error:
+            worker.send(_failure(error))
+        else:
+            own = own_peak_memory() if shared else peak_memory()
+            worker.send(Finished(Memory(own, shared)))
+
+
+def _build(plan: ConversionPlan, task: Task, threads: int, worker: Connection) -> None:
+    """Build a part and leave its entry in a note, by which it is finished even if nobody hears."""
+    from anespec.convert.build import build_part
+
+    def on_written(count: int) -> None:
+        worker.send(Written(count))
+
+    write_note(task.path, build_part(plan, task.part, task.path, task.recipe, threads, on_written))
+
+
+def _failure(error: Exception) -> Failed:
+    """What the run is told of an error."""
+    told: AnespecError | None = None
+    match error:
+        case AnespecError():
+            told = error
+        case ImportError():
+            told = AnespecError(
+                f"a process of the conversion could not import what it needs ({error}); install anespec again"
+            )
+        case MemoryError():
+            told = AnespecError(
+                "a process of the conversion ran out of memory; run the command again with --jobs 1"
+            )
+    return Failed(told, "".join(traceback.format_exception(error)))
+
+
+def _end_with_run() -> None:
+    """End this process when the run that started it is gone."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""How a Python process of ours starts: it imports what this one does, and nothing from the current folder.
+
+Python puts the current folder first on the module path of whatever starts by `-c` or `-m`, and any file there
+that has the name of a module would be run in the module's place. multiprocessing starts its helpers so.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+
+def child_command(module: str) -> list[str]:
+    """What runs an installed module in a process of its own; its arguments may follow.
+
+    `-P` keeps the current folder off the module path. `-I` would take the user's site away as well, where
+    this package may be installed.
+    """
+    return [sys.executable, "-P", "-m", module]
+
+
+def child_environment() -> dict[str, str]:
+    """This process's environment, by which a child finds modules where this one does.
+
+    What stands for the current folder is left out: the empty entry of `python -c`, the folder itself where
+    `python -m` put it, and an empty entry of PYTHONPATH, which hardly anyone means.
+    """
+    path = os.pathsep.join(entry for entry in sys.path if not _is_current_folder(entry))
+    return os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": path}
+
+
+def _is_current_folder(entry: str) -> bool:
+    try:
+        return not entry or Path(entry).samefile(Path.cwd())
+    except OSError:
+        return False

@@ -1,0 +1,235 @@
+"""What a manifest must agree with in itself: shards with pools, ropes, layers and vocabulary.
+
+Nothing here opens a file. That a shard's program is what the manifest says of it is seen where programs are
+opened (runtime.backends.declared).
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+
+from anespec.manifests.schema import (
+    BASE_ALIGNMENT,
+    EMBEDDED,
+    HIDDEN_IN,
+    HIDDEN_OUT,
+    LARGEST_FACTOR,
+    MOST_SLOTS,
+    HeadShard,
+    LayerShard,
+    Manifest,
+    Pool,
+    RopeTable,
+    Shard,
+    StateSpec,
+)
+from anespec.manifests.wording import quoted
+
+Shape = tuple[int | None, ...]
+
+
+def contradictions(manifest: Manifest) -> Iterator[str]:
+    """Everything in which the manifest contradicts itself, a clause each; nothing for a sound one."""
+    yield from _sizes(manifest)
+    for pool in manifest.pools:
+        yield from _pool(manifest, pool)
+    for table in manifest.ropes:
+        yield from _rope(manifest, table)
+    yield from _coverage(manifest)
+    yield from _names(manifest)
+    fed, pools = fed_inputs(manifest), {pool.name: pool for pool in manifest.pools}
+    for shard in manifest.layer_shards:
+        yield from _layer_shard(manifest, shard, fed, pools)
+    yield from _hyperparameters(manifest)
+    yield from _untaken(manifest)
+    for head in manifest.head_shards:
+        yield from _head_shard(manifest, head)
+    if not manifest.ropes and (parted := [t for t in manifest.tensors if t.pairs_parted]):
+        yield f"the rows of {quoted(parted[0].tensor)} stand as a rope wants them, and there is none"
+
+
+def fed_inputs(manifest: Manifest) -> dict[str, Shape]:
+    """Every input that the runtime feeds to some layer shard, and its shape; None is T."""
+    return dict(_fed(manifest))
+
+
+def _fed(manifest: Manifest) -> Iterator[tuple[str, Shape]]:
+    hidden, per_layer = _hidden(manifest), manifest.tokens.per_layer
+    yield HIDDEN_IN, hidden
+    if per_layer is not None:
+        yield EMBEDDED, hidden
+        for shard in manifest.layer_shards:
+            if shard.per_layer_input is not None:
+                width = (shard.end_layer - shard.first_layer) * per_layer.width
+                yield shard.per_layer_input, (1, width, None, 1)
+    for table in manifest.ropes:
+        for name in (table.cos_input, table.sin_input):
+            yield name, (None, len(table.frequencies))
+    for pool in manifest.pools:
+        yield pool.mask_input, (1, 1, None, pool.slots)
+        yield pool.write_input, (1, 1, pool.slots, None)
+
+
+def _hidden(manifest: Manifest) -> Shape:
+    return (1, manifest.hyperparameters.d, None, 1)
+
+
+def _sizes(manifest: Manifest) -> Iterator[str]:
+    if not manifest.t_min <= manifest.block <= manifest.t_max:
+        yield f"block {manifest.block} is outside {manifest.t_min}..{manifest.t_max}"
+    if manifest.block > manifest.context:
+        yield f"block {manifest.block} is more than the context of {manifest.context} slots"
+    if manifest.context * manifest.sequences > MOST_SLOTS:
+        yield (
+            f"{manifest.sequences} sequences of {manifest.context} slots are more than the {MOST_SLOTS} that "
+            "a state can have"
+        )
+
+
+def _pool(manifest: Manifest, pool: Pool) -> Iterator[str]:
+    if pool.slots != manifest.sequences * pool.region_slots:
+        yield f"pool {pool.name} has {pool.slots} slots, not sequences x region"
+    if pool.window is None and pool.region_slots != manifest.context:
+        yield f"pool {pool.name} has regions of {pool.region_slots} slots, not the context"
+    if pool.window is not None:
+        # A pass writes all its rows before any is read: the first row's window must survive them.
+        needed = min(manifest.context, pool.window + manifest.block - 1)
+        if not needed <= pool.region_slots <= manifest.context:
+            yield (
+                f"pool {pool.name} has regions of {pool.region_slots} slots, not {needed} to "
+                f"{manifest.context}"
+            )
+    if manifest.sequences > 1 and pool.region_slots % BASE_ALIGNMENT:
+        yield f"pool {pool.name} has regions of {pool.region_slots} slots, no multiple of {BASE_ALIGNMENT}"
+
+
+def _rope(manifest: Manifest, table: RopeTable) -> Iterator[str]:
+    """The rows grow or shrink all the way, so the largest is the first or the last."""
+    last = 1 + table.temperature * math.log1p((manifest.context - 1) // table.temperature_step)
+    largest = abs(table.magnitude) * max(1.0, abs(last))
+    if largest > LARGEST_FACTOR:
+        yield f"the rope {quoted(table.cos_input)} has factors up to {largest:.3g}, which fp16 cannot hold"
+
+
+def _coverage(manifest: Manifest) -> Iterator[str]:
+    layers = [(s.first_layer, s.end_layer) for s in manifest.layer_shards]
+    if not _tiles(layers, manifest.hyperparameters.layers):
+        yield f"the layer shards {layers} do not cover the layers once, in order"
+    tokens = [(s.first_token, s.end_token) for s in manifest.head_shards]
+    if not _tiles(tokens, manifest.hyperparameters.vocabulary):
+        yield f"the head shards {tokens} do not cover the vocabulary once, in order"
+
+
+def _tiles(edges: list[tuple[int, int]], end: int) -> bool:
+    bounds = [(0, 0), *edges, (end, end)]
+    return all(a[1] == b[0] for a, b in pairwise(bounds)) and all(a < b for a, b in edges)
+
+
+def _names(manifest: Manifest) -> Iterator[str]:
+    """What must be found by its name has one of its own."""
+    states = [state.name for shard in manifest.layer_shards for state in shard.states]
+    kinds: dict[str, Iterable[str]] = {
+        "pools are": [pool.name for pool in manifest.pools],
+        "fed inputs are": [name for name, _ in _fed(manifest)],
+        "states are": states,
+        "files are": [*(shard.path for shard in manifest.shards), manifest.tokens.path],
+    }
+    for kind, names in kinds.items():
+        if (twice := _repeated(names)) is not None:
+            yield f"two {kind} called {quoted(twice)}"
+    for shard in manifest.shards:
+        for kind, names in {
+            "inputs": [spec.name for spec in shard.inputs],
+            "projections": [tensor.projection for tensor in shard.tensors],
+        }.items():
+            if (twice := _repeated(names)) is not None:
+                yield f"{shard.path} has two {kind} called {quoted(twice)}"
+
+
+def _repeated(names: Iterable[str]) -> str | None:
+    """The first name that stands there a second time."""
+    seen = set[str]()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
+def _layer_shard(
+    manifest: Manifest, shard: LayerShard, fed: Mapping[str, Shape], pools: Mapping[str, Pool]
+) -> Iterator[str]:
+    yield from _inputs(shard, fed)
+    yield from _output(shard, HIDDEN_OUT, _hidden(manifest))
+    if shard.per_layer_input not in (None, *(spec.name for spec in shard.inputs)):
+        yield f"{shard.path} has no input {quoted(shard.per_layer_input or '')} for its layers' embeddings"
+    for state in shard.states:
+        yield from _state(shard, state, pools.get(state.pool))
+    yield from _layers_held(shard)
+    widest = max(state.shape[-1] for state in shard.states)
+    taken = {spec.name for spec in shard.inputs}
+    for table in manifest.ropes:
+        if table.cos_input in taken and 2 * len(table.frequencies) > widest:
+            yield (
+                f"the rope {quoted(table.cos_input)} turns {2 * len(table.frequencies)} dimensions of "
+                f"{shard.path}, whose heads have {widest}"
+            )
+
+
+def _inputs(shard: Shard, fed: Mapping[str, Shape]) -> Iterator[str]:
+    for spec in shard.inputs:
+        if (shape := fed.get(spec.name)) is None:
+            yield f"nothing feeds the input {quoted(spec.name)} of {shard.path}"
+        elif spec.shape != shape:
+            yield f"the input {quoted(spec.name)} of {shard.path} has shape {spec.shape}, but {shape} is fed"
+    if HIDDEN_IN not in {spec.name for spec in shard.inputs}:
+        yield f"{shard.path} has no input {HIDDEN_IN!r}"
+
+
+def _output(shard: Shard, name: str | None, shape: Shape) -> Iterator[str]:
+    found = [(spec.name if name is not None else None, spec.shape) for spec in shard.outputs]
+    if found != [(name, shape)]:
+        what = f"one output of shape {shape}" if name is None else f"the one output {name!r} of shape {shape}"
+        yield f"{shard.path} has outputs {found}, not {what}"
+
+
+def _state(shard: LayerShard, state: StateSpec, pool: Pool | None) -> Iterator[str]:
+    what = f"the state {quoted(state.name)} of {shard.path}"
+    if pool is None:
+        yield f"{what} lives in the pool {quoted(state.pool)}, which there is not"
+    elif state.shape[0] != 1 or state.shape[2] != pool.slots:
+        yield f"{what} has shape {state.shape}, not 1 x KV heads x {pool.slots} slots x dimensions"
+    if not shard.first_layer <= state.layer < shard.end_layer:
+        yield f"{what} is of layer {state.layer}, which the shard does not hold"
+
+
+def _layers_held(shard: LayerShard) -> Iterator[str]:
+    """Every layer has projections of its own, `layer_N_...`, so a range cannot claim more or others."""
+    parts = [tensor.projection.split("_") for tensor in shard.tensors]
+    held = {part[1] for part in parts if part[0] == "layer" and len(part) > 2}
+    claimed = {str(layer) for layer in range(shard.first_layer, shard.end_layer)}
+    if held != claimed:
+        yield (
+            f"{shard.path} says that it holds layers {shard.first_layer} to {shard.end_layer - 1}, but its "
+            "projections are of others"
+        )
+
+
+def _hyperparameters(manifest: Manifest) -> Iterator[str]:
+    """Layers may differ in their heads; the hyperparameters are those of one of them."""
+    sizes = manifest.hyperparameters
+    states = (state for shard in manifest.layer_shards for state in shard.states)
+    if not any(state.shape[1::2] == (sizes.kv_heads, sizes.head_dim) for state in states):
+        yield f"no state has the {sizes.kv_heads} KV heads of {sizes.head_dim} of the hyperparameters"
+
+
+def _untaken(manifest: Manifest) -> Iterator[str]:
+    taken = {spec.name for shard in manifest.layer_shards for spec in shard.inputs}
+    for name, _ in _fed(manifest):
+        if name not in taken:
+            yield f"no layer shard takes the input {quoted(name)}"
+
+
+def _head_shard(manifest: Manifest, shard: HeadShard) -> Iterator[str]:
+    yield from _inputs(shard, {HIDDEN_IN: _hidden(manifest)})
+    yield from _output(shard, None, (1, shard.end_token - shard.first_token, None, 1))

@@ -1,0 +1,256 @@
+"""Files that others may have laid traps among: what is read and written stays where it was meant to be.
+
+A folder is opened once, and everything below it is reached through the open folder (`dir_fd`). No link is
+followed there, new files get names that nobody can guess and must not exist, and a file that is replaced is
+renamed over, never written into: another name of it (a hard link) keeps what it held.
+"""
+
+import contextlib
+import errno
+import io
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from anespec.manifests.errors import StorageError
+from anespec.manifests.wording import bytes_text
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+# A pipe that nobody writes to would keep an ordinary opening waiting.
+_AT_ONCE = os.O_RDONLY | os.O_NONBLOCK
+
+
+class Folder:
+    """An open folder. Names are of what lies directly in it, unless they are said to be relative paths.
+
+    Every method raises OSError where the file system refuses, and StorageError where a link, or something
+    that is neither file nor folder, is in the way.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        """Take over an open descriptor; `path` is what messages call it."""
+        self.path = path
+        self._descriptor = descriptor
+
+    @classmethod
+    def open(cls, path: Path, *, follow: bool = True) -> Self:
+        """Open a folder; `follow` says whether its own name may be a link, as what a person types may."""
+        if follow:
+            return cls(path, os.open(path, _DIRECTORY))
+        with _links_refused(path, None, str(path)):
+            return cls(path, os.open(path, _DIRECTORY | os.O_NOFOLLOW))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._descriptor)
+
+    def folder(self, name: str, *, create: bool = False) -> "Folder":
+        """Open the folder `name`, made first where it is missing and `create` says so."""
+        if create:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=self._descriptor)
+        path = self.path / name
+        with _links_refused(path, self._descriptor, name):
+            return Folder(path, os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self._descriptor))
+
+    @contextlib.contextmanager
+    def create(self, relative: str) -> Iterator[BinaryIO]:
+        """A new file to be written, in folders below this one, which are made; it must not exist."""
+        first, _, rest = relative.partition("/")
+        if rest:
+            with self.folder(first, create=True) as below, below.create(rest) as stream:
+                yield stream
+        else:
+            with os.fdopen(os.open(first, _NEW_FILE, 0o666, dir_fd=self._descriptor), "wb") as stream:
+                yield stream
+
+    def replace(self, name: str, content: bytes, *, durable: bool = True) -> None:
+        """Write a file so that a reader sees the old or the new one, never a part.
+
+        A `durable` one is on the disk before it has its name, so that a crash leaves no half file either.
+        """
+        self._require_replaceable(name)
+        partial = f".{secrets.token_hex(16)}.partial"
+        try:
+            with self.create(partial) as stream:
+                stream.write(content)
+                stream.flush()
+                if durable:
+                    os.fsync(stream.fileno())
+            os.replace(partial, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(partial, dir_fd=self._descriptor)
+        if durable:
+            os.fsync(self._descriptor)
+
+    def _require_replaceable(self, name: str) -> None:
+        mode = _mode(name, self._descriptor)
+        if mode is not None and not stat.S_ISREG(mode):
+            raise StorageError(f"{self.path / name}: is {_kind(mode)}, which is not replaced; remove it")
+
+    def read(self, relative: str, largest: int) -> bytes:
+        """The bytes of a file that ought to have `largest` at most; raises StorageError where it has more."""
+        with contextlib.ExitStack() as stack:
+            folder, (*parents, name) = self, PurePosixPath(relative).parts
+            for parent in parents:
+                folder = stack.enter_context(folder.folder(parent))
+            path = self.path / relative
+            with _links_refused(path, folder._descriptor, name):
+                _require_file(path, os.stat(name, dir_fd=folder._descriptor, follow_symlinks=False).st_mode)
+                opened = os.open(name, _AT_ONCE | os.O_NOFOLLOW, dir_fd=folder._descriptor)
+            return _read(opened, path, largest)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, a link (not what it names) or a folder with all that is in it, if it is there."""
+        mode = _mode(name, self._descriptor)
+        if mode is not None and stat.S_ISDIR(mode):
+            shutil.rmtree(name, dir_fd=self._descriptor)
+        elif mode is not None:
+            os.unlink(name, dir_fd=self._descriptor)
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename what lies in this folder; a file, a link or an empty folder at `new` is gone then."""
+        os.rename(old, new, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+
+    def sync(self) -> None:
+        """Wait until names given in this folder are on the disk."""
+        os.fsync(self._descriptor)
+
+    def require_own(self) -> None:
+        """Raise StorageError where the folder belongs to another user, who could change it at any time."""
+        if os.fstat(self._descriptor).st_uid != os.geteuid():
+            raise StorageError(f"{self.path}: belongs to another user; remove it or choose another place")
+
+    def remove_traps(self) -> None:
+        """Remove whatever below is neither a folder nor a file with this one name."""
+        for _, folders, files, descriptor in os.fwalk(".", dir_fd=self._descriptor):
+            for name in (*folders, *files):
+                status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                is_file = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+                if not is_file and not stat.S_ISDIR(status.st_mode):
+                    os.unlink(name, dir_fd=descriptor)
+
+
+def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
+    """Write a text file as `Folder.replace` does; the folder it lies in may be a link.
+
+    Raises:
+        OSError: the file system refuses.
+        StorageError: something that is no file has that name.
+    """
+    with Folder.open(path.parent) as folder:
+        folder.replace(path.name, text.encode(), durable=durable)
+
+
+def read_bounded(path: Path, largest: int) -> bytes:
+    """The bytes of a file, named by a person, that ought to have `largest` at most.
+
+    Raises:
+        OSError: it cannot be read.
+        StorageError: it has more, or is a pipe or a device, which may never end.
+    """
+    with open_file(path) as stream:
+        return _bounded(stream, path, largest)
+
+
+def open_file(path: Path) -> io.BufferedReader:
+    """A file named by a person, opened for reading; it may be a link.
+
+    Raises:
+        OSError: it cannot be read.
+        StorageError: it is a pipe or a device, which may never end.
+    """
+    _require_file(path, path.stat().st_mode)
+    return _checked(os.open(path, _AT_ONCE), path)
+
+
+def open_plain_file(path: Path) -> io.BufferedReader:
+    """Like `open_file`, but the name itself must not be a link."""
+    with _links_refused(path, None, str(path)):
+        _require_file(path, path.lstat().st_mode)
+        return _checked(os.open(path, _AT_ONCE | os.O_NOFOLLOW), path)
+
+
+def first_link(root: Path, relative: str) -> Path | None:
+    """The first part of the path `relative` to `root` that is a link; missing parts are none."""
+    path = root
+    for part in PurePosixPath(relative).parts:
+        path = path / part
+        if path.is_symlink():
+            return path
+    return None
+
+
+def _read(descriptor: int, path: Path, largest: int) -> bytes:
+    with _checked(descriptor, path) as stream:
+        return _bounded(stream, path, largest)
+
+
+def _bounded(stream: io.BufferedReader, path: Path, largest: int) -> bytes:
+    data = stream.read(largest + 1)
+    if len(data) > largest:
+        raise StorageError(f"{path}: is larger than {bytes_text(largest)}, the most that is read; pass less")
+    return data
+
+
+def _checked(descriptor: int, path: Path) -> io.BufferedReader:
+    """An open file, once more looked at: what has its name may have changed since."""
+    try:
+        _require_file(path, os.fstat(descriptor).st_mode)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def _require_file(path: Path, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if stat.S_ISLNK(mode):
+        raise _link_refused(path)
+    if not stat.S_ISREG(mode):
+        raise StorageError(f"{path}: is {_kind(mode)}; save what comes out of it to a file first")
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISLNK(mode):
+        return "a link"
+    return "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+
+
+def _mode(name: str, descriptor: int | None) -> int | None:
+    """What has the name, links not followed; None where nothing has."""
+    try:
+        return os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _link_refused(path: Path) -> StorageError:
+    return StorageError(
+        f"{path}: is a link, and none is followed there; put what it names in its place, or remove it"
+    )
+
+
+@contextlib.contextmanager
+def _links_refused(path: Path, descriptor: int | None, name: str) -> Iterator[None]:
+    """Say of an opening that failed because of a link that it did: systems have several numbers for that."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENOTDIR):
+            mode = _mode(name, descriptor)
+            if mode is not None and stat.S_ISLNK(mode):
+                raise _link_refused(path) from None
+        raise

@@ -1,0 +1,129 @@
+"""Whether a program means anything, asked before a library is given it.
+
+A shard's protobuf may say whatever its writer pleases: names used twice or before they are made, results
+that nothing computes, shapes that no memory holds. A library meets such things with an exception of its
+own, with hours of work, or with a crash. Here every name and every shape is followed through the program.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.manifests.errors import ArtifactError
+from anespec.runtime.backends.portable.arguments import Arguments
+from anespec.runtime.backends.portable.shape_table import Shape, result_shapes
+
+if TYPE_CHECKING:
+    from anespec.runtime.backends.portable.program import Constant, Program
+
+T_TRIED = (1, 128)
+"""Values of T for which shapes are followed where T may vary: one lane, and the widest pass."""
+
+MOST_GROWTH = 256
+"""How many times as large as the largest tensor that a shard is given or holds a result may be. Scores
+[1, heads, T, S] are the largest that the graph makes, `heads` times its mask [1, 1, T, S]."""
+
+MOST_AXES = 5
+"""Core ML's own limit."""
+
+MOST_NUMBERS = 1 << 40
+"""More than any input or state has."""
+
+
+def check_sound(program: Program) -> None:
+    """Follow names and shapes through a program.
+
+    An operation that no table knows ends the look: whoever runs the program refuses it by name.
+
+    Raises:
+        ArtifactError: a name is defined twice, never, or after its use; a shape or a parameter does not fit
+            its operation; a result is needlessly large; there is no output.
+    """
+    _require_names(program)
+    flexible = any(size is None for shape in program.inputs.values() for size in shape)
+    for t in T_TRIED if flexible else T_TRIED[:1]:
+        _follow(program, t)
+
+
+def _require_names(program: Program) -> None:
+    made = [name for operation in program.operations for name in operation.outputs]
+    defined = Counter([*program.inputs, *program.states, *program.constants, *made])
+    for name, count in defined.items():
+        if count > 1:
+            raise _unsound(program, f"{name!r} is defined {count} times")
+    if not program.outputs or len(set(program.outputs)) < len(program.outputs):
+        raise _unsound(program, f"has the outputs {list(program.outputs)}")
+    for name in program.outputs:
+        if name not in made:
+            raise _unsound(program, f"nothing makes its output {name!r}")
+
+
+def _unsound(program: Program, reason: str) -> ArtifactError:
+    return ArtifactError(f"{program.source}: {reason}; convert the model again")
+
+
+class _Shapes(Mapping[str, Shape]):
+    """Shapes of the values that are known so far; a constant's where it may serve as a value."""
+
+    def __init__(self, program: Program, t: int) -> None:
+        self.constants = program.constants
+        self.made: dict[str, Shape] = {
+            name: tuple(t if size is None else size for size in shape)
+            for name, shape in program.inputs.items()
+        }
+
+    def __getitem__(self, name: str) -> Shape:
+        if name in self.made:
+            return self.made[name]
+        constant = self.constants[name]
+        if not _is_value(constant):
+            raise KeyError(name)
+        return constant.shape
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.made)
+
+    def __len__(self) -> int:
+        return len(self.made)
+
+
+def _is_value(constant: Constant) -> TypeGuard[NDArray[Any]]:
+    """Whether operations may take a constant for a value: an array of fp16 with something in it."""
+    return isinstance(constant, np.ndarray) and constant.dtype == np.float16 and constant.size > 0
+
+
+def _follow(program: Program, t: int) -> None:
+    shapes = _Shapes(program, t)
+    given = [*shapes.made.items(), *program.states.items()]
+    for name, shape in given:
+        if not all(size > 0 for size in shape) or prod(shape) > MOST_NUMBERS or len(shape) > MOST_AXES:
+            raise _unsound(program, f"{name!r} has the impossible shape {shape}")
+    held = [c.shape for c in program.constants.values() if not isinstance(c, str)]
+    most = MOST_GROWTH * max(prod(shape) for shape in ((1,), *held, *(shape for _, shape in given)))
+    for operation in program.operations:
+        arguments = Arguments(operation, shapes, program.constants, program.source)
+        results = result_shapes(arguments, program.states)
+        if results is None:
+            return
+        for name, shape in zip(operation.outputs, results, strict=True):
+            if prod(shape) > most or len(shape) > MOST_AXES:
+                raise arguments.refused(f"makes a value of the needless size {shape}")
+            shapes.made[name] = shape
+
+
+def require_room_for_states(program: Program, bytes_per_number: int) -> None:
+    """Raise ArtifactError where a program's states are larger than this machine's memory."""
+    needed = bytes_per_number * sum(prod(shape) for shape in program.states.values())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise ArtifactError(
+            f"{program.source}: its states take {needed / 1e9:.1f} GB where this machine has "
+            f"{memory / 1e9:.1f}; convert the model with a shorter context"
+        )

@@ -1,0 +1,17 @@
+"""Whether a text can be a prompt at all, told before it is encoded: that takes time and memory by length."""
+
+from anespec.manifests.errors import RequestError
+from anespec.runtime.text.tokenizer import Tokenizer
+
+
+def require_fitting(text: str, tokenizer: Tokenizer, context: int) -> None:
+    """Refuse a text of more characters than `context` tokens can hold, were each the longest of all.
+
+    Raises:
+        RequestError: it cannot fit.
+    """
+    if len(text) > context * tokenizer.longest_token:
+        raise RequestError(
+            f"the prompt has {len(text)} characters, more than the context of {context} tokens can hold; "
+            "shorten the prompt or convert with a longer context"
+        )

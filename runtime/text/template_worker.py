@@ -1,0 +1,135 @@
+"""The program of the process that renders chat templates: `template_process` starts it by its path.
+
+It imports Jinja and the standard library only, from folders that it is told, never from the current one.
+What it reads and writes are frames: 8 bytes of length, big-endian, then so many bytes. It says that it is
+ready with an empty frame, then answers one request after the other until its input ends.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+from contextlib import suppress
+from datetime import datetime
+from functools import lru_cache
+from typing import BinaryIO, NoReturn
+
+if __name__ == "__main__":
+    sys.path += sys.argv[4:]
+
+from jinja2 import Template, TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+TEXT, REFUSAL, NO_MEMORY, TOO_LONG = b"=", b"!", b"m", b"c"
+"""How an answer begins: a text, a reason why there is none, or the limit that was met."""
+
+LONGEST_REASON = 4000
+SECONDS_LEFT_TO_PARENT = 0.5
+
+
+def main() -> None:
+    """Serve requests within the limits that the arguments name: bytes, seconds, characters."""
+    memory, seconds, characters = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    requests = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_AS, memory)
+    write_frame(answers, b"")
+    while (request := read_frame(requests)) is not None:
+        # Ends this process where nobody is left to do so, even inside a long computation in C.
+        signal.setitimer(signal.ITIMER_REAL, seconds + SECONDS_LEFT_TO_PARENT)
+        answer = _answer(request, characters)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        write_frame(answers, answer)
+
+
+def read_frame(stream: BinaryIO) -> bytes | None:
+    """The next frame's content; None where the stream ends before or within it."""
+    head = stream.read(8)
+    size = int.from_bytes(head, "big")
+    content = stream.read(size) if len(head) == 8 else b""
+    return content if len(head) == 8 and len(content) == size else None
+
+
+def write_frame(stream: BinaryIO, content: bytes) -> None:
+    """Write a frame at once; OSError where nobody reads."""
+    stream.write(len(content).to_bytes(8, "big"))
+    stream.write(content)
+    stream.flush()
+
+
+def _limit(kind: int, size: int) -> None:
+    # macOS refuses some limits; there the parent watches the memory.
+    with suppress(OSError, ValueError):
+        resource.setrlimit(kind, (size, size))
+
+
+def _answer(request: bytes, most_characters: int) -> bytes:
+    try:
+        template, names = json.loads(request.decode("utf-8", "surrogatepass"))
+        pieces: list[str] = []
+        characters = 0
+        for piece in _compile(template).generate(names):
+            pieces.append(piece)
+            characters += len(piece)
+            if characters > most_characters:
+                return TOO_LONG
+        return TEXT + "".join(pieces).encode("utf-8", "surrogatepass")
+    except MemoryError:
+        return NO_MEMORY
+    # A template can raise anything that Python can.
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        return REFUSAL + reason[:LONGEST_REASON].encode("utf-8", "backslashreplace")
+
+
+class _Generation(Extension):
+    """`{% generation %}`, which marks the assistant's words for training: here it changes nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 (declared so by Jinja)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(line)
+
+
+@lru_cache(maxsize=4)
+def _compile(template: str) -> Template:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment.from_string(template)
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""Prompts from files and standard input: bounded, checked before any runs, each with options of its own."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from commands import Outcome, command_of, run
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_model import write_gguf
+
+from anespec.generate_verb import generate
+from anespec.manifests.errors import RequestError, StorageError
+from anespec.prompts import LONGEST_LINE, LONGEST_PROMPT, Prompt, PromptFile
+from anespec.validate_verb import validate
+
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+
+
+def _file(folder: Path, *lines: object) -> Path:
+    path = folder / "prompts.jsonl"
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def chatting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artifact whose model has a chat template."""
+    folder = tmp_path_factory.mktemp("chatting")
+    gguf = write_gguf(folder / "m.gguf", metadata={"tokenizer.chat_template": TEMPLATE})
+    outcome = run("convert", gguf, "-o", folder / "m.anespec", "--target", "cpu", "--weights", "fp16")
+    assert outcome.code == 0, outcome.err
+    return folder / "m.anespec"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"prompt": "a", "temprature": 1}', "unknown key 'temprature'; known are prompt, prompt_ids"),
+        ('{"messages": [{"role": "user", "contents": "a"}]}', "unknown key 'contents'; known are role"),
+        ('{"prompt": "a", "messages": []}', "messages"),
+        ('{"prompt": "a", "top_p": 5}', "top_p: must lie between 0 and 1"),
+        ('{"prompt": "a", "top_p": NaN}', "top_p: must lie between 0 and 1"),
+        ('{"prompt": "a", "temperature": Infinity}', "temperature: must lie between 0 and 100"),
+        ('{"prompt": "a", "temperature": "1"}', "temperature: input should be a valid number"),
+        ('{"prompt": "a", "seed": 1.5}', "seed: input should be a valid integer"),
+        ('{"prompt": "a", "logit_bias": {"3": 101}}', "logit_bias.3: must lie between -100 and 100"),
+        ('{"prompt": "a", "logit_bias": {"three": 1}}', "logit_bias.three"),
+        ('{"prompt": "a", "max_tokens": 0}', "max_tokens: input should be greater than or equal to 1"),
+        ('{"prompt": "a", "stop": [1]}', "stop"),
+        ('{"prompt": null}', 'exactly one of "prompt"'),
+        ('{"prompt_ids": [true]}', "prompt_ids.0"),
+        ("{" * 100_000, "is not JSON"),
+    ],
+)
+def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: str, words: str) -> None:
+    with (
+        PromptFile(_file(tmp_path, {"prompt": "a"}, line)) as prompts,
+        pytest.raises(RequestError, match=r"prompts\.jsonl: line 2 ") as caught,
+    ):
+        list(prompts)
+    assert words in str(caught.value)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))), st.integers(1, 3))
+def test_what_is_written_is_what_is_read_each_time(texts: list[str], times: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = _file(Path(folder), *({"prompt": text, "seed": i} for i, text in enumerate(texts)))
+        with PromptFile(path) as prompts:
+            for _ in range(times):
+                assert [(prompt.prompt, prompt.seed) for _, prompt in prompts] == [
+                    (text, i) for i, text in enumerate(texts)
+                ]
+
+
+def test_a_line_is_bounded_and_the_file_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    with path.open("w") as stream:
+        for _ in range(2):
+            stream.write(json.dumps({"prompt": "x" * (LONGEST_LINE // 2)}) + "\n")
+            stream.write(json.dumps({"prompt": "y" * (LONGEST_LINE // 2)}) + "\n")
+    with PromptFile(path) as prompts:
+        assert sum(1 for _ in prompts) == 4
+    os.truncate(path, path.stat().st_size + LONGEST_LINE + 2)
+    with PromptFile(path) as prompts, pytest.raises(RequestError, match=r"line 5 is longer than 16\.8 MB"):
+        list(prompts)
+
+
+@pytest.mark.parametrize("name", ["pipe", "/dev/zero"])
+def test_a_prompt_file_that_may_never_end_is_refused(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match="is a pipe or a device"):
+        PromptFile(tmp_path / name)
+
+
+def test_standard_input_is_bounded(artifact: Path) -> None:
+    command = f"{shlex.join(command_of('generate', artifact, '-p', '-'))} </dev/zero"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300, check=False)
+    outcome = Outcome(done.returncode, done.stdout, done.stderr)
+    assert outcome.code == 7
+    assert outcome.is_one_sentence(), outcome.err
+    assert f"more than {LONGEST_PROMPT / 1e6:.1f} MB" in outcome.err
+
+
+def test_each_line_may_draw_and_end_in_its_own_way(artifact: Path, tmp_path: Path) -> None:
+    ids = [5, 17, 300]
+    path = _file(
+        tmp_path,
+        {"prompt_ids": ids},
+        {"prompt_ids": ids, "max_tokens": 3},
+        {"prompt_ids": ids, "temperature": 2.0, "seed": 7},
+        {"prompt_ids": ids, "temperature": 2.0, "seed": 8},
+        {"prompt_ids": ids, "logit_bias": {"9": 100}},
+        {"prompt_ids": ids, "max_tokens": 1000},
+    )
+    common = ("-n", 6, "--ignore-eos", "--threads", 1)
+    outcome = run("generate", artifact, "--prompt-file", path, *common)
+    assert outcome.code == 0, outcome.err
+    rows = [json.loads(line) for line in outcome.out.splitlines()]
+    plain, short, seven, eight, biased, full = (row["output_ids"] for row in rows)
+    assert short == plain[:3]
+    assert len({tuple(plain), tuple(seven), tuple(eight)}) == 3
+    assert biased == [9] * 6
+    assert [row["finish_reason"] for row in rows] == ["length"] * 5 + ["context"]
+    assert len(ids) + len(full) == 512
+
+    alone = run("generate", artifact, "--prompt-file", _file(tmp_path, {"prompt_ids": ids}), *common,
+                "--logit-bias", "9=100", "--frequency-penalty", "0.5", "--presence-penalty", "1",
+                "--temperature", "0")  # fmt: skip
+    assert json.loads(alone.out)["output_ids"] == biased
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ({"prompt_ids": [10**30]}, "has token 1000"),
+        ({"prompt_ids": []}, "the prompt is empty"),
+        ({"prompt_ids": [1] * 600}, "has 600 tokens but the context only 512"),
+        ({"prompt": "a", "logit_bias": {"99999": 1}}, "logit_bias names token 99999"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "no chat template"),
+    ],
+)
+def test_what_only_the_model_can_tell_is_checked_before_any_runs(
+    artifact: Path, tmp_path: Path, line: object, words: str
+) -> None:
+    path = _file(tmp_path, {"prompt": "a"}, line)
+    outcome = CliRunner().invoke(generate, [str(artifact), "--prompt-file", str(path), "--threads", "1"])
+    assert isinstance(outcome.exception, RequestError)
+    assert str(outcome.exception).startswith(f"{path}: line 2: ")
+    assert words in str(outcome.exception)
+    assert outcome.output == ""
+
+
+def test_messages_go_through_the_template_and_prompts_without_it_get_a_hint(
+    chatting: Path, tmp_path: Path
+) -> None:
+    messages = [{"role": "t3", "content": "t4"}, {"role": "t5", "content": "t6"}]
+    outcome = run("generate", chatting, "--prompt-file", _file(tmp_path, {"messages": messages}), "-n", 1)
+    assert outcome.code == 0, outcome.err
+    assert "--chat" not in outcome.err
+    plain = run("generate", chatting, "-p", "t1", "-n", 1, "--json")
+    assert plain.err.count("--chat") == plain.err.count("\n") == 1
+    assert plain.json["prompt_ids"] != json.loads(outcome.out)["prompt_ids"]
+    assert "--chat" not in run("generate", chatting, "-p", "t1", "-n", 1, "--chat").err
+
+
+@pytest.mark.parametrize("value", ["5", "nan", "inf", "-inf", "x", ""])
+@pytest.mark.parametrize(
+    "flag", ["--top-p", "--min-p", "--top-k", "--seed", "--presence-penalty", "--frequency-penalty"]
+)
+def test_a_value_out_of_range_is_wrong_usage(flag: str, value: str) -> None:
+    if value == "5" and flag in ("--top-k", "--seed"):
+        value = "-5"
+    outcome = CliRunner().invoke(generate, ["m.anespec", "-p", "x", f"{flag}={value}"])
+    assert outcome.exit_code == 2, outcome.output
+    assert f"Invalid value for '{flag}'" in outcome.output
+    assert " between " in outcome.output
+
+
+@pytest.mark.parametrize("value", ["5", "x=1", "5=nan", "5=101", "-1=1", "5="])
+def test_a_bias_that_is_none_is_wrong_usage(value: str) -> None:
+    outcome = CliRunner().invoke(generate, ["m.anespec", "-p", "x", f"--logit-bias={value}"])
+    assert outcome.exit_code == 2, outcome.output
+    assert "Invalid value for '--logit-bias'" in outcome.output
+
+
+def test_the_end_of_the_context_is_called_by_its_name(artifact: Path, tmp_path: Path) -> None:
+    full = run("generate", artifact, "-p", "hello", "-n", 1000, "--ignore-eos", "--threads", 1)
+    assert "(the context of 512 is full)" in full.err
+    assert "1 token in 1 pass (length)" in run(
+        "generate", artifact, "-p", "hello", "-n", 1, "--threads", 1, "--drafter", "none"
+    ).err  # fmt: skip
+
+
+def test_prompts_have_one_source() -> None:
+    assert Prompt(prompt="").prompt == ""
+    with pytest.raises(ValueError, match="exactly one"):
+        Prompt(prompt="a", prompt_ids=(1,))
+
+
+@pytest.mark.parametrize("place", ["gates", "gates/exactness.json", "report.html"])
+def test_a_linked_artifact_overwrites_nothing(artifact: Path, tmp_path: Path, place: str) -> None:
+    """What the artifact's author has linked to is the user's, and stays."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "exactness.json").write_text("mine")
+    theirs = tmp_path / "theirs.anespec"
+    shutil.copytree(artifact, theirs, ignore=shutil.ignore_patterns("gates", "report.html"))
+    (theirs / place).parent.mkdir(exist_ok=True)
+    (theirs / place).symlink_to(mine if place == "gates" else mine / "exactness.json")
+    arguments = ["--gate", "exactness", "--quick", "--threads", "1", "--backend", "torch"]
+    outcome = CliRunner().invoke(validate, [str(theirs), *arguments])
+    assert isinstance(outcome.exception, StorageError)
+    assert str(outcome.exception).startswith(f"{theirs / place}: is a link")
+    assert {path.name: path.read_text() for path in mine.iterdir()} == {"exactness.json": "mine"}

@@ -1,0 +1,21 @@
+"""The exit codes that people read about are those that commands end with."""
+
+from pathlib import Path
+
+import anespec.manifests.errors as errors
+from anespec.main import EPILOG
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+
+
+def test_the_readme_and_the_help_list_them_all() -> None:
+    listed = ", ".join(f"{code} {meaning}" for code, meaning in errors.EXIT_CODES.items()) + "."
+    section = README.split("## Exit codes\n")[1].split("\n## ")[0]
+    assert " ".join(section.split()) == listed
+    assert " ".join(EPILOG.split()).removeprefix("\b Exit codes: ") == listed
+
+
+def test_every_error_has_a_code_of_the_list() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    codes = {kind.exit_code for kind in kinds if issubclass(kind, errors.AnespecError)}
+    assert codes | {0} == set(errors.EXIT_CODES)

@@ -1,0 +1,58 @@
+"""A Python child of ours imports what its parent does, and nothing from the current folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anespec.manifests.child_python import child_command, child_environment
+
+PARENT = """
+import subprocess, sys
+sys.path.insert(0, sys.argv[1])
+from anespec.manifests.child_python import child_command, child_environment
+sys.exit(subprocess.run(child_command("seen_by_parent"), env=child_environment()).returncode)
+"""
+
+
+@pytest.fixture
+def trapped(tmp_path: Path) -> Path:
+    """A current folder whose files must not be imported."""
+    folder = tmp_path / "trapped"
+    folder.mkdir()
+    for name in ("json", "sitecustomize", "only_here"):
+        (folder / f"{name}.py").write_text(f"raise SystemExit('{name} was imported')")
+    return folder
+
+
+@pytest.mark.parametrize("path", ["", ":", ".", "{here}"], ids=["none", "empty", "dot", "named"])
+def test_a_child_leaves_the_current_folder_alone(
+    trapped: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.chdir(trapped)
+    for entry in path.format(here=trapped).split(":"):
+        monkeypatch.syspath_prepend(entry)
+    environment = child_environment()
+    assert subprocess.run(child_command("json.tool"), env=environment, input=b"{}").returncode == 0
+    assert subprocess.run(child_command("only_here"), env=environment, capture_output=True).returncode == 1
+
+
+def test_a_child_finds_what_its_parent_was_told_of(trapped: Path, tmp_path: Path) -> None:
+    """Also where the parent came by it without any variable, as in a bundled application."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "seen_by_parent.py").write_text("import anespec.manifests, json; raise SystemExit(7)")
+    found = subprocess.run([sys.executable, "-P", "-c", PARENT, str(elsewhere)], cwd=trapped, check=False)
+    assert found.returncode == 7
+
+
+def test_a_current_folder_that_is_gone_is_no_hindrance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert child_environment()["PYTHONPATH"].split(os.pathsep) == [entry for entry in sys.path if entry]

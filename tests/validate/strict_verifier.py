@@ -1,0 +1,64 @@
+"""A verifier that computes nothing and insists on every promise that a block must keep."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.runtime.block import Block, Logits, VerifierShape
+from anespec.runtime.regions import RegionMap
+
+
+class StrictVerifier:
+    """Implements anespec.runtime.block.Verifier: one state of one number per slot in every pool."""
+
+    def __init__(self, shape: VerifierShape) -> None:
+        self._shape = shape
+        self.map = RegionMap.of(shape)
+        slots = [pool.region_slots * shape.sequences for pool in shape.pools]
+        self.states = [np.zeros((1, 1, count, 1), np.float16) for count in slots]
+        self.passes = 0
+
+    @property
+    def shape(self) -> VerifierShape:
+        return self._shape
+
+    def forward(self, block: Block) -> Logits | None:
+        assert len(block.rows) in self._shape.widths
+        self.check(block)
+        self.passes += 1
+        for row in block.rows:
+            for state, place in zip(self.states, row.places, strict=True):
+                if place.slot is not None:
+                    state[:, :, place.slot] = 1
+        return np.zeros((len(block.rows), self._shape.vocabulary), np.float16) if block.wants_logits else None
+
+    def check(self, block: Block) -> None:
+        """Rows stand within the context, slots within their pools, and no slot is written twice."""
+        assert 1 <= len(block.rows) <= self._shape.t_max
+        for row in block.rows:
+            assert 0 <= row.position < self._shape.context
+            assert 0 <= row.token < self._shape.vocabulary
+        for number, state in enumerate(self.states):
+            places = [row.places[number] for row in block.rows]
+            written = [place.slot for place in places if place.slot is not None]
+            assert written, "a pass must write something"
+            assert len(written) == len(set(written)), "two rows write one slot"
+            for place in places:
+                assert any(place.visible)
+                assert all(span.start >= 0 and span.stop <= state.shape[2] for span in place.visible)
+                assert place.slot is None or any(place.slot in span for span in place.visible)
+
+    def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
+        self.import_slots(pool, target, self.export_slots(pool, source, count))
+
+    def export_slots(self, pool: int, first: int, count: int) -> Sequence[NDArray[np.float16]]:
+        assert 0 <= first <= first + count <= self.states[pool].shape[2]
+        return [self.states[pool][:, :, first : first + count].copy()]
+
+    def import_slots(self, pool: int, first: int, values: Sequence[NDArray[np.float16]]) -> None:
+        assert first + values[0].shape[2] <= self.states[pool].shape[2]
+        self.states[pool][:, :, first : first + values[0].shape[2]] = values[0]
+
+    def close(self) -> None:
+        """Nothing to release."""

@@ -1,0 +1,88 @@
+"""Recorded verdicts that still hold, so that nothing is measured twice; and why others do not.
+
+A verdict is about files whose hashes the manifest has, so before one is kept the files are hashed: whoever
+finds a kept verdict knows that it is about what lies there. All functions raise ArtifactError otherwise.
+"""
+
+from anespec.manifests.residency import PlanSource, ResidencyFile, ResidencyVerdict
+from anespec.manifests.schema import Target
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict, Invariance, VerdictT
+from anespec.manifests.wording import counted, listed
+from anespec.validate.exactness import Form
+from anespec.validate.figures import THRESHOLDS, GoldenFile, GoldenVerdict
+from anespec.validate.quality.verdict import QualityFile, QualityTask, QualityVerdict
+from anespec.validate.residency.compute_plan import CoreML, plan_circumstances
+from anespec.validate.residency.prediction import rule_circumstances
+
+
+def kept_residency(artifact: Artifact, coreml: CoreML | None) -> ResidencyVerdict | None:
+    """Core ML's plan of this artifact where Core ML can be asked, else the prediction by today's rules."""
+    file = artifact.read_verdicts(ResidencyFile)
+    if coreml is not None and artifact.manifest.target is Target.MAC:
+        verdict, source = file.find(plan_circumstances(artifact)), PlanSource.MEASURED
+    else:
+        verdict, source = file.find(rule_circumstances(artifact.fingerprint)), PlanSource.PREDICTED
+    return _intact(artifact, verdict) if verdict is not None and verdict.source is source else None
+
+
+def kept_golden(artifact: Artifact, here: Circumstances) -> GoldenVerdict | None:
+    """The golden verdict of here, judged by today's thresholds."""
+    verdict = artifact.read_verdicts(GoldenFile).find(here)
+    if verdict is None or verdict.thresholds != dict(THRESHOLDS):
+        return None
+    return _intact(artifact, verdict)
+
+
+def kept_exactness(artifact: Artifact, here: Circumstances, form: Form) -> ExactnessVerdict | None:
+    """The exactness verdict of here on all invariances, in this form or the full one, which saw more."""
+    verdict = artifact.read_verdicts(ExactnessFile).find(here)
+    if verdict is None or {v.invariance for v in verdict.invariances} != set(Invariance):
+        return None
+    return _intact(artifact, verdict) if verdict.form in (form, "full") else None
+
+
+def kept_quality(
+    artifact: Artifact, here: Circumstances, task: QualityTask, text_sha256: str
+) -> QualityVerdict | None:
+    """The figures of here on the same text and as many tokens, judged by the limits that are asked for."""
+    verdict = artifact.read_verdicts(QualityFile).find(here)
+    if verdict is None or (verdict.text.sha256, verdict.text.asked) != (text_sha256, task.most_tokens):
+        return None
+    limits = {"max_kl": task.max_kl, "max_perplexity_change": task.max_perplexity_change}
+    return _intact(artifact, verdict).model_copy(update=limits)
+
+
+def _intact(artifact: Artifact, verdict: VerdictT) -> VerdictT:
+    artifact.tokens_path()
+    for shard in artifact.manifest.shards:
+        artifact.shard_path(shard)
+    return verdict
+
+
+def why_exactness_is_unknown(artifact: Artifact, here: Circumstances) -> str:
+    """Why no verdict holds here, by the recorded one whose circumstances are nearest."""
+    found = [_differences(v.circumstances, here) for v in artifact.read_verdicts(ExactnessFile).verdicts]
+    nearest = min(found, key=len, default=None)
+    if nearest is None:
+        return "exactness was never measured for this artifact"
+    return f"exactness was measured {listed(nearest) or 'in part'}"
+
+
+def _differences(there: Circumstances, here: Circumstances) -> list[str]:
+    """In words, what was other than it is here."""
+    if there.backend != here.backend:
+        return [f"on {there.backend}, not on {here.backend}"]
+    differences = []
+    if there.artifact != here.artifact:
+        differences.append("before the artifact changed")
+    if there.machine != here.machine:
+        differences.append(f"on another machine ({there.machine})")
+    if there.library_version != here.library_version:
+        versions = f"{there.library_version}, not {here.library_version}"
+        differences.append(f"with {here.backend} {versions}")
+    if there.executor != here.executor:
+        differences.append("by another version of anespec")
+    if there.threads != here.threads:
+        differences.append(f"with {counted(there.threads, 'thread')}, not {here.threads}")
+    return differences

@@ -1,0 +1,19 @@
+"""How a gate says how far it is."""
+
+import itertools
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Takes what is being done now and, where that is known, the share of the gate that is behind: 0 to 1."""
+
+    def __call__(self, note: str, share: float | None = None, /) -> None:
+        """Take a note."""
+        ...
+
+
+def in_steps(progress: Progress, steps: int) -> Callable[[str], None]:
+    """What takes a note at the beginning of each of so many steps, and counts them as equally long."""
+    done = itertools.count()
+    return lambda note: progress(note, min(next(done) / max(1, steps), 1.0))
