@@ -123,8 +123,8 @@ def _samples(model: SourceModel, tensors: Sequence[StoredTensor]) -> list[_Sampl
 
 def _rows(model: SourceModel, tensor: StoredTensor, count: int) -> Matrix:
     """About `count` rows out of the middle of a tensor, in whole groups that share a palette."""
-    if count < tensor.rows:
-        count = min(tensor.rows, max(1, count // GROUP_ROWS) * GROUP_ROWS)
+    groups = max(1, count // GROUP_ROWS)
+    count = min(tensor.rows, count if count >= tensor.rows else groups * GROUP_ROWS)
     first = tensor.first_row + (tensor.rows - count) // 2
     return model.matrix(tensor.tensor, range(first, first + count))
 

@@ -104,12 +104,13 @@ def _read(
     if source is None:
         return [None] * len(written)
     with GGUFFile(source) as file:
-        reference = Reference(file, artifact.manifest.context)
+        small = sum(file.info(name).elements for name in file.tensors) <= SMALL_MODEL
+        layers = artifact.manifest.hyperparameters.layers if small else 1
+        reference = Reference(file, artifact.manifest.context, resident_layers=layers)
         require_layers(artifact.manifest, reference, source)
         progress("the reference reads the samples")
         inputs = [(*text.prompt_ids, *text.ids)[:-1] or text.prompt_ids for text in written]
         states = reference.hidden_states(inputs)
-        small = sum(file.info(name).elements for name in file.tensors) <= SMALL_MODEL
         readings: list[ReferenceReading | None] = []
         for text, hidden in zip(written, states, strict=True):
             rows = hidden[len(text.prompt_ids) - 1 :][: len(text.ids)]

@@ -16,12 +16,13 @@ from anespec.runtime.completion import Completion
 from anespec.runtime.engine import Engine
 from anespec.runtime.requests import Request
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.validate import other_formats, sample_process
 from anespec.validate import sample_run as run_module
 from anespec.validate.other_formats import FormatsFile
 from anespec.validate.page.extras import measure_extras
 from anespec.validate.reference import Reference
 from anespec.validate.sample_figures import SampleFile
-from anespec.validate.sample_process import MOST_TOKENS, SAMPLE_PROMPTS, write_samples
+from anespec.validate.sample_process import MOST_TOKENS, SAMPLE_PROMPTS, WrittenSamples, write_samples
 from anespec.validate.sample_run import sample_run
 
 TORCH = "torch"
@@ -49,7 +50,38 @@ def artifact(embedded: Artifact, tmp_path: Path) -> Artifact:
     return Artifact(shutil.copytree(embedded.root, tmp_path / "copy"))
 
 
-def test_a_sample_is_what_generate_writes(artifact: Artifact) -> None:
+@pytest.fixture(scope="module")
+def written(embedded: Artifact, tmp_path_factory: pytest.TempPathFactory) -> WrittenSamples:
+    """What the other process writes, with drafts."""
+    artifact = Artifact(shutil.copytree(embedded.root, tmp_path_factory.mktemp("written") / "copy"))
+    allow_speculation(artifact)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sample_process, "MOST_TOKENS", 12)
+        return write_samples(artifact, TORCH, 1)
+
+
+@pytest.fixture
+def already_written(written: WrittenSamples, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other process: its texts are at hand, and drafted where the verdict allows."""
+
+    def samples(artifact: Artifact, backend: str, threads: int) -> WrittenSamples:
+        verdict = artifact.read_verdicts(ExactnessFile).find(circumstances(artifact, backend, threads))
+        if verdict is not None and verdict.allows_speculation:
+            return written
+        plain = tuple(text.model_copy(update={"drafted": None, "same_text": None}) for text in written.texts)
+        return written.model_copy(update={"texts": plain})
+
+    monkeypatch.setattr(run_module, "_samples", samples)
+
+
+def test_a_sample_is_what_generate_writes_even_in_a_folder_of_traps(
+    artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trap = tmp_path / "traps"
+    (trap / "anespec").mkdir(parents=True)
+    for name in ("numpy.py", "gguf.py", "torch.py", "json.py", "anespec/__init__.py"):
+        (trap / name).write_text("raise SystemExit('trapped')")
+    monkeypatch.chdir(trap)
     allow_speculation(artifact)
     run = sample_run(artifact, EMBEDDED, TORCH, 1, silent)
     with GGUFFile(artifact.tokens_path()) as tokens:
@@ -72,7 +104,8 @@ def test_a_sample_is_what_generate_writes(artifact: Artifact) -> None:
     assert artifact.read_verdicts(SampleFile).find(run.circumstances) == run
 
 
-def test_without_leave_nothing_is_drafted(artifact: Artifact) -> None:
+def test_without_leave_nothing_is_drafted(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_process, "MOST_TOKENS", 4)
     allow_speculation(artifact, unequal=1)
     for text in write_samples(artifact, TORCH, 1).texts:
         assert text.drafted is None
@@ -81,7 +114,7 @@ def test_without_leave_nothing_is_drafted(artifact: Artifact) -> None:
 
 
 def test_where_the_reference_parts_its_own_text_goes_on_from_there(
-    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+    artifact: Artifact, already_written: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reference that dislikes what the artifact chose in one place writes another text from there."""
     logits, banned = Reference.logits, []
@@ -111,7 +144,11 @@ def test_where_the_reference_parts_its_own_text_goes_on_from_there(
     assert reading.own is None
 
 
-def test_what_holds_is_not_measured_again(artifact: Artifact) -> None:
+def test_what_holds_is_not_measured_again(
+    artifact: Artifact, already_written: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(other_formats, "MOST_WEIGHTS", 100_000)
+
     def records() -> list[object]:
         return [*artifact.read_verdicts(SampleFile).verdicts, *artifact.read_verdicts(FormatsFile).verdicts]
 
@@ -129,22 +166,13 @@ def test_what_holds_is_not_measured_again(artifact: Artifact) -> None:
     assert not any(record in records() for record in (*first, sample))
 
 
-def test_without_the_gguf_there_is_no_reference(artifact: Artifact, tmp_path: Path) -> None:
+def test_without_the_gguf_there_is_no_reference(
+    artifact: Artifact, already_written: None, tmp_path: Path
+) -> None:
     measure_extras(artifact, tmp_path / "moved.gguf", TORCH, 1, silent)
     (sample,) = artifact.read_verdicts(SampleFile).verdicts
     assert all(passage.reference is None for passage in sample.passages)
     assert not artifact.read_verdicts(FormatsFile).verdicts
-
-
-def test_the_other_process_imports_nothing_from_the_current_folder(
-    artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trap = tmp_path / "traps"
-    (trap / "anespec").mkdir(parents=True)
-    for name in ("numpy.py", "gguf.py", "torch.py", "json.py", "anespec/__init__.py"):
-        (trap / name).write_text("raise SystemExit('trapped')")
-    monkeypatch.chdir(trap)
-    assert sample_run(artifact, None, TORCH, 1, silent).passages
 
 
 def test_what_hinders_the_other_process_is_told_in_a_sentence(artifact: Artifact) -> None:

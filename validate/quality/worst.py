@@ -23,12 +23,13 @@ def worst_tokens(
     targets = [(window, place) for window in windows for place in range(1, len(window.ids))]
     # Where divergences are equal the earlier token comes first.
     worst = np.argsort(-scored.kl, kind="stable")[:MOST_TOKENS]
-    return tuple(_worst_token(tokenizer, *targets[number], scored, int(number)) for number in worst)
+    return tuple(_worst_token(tokenizer, targets[number], scored, number) for number in worst.tolist())
 
 
 def _worst_token(
-    tokenizer: Tokenizer, window: Window, place: int, scored: Divergence, number: int
+    tokenizer: Tokenizer, target: tuple[Window, int], scored: Divergence, number: int
 ) -> WorstToken:
+    window, place = target
     of_reference = (scored.reference_top_nll[number], scored.reference_nll[number])
     of_artifact = (scored.artifact_top_nll[number], scored.artifact_nll[number])
     return WorstToken(

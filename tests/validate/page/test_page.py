@@ -16,13 +16,12 @@ from phi_like import (
     quality_of,
     residency_of,
     sample_of,
-    stored,
     worst_token,
 )
 
 from anespec.manifests.errors import StorageError
 from anespec.manifests.residency import PlanSource, ResidencyFile
-from anespec.manifests.schema import Manifest, StoredTensor
+from anespec.manifests.schema import Manifest, Shard, WeightFormat
 from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.verdicts import ExactnessFile, Invariance
 from anespec.manifests.wording import harmless
@@ -204,6 +203,13 @@ def test_hashes_are_short_with_the_rest_on_demand(full: Artifact) -> None:
     assert f"<code>{digest}</code>" in tail
 
 
+def test_a_command_can_be_copied_with_every_blank(full: Artifact) -> None:
+    full.record_verdict(SampleFile, sample_of(full, prompt="def f():\n    return"))
+    html = render_page(full)
+    assert "-p $&#39;def f():\\n    return&#39;</code>" in html
+    assert ".commands code { white-space: pre-wrap; }" in html
+
+
 def test_a_sample_with_and_without_drafts_beside_the_reference(full: Artifact) -> None:
     full.record_verdict(SampleFile, sample_of(full))
     html = render_page(full)
@@ -280,18 +286,15 @@ def test_quality_without_limits_is_reported_and_region_without_cases_has_none(ba
 
 def _in_one_format(artifact: Artifact, error: float = 0.008) -> Manifest:
     manifest = artifact.manifest
-    tensor = StoredTensor.model_validate(stored("output.weight", error=error))
-    heads = tuple(head.model_copy(update={"tensors": (tensor,)}) for head in manifest.head_shards)
-    layers = tuple(
-        shard.model_copy(
-            update={
-                "tensors": tuple(
-                    tensor.model_copy(update={"projection": own.projection}) for own in shard.tensors
-                )
-            }
+
+    def alike(shard: Shard) -> Shard:
+        changes = {"weights": WeightFormat.INT8_CHANNEL, "max_error": 2 * error}
+        tensors = (
+            t.model_copy(update=changes | {"squared_error": t.squares * error**2}) for t in shard.tensors
         )
-        for shard in manifest.layer_shards
-    )
+        return shard.model_copy(update={"tensors": tuple(tensors)})
+
+    heads, layers = (tuple(map(alike, shards)) for shards in (manifest.head_shards, manifest.layer_shards))
     return manifest.model_copy(update={"head_shards": heads, "layer_shards": layers})
 
 
