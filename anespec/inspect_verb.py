@@ -11,7 +11,7 @@ from anespec.console import json_option, out, print_json
 from anespec.conversion_options import conversion_options, read_options
 from anespec.inspect_artifact import describe_artifact, show_artifact
 from anespec.inspect_plan import describe_plan, show_plan
-from anespec.manifests.wording import bytes_text, printable
+from anespec.manifests.wording import bytes_text, counted, printable
 
 if TYPE_CHECKING:
     from anespec.convert.plan import ConversionPlan
@@ -159,8 +159,8 @@ def _show(facts: dict[str, Any]) -> None:
         sizes = facts["hyperparameters"]
         table.add_row(
             "sizes",
-            f"{sizes['layers']} layers, d {sizes['d']}, {sizes['heads']}/{sizes['kv_heads']} heads of "
-            f"{sizes['head_dim']}, ff {sizes['ff']}, trained for {sizes['trained_context']} tokens, "
+            f"{counted(sizes['layers'], 'layer')}, d {sizes['d']}, {sizes['heads']}/{sizes['kv_heads']} "
+            f"heads of {sizes['head_dim']}, ff {sizes['ff']}, trained for {sizes['trained_context']} tokens, "
             f"{'tied' if facts['tied_head'] else 'separate'} head",
         )
         table.add_row(
@@ -173,7 +173,8 @@ def _show(facts: dict[str, Any]) -> None:
         table.add_row(
             "topology",
             f"{layers} layers ({_range_text(facts['layer_bytes'])} each), "
-            f"{len(facts['head_shards'])} head shard(s) of up to {max(facts['head_shards'])} tokens"
+            f"{counted(len(facts['head_shards']), 'head shard')} of up to "
+            f"{counted(max(facts['head_shards']), 'token')}"
             + (f", as measured for {facts['preset']}" if facts["topology_from"] == "preset" else ""),
         )
         table.add_row(

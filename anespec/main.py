@@ -24,7 +24,7 @@ EPILOG = """
 \b
 Exit codes: 0 success, 1 other failure, 2 wrong usage, 3 unusable GGUF, 4 unsupported model,
 5 unusable artifact, 6 disk or file system, 7 a request that cannot be served,
-11 residency gate red, 12 golden gate red, 13 exactness gate red, 14 quality gate red,
+11 to 14 a gate that fails: residency, golden, exactness, quality,
 130 interrupted.
 """
 
