@@ -9,7 +9,7 @@ from rich.table import Table
 from anespec.console import out
 from anespec.inspect_plan import band_facts
 from anespec.inspect_verdicts import recorded_verdicts, verdict_table
-from anespec.manifests.wording import bytes_text
+from anespec.manifests.wording import bytes_text, counted
 
 if TYPE_CHECKING:
     from anespec.manifests.schema import LayerShard
@@ -73,16 +73,18 @@ def show_artifact(artifact: "Artifact") -> None:
     )
     table.add_row(
         "sizes",
-        f"{sizes.layers} layers, d {sizes.d}, {sizes.heads}/{sizes.kv_heads} heads of {sizes.head_dim}, "
-        f"ff {sizes.ff}, vocabulary {sizes.vocabulary}",
+        f"{counted(sizes.layers, 'layer')}, d {sizes.d}, {sizes.heads}/{sizes.kv_heads} heads of "
+        f"{sizes.head_dim}, ff {sizes.ff}, vocabulary {sizes.vocabulary}",
     )
-    widths = f"{manifest.t_min} to {manifest.t_max}"
-    table.add_row("passes", f"block {manifest.block}, {widths} rows, {manifest.attention.value} attention")
+    widths = counted(manifest.t_max, "row")
+    if manifest.t_min != manifest.t_max:
+        widths = f"{manifest.t_min} to {widths}"
+    table.add_row("passes", f"block {manifest.block}, {widths}, {manifest.attention.value} attention")
     table.add_row(
         "context",
         f"{manifest.sequences} x {manifest.context} slots, {bytes_text(facts['state_bytes'])} of KV state; "
         + "; ".join(
-            f"pool {pool.name}: {pool.slots} slots"
+            f"pool {pool.name}: {counted(pool.slots, 'slot')}"
             + (f", window {pool.window}" if pool.window is not None else "")
             for pool in manifest.pools
         ),
@@ -106,7 +108,7 @@ def _shard_table(facts: dict[str, Any]) -> Table:
         _add_shard(table, shard, f"layers {first}-{end - 1}" if end > first + 1 else f"layer {first}")
     for shard in facts["head_shards"]:
         first, end = shard["tokens"]
-        _add_shard(table, shard, f"{end - first} tokens")
+        _add_shard(table, shard, counted(end - first, "token"))
     return table
 
 

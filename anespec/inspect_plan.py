@@ -75,7 +75,8 @@ def _shard_table(report: "PlanReport") -> Table:
         table.add_column(title)
     for row in report.layer_shards:
         last = row.part.stop - 1
-        table.add_row(f"layers {row.part.start}-{last}", row.kinds, bytes_text(row.bytes), str(row.band))
+        holds = f"layers {row.part.start}-{last}" if last > row.part.start else f"layer {last}"
+        table.add_row(holds, row.kinds, bytes_text(row.bytes), str(row.band))
     widest = max(report.head_shards, key=lambda row: len(row.part))
     narrowest = min(report.head_shards, key=lambda row: len(row.part))
     widths = f"{len(narrowest.part)}" + (
@@ -84,7 +85,7 @@ def _shard_table(report: "PlanReport") -> Table:
     count = len(report.head_shards)
     table.add_row(
         "head" if count == 1 else f"head x {count}",
-        f"{widths} tokens",
+        f"{widths} token" if widths == "1" else f"{widths} tokens",
         bytes_text(widest.bytes),
         str(widest.band),
     )

@@ -159,8 +159,8 @@ def _show(facts: dict[str, Any]) -> None:
         sizes = facts["hyperparameters"]
         table.add_row(
             "sizes",
-            f"{sizes['layers']} layers, d {sizes['d']}, {sizes['heads']}/{sizes['kv_heads']} heads of "
-            f"{sizes['head_dim']}, ff {sizes['ff']}, trained for {sizes['trained_context']} tokens, "
+            f"{counted(sizes['layers'], 'layer')}, d {sizes['d']}, {sizes['heads']}/{sizes['kv_heads']} "
+            f"heads of {sizes['head_dim']}, ff {sizes['ff']}, trained for {sizes['trained_context']} tokens, "
             f"{'tied' if facts['tied_head'] else 'separate'} head",
         )
         table.add_row(
@@ -173,8 +173,8 @@ def _show(facts: dict[str, Any]) -> None:
         table.add_row(
             "topology",
             f"{layers} layers ({_range_text(facts['layer_bytes'])} each), "
-            f"{counted(len(facts['head_shards']), 'head shard')} "
-            f"of up to {counted(max(facts['head_shards']), 'token')}"
+            f"{counted(len(facts['head_shards']), 'head shard')} of up to "
+            f"{counted(max(facts['head_shards']), 'token')}"
             + (f", as measured for {facts['preset']}" if facts["topology_from"] == "preset" else ""),
         )
         table.add_row(

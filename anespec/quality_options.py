@@ -59,12 +59,12 @@ def quality_options(verb: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--max-kl",
             type=Nats(0, 1000),
-            help="Quality is red above this mean KL divergence, in nats.",
+            help="Quality fails above this mean KL divergence, in nats.",
         ),
         click.option(
             "--max-perplexity-change",
             type=Percent(),
-            help="Quality is red where the perplexity grew by more.",
+            help="Quality fails where the perplexity grew by more.",
         ),
     )  # fmt: skip
     for option in reversed(options):

@@ -4,6 +4,7 @@ Each check plays one scene in two ways that must agree: the plain way, one row a
 pads, and a way in which one circumstance differs. Nothing here knows a model or a backend.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -29,6 +30,7 @@ from anespec.validate.plays import (
     compare,
     cut,
     in_region,
+    lane_after_lane,
     one_row_a_pass,
     speculated,
     with_another_sequence,
@@ -44,20 +46,22 @@ class Effort:
     """How much a form of the gate measures.
 
     `depths` says where scenes start, as a share of the context; `tokens` is the length of a play
-    beyond one block; `past` how many tokens the model itself computes before it.
+    beyond one block; `past` how many tokens the model itself computes before it. What is not `thorough`
+    visits every lane and every width, but not each with every token: a pass costs seconds where a large
+    model runs slowly, and `generate` waits for the quick form.
     """
 
     depths: tuple[float, ...]
     past: int
     tokens: int
     mixed_cuts: int
-    padded_widths: bool
+    thorough: bool
 
 
 EFFORTS: Mapping[Form, Effort] = MappingProxyType(
     {
-        "quick": Effort(depths=(0.5,), past=16, tokens=2, mixed_cuts=1, padded_widths=False),
-        "full": Effort(depths=(0.0, 0.5, 1.0), past=32, tokens=28, mixed_cuts=4, padded_widths=True),
+        "quick": Effort(depths=(0.5,), past=8, tokens=1, mixed_cuts=1, thorough=False),
+        "full": Effort(depths=(0.0, 0.5, 1.0), past=32, tokens=28, mixed_cuts=4, thorough=True),
     }
 )
 
@@ -125,9 +129,9 @@ def require_exactness(verdict: ExactnessVerdict) -> None:
 def _scenes(
     shape: VerifierShape, effort: Effort, prompts: Sequence[Sequence[int]], rng: np.random.Generator
 ) -> list[Scene]:
-    """One scene per depth, and one more for every prompt beyond those; ids from the prompts first."""
+    """One scene per depth, and if thorough one more for every prompt beyond; ids from the prompts first."""
     scenes = []
-    for number in range(max(len(effort.depths), len(prompts))):
+    for number in range(max(len(effort.depths), len(prompts) if effort.thorough else 0)):
         count = min(shape.block + effort.tokens, shape.context)
         start = int((shape.context - count) * effort.depths[number % len(effort.depths)])
         past = min(effort.past, start)
@@ -152,6 +156,8 @@ class _Trial:
         self.plain = one_row_a_pass(scene, self.shape.block)
         self.stage.prepare(scene)
         self.expected = self._fresh(self.plain)
+        self.turning = lane_after_lane(scene, self.shape.block)
+        self.in_turn = self.expected if effort.thorough else self._fresh(self.turning)
 
     def measure(self, report: Callable[[str], None] | None) -> Iterator[tuple[Invariance, Difference]]:
         """Every invariance with what was found; a slot that is not finite at the end counts as stale."""
@@ -182,20 +188,20 @@ class _Trial:
 
     def _lane(self) -> Difference:
         """Every lane; lane 0 once more, so that a verifier that merely wavers is caught too."""
+        if not self.effort.thorough:
+            return compare(self.expected, self.in_turn, self.turning.name)
         return self._against_plain(
             [one_row_a_pass(self.scene, self.shape.block, lane) for lane in range(self.shape.block)]
         )
 
     def _neighbours(self) -> Difference:
         """The same lane beside other pads, wrong drafts, or rows of another sequence."""
-        block, vocabulary = self.shape.block, self.shape.vocabulary
+        vocabulary = self.shape.vocabulary
         total = Difference()
-        for lane in sorted({0, block - 1}):
-            plain = one_row_a_pass(self.scene, block, lane)
-            expected = self._fresh(plain)
+        drafting = self._speculated([0])
+        total += compare(self.expected, self._fresh(drafting), drafting.name)
+        for plain, expected in self._alone():
             plays = [with_random_pads(plain, self.scene, vocabulary, self.rng)]
-            if lane == 0:
-                plays.append(self._speculated([0]))
             if (last := self.shape.sequences - 1) > 0:
                 plays.append(with_another_sequence(plain, last, vocabulary, self.rng, self.shape.context))
             for play in plays:
@@ -204,12 +210,23 @@ class _Trial:
             self.stage.prepare(self.scene)
         return total
 
+    def _alone(self) -> Iterator[tuple[Play, Recording]]:
+        """Plays of one row a pass that put pads before and after it, and what they leave."""
+        if not self.effort.thorough:
+            yield self.turning, self.in_turn
+            return
+        for lane in sorted({0, self.shape.block - 1}):
+            plain = one_row_a_pass(self.scene, self.shape.block, lane)
+            yield plain, self._fresh(plain)
+
     def _stale(self) -> Difference:
-        """Loud values in every slot that is not visible, and what a run of rejected drafts left."""
-        self._fresh(self._speculated([0]))
-        self.stage.restore_past(self.scene)
-        found = self.stage.run(self.plain, self.scene)
-        total = compare(self.expected, found, "after rejected drafts")
+        """Loud values in every slot that is not visible, and if thorough what rejected drafts left."""
+        total = Difference()
+        if self.effort.thorough:
+            self._fresh(self._speculated([0]))
+            self.stage.restore_past(self.scene)
+            found = self.stage.run(self.plain, self.scene)
+            total += compare(self.expected, found, "after rejected drafts")
         self.stage.restore()
         self.stage.litter(self.scene, self.rng)
         found = self.stage.run(self.plain, self.scene)
@@ -220,7 +237,10 @@ class _Trial:
     def _partition(self) -> Difference:
         """Rows cut into passes evenly, at random, without logits, and by speculation."""
         block, scene = self.shape.block, self.scene
-        plays = [cut(scene, [size], block) for size in range(2, block + 1)]
+        cuts = [[size] for size in range(2, block + 1)]
+        if not self.effort.thorough:
+            cuts = [[block], list(range(2, block))] if block > 2 else [[block]]
+        plays = [cut(scene, sizes, block) for sizes in cuts]
         plays.append(replace(cut(scene, [block], block), name="prefill without logits", wants_logits=False))
         plays.append(self._speculated([block - 1]))
         for _ in range(self.effort.mixed_cuts):
@@ -249,16 +269,32 @@ class _Trial:
             return total
         scene = self._widened()
         self.stage.prepare(scene)
+        if not self.effort.thorough:
+            return self._width_by_width(scene)
         expected = self.stage.run(cut(scene, [self.shape.block], self.shape.block), scene)
         for width in self.shape.widths[1:]:
             most = min(width, self.stage.map.longest_run)
-            plays = [cut(scene, [most], width)]
-            if self.effort.padded_widths:
-                plays.append(cut(scene, self._random_sizes(most), width))
-            for play in plays:
+            for play in (cut(scene, [most], width), cut(scene, self._random_sizes(most), width)):
                 self.stage.restore()
                 total += compare(expected, self.stage.run(play, scene), play.name)
-        self.stage.prepare(self.scene)
+        return total
+
+    def _width_by_width(self, scene: Scene) -> Difference:
+        """One full pass of every width beside those of the width below, its last rows also in a block."""
+        total = Difference()
+        for narrower, width in itertools.pairwise(self.shape.widths):
+            fewer, most = (min(rows, self.stage.map.longest_run) for rows in (narrower, width))
+            part = replace(scene, tokens=scene.tokens[:width])
+            self.stage.restore()
+            expected = self.stage.run(cut(part, [fewer], narrower), part)
+            self.stage.restore()
+            full = cut(part, [most], width)
+            found = self.stage.run(full, part)
+            total += compare(expected, found, full.name)
+            start = max(0, len(part.tokens) - self.shape.block)
+            end = replace(part, start=part.start + start, tokens=part.tokens[start:])
+            again = self.stage.run(cut(end, [self.shape.block], self.shape.block), end)
+            total += compare(again, found, f"{full.name}, its last rows")
         return total
 
     def _widened(self) -> Scene:

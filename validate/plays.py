@@ -128,6 +128,13 @@ def one_row_a_pass(scene: Scene, width: int, lane: int = 0) -> Play:
     return Play(f"one row a pass in lane {lane} of {width}", passes)
 
 
+def lane_after_lane(scene: Scene, width: int) -> Play:
+    """Every token alone in its pass, each in the lane after the last one's: from lane 1 on, all in turn."""
+    count = len(scene.tokens)
+    passes = tuple(padded([scene.cell(i, RowKind.CARRY)], width, (i + 1) % width) for i in range(count))
+    return Play(f"one row a pass in lanes 1, 2 and on of {width}", passes)
+
+
 def cut(scene: Scene, sizes: Sequence[int], width: int) -> Play:
     """The tokens cut into passes of `sizes` rows (repeated as needed), filled up with pads."""
     passes: list[Lanes] = []

@@ -26,8 +26,9 @@ from anespec.manifests.verdicts import (
     Circumstances,
     ExactnessVerdict,
     Invariance,
+    Standing,
 )
-from anespec.runtime.block import VerifierShape
+from anespec.runtime.block import Block, VerifierShape
 from anespec.validate.exactness import Form, exactness_gate, require_exactness
 
 HERE = Circumstances(backend="numpy", library_version="2", machine="any", threads=1, artifact="0")
@@ -118,7 +119,7 @@ def test_a_fault_turns_the_right_invariance_red(
 
 
 def test_the_verdict_names_the_first_difference() -> None:
-    verdict = gate(LaneVariant(shape_of()))
+    verdict = gate(LaneVariant(shape_of()), "full")
     (lane,) = (v for v in verdict.invariances if v.invariance is LANE)
     assert "one row a pass in lane 1 of 4" in lane.detail
     assert "position" in lane.detail
@@ -129,7 +130,7 @@ def test_the_verdict_names_the_first_difference() -> None:
 def test_a_value_that_is_not_finite_is_named() -> None:
     stale = next(v for v in gate(StaleNaN(shape_of())).invariances if v.invariance is STALE)
     assert stale.detail == "before the first pass slot 127 of pool global holds a value that is not finite"
-    lane = next(v for v in gate(LogitsNaN(shape_of())).invariances if v.invariance is LANE)
+    lane = next(v for v in gate(LogitsNaN(shape_of()), "full").invariances if v.invariance is LANE)
     assert "a logit of the pad row in lane 3 of pass 0 is not finite" in lane.detail
 
 
@@ -156,6 +157,41 @@ def test_given_prompts_are_played() -> None:
     exactness_gate(Spy(shape_of()), HERE, form="quick", prompts=[[7] * 100])
     assert 7 in seen
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("shape", [shape_of(t_max=128, context=256), shape_of(block=8, t_max=8)], ids=str)
+def test_the_quick_form_takes_few_passes(shape: VerifierShape) -> None:
+    """`generate` waits for it, and a pass of a large model takes seconds on a slow backend."""
+    verifier = NumpyVerifier(shape)
+    verdict = gate(verifier)
+    assert verdict.allows_speculation
+    assert verifier.passes <= 70
+
+
+class FarLaneVariant(NumpyVerifier):
+    """Only the last lane of only the widest pass has other bits."""
+
+    def disturbance(self, lane: int, block: Block) -> float:
+        return 1.01 if lane == len(block.rows) - 1 == self.shape.t_max - 1 else 1.0
+
+
+class EveryLaneOnce(NumpyVerifier):
+    """One lane has other bits, whichever it is."""
+
+    lane = 0
+
+    def disturbance(self, lane: int, block: Block) -> float:
+        return 1.01 if lane == self.lane and len(block.rows) == self.shape.block else 1.0
+
+
+def test_the_quick_form_sees_every_lane_and_every_width() -> None:
+    verdict = gate(FarLaneVariant(shape_of(t_max=32)))
+    assert verdict.standing_of(WIDTH) is Standing.FAIL
+    assert verdict.standing is Standing.PASS
+    for lane in range(8):
+        verifier = EveryLaneOnce(shape_of(block=8))
+        verifier.lane = lane
+        assert gate(verifier).standing_of(LANE) is Standing.FAIL, lane
 
 
 def test_full_measures_more_than_quick() -> None:

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anespec.manifests.errors import QualityGateError
-from anespec.manifests.verdicts import Circumstances
+from anespec.manifests.verdicts import Circumstances, Standing
 from anespec.validate.quality.divergence import ROWS_AT_ONCE, Divergence, diverge, log_softmax
 from anespec.validate.quality.verdict import (
+    FEW_TOKENS,
     QualityFile,
     QualityTask,
     QualityVerdict,
@@ -145,7 +146,7 @@ def test_a_hopeless_artifact_still_has_figures() -> None:
     assert verdict.figures.kl_histogram[-1].tokens == 3
 
 
-def test_one_verdict_is_kept_per_circumstances_and_text() -> None:
+def test_a_later_verdict_replaces_an_earlier_one_of_the_same_circumstances_on_any_text() -> None:
     first = verdict_over(diverge(*logits(9, 10, 30, 3.0)))
     other_text = first.model_copy(update={"text": first.text.model_copy(update={"sha256": "11"})})
     elsewhere = first.model_copy(update={"circumstances": THERE})
@@ -153,4 +154,18 @@ def test_one_verdict_is_kept_per_circumstances_and_text() -> None:
     file = QualityFile()
     for verdict in (first, other_text, elsewhere, newer):
         file = file.with_verdict(verdict)
-    assert file.verdicts == (other_text, elsewhere, newer)
+    assert file.verdicts == (elsewhere, newer)
+
+
+def test_figures_without_a_limit_are_reported_and_few_tokens_are_warned_of() -> None:
+    few = verdict_over(diverge(*logits(9, 10, 30, 3.0)))
+    assert few.standing is Standing.REPORTED
+    assert few.warning is not None
+    assert few.warning.startswith("only 10 tokens scored")
+    enough = few.text.model_copy(update={"scored": FEW_TOKENS})
+    assert few.model_copy(update={"text": enough}).warning is None
+    assert few.model_copy(update={"max_kl": 1e3}).standing is Standing.PASS
+    assert few.model_copy(update={"max_kl": 0.0}).standing is Standing.FAIL
+    broken = few.figures.model_copy(update={"not_finite": 1})
+    judged = few.model_copy(update={"figures": broken})
+    assert (judged.standing, judged.failures) == (Standing.FAIL, ("1 logit is not finite",))

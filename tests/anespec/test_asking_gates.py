@@ -1,0 +1,236 @@
+"""How `validate` asks its gates: what is kept, what an error stops, the last line; what `generate` says."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from commands import command_of, run
+
+from anespec.generate_verb import generate
+from anespec.manifests.errors import AnespecError, GoldenGateError
+from anespec.validate_verb import validate
+
+GATES = ["residency", "golden", "exactness", "quality"]
+ON = ("--backend", "torch", "--threads", 1)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("The cat sat on the mat. " * 8)
+    return path
+
+
+def ask(artifact: Path, *arguments: object) -> Result:
+    """Run the verb in this process."""
+    return CliRunner().invoke(validate, [str(a) for a in (artifact, *ON, *arguments)])
+
+
+def facts_of(result: Result) -> dict[str, Any]:
+    value = json.loads(result.stdout.splitlines()[-1])
+    assert isinstance(value, dict)
+    return value
+
+
+@pytest.fixture(scope="module")
+def judged(gguf: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small artifact that every gate has judged in full."""
+    path = tmp_path_factory.mktemp("judged") / "judged.anespec"
+    assert run("convert", gguf, "-o", path, "--target", "mac", "--context", 64).code == 0
+    result = ask(path, "--quality", text, "--quality-tokens", 30, "--json")
+    assert result.exception is None, result.exception
+    assert result.stderr == "", "with --json nobody asked for progress"
+    assert [gate["kept"] for gate in facts_of(result)["gates"]] == [False] * 4
+    return path
+
+
+@pytest.fixture
+def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening a shard, reading the reference or checking a rule fails the test."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("something was measured")
+
+    for place in (
+        "anespec.runtime.backends.open_verifier",
+        "anespec.validate.gates.open_shard",
+        "anespec.validate.gates.find_source",
+        "anespec.validate.residency.gate.predict",
+        "anespec.validate.quality.gate.open_verifier",
+    ):
+        monkeypatch.setattr(place, refuse)
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize("form", [(), ("--quick",)])
+def test_verdicts_that_hold_are_shown_and_not_measured_again(
+    judged: Path, text: Path, form: tuple[str, ...]
+) -> None:
+    chosen = ("--quality", text, "--quality-tokens", 30, *form)
+    result = ask(judged, *chosen, "--json")
+    assert result.exception is None, result.exception
+    gates = facts_of(result)["gates"]
+    assert [(gate["name"], gate["kept"]) for gate in gates] == [(name, True) for name in GATES]
+    assert gates[2]["form"] == "full", "what saw more answers for what would have seen less"
+    shown = ask(judged, *chosen).output
+    assert len(re.findall(r"gate: [a-z ]+ \(measured \d{4}-\d\d-\d\d \d\d:\d\d, nothing changed", shown)) == 4
+    assert "--again" in shown
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize(
+    "changed",
+    [("--again",), ("--threads", 2), ("--quality-tokens", 20), ("--quality", "another")],
+    ids=lambda change: change[0],
+)
+def test_what_was_measured_otherwise_is_measured_again(
+    judged: Path, text: Path, tmp_path: Path, changed: tuple[str, object]
+) -> None:
+    if changed[0] == "--quality":
+        (tmp_path / "another").write_text(text.read_text() + "!")
+        changed = ("--quality", tmp_path / "another")
+    chosen = ("--gate", "quality", "--quality", text, "--quality-tokens", 30, *changed)
+    assert isinstance(ask(judged, *chosen).exception, AssertionError)
+
+
+@pytest.mark.usefixtures("nothing_runs")
+def test_other_limits_judge_the_kept_figures(judged: Path, text: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(judged, tmp_path / "m.anespec")
+    chosen = ("--gate", "quality", "--quality", text, "--quality-tokens", 30, "--json")
+    before = facts_of(ask(copy, *chosen))["gates"][0]
+    assert (before["standing"], before["decides"]) == ("reported", True)
+    assert "only 30 tokens scored" in before["warnings"][0]
+    result = ask(copy, *chosen, "--max-kl", 0)
+    assert isinstance(result.exception, AnespecError)
+    assert result.exception.exit_code == 14
+    after = result.exception.facts["gates"][0]  # type: ignore[index]
+    assert (after["standing"], after["measured_at"]) == ("fail", before["measured_at"])
+    recorded = json.loads((copy / "gates" / "quality.json").read_text())["verdicts"]
+    assert [verdict["max_kl"] for verdict in recorded] == [0.0]
+
+
+@pytest.mark.usefixtures("nothing_runs")
+def test_a_quick_verdict_does_not_answer_the_full_question(judged: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(judged, tmp_path / "m.anespec")
+    path = copy / "gates" / "exactness.json"
+    path.write_text(path.read_text().replace('"form": "full"', '"form": "quick"'))
+    quick = facts_of(ask(copy, "--gate", "exactness", "--json", "--quick"))["gates"][0]
+    assert (quick["form"], quick["kept"]) == ("quick", True)
+    assert isinstance(ask(copy, "--gate", "exactness").exception, AssertionError)
+
+
+def test_a_kept_verdict_is_about_the_files_that_lie_there(judged: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(judged, tmp_path / "m.anespec")
+    weights = next((copy / "shards").rglob("weight.bin"))
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    result = ask(copy, "--gate", "golden", "--json")
+    assert isinstance(result.exception, AnespecError)
+    assert result.exception.exit_code == 5
+    assert "sha256" in str(result.exception)
+
+
+@pytest.mark.parametrize("error", [GoldenGateError("it broke"), RuntimeError("it broke")], ids=str)
+def test_a_gate_that_raises_stops_no_other(
+    judged: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("anespec.validate.gates.golden_gate", broken)
+    monkeypatch.setattr("anespec.validate.kept.kept_golden", lambda *_: None)
+    (judged / "report.html").unlink()
+    result = ask(judged)
+    assert result.exception is error, "the exit code is that of the first gate that failed"
+    places = [result.output.index(f"{gate} gate: ") for gate in GATES[:3]]
+    assert places == sorted(places)
+    assert "golden gate: not run (it broke)" in result.output
+    assert "exactness gate: pass (" in result.output
+    assert "neighbours" in result.output
+    assert (judged / "report.html").exists()
+    if isinstance(error, AnespecError):
+        failing = ask(judged, "--json").exception
+        assert isinstance(failing, AnespecError)
+        gates = failing.facts["gates"]
+        assert [gate["standing"] for gate in gates] == ["reported", "not run", "pass"]  # type: ignore[attr-defined]
+        assert gates[1]["error"] == "it broke"  # type: ignore[index]
+
+
+def test_a_page_that_cannot_be_written_loses_no_table(judged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise AnespecError("the disk is full")
+
+    monkeypatch.setattr("anespec.validate.page.write.write_page", full)
+    result = ask(judged)
+    assert isinstance(result.exception, AnespecError)
+    assert "exactness gate: pass (" in result.output
+    assert result.stdout.splitlines()[-1].startswith("On torch with 1 thread judged.anespec computes what")
+
+
+def test_the_last_line_says_what_the_artifact_may_do(judged: Path) -> None:
+    last = ask(judged).stdout.splitlines()[-1]
+    assert last.startswith("On torch with 1 thread judged.anespec computes what llama.gguf means and may ")
+    assert facts_of(ask(judged, "--json"))["summary"] == last
+
+
+def test_a_piped_run_is_not_silent(judged: Path) -> None:
+    result = ask(judged, "--again", "--quick", "--gate", "residency", "--gate", "exactness")
+    assert result.exception is None, result.exception
+    assert result.stderr.splitlines()[:2] == ["residency gate: running", "exactness gate: running"]
+
+
+def test_generate_says_why_it_measures_and_how_it_went(judged: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(judged, tmp_path / "m.anespec")
+
+    def stderr(threads: int) -> str:
+        arguments = ("-p", "hello", "-n", 1, "--backend", "torch", "--threads", threads)
+        result = CliRunner().invoke(generate, [str(a) for a in (copy, *arguments)])
+        assert result.exception is None, result.exception
+        assert result.stdout != ""
+        return result.stderr
+
+    assert "note: exactness" not in stderr(1), "the gate's verdict holds"
+    other = stderr(2)
+    assert "exactness was measured with 1 thread, not 2" in other
+    assert "on torch with 2 threads?" in other
+    assert "note: exactness: pass, measured in " in other
+    assert "note: exactness" not in stderr(2), "and now it is known"
+    shutil.rmtree(copy / "gates")
+    assert "exactness was never measured for this artifact" in stderr(1)
+
+
+def test_generate_goes_on_where_its_verdict_cannot_be_kept(judged: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(judged, tmp_path / "m.anespec")
+    shutil.rmtree(copy / "gates")
+    (copy / "gates").write_text("in the way")
+    outcome = run("generate", copy, "-p", "hello", "-n", 1, *ON)
+    assert outcome.code == 0, outcome.err
+    assert "is not kept" in outcome.err
+
+
+def test_progress_fits_a_terminal_of_80_columns(judged: Path) -> None:
+    """In a pseudo-terminal: no line of progress is wider, and none is left behind."""
+    if shutil.which("script") is None:
+        pytest.skip("needs script(1)")
+    command = " ".join(command_of("validate", judged, *ON, "--gate", "exactness", "--again", "--quick")[3:])
+    python = command_of()[0]
+    program = f"{python} -c 'from anespec.main import main; main()' {command}"
+    done = subprocess.run(
+        ["script", "-qec", f"stty cols 80; {program}", "/dev/null"],
+        capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    frames = re.split(r"[\r\n]|\x1b\[\d*[A-K]|\x1b\[\?25[hl]", done.stdout)
+    bars = [
+        bare
+        for frame in frames
+        if "gate: " in (bare := re.sub(r"\x1b\[[\d;]*m", "", frame)) and "left" in bare
+    ]
+    assert bars, "a terminal sees elapsed and remaining time"
+    assert max(map(len, bars)) <= 80
