@@ -148,5 +148,5 @@ def test_a_tiny_context_works_through_gates_and_generation(
     request = Request([1, 5, 9], max_tokens=1000, drafter=LookupDrafter())
     events = list(engine.generate(request))
     verifier.close()
-    assert events[-1].finish is FinishReason.LENGTH
+    assert events[-1].finish is FinishReason.CONTEXT
     assert 3 + sum(len(event.tokens) for event in events) == verifier.shape.context
