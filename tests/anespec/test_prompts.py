@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -18,7 +17,6 @@ from tiny_model import write_gguf
 from anespec.generate_verb import generate
 from anespec.manifests.errors import RequestError, StorageError
 from anespec.prompts import LONGEST_LINE, LONGEST_PROMPT, Prompt, PromptFile
-from anespec.validate_verb import validate
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 
@@ -202,20 +200,3 @@ def test_prompts_have_one_source() -> None:
     assert Prompt(prompt="").prompt == ""
     with pytest.raises(ValueError, match="exactly one"):
         Prompt(prompt="a", prompt_ids=(1,))
-
-
-@pytest.mark.parametrize("place", ["gates", "gates/exactness.json", "report.html"])
-def test_a_linked_artifact_overwrites_nothing(artifact: Path, tmp_path: Path, place: str) -> None:
-    """What the artifact's author has linked to is the user's, and stays."""
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "exactness.json").write_text("mine")
-    theirs = tmp_path / "theirs.anespec"
-    shutil.copytree(artifact, theirs, ignore=shutil.ignore_patterns("gates", "report.html"))
-    (theirs / place).parent.mkdir(exist_ok=True)
-    (theirs / place).symlink_to(mine if place == "gates" else mine / "exactness.json")
-    arguments = ["--gate", "exactness", "--quick", "--threads", "1", "--backend", "torch"]
-    outcome = CliRunner().invoke(validate, [str(theirs), *arguments])
-    assert isinstance(outcome.exception, StorageError)
-    assert str(outcome.exception).startswith(f"{theirs / place}: is a link")
-    assert {path.name: path.read_text() for path in mine.iterdir()} == {"exactness.json": "mine"}
