@@ -199,12 +199,13 @@ def _run(session: Session, prompt: Prompt, settings: _Settings) -> "Completion":
 
 
 def _encode(tokenizer: "Tokenizer", text: str, chat: bool, context: int) -> tuple[int, ...]:
-    from anespec.runtime.text.chat import render_chat
     from anespec.runtime.text.fitting import require_fitting
 
     require_fitting(text, tokenizer, context)
     if not chat:
         return tuple(tokenizer.encode(text))
+    from anespec.runtime.text.chat import render_chat
+
     if tokenizer.chat_template is None:
         raise RequestError("this model has no chat template; leave --chat out")
     rendered = render_chat(
