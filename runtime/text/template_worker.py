@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
-from typing import BinaryIO, NoReturn
+from typing import IO, NoReturn
 
 if __name__ == "__main__":
     sys.path += sys.argv[4:]
@@ -49,7 +49,7 @@ def main() -> None:
         write_frame(answers, answer)
 
 
-def read_frame(stream: BinaryIO) -> bytes | None:
+def read_frame(stream: IO[bytes]) -> bytes | None:
     """The next frame's content; None where the stream ends before or within it."""
     head = stream.read(8)
     size = int.from_bytes(head, "big")
@@ -57,7 +57,7 @@ def read_frame(stream: BinaryIO) -> bytes | None:
     return content if len(head) == 8 and len(content) == size else None
 
 
-def write_frame(stream: BinaryIO, content: bytes) -> None:
+def write_frame(stream: IO[bytes], content: bytes) -> None:
     """Write a frame at once; OSError where nobody reads."""
     stream.write(len(content).to_bytes(8, "big"))
     stream.write(content)

@@ -33,6 +33,16 @@ from anespec.runtime.text.vocabulary import TokenKind, Vocabulary, read_vocabula
 
 _SHOWN_AS_TEXT = (TokenKind.CONTROL, TokenKind.UNKNOWN)
 _NEVER_SHOWN = (TokenKind.UNUSED, TokenKind.UNDEFINED)
+_OTHER_KINDS = {
+    "bert": "it is WordPiece, of encoders",
+    "t5": "it is a unigram model, of encoders and decoders",
+    "rwkv": "it takes the longest word of a list, for models without attention",
+    "plamo2": "it is a unigram model over a table of suffixes",
+    "hybriddna": "it writes DNA in k-mers",
+    "whitespace": "its tokens are of characters, not of bytes",
+    "none": "the file holds no vocabulary",
+    "no_vocab": "the file holds no vocabulary",
+}
 
 
 class Tokenizer:
@@ -91,9 +101,10 @@ class Tokenizer:
                 segmenter = Gemma4Segmenter(file, vocabulary)
                 bos_default = True
             case _:
+                reason = f" ({_OTHER_KINDS[model]})" if model in _OTHER_KINDS else ""
                 raise UnsupportedModelError(
-                    f"{file.path}: the tokenizer {quoted(model)} is not supported; use a model with a "
-                    "'llama', 'gpt2' or 'gemma4' tokenizer"
+                    f"{file.path}: the tokenizer {quoted(model)} is not supported{reason}; use a model with "
+                    "a 'llama', 'gpt2' or 'gemma4' tokenizer"
                 )
         adds_bos, adds_eos = read_adds(file, ids, bos_default)
         template = "tokenizer.chat_template"

@@ -93,10 +93,20 @@ def test_malformed(base: dict[str, Any], key: str, value: Any, message: str, wri
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("model", "bert"), ("model", "no_vocab"), ("pre", "whitespace"), ("pre", "x" * 5)]
+    ("key", "value", "reason"),
+    [
+        ("model", "bert", "WordPiece"),
+        ("model", "t5", "unigram"),
+        ("model", "rwkv", "longest word"),
+        ("model", "plamo2", "unigram"),
+        ("model", "no_vocab", "holds no vocabulary"),
+        ("model", "x" * 5, "not supported"),
+        ("pre", "whitespace", "of characters"),
+        ("pre", "x" * 5, "not supported"),
+    ],
 )
-def test_unsupported(key: str, value: str, written: Written) -> None:
-    with pytest.raises(UnsupportedModelError, match=value):
+def test_unsupported(key: str, value: str, reason: str, written: Written) -> None:
+    with pytest.raises(UnsupportedModelError, match=f"'{value}'.*{reason}"):
         read(written({**BPE, f"tokenizer.ggml.{key}": value}))
 
 
