@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import ArtifactError
-from anespec.manifests.schema import HeadShard, LayerShard, Manifest, Shard
+from anespec.manifests.schema import LayerShard, Manifest, Shard
 from anespec.runtime.backends.runner import Feed, ShardRunner, Tensor
 from anespec.runtime.block import Block
 from anespec.validate.closeness import Closeness, Rows, closeness
@@ -100,7 +100,7 @@ def compare_computed(
         for index in range(shard.first_layer, shard.end_layer):
             progress(f"reference: layer {index + 1} of {len(reference.facts.layers)}")
             rows = reference.layer(index, rows, stretches)
-        states, *expected = rows.split((len(states), count, count))
+        states, *expected = torch.split(rows, [len(states), count, count])
         progress(f"shards: {shard.path}")
         figures += bench.judge(shard, open_shard, inputs, expected)
         fed = _rounded(expected[0].numpy(), manifest.hidden_scale)
@@ -110,7 +110,7 @@ def compare_computed(
         progress(f"reference: logits from {head.first_token} of {reference.facts.vocabulary}")
         rows = torch.cat((states, *map(torch.from_numpy, inputs)))
         rows = reference.logits(rows, head.first_token, head.end_token)
-        its_logits, *expected = rows.split((len(states), count, count))
+        its_logits, *expected = torch.split(rows, [len(states), count, count])
         logits[:, head.first_token : head.end_token] = its_logits.numpy()
         progress(f"shards: {head.path}")
         figures += bench.judge(head, open_shard, inputs, expected)
@@ -182,7 +182,7 @@ def _layer_figures(
 
 
 def _head_figures(
-    shard: HeadShard, runner: ShardRunner, bench: _Bench, plan: PassPlan, inputs: Rows, expected: Rows
+    shard: Shard, runner: ShardRunner, bench: _Bench, plan: PassPlan, inputs: Rows, expected: Rows
 ) -> ShardFigures:
     found = _run_shard(shard, runner, bench, plan, inputs)
     return _shard_figures(shard, plan, closeness(expected, found, expected), 0, 0)

@@ -163,7 +163,7 @@ class Reference:
         """Sequences that begin: the token ids and the positions of each one's rows."""
         own = self._per_layer_inputs([token for ids, _ in sequences for token in ids])
         counts = [len(ids) for ids, _ in sequences]
-        parts = [None] * len(counts) if own is None else own.split(counts)
+        parts = [None] * len(counts) if own is None else torch.split(own, counts)
         return [
             Stretch(torch.tensor(positions, dtype=torch.int64), self.caches(), part)
             for (_, positions), part in zip(sequences, parts, strict=True)
@@ -221,7 +221,7 @@ class Reference:
             if last_reader[facts.kv_layer] == facts.index:
                 for stretch in stretches:
                     del stretch.caches[facts.kv_layer]
-        return list(hidden.split([len(ids) for ids in windows]))
+        return list(torch.split(hidden, [len(ids) for ids in windows]))
 
     def logits(self, hidden: Tensor, first_token: int = 0, end_token: int | None = None) -> Tensor:
         """Final norm and rows first_token..end_token-1 of the output projection.
@@ -242,10 +242,10 @@ class Reference:
         counts = [len(stretch.positions) for stretch in stretches]
         positions = torch.cat([stretch.positions for stretch in stretches]).double()[:, None, None]
         taken = self._attention_input(layer, x)
-        queries = self._queries(layer, facts, taken, positions).split(counts)
+        queries = torch.split(self._queries(layer, facts, taken, positions), counts)
         if facts.owns_kv:
-            keys = self._keys(layer, facts, taken, positions).split(counts)
-            values = self._values(layer, facts, taken).split(counts)
+            keys = torch.split(self._keys(layer, facts, taken, positions), counts)
+            values = torch.split(self._values(layer, facts, taken), counts)
             for stretch, its_keys, its_values in zip(stretches, keys, values, strict=True):
                 stretch.caches[facts.index].append(its_keys, its_values, stretch.positions)
         mixed = [self._mixed(facts, *pair) for pair in zip(queries, stretches, strict=True)]
@@ -258,7 +258,9 @@ class Reference:
         """
         cache, parts = stretch.caches[facts.kv_layer], []
         for some, positions in zip(
-            queries.split(QUERIES_AT_ONCE), stretch.positions.split(QUERIES_AT_ONCE), strict=True
+            torch.split(queries, QUERIES_AT_ONCE),
+            torch.split(stretch.positions, QUERIES_AT_ONCE),
+            strict=True,
         ):
             # [rows, n_kv, heads of each, head_dim] -> [n_kv, heads of each * rows, head_dim]
             shape = (len(some), facts.kv_heads, facts.heads // facts.kv_heads, facts.head_dim)
