@@ -1,6 +1,6 @@
 """The gates as `validate` asks them: what is kept, how to measure, and what is shown of a verdict."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ class Answer:
 
     verdict: "Verdict"
     standing: "Standing"
-    shown: "list[RenderableType]"
+    shown: "Sequence[RenderableType]"
     require: Callable[[], None]
     decides: bool = True
     facts: Mapping[str, Any] = field(default_factory=dict)

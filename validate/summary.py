@@ -68,7 +68,8 @@ def _may(manifest: Manifest, exactness: ExactnessVerdict | None) -> list[str]:
     if exactness is None:
         return []
     stands = exactness.standing_of
-    allowed, denied = [], []
+    allowed: list[str] = []
+    denied: list[str] = []
     (allowed if exactness.allows_speculation else denied).extend(["speculate", "reuse prefixes"])
     if stands(Invariance.WIDTH) is Standing.PASS:
         allowed.append(f"prefill in passes of up to {_widest(manifest)} rows")
