@@ -69,7 +69,7 @@ def prompt_ids(artifact: Artifact, texts: Sequence[str] = PROMPTS) -> list[list[
 def golden_gate(
     artifact: Artifact, source: Path, backend: str, threads: int | None, progress: Progress
 ) -> GoldenVerdict:
-    """Run the golden gate and record its verdict in gates/golden.json; never raises on a red one.
+    """Run the golden gate and record its verdict in gates/golden.json; a failed one does not raise.
 
     Raises:
         GGUFError: the source and the artifact disagree on sizes.
@@ -132,7 +132,7 @@ def recorded_exactness(
     progress: Progress,
     unkept: Callable[[StorageError], None] | None = None,
 ) -> ExactnessVerdict:
-    """Run the exactness gate and record its verdict in gates/exactness.json; never raises on a red one.
+    """Run the exactness gate and record its verdict in gates/exactness.json; a failed one does not raise.
 
     `unkept` is told where the verdict cannot be written.
 
