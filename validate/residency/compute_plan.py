@@ -7,6 +7,7 @@ runs anywhere. None of it was run on a Mac by this project yet.
 import contextlib
 import io
 import math
+import os
 import platform
 import shutil
 import tempfile
@@ -205,11 +206,17 @@ def measure_shard(shard: Shard, package: Path, block: int, coreml: CoreML) -> Sh
 
 
 def linked_copy(package: Path, destination: Path) -> Path:
-    """A package whose Manifest.json may be rewritten, sharing the large files with the original."""
-    destination.mkdir()
-    shutil.copy2(package / "Manifest.json", destination)
-    (destination / "Data").symlink_to((package / "Data").resolve(), target_is_directory=True)
-    return destination
+    """A package whose Manifest.json may be rewritten, sharing the other files with the original."""
+
+    def share(source: str, target: str) -> None:
+        if Path(source).name != "Manifest.json":
+            # Another file system's, or another user's, files cannot be linked.
+            with contextlib.suppress(OSError):
+                os.link(source, target)
+                return
+        shutil.copy2(source, target)
+
+    return shutil.copytree(package, destination, copy_function=share)
 
 
 def run_shapes(view: ShardView, block: int) -> dict[str, tuple[int, ...]]:
