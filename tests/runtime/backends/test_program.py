@@ -52,16 +52,6 @@ def operation(block: Any, kind: str) -> Any:
     return next(op for op in block.operations if op.type == kind)
 
 
-@pytest.mark.parametrize("path", ["../../outside", "/dev/zero"])
-def test_a_model_file_outside_its_package_is_not_read(package: Path, path: str) -> None:
-    file = package / "Manifest.json"
-    manifest = json.loads(file.read_text())
-    manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"] = path
-    file.write_text(json.dumps(manifest))
-    with pytest.raises(ArtifactError, match="lies outside"):
-        load_program(package)
-
-
 def test_inputs_states_and_constants(whole: Path) -> None:
     program = load_program(whole)
     assert program.inputs == {
@@ -388,7 +378,7 @@ def test_inputs_and_states_of_impossible_sizes_are_refused(package: Path, which:
 @pytest.mark.parametrize("runner", [TorchRunner, OpenVINORunner])
 def test_states_larger_than_the_memory_are_refused(whole: Path, runner: Runner) -> None:
     program = replace(load_program(whole), states={"k_0": (1, 2**20, 2**14, 2**5)})
-    with pytest.raises(ArtifactError, match=r"its states take \d+\.\d GB where this machine has"):
+    with pytest.raises(ArtifactError, match=r"its K/V states take \d+\.\d\d GB and this machine has"):
         runner(program, 1)
 
 
