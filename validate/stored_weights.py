@@ -251,11 +251,6 @@ def stored_weight(program: Program, projection: str) -> StoredWeight:
     return _Linear(parts["data"], parts["scale"], parts.get("offset"))
 
 
-def stored_rows(program: Program, projection: str, rows: RowNumbers) -> Rows:
-    """Rows of the weight of the convolution `projection`, (rows, in) in float32; see `stored_weight`."""
-    return stored_weight(program, projection).rows(rows)
-
-
 def _array_inputs(made: Operation) -> tuple[str, ...]:
     return tuple(key for key in ("data", "scale", "offset", "indices", "lut") if key in made.inputs)
 

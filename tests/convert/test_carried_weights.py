@@ -21,7 +21,7 @@ from anespec.convert.weights.formats import choose
 from anespec.convert.weights.stored import store
 from anespec.manifests.schema import WeightFormat
 from anespec.runtime.backends.portable.packed import Packed
-from anespec.validate.stored_weights import stored_rows
+from anespec.validate.stored_weights import stored_weight
 
 Q8_0, Q4_0, Q4_1, Q4_K = (GGMLQuantizationType[name] for name in ("Q8_0", "Q4_0", "Q4_1", "Q4_K"))
 FORMAT_OF = {
@@ -103,7 +103,7 @@ def test_q4_1_keeps_integers_scales_and_minimums(tmp_path: Path) -> None:
 def test_numbers_are_those_of_gguf_py(kind: GGMLQuantizationType, most: float, tmp_path: Path) -> None:
     source = random_source(kind)
     program = reloaded(projection_of(source, FORMAT_OF[kind]), tmp_path)
-    found = stored_rows(program, "y", np.arange(source.shape[0]))
+    found = stored_weight(program, "y").rows(np.arange(source.shape[0]))
     truth = dequantize(source.raw, kind)
     largest = np.abs(truth).max(axis=1, keepdims=True)
     assert (np.abs(found - truth) <= most * largest).all()

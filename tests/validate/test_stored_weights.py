@@ -20,7 +20,7 @@ from anespec.validate import stored_weights
 from anespec.validate.gates import golden_gate
 from anespec.validate.golden import compare_computed
 from anespec.validate.reference import Reference
-from anespec.validate.stored_weights import StoredWeights, stored_rows
+from anespec.validate.stored_weights import StoredWeights, stored_weight
 
 FAMILIES = Path(__file__).resolve().parents[1] / "data" / "families"
 FUSED = FAMILIES / "phi3.gguf"
@@ -43,11 +43,11 @@ def test_some_rows_are_those_of_the_whole(
     shard = artifact.manifest.layer_shards[0]
     tensor = data.draw(st.sampled_from(shard.tensors))
     program = load_program(artifact.shard_path(shard))
-    whole = stored_rows(program, tensor.projection, np.arange(tensor.rows))
+    whole = stored_weight(program, tensor.projection).rows(np.arange(tensor.rows))
     some = np.array(data.draw(st.lists(st.integers(0, tensor.rows - 1), min_size=1, max_size=9)))
-    assert (stored_rows(program, tensor.projection, some) == whole[some]).all()
+    assert (stored_weight(program, tensor.projection).rows(some) == whole[some]).all()
     with pytest.raises(IndexError):
-        stored_rows(program, tensor.projection, np.array([tensor.rows]))
+        stored_weight(program, tensor.projection).rows(np.array([tensor.rows]))
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -97,7 +97,7 @@ def test_each_weight_is_dequantised_once(gguf: Path, tmp_path: Path, monkeypatch
     )
     monkeypatch.setattr(GGUFFile, "rows", counted_rows)
     notes: list[str] = []
-    verdict = golden_gate(artifact, gguf, "torch", 1, notes.append)
+    verdict = golden_gate(artifact, gguf, "torch", 1, lambda note, *_: notes.append(note))
     monkeypatch.undo()
     assert verdict.passed
     shards = artifact.manifest.shards

@@ -18,7 +18,7 @@ from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
 from anespec.runtime.backends.portable.packed import PACKED_TYPES, Packed, PackedType
 from anespec.runtime.backends.portable.program import load_program
 from anespec.runtime.backends.portable.torch_runner import TorchRunner
-from anespec.validate.stored_weights import stored_rows
+from anespec.validate.stored_weights import stored_weight
 
 Q8_0, Q4_0, Q4_1, F32 = (GGMLQuantizationType[name] for name in ("Q8_0", "Q4_0", "Q4_1", "F32"))
 ROWS, COLUMNS = 48, 96
@@ -49,7 +49,7 @@ def test_one_channel_at_a_time_gives_the_stored_weight(package: Path, library: s
     program = load_program(package)
     x = np.eye(COLUMNS, dtype=np.float16)[None, :, :, None]
     found = RUNNERS[library](program, 1).run({"x": x})["out"][0, :, :, 0].astype(np.float32)
-    expected = stored_rows(program, "y", np.arange(ROWS))
+    expected = stored_weight(program, "y").rows(np.arange(ROWS))
     assert np.abs(found - expected).max() <= 2.0**-11 * np.abs(expected).max()
 
 
@@ -58,7 +58,7 @@ def test_products_are_those_of_the_stored_weight(package: Path, library: str) ->
     program = load_program(package)
     x = np.random.default_rng(1).normal(size=(5, COLUMNS)).astype(np.float16)
     found = RUNNERS[library](program, 1).run({"x": x.T[None, :, :, None]})["out"][0, :, :, 0]
-    expected = stored_rows(program, "y", np.arange(ROWS)) @ x.T.astype(np.float32)
+    expected = stored_weight(program, "y").rows(np.arange(ROWS)) @ x.T.astype(np.float32)
     error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
     assert error < (0.001 if library == "torch" else 0.02)
 
@@ -76,7 +76,7 @@ def test_coremltools_reads_the_same_numbers(package: Path) -> None:
     made = conv.weight.op
     values = conv.weight.val if made.op_type == "const" else made.materialized_val_inference()
     ours = load_program(package)
-    expected = stored_rows(ours, "y", np.arange(ROWS))
+    expected = stored_weight(ours, "y").rows(np.arange(ROWS))
     assert np.abs(values[:, :, 0, 0].astype(np.float32) - expected).max() <= 2.0**-9 * np.abs(expected).max()
     if made.op_type == "const":
         return
@@ -104,7 +104,7 @@ def test_few_rows_keep_their_scales(tmp_path: Path) -> None:
     """A constant of a few numbers would be written into the graph, where a placeholder is all zeros."""
     source = source_of(F32, rows=3)
     write_package(projection_of(source, WeightFormat.INT8_CHANNEL), tmp_path / "p.mlpackage")
-    found = stored_rows(load_program(tmp_path / "p.mlpackage"), "y", np.arange(3))
+    found = stored_weight(load_program(tmp_path / "p.mlpackage"), "y").rows(np.arange(3))
     assert np.abs(found - source.values).max() < 0.01 * np.abs(source.values).max()
 
 
