@@ -1,6 +1,5 @@
 """What `inspect` says of an artifact's folder: what it holds, and what its gates found where."""
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ from anespec.inspect_verdicts import recorded_verdicts, verdict_table
 from anespec.manifests.wording import bytes_text, counted
 
 if TYPE_CHECKING:
-    from anespec.manifests.schema import LayerShard
     from anespec.manifests.store import Artifact
 
 
@@ -25,14 +23,14 @@ def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
     return {
         "artifact": str(artifact.root),
         "bytes": sum(shard.bytes for shard in manifest.shards) + manifest.tokens.bytes,
-        "state_bytes": sum(map(_state_bytes, manifest.layer_shards)),
+        "state_bytes": sum(shard.state_bytes for shard in manifest.layer_shards),
         "topology": list(manifest.topology),
         "layer_shards": [
             {
                 "path": shard.path,
                 "layers": [shard.first_layer, shard.end_layer],
                 "bytes": shard.bytes,
-                "state_bytes": _state_bytes(shard),
+                "state_bytes": shard.state_bytes,
                 "weights": [weight_format.value for weight_format in shard.formats],
                 "band": band_facts(sizes.band(shard.bytes)),
             }
@@ -52,10 +50,6 @@ def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
     } | manifest.model_dump(
         mode="json", exclude={"layer_shards", "head_shards", "ropes"}
     )  # fmt: skip
-
-
-def _state_bytes(shard: "LayerShard") -> int:
-    return sum(2 * math.prod(state.shape) for state in shard.states)
 
 
 def show_artifact(artifact: "Artifact") -> None:

@@ -157,6 +157,11 @@ class StateSpec(Record):
     pool: Name
     layer: Index
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of its numbers, two each."""
+        return 2 * math.prod(self.shape)
+
 
 class StoredTensor(Record):
     """One projection of a shard: where it came from, how it is stored, and what storing it added.
@@ -228,6 +233,11 @@ class LayerShard(Shard):
     end_layer: Count
     states: tuple[StateSpec, ...] = Field(min_length=1)
     per_layer_input: Name | None = None
+
+    @property
+    def state_bytes(self) -> int:
+        """What the K and V states of its layers take."""
+        return sum(state.bytes for state in self.states)
 
 
 class HeadShard(Shard):

@@ -1,16 +1,14 @@
 """Texts that the artifact wrote beside the reference's, and what writing them cost."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from anespec.manifests.schema import LayerShard, Manifest
+from anespec.manifests.schema import Manifest
 from anespec.manifests.wording import bytes_text, counted
 from anespec.validate.sample_figures import Generation, OtherChoice, Passage, SampleRun
 
 MOST_PIECES = 512
-FP16_BYTES = 2
 
 
 @dataclass(frozen=True)
@@ -85,12 +83,11 @@ def view_sample(run: SampleRun, manifest: Manifest) -> SampleView:
 
 def state_bytes(manifest: Manifest) -> int:
     """What all K and V states take."""
-    states = [state for shard in manifest.layer_shards for state in shard.states]
-    return sum(math.prod(state.shape) * FP16_BYTES for state in states)
+    return sum(shard.state_bytes for shard in manifest.layer_shards)
 
 
 def _state_words(manifest: Manifest) -> str:
-    states = sum(len(shard.states) for shard in manifest.layer_shards if isinstance(shard, LayerShard))
+    states = sum(len(shard.states) for shard in manifest.layer_shards)
     sequences = counted(manifest.sequences, "sequence")
     return f"{counted(states, 'state')} for {sequences} of {manifest.context} tokens"
 
