@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anespec.console import ShareReport
-
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -15,6 +13,7 @@ if TYPE_CHECKING:
     from anespec.manifests.verdicts import Circumstances, ExactnessVerdict, Standing, Verdict
     from anespec.validate.exactness import Form
     from anespec.validate.figures import GoldenVerdict
+    from anespec.validate.progress import Progress
     from anespec.validate.quality.sample import SampleText
     from anespec.validate.quality.verdict import QualityTask, QualityVerdict
 
@@ -41,7 +40,7 @@ class Gate:
 
     name: str
     kept: "Callable[[], Answer | None]"
-    measure: Callable[[ShareReport], Answer]
+    measure: "Callable[[Progress], Answer]"
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def residency_gate(asked: Question, required: bool, replay: Path | None, record:
         verdict = kept_residency(artifact, coreml)
         return None if verdict is None else answer(verdict)
 
-    def measure(report: ShareReport) -> Answer:
+    def measure(report: "Progress") -> Answer:
         from anespec.validate.progress import in_steps
 
         steps = in_steps(report, 1 + len(artifact.manifest.shards))
@@ -121,7 +120,7 @@ def golden_gate(asked: Question) -> Gate:
         verdict = kept_golden(artifact, here)
         return None if verdict is None else answer(verdict)
 
-    def measure(report: ShareReport) -> Answer:
+    def measure(report: "Progress") -> Answer:
         from anespec.validate import gates
 
         report("reading the source")
@@ -152,7 +151,7 @@ def exactness_gate(asked: Question, form: "Form") -> Gate:
         verdict = kept_exactness(artifact, here, form)
         return None if verdict is None else answer(verdict)
 
-    def measure(report: ShareReport) -> Answer:
+    def measure(report: "Progress") -> Answer:
         from anespec.runtime.backends import open_verifier
         from anespec.validate.gates import recorded_exactness
 
@@ -202,7 +201,7 @@ def quality_gate(asked: Question, task: "QualityTask", text: "SampleText") -> Ga
             artifact.record_verdict(QualityFile, verdict)
         return answer(verdict)
 
-    def measure(report: ShareReport) -> Answer:
+    def measure(report: "Progress") -> Answer:
         from anespec.validate.quality import gate
 
         report("reading the source")

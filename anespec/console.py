@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -26,19 +26,12 @@ from rich.table import Column
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.wording import duration_text, harmless
 
-StepReport = Callable[[str], None]
-"""Takes a note on what is being done."""
+if TYPE_CHECKING:
+    from anespec.validate.progress import Progress as ShareReport
+    from anespec.validate.progress import StepReport
 
 SECONDS_BETWEEN_LINES = 10.0
 """How often progress adds a line to what is not a terminal."""
-
-
-class ShareReport(Protocol):
-    """Takes a note on what is being done, and the share of all work that is behind, where that is known."""
-
-    def __call__(self, note: str, share: float | None = None, /) -> None:
-        """Take a note."""
-        ...
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -97,7 +90,7 @@ def byte_progress(title: str, total: int, shown: bool) -> Iterator[Callable[[str
 
 
 @contextlib.contextmanager
-def step_progress(title: str, shown: bool) -> Iterator[StepReport]:
+def step_progress(title: str, shown: bool) -> "Iterator[StepReport]":
     """A spinner with elapsed time for work of unknown length; call the result with what is being done."""
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
     with _progress(*columns, shown=shown) as progress:
@@ -106,7 +99,7 @@ def step_progress(title: str, shown: bool) -> Iterator[StepReport]:
 
 
 @contextlib.contextmanager
-def timed_progress(title: str, shown: bool) -> Iterator[ShareReport]:
+def timed_progress(title: str, shown: bool) -> "Iterator[ShareReport]":
     """Elapsed and remaining time of long work; call the result with what is being done and the share done.
 
     A terminal sees a bar that goes when the block ends. Anything else gets a plain line at the beginning,

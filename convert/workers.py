@@ -25,6 +25,7 @@ from anespec.convert.finished import Entry, read_note, write_note
 from anespec.convert.memory import peak_memory
 from anespec.convert.messages import Answer, Ended, Failed, Finished, Job, Memory, Task, Written
 from anespec.convert.plan import ConversionPlan
+from anespec.convert.storage import TAKEN_AWAY
 from anespec.manifests.child_python import child_command, child_environment
 from anespec.manifests.errors import AnespecError, StorageError
 
@@ -115,9 +116,7 @@ def _finished(
                 on_written(said.task, written)
             case Finished():
                 if (entry := read_note(said.task.path)) is None:
-                    raise StorageError(
-                        f"{said.task.path}: was taken away while the run went on; run the command again"
-                    )
+                    raise StorageError(f"{said.task.path}: {TAKEN_AWAY}")
                 count -= 1
                 yield said.task, entry
             case Failed(None, traceback):
@@ -132,7 +131,7 @@ def _start(job: Job, count: int) -> "list[_Worker]":
     """A process for so many workers, which begins to get ready."""
     ours, theirs = zip(*(Pipe() for _ in range(1 + count)), strict=True)
     descriptors = [connection.fileno() for connection in theirs]
-    with _interrupts_held_back():
+    with _interrupts_unheard():
         started = subprocess.Popen(
             [*child_command(WORKER), *map(str, descriptors)],
             env=child_environment(),
@@ -149,7 +148,7 @@ def _start(job: Job, count: int) -> "list[_Worker]":
 
 
 @contextlib.contextmanager
-def _interrupts_held_back() -> Iterator[None]:
+def _interrupts_unheard() -> Iterator[None]:
     """What is started here never hears of Ctrl-C, which a terminal sends to all; the run ends its workers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -36,7 +36,7 @@ from anespec.validate.plays import (
     with_another_sequence,
     with_random_pads,
 )
-from anespec.validate.progress import Progress, in_steps
+from anespec.validate.progress import Progress, StepReport, in_steps
 
 Form = Literal["quick", "full"]
 
@@ -159,7 +159,7 @@ class _Trial:
         self.turning = lane_after_lane(scene, self.shape.block)
         self.in_turn = self.expected if effort.thorough else self._fresh(self.turning)
 
-    def measure(self, report: Callable[[str], None] | None) -> Iterator[tuple[Invariance, Difference]]:
+    def measure(self, report: StepReport | None) -> Iterator[tuple[Invariance, Difference]]:
         """Every invariance with what was found; a slot that is not finite at the end counts as stale."""
         checks: Mapping[Invariance, Callable[[], Difference]] = {
             Invariance.LANE: self._lane,

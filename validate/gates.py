@@ -24,7 +24,7 @@ from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.exactness import Form, exactness_gate
 from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict
 from anespec.validate.golden import compare_computed
-from anespec.validate.progress import Progress, in_steps
+from anespec.validate.progress import Progress, StepReport, in_steps
 from anespec.validate.prompts import PROMPTS
 from anespec.validate.reference import Reference
 from anespec.validate.stack_passes import GREEDY_TOKENS, PlayedPrompt, play_prompts
@@ -110,7 +110,7 @@ def _played(
     prompts: Sequence[Sequence[int]],
     backend: str,
     threads: int | None,
-    progress: Callable[[str], None],
+    progress: StepReport,
 ) -> tuple[PlayedPrompt, ...]:
     """What the whole stack makes of prompts; nothing of it stays in memory beside the shards that follow."""
     progress("opening the whole stack")

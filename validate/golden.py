@@ -24,14 +24,13 @@ from anespec.runtime.backends.runner import Feed, ShardRunner, Tensor
 from anespec.runtime.block import Block
 from anespec.validate.closeness import Closeness, Rows, closeness
 from anespec.validate.figures import ShardFigures, StackFigures, Stimulus
+from anespec.validate.progress import StepReport
 from anespec.validate.reference import Reference
 from anespec.validate.shard_passes import PassPlan, ShardPass, plan_passes
 from anespec.validate.stack_passes import PlayedPrompt
 
 STIMULI: tuple[Stimulus, ...] = ("embeddings", "random")
 OpenShard = Callable[[Shard], ShardRunner]
-Progress = Callable[[str], None]
-
 FP16_MAX = float(np.finfo(np.float16).max)
 
 
@@ -71,7 +70,7 @@ def compare_computed(
     *,
     ids: Sequence[int] = (),
     seed: int = 0,
-    progress: Progress = lambda _: None,
+    progress: StepReport = lambda _: None,
 ) -> ComputedFigures:
     """Every shard alone, one open at a time, on token embeddings and on random hidden states; and `played`.
 

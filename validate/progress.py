@@ -13,7 +13,11 @@ class Progress(Protocol):
         ...
 
 
-def in_steps(progress: Progress, steps: int) -> Callable[[str], None]:
+StepReport = Callable[[str], None]
+"""Takes what is being done now, where nobody knows how much there is to do."""
+
+
+def in_steps(progress: Progress, steps: int) -> StepReport:
     """What takes a note at the beginning of each of so many steps, and counts them as equally long."""
     done = itertools.count()
     return lambda note: progress(note, min(next(done) / max(1, steps), 1.0))

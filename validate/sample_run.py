@@ -2,7 +2,7 @@
 the real engine in a process of its own (sample_process.py), and the fp32 reference's reading of them."""
 
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from anespec.runtime.backends import circumstances
 from anespec.runtime.text.stream import StreamDecoder
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.gates import require_layers
+from anespec.validate.progress import StepReport
 from anespec.validate.quality.divergence import log_softmax
 from anespec.validate.reference import Reference
 from anespec.validate.sample_figures import OtherChoice, Passage, ReferenceReading, SampleFile, SampleRun
@@ -34,11 +35,9 @@ LONGEST_WAIT = 600.0
 
 LONGEST_REASON = 400
 
-Progress = Callable[[str], None]
-
 
 def sample_run(
-    artifact: Artifact, source: Path | None, backend: str, threads: int | None, progress: Progress
+    artifact: Artifact, source: Path | None, backend: str, threads: int | None, progress: StepReport
 ) -> SampleRun:
     """Generate, measure and record in gates/sample.json.
 
@@ -105,7 +104,7 @@ def _read(
     source: Path | None,
     tokenizer: Tokenizer,
     written: Sequence[Written],
-    progress: Progress,
+    progress: StepReport,
 ) -> list[ReferenceReading | None]:
     """What the reference makes of the texts; nothing where there is no source."""
     if source is None:

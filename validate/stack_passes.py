@@ -4,7 +4,7 @@ The verifier runs first and alone. The reference is given the verifier's own tok
 difference does not hide later ones, and all prompts go through its layers together.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +14,9 @@ from anespec.runtime.regions import RegionMap
 from anespec.validate.closeness import Rows, logits_closeness
 from anespec.validate.figures import StackFigures
 from anespec.validate.plays import Cell, padded, row_of
+from anespec.validate.progress import StepReport
 
 GREEDY_TOKENS = 24
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def play_prompts(
     prompts: Sequence[Sequence[int]],
     *,
     greedy_tokens: int = GREEDY_TOKENS,
-    progress: Progress = lambda _: None,
+    progress: StepReport = lambda _: None,
 ) -> tuple[PlayedPrompt, ...]:
     """Every prompt in blocks, then greedy tokens. A prompt is cut to what the context can hold."""
     room = verifier.shape.context - greedy_tokens
@@ -72,7 +71,7 @@ def play_prompts(
 
 
 def _played(
-    verifier: Verifier, prompt: tuple[int, ...], greedy_tokens: int, name: str, progress: Progress
+    verifier: Verifier, prompt: tuple[int, ...], greedy_tokens: int, name: str, progress: StepReport
 ) -> PlayedPrompt:
     block, region_map = verifier.shape.block, RegionMap.of(verifier.shape)
     total = len(prompt) + max(0, greedy_tokens - 1)

@@ -1,6 +1,5 @@
 """What the page shows beside the gates' verdicts: a sample, and estimates of other weight formats."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from anespec.manifests.errors import ArtifactError
@@ -9,10 +8,9 @@ from anespec.manifests.verdicts import ExactnessFile
 from anespec.runtime.backends import circumstances
 from anespec.validate.gates import find_source
 from anespec.validate.other_formats import FormatsFile, estimate_formats, formats_circumstances
+from anespec.validate.progress import StepReport
 from anespec.validate.sample_figures import SampleFile
 from anespec.validate.sample_run import sample_run
-
-Progress = Callable[[str], None]
 
 
 def measure_extras(
@@ -20,7 +18,7 @@ def measure_extras(
     gguf: Path | None,
     backend: str,
     threads: int | None,
-    progress: Progress,
+    progress: StepReport,
     *,
     again: bool = False,
 ) -> None:

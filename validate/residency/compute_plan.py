@@ -11,7 +11,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +28,7 @@ from anespec.manifests.residency import (
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, machine_name
+from anespec.validate.progress import StepReport
 from anespec.validate.residency.refusals import refusal_sentence
 from anespec.validate.residency.shard_view import (
     Feature,
@@ -166,7 +167,7 @@ def plan_circumstances(artifact: Artifact) -> Circumstances:
     )
 
 
-def measure_plan(artifact: Artifact, coreml: CoreML, progress: Callable[[str], None]) -> Plan:
+def measure_plan(artifact: Artifact, coreml: CoreML, progress: StepReport) -> Plan:
     """Ask Core ML for the plan of every shard; one that it refuses is kept as its refusal.
 
     Raises:

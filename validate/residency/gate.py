@@ -1,24 +1,22 @@
 """The residency gate over an artifact on disk: find a plan, judge it, record the verdict."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from anespec.manifests.errors import RequestError
 from anespec.manifests.residency import PlanSource, ResidencyFile, ResidencyVerdict
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
+from anespec.validate.progress import StepReport
 from anespec.validate.residency.compute_plan import CoreML, measure_plan
 from anespec.validate.residency.prediction import predict
 from anespec.validate.residency.recorded_plan import record_plan, replay_plan
 from anespec.validate.residency.shard_view import view_artifact
 from anespec.validate.residency.verdict import residency_verdict
 
-Progress = Callable[[str], None]
-
 
 def residency_gate(
     artifact: Artifact,
-    progress: Progress,
+    progress: StepReport,
     coreml: CoreML | None = None,
     replay: Path | None = None,
     record: Path | None = None,
