@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +60,9 @@ class Question:
 
         return circumstances(self.artifact, self.backend, self.threads)
 
+    @cached_property
     def source(self) -> Path:
-        """The GGUF, recognised by its hash."""
+        """The GGUF, recognised by its hash, which takes seconds for a large one."""
         from anespec.validate.gates import find_source
 
         return find_source(self.artifact, self.gguf)
@@ -124,7 +126,7 @@ def golden_gate(asked: Question) -> Gate:
         from anespec.validate import gates
 
         report("reading the source")
-        return answer(gates.golden_gate(artifact, asked.source(), asked.backend, asked.threads, report))
+        return answer(gates.golden_gate(artifact, asked.source, asked.backend, asked.threads, report))
 
     return Gate("golden", kept, measure)
 
@@ -205,7 +207,7 @@ def quality_gate(asked: Question, task: "QualityTask", text: "SampleText") -> Ga
         from anespec.validate.quality import gate
 
         report("reading the source")
-        source = asked.source()
+        source = asked.source
         return answer(gate.quality_gate(artifact, source, task, asked.backend, asked.threads, report))
 
     return Gate("quality", kept, measure)

@@ -102,21 +102,23 @@ def read_standard_input() -> str:
 
     Raises:
         RequestError: it is closed, or has more than LONGEST_PROMPT bytes, or is not UTF-8 text.
+        StorageError: it cannot be read.
     """
     if sys.stdin is None:
-        raise RequestError("standard input is closed, so -p - has nothing to read")
+        raise RequestError("standard input is closed, so -p - has nothing to read; pass the text itself")
     try:
         data = sys.stdin.buffer.read(LONGEST_PROMPT + 1)
     except OSError as error:
         raise StorageError(f"standard input: cannot be read ({error.strerror})") from error
     if len(data) > LONGEST_PROMPT:
         raise RequestError(
-            f"standard input has more than {bytes_text(LONGEST_PROMPT)}, the longest prompt that is read"
+            f"standard input has more than {bytes_text(LONGEST_PROMPT)}, the longest prompt that is read; "
+            "shorten it"
         )
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise RequestError("standard input is not UTF-8 text") from None
+        raise RequestError("standard input is not UTF-8 text; convert it to UTF-8") from None
 
 
 class PromptFile:
@@ -166,7 +168,7 @@ def _parsed(line: bytes, place: str) -> Prompt:
         line.decode()
         return Prompt.model_validate_json(line)
     except UnicodeDecodeError:
-        raise RequestError(f"{place} is not UTF-8 text") from None
+        raise RequestError(f"{place} is not UTF-8 text; convert the file to UTF-8") from None
     except ValidationError as error:
         raise RequestError(f"{place} {_complaint(error)}") from None
 

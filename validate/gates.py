@@ -150,4 +150,7 @@ def require_layers(manifest: Manifest, reference: Reference, source: Path) -> No
         GGUFError: it has not.
     """
     if (layers := len(reference.facts.layers)) != manifest.hyperparameters.layers:
-        raise GGUFError(f"{source}: has {layers} layers, the artifact has others")
+        raise GGUFError(
+            f"{source}: has {layers} layers, the artifact has {manifest.hyperparameters.layers}; convert the "
+            "model again"
+        )

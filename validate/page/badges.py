@@ -10,7 +10,7 @@ from anespec.manifests.wording import counted, listed
 from anespec.validate.figures import GoldenVerdict
 from anespec.validate.quality.verdict import QualityVerdict
 
-WORST_FIRST = (Standing.FAIL, Standing.NO_CASES, Standing.NOT_RUN, Standing.REPORTED, Standing.PASS)
+WORST_FIRST = (Standing.FAIL, Standing.NOT_RUN, Standing.NO_CASES, Standing.REPORTED, Standing.PASS)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,9 @@ def quality_gate(
     bos = tokenizer.bos_id if tokenizer.adds_bos else None
     windows = cut_windows(sample.tokens(tokenizer, limit), bos, manifest.context, limit)
     if not windows:
-        raise RequestError(f"{task.text}: has less than two tokens, so there is none to predict")
+        raise RequestError(
+            f"{task.text}: has less than two tokens, so there is none to predict; pass a longer text"
+        )
     exactness = artifact.read_verdicts(ExactnessFile).find(here)
     wide = exactness is not None and exactness.proves(Invariance.WIDTH)
     with GGUFFile(source) as file:
