@@ -4,6 +4,7 @@ holds is that of loading the artifact and generating, and nothing else.
     python -P -m anespec.validate.sample_process ARTIFACT BACKEND THREADS
 """
 
+import os
 import statistics
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Record
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invariance
+from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict, Invariance
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.block import Verifier
 from anespec.runtime.drafters.lookup import LookupDrafter
@@ -47,21 +48,17 @@ class WrittenSamples(Record):
     peak_bytes: int
 
 
-def write_samples(artifact: Artifact, backend: str, threads: int) -> WrittenSamples:
-    """Continue every prompt greedily, as the exactness verdict for here allows.
+def write_samples(artifact: Artifact, verifier: Verifier, here: Circumstances) -> WrittenSamples:
+    """Continue every prompt greedily, as the exactness verdict for `here` allows.
 
     Raises:
-        AnespecError: the artifact cannot be loaded, or its logits are not numbers.
+        AnespecError: the artifact's logits are not numbers, or its vocabulary cannot be read.
     """
-    verdict = artifact.read_verdicts(ExactnessFile).find(circumstances(artifact, backend, threads))
+    verdict = artifact.read_verdicts(ExactnessFile).find(here)
     with GGUFFile(artifact.tokens_path()) as tokens:
         tokenizer = Tokenizer.from_gguf(tokens)
-    verifier = open_verifier(artifact, backend, threads)
-    try:
-        texts = tuple(_write(verifier, tokenizer, prompt, verdict) for prompt in SAMPLE_PROMPTS)
-        return WrittenSamples(texts=texts, peak_bytes=peak_memory())
-    finally:
-        verifier.close()
+    texts = tuple(_write(verifier, tokenizer, prompt, verdict) for prompt in SAMPLE_PROMPTS)
+    return WrittenSamples(texts=texts, peak_bytes=peak_memory())
 
 
 def _write(
@@ -123,13 +120,20 @@ def _continue(engine: Engine, request: Request) -> tuple[tuple[int, ...], Genera
 
 
 def main() -> None:
-    """Print the samples, or one sentence on standard error."""
+    """Print the samples, or one sentence on standard error.
+
+    What is printed is not lost to a library's destructors: nothing is closed (see anespec.leaving).
+    """
     folder, backend, threads = sys.argv[1:]
     try:
-        samples = write_samples(Artifact(Path(folder)), backend, int(threads))
+        artifact = Artifact(Path(folder))
+        verifier = open_verifier(artifact, backend, int(threads))
+        samples = write_samples(artifact, verifier, circumstances(artifact, backend, int(threads)))
     except AnespecError as error:
         raise SystemExit(str(error)) from None
     sys.stdout.write(samples.model_dump_json())
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invariance, InvarianceVerdict
 from anespec.runtime.backends import circumstances, open_verifier
+from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.runtime.completion import Completion
 from anespec.runtime.engine import Engine
 from anespec.runtime.requests import Request
@@ -45,6 +48,12 @@ def allow_speculation(artifact: Artifact, unequal: int = 0) -> None:
     )
 
 
+def write(artifact: Artifact) -> WrittenSamples:
+    """What the other process does."""
+    with closing(open_verifier(artifact, TORCH, 1)) as verifier:
+        return write_samples(artifact, verifier, circumstances(artifact, TORCH, 1))
+
+
 @pytest.fixture
 def artifact(embedded: Artifact, tmp_path: Path) -> Artifact:
     """A copy, since records are written into it."""
@@ -58,7 +67,7 @@ def written(embedded: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Wri
     allow_speculation(artifact)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sample_process, "MOST_TOKENS", 12)
-        return write_samples(artifact, TORCH, 1)
+        return write(artifact)
 
 
 @pytest.fixture
@@ -109,7 +118,7 @@ def test_a_sample_is_what_generate_writes_even_in_a_folder_of_traps(
 def test_without_leave_nothing_is_drafted(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample_process, "MOST_TOKENS", 4)
     allow_speculation(artifact, unequal=1)
-    for text in write_samples(artifact, TORCH, 1).texts:
+    for text in write(artifact).texts:
         assert text.drafted is None
         assert text.same_text is None
         assert text.plain.proposed == 0
@@ -166,6 +175,19 @@ def test_what_holds_is_not_measured_again(
     assert first[1] in records()
     measure_extras(artifact, EMBEDDED, TORCH, 1, silent, again=True)
     assert not any(record in records() for record in (*first, sample))
+
+
+def test_samples_are_printed_before_a_library_could_crash_as_it_closes(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left: list[int] = []
+    monkeypatch.setattr(sample_process, "MOST_TOKENS", 2)
+    monkeypatch.setattr(ArtifactVerifier, "close", lambda self: pytest.fail("closed before it was printed"))
+    monkeypatch.setattr(os, "_exit", left.append)
+    monkeypatch.setattr(sys, "argv", ["", str(artifact.root), TORCH, "1"])
+    sample_process.main()
+    assert left == [0]
+    assert len(WrittenSamples.model_validate_json(capsys.readouterr().out).texts) == len(SAMPLE_PROMPTS)
 
 
 def test_without_the_gguf_there_is_no_reference(
