@@ -33,8 +33,8 @@ OPEN = [
 
 @pytest.fixture(scope="module")
 def phi(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    changes: dict[str, Any] = {"target": "cpu", "t_max": 100, "sequences": 2}
-    pool = phi_manifest().pools[0].model_copy(update={"slots": 4096})
+    changes: dict[str, Any] = {"target": "cpu", "t_max": 100, "context": 1024, "sequences": 2}
+    pool = phi_manifest().pools[0].model_copy(update={"region_slots": 1024})
     manifest = Manifest.model_validate(phi_manifest().model_dump() | changes | {"pools": [pool.model_dump()]})
     return artifact_in(tmp_path_factory.mktemp("phi") / "m.anespec", manifest)
 
