@@ -102,5 +102,6 @@ def projection_of(source: ArraySource, weight_format: WeightFormat) -> ShardProg
 def reloaded(shard: ShardProgram, folder: Path) -> LoadedProgram:
     """The program after it was written and loaded."""
     path = folder / "shard.mlpackage"
+    folder.mkdir(exist_ok=True)
     write_package(shard, path)
     return load_program(path)

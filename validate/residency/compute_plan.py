@@ -7,6 +7,7 @@ runs anywhere. None of it was run on a Mac by this project yet.
 import contextlib
 import io
 import math
+import os
 import platform
 import shutil
 import tempfile
@@ -205,10 +206,20 @@ def measure_shard(shard: Shard, package: Path, block: int, coreml: CoreML) -> Sh
 
 
 def linked_copy(package: Path, destination: Path) -> Path:
-    """A package whose Manifest.json may be rewritten, sharing the large files with the original."""
-    destination.mkdir()
-    shutil.copy2(package / "Manifest.json", destination)
-    (destination / "Data").symlink_to((package / "Data").resolve(), target_is_directory=True)
+    """A package whose Manifest.json may be rewritten, sharing the large files with the original.
+
+    They are other names of the same files, since no symbolic link is followed in a package; copies where
+    the destination lies on another disk.
+    """
+
+    def share(source: str, target: str) -> None:
+        if Path(source) != package / "Manifest.json":
+            with contextlib.suppress(OSError):
+                os.link(source, target)
+                return
+        shutil.copy2(source, target)
+
+    shutil.copytree(package, destination, copy_function=share)
     return destination
 
 

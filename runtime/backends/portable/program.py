@@ -114,8 +114,6 @@ def read_model(package: Path) -> tuple[Any, Path]:
     """
     try:
         model_file = package / "Data" / _root_model(package)
-        if not model_file.resolve().is_relative_to(package.resolve()):
-            raise ArtifactError(f"{package}: its model file {model_file} lies outside; convert again")
         model = model_classes().Model()
         model.ParseFromString(_read(package, model_file))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
