@@ -26,7 +26,7 @@ class GateRun:
     """One run of the gate; seconds by stage, and bytes."""
 
     backend: str
-    passed: bool
+    standing: str
     stages: dict[str, float]
     artifact: int
     peak_memory: int
@@ -56,7 +56,7 @@ class Stopwatch:
         self.stages[self.stage] = self.stages.get(self.stage, 0.0) + now - self.began
         self.stage, self.began = stage, now
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, share: float | None = None, /) -> None:
         """The gate's progress."""
         self.begin(text.partition(":")[0])
 
@@ -77,7 +77,7 @@ def run_gate(artifact_path: Path, backend: str, threads: int | None) -> GateRun:
     watch.begin("end")
     return GateRun(
         backend=backend,
-        passed=verdict.passed,
+        standing=verdict.standing.value,
         stages=watch.stages,
         artifact=sum(shard.bytes for shard in artifact.manifest.shards) + artifact.manifest.tokens.bytes,
         peak_memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT,
@@ -87,7 +87,7 @@ def run_gate(artifact_path: Path, backend: str, threads: int | None) -> GateRun:
 def show(run: GateRun) -> None:
     """Print a run's stages."""
     print(
-        f"\n{run.backend}: {'passed' if run.passed else 'FAILED'}, {run.seconds:.1f} s for "
+        f"\n{run.backend}: {run.standing}, {run.seconds:.1f} s for "
         f"{gigabytes(run.artifact)}, {gigabytes(run.peak_memory)} of memory at most (mapped files included)"
     )
     show_table(("stage", "seconds"), [(stage, f"{seconds:.2f}") for stage, seconds in run.stages.items()])

@@ -216,7 +216,7 @@ class RuleFinding(Record):
 
 
 class ResidencyVerdict(Verdict):
-    """One run of the residency gate. Strict: one operation off the Neural Engine is red.
+    """One run of the residency gate. Strict: one operation off the Neural Engine fails it.
 
     `findings` are the rules' own; where the plan was not predicted they explain, and decide nothing.
     """

@@ -75,7 +75,7 @@ def exactness_gate(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> ExactnessVerdict:
-    """Measure the six invariances of `verifier` and return the verdict; never raises on a red one.
+    """Measure the six invariances of `verifier` and return the verdict; a failed one does not raise.
 
     `prompts` are token ids to play; random tokens of the vocabulary fill up what they lack. The
     verifier's state is overwritten and left as zeros. Same arguments, same cases.
@@ -113,16 +113,16 @@ def require_exactness(verdict: ExactnessVerdict) -> None:
     """Do nothing where the verdict allows speculation.
 
     Raises:
-        ExactnessGateError: an invariance that speculation needs is not proven; it is named.
+        ExactnessGateError: an invariance that speculation needs does not pass; it is named.
     """
     if verdict.allows_speculation:
         return
-    red = [v for v in verdict.invariances if v.invariance in REQUIRED_FOR_SPECULATION and not v.proven]
-    names = ", ".join(v.invariance for v in red)
-    detail = next((v.detail for v in red if v.detail), "it was not measured")
+    failing = [i for i in REQUIRED_FOR_SPECULATION if not verdict.proves(i)]
+    standings = ", ".join(f"{i}: {verdict.standing_of(i)}" for i in failing)
+    details = [v.detail for v in verdict.invariances if v.invariance in failing and v.detail]
     raise ExactnessGateError(
-        f"on {verdict.circumstances.backend} {verdict.circumstances.library_version} speculation would "
-        f"change the text, since {names} is not proven ({detail}); use another backend, or --drafter none"
+        f"on {verdict.circumstances.backend} {verdict.circumstances.library_version} speculation may change "
+        f"the text ({'; '.join([standings, *details[:1]])}); use another backend, or --drafter none"
     )
 
 

@@ -25,16 +25,10 @@ from anespec.validate.exactness import Form, exactness_gate
 from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict
 from anespec.validate.golden import compare_computed
 from anespec.validate.progress import Progress, in_steps
+from anespec.validate.prompts import PROMPTS
 from anespec.validate.reference import Reference
 from anespec.validate.stack_passes import GREEDY_TOKENS, PlayedPrompt, play_prompts
 from anespec.validate.stored_weights import StoredWeights
-
-PROMPTS = (
-    "Once upon a time, there was a little girl who liked to count. One, two, three, one, two, three,",
-    "def area(width, height):\n    return width * height\n\n\ndef volume(width, height, depth):\n    return ",
-    "The year 2024 had 366 days; the 5 % rule (see p. 17) is «ça va»: naïve, 日本語, 🙂.",
-)
-"""Prompts of the full stack: prose that repeats, code, and a mixture that byte fallback must carry."""
 
 
 def find_source(artifact: Artifact, given: Path | None = None) -> Path:
@@ -69,7 +63,7 @@ def prompt_ids(artifact: Artifact, texts: Sequence[str] = PROMPTS) -> list[list[
 def golden_gate(
     artifact: Artifact, source: Path, backend: str, threads: int | None, progress: Progress
 ) -> GoldenVerdict:
-    """Run the golden gate and record its verdict in gates/golden.json; never raises on a red one.
+    """Run the golden gate and record its verdict in gates/golden.json; a failed one does not raise.
 
     Raises:
         GGUFError: the source and the artifact disagree on sizes.
@@ -132,7 +126,7 @@ def recorded_exactness(
     progress: Progress,
     unkept: Callable[[StorageError], None] | None = None,
 ) -> ExactnessVerdict:
-    """Run the exactness gate and record its verdict in gates/exactness.json; never raises on a red one.
+    """Run the exactness gate and record its verdict in gates/exactness.json; a failed one does not raise.
 
     `unkept` is told where the verdict cannot be written.
 

@@ -4,12 +4,12 @@ holds is that of loading the artifact and generating, and nothing else.
     python -P -m anespec.validate.sample_process ARTIFACT BACKEND THREADS
 """
 
-import resource
 import statistics
 import sys
 from pathlib import Path
 from time import perf_counter
 
+from anespec.convert.memory import peak_memory
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Record
@@ -21,13 +21,8 @@ from anespec.runtime.drafters.lookup import LookupDrafter
 from anespec.runtime.engine import Engine
 from anespec.runtime.requests import Request, Statistics
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.validate.prompts import SAMPLE_PROMPTS
 from anespec.validate.sample_figures import Generation
-
-SAMPLE_PROMPTS = (
-    "Once upon a time, there was a little girl who liked to count. One, two, three, one, two, three,",
-    "def area(width, height):\n    return width * height\n\n\ndef volume(width, height, depth):\n    return ",
-)
-"""Prose that repeats, and code."""
 
 MOST_TOKENS = 48
 MOST_SECONDS = 8.0
@@ -64,7 +59,7 @@ def write_samples(artifact: Artifact, backend: str, threads: int) -> WrittenSamp
     verifier = open_verifier(artifact, backend, threads)
     try:
         texts = tuple(_write(verifier, tokenizer, prompt, verdict) for prompt in SAMPLE_PROMPTS)
-        return WrittenSamples(texts=texts, peak_bytes=peak_resident_bytes())
+        return WrittenSamples(texts=texts, peak_bytes=peak_memory())
     finally:
         verifier.close()
 
@@ -125,17 +120,6 @@ def _continue(engine: Engine, request: Request) -> tuple[tuple[int, ...], Genera
         accepted=cost.accepted,
     )
     return tuple(ids), generation
-
-
-def peak_resident_bytes() -> int:
-    """The most memory that this process held, the mapped files that it read included.
-
-    Linux hands a parent's peak on to its children in ru_maxrss, but not in VmHWM; macOS counts in bytes.
-    """
-    if sys.platform == "linux":
-        lines = Path("/proc/self/status").read_text("utf-8", errors="replace").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def main() -> None:

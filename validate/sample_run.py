@@ -2,7 +2,6 @@
 the real engine in a process of its own (sample_process.py), and the fp32 reference's reading of them."""
 
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from anespec.manifests.child_python import child_command, child_environment
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.store import Artifact
@@ -24,10 +24,12 @@ from anespec.validate.reference import Reference
 from anespec.validate.sample_figures import OtherChoice, Passage, ReferenceReading, SampleFile, SampleRun
 from anespec.validate.sample_process import Written, WrittenSamples
 
+WRITER = "anespec.validate.sample_process"
+
 SMALL_MODEL = 10_000_000
 """Weights of a model whose reference writes a text of its own, a whole reading of it per token."""
 
-MOST_SECONDS = 600.0
+LONGEST_WAIT = 600.0
 """For the other process to load and write; more is a machine that swaps."""
 
 LONGEST_REASON = 400
@@ -77,16 +79,21 @@ def sample_run(
 
 def _samples(artifact: Artifact, backend: str, threads: int) -> WrittenSamples:
     """Let another process write: the memory that it holds is the model's and not the gates'."""
-    # -P keeps the current folder off the module path.
-    command = [sys.executable, "-P", "-m", "anespec.validate.sample_process"]
-    command += [str(artifact.root.resolve()), backend, str(threads)]
+    command = [*child_command(WRITER), str(artifact.root.resolve()), backend, str(threads)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=MOST_SECONDS, check=False)
+        done = subprocess.run(
+            command,
+            env=child_environment(),
+            capture_output=True,
+            text=True,
+            timeout=LONGEST_WAIT,
+            check=False,
+        )
         if done.returncode == 0:
             return WrittenSamples.model_validate_json(done.stdout)
         lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
     except subprocess.TimeoutExpired:
-        lines = [f"it took more than {MOST_SECONDS:.0f} s"]
+        lines = [f"it took more than {LONGEST_WAIT:.0f} s"]
     except (OSError, ValidationError, UnicodeDecodeError) as error:
         lines = [str(error)]
     reason = printable(lines[-1], LONGEST_REASON)

@@ -6,10 +6,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from anespec.manifests.errors import ArtifactError, RequestError
-from anespec.manifests.schema import HIDDEN_IN, HIDDEN_OUT, LayerShard, Shard
+from anespec.manifests.schema import HIDDEN_IN, HIDDEN_OUT, Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, machine_name
-from anespec.runtime.backends.declared import load_declared, require_memory
+from anespec.runtime.backends.declared import load_declared
 from anespec.runtime.backends.feeds import Embedding
 from anespec.runtime.backends.portable.program import Program, beside, chain
 from anespec.runtime.backends.runner import ShardRunner
@@ -73,8 +73,6 @@ def open_shard(artifact: Artifact, shard: Shard, backend: str, threads: int | No
         ArtifactError: the shard is missing, damaged or has an operation that the backend lacks, or is not
             what the manifest says.
     """
-    if isinstance(shard, LayerShard):
-        require_memory(artifact, [shard])
     return _runner_factory(backend, threads)(load_declared(artifact, shard))
 
 
@@ -106,7 +104,6 @@ def open_verifier(path: Path | Artifact, backend: str = AUTO, threads: int | Non
     artifact = path if isinstance(path, Artifact) else Artifact(path)
     manifest = artifact.manifest
     make = _runner_factory(backend, threads)
-    require_memory(artifact, manifest.layer_shards)
     body = chain([load_declared(artifact, s) for s in manifest.layer_shards], HIDDEN_IN, HIDDEN_OUT)
     head = beside([load_declared(artifact, s) for s in manifest.head_shards])
     embedding = open_embedding(artifact)

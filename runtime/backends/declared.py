@@ -4,28 +4,21 @@ The runtime and the gates address inputs, outputs and states by the manifest's n
 program knew of would be neither cleared, nor copied, nor compared.
 """
 
-import math
-import os
-from collections.abc import Iterable
-
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.residency import shape_text
 from anespec.manifests.schema import LayerShard, Manifest, Shard
 from anespec.manifests.store import Artifact
-from anespec.manifests.wording import bytes_text, printable, quoted
+from anespec.manifests.wording import printable, quoted
 from anespec.runtime.backends.portable.program import Program, load_program
 
 Shape = tuple[int | None, ...]
-
-FP16_BYTES = 2
 
 
 def load_declared(artifact: Artifact, shard: Shard) -> Program:
     """The program of a shard, which is in everything that meets the outside what the manifest says.
 
     Raises:
-        ArtifactError: the shard is missing or damaged, has other inputs, outputs or states, or states that no
-            memory here could hold.
+        ArtifactError: the shard is missing or damaged, or has other inputs, outputs or states.
     """
     program = load_program(artifact.shard_path(shard))
     width = _fixed_width(artifact.manifest)
@@ -49,29 +42,6 @@ def load_declared(artifact: Artifact, shard: Shard) -> Program:
             f"({printable(', '.join(strange or program.outputs))}); convert the model again"
         )
     return program
-
-
-def require_memory(artifact: Artifact, shards: Iterable[LayerShard]) -> None:
-    """Do nothing where this machine's memory could hold the states of `shards` if it held nothing else.
-
-    Raises:
-        ArtifactError: it could not.
-    """
-    needed = sum(FP16_BYTES * math.prod(state.shape) for shard in shards for state in shard.states)
-    memory = _memory_bytes()
-    if memory is not None and needed > memory:
-        raise ArtifactError(
-            f"{artifact.root}: its K/V states take {bytes_text(needed)} and this machine has "
-            f"{bytes_text(memory)} of memory; convert with a shorter --context or fewer --sequences"
-        )
-
-
-def _memory_bytes() -> int | None:
-    """Bytes of memory of this machine; None where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
-        return None
 
 
 def _fixed_width(manifest: Manifest) -> int | None:

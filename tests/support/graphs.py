@@ -100,7 +100,8 @@ def projection_of(source: ArraySource, weight_format: WeightFormat) -> ShardProg
 
 
 def reloaded(shard: ShardProgram, folder: Path) -> LoadedProgram:
-    """The program after it was written and loaded."""
+    """The program after it was written to a folder, made if need be, and loaded."""
+    folder.mkdir(exist_ok=True)
     path = folder / "shard.mlpackage"
     folder.mkdir(exist_ok=True)
     write_package(shard, path)

@@ -118,6 +118,13 @@ def test_a_fault_turns_the_right_invariance_red(
         require_exactness(verdict)
 
 
+def test_an_invariance_that_was_not_measured_is_named() -> None:
+    verdict = gate(NumpyVerifier(shape_of()))
+    without = [v for v in verdict.invariances if v.invariance is not LANE]
+    with pytest.raises(ExactnessGateError, match=r"\(lane: not run\)"):
+        require_exactness(verdict.model_copy(update={"invariances": tuple(without)}))
+
+
 def test_the_verdict_names_the_first_difference() -> None:
     verdict = gate(LaneVariant(shape_of()), "full")
     (lane,) = (v for v in verdict.invariances if v.invariance is LANE)

@@ -20,9 +20,10 @@ from anespec.validate import other_formats, sample_process
 from anespec.validate import sample_run as run_module
 from anespec.validate.other_formats import FormatsFile
 from anespec.validate.page.extras import measure_extras
+from anespec.validate.prompts import SAMPLE_PROMPTS
 from anespec.validate.reference import Reference
 from anespec.validate.sample_figures import SampleFile
-from anespec.validate.sample_process import MOST_TOKENS, SAMPLE_PROMPTS, WrittenSamples, write_samples
+from anespec.validate.sample_process import MOST_TOKENS, WrittenSamples, write_samples
 from anespec.validate.sample_run import sample_run
 
 TORCH = "torch"
@@ -82,6 +83,7 @@ def test_a_sample_is_what_generate_writes_even_in_a_folder_of_traps(
     for name in ("numpy.py", "gguf.py", "torch.py", "json.py", "anespec/__init__.py"):
         (trap / name).write_text("raise SystemExit('trapped')")
     monkeypatch.chdir(trap)
+    monkeypatch.setenv("PYTHONPATH", ":")
     allow_speculation(artifact)
     run = sample_run(artifact, EMBEDDED, TORCH, 1, silent)
     with GGUFFile(artifact.tokens_path()) as tokens:

@@ -33,7 +33,7 @@ def quality_gate(
 ) -> QualityVerdict:
     """Score a text and record the verdict in gates/quality.json.
 
-    Never raises on a red verdict. Passes are wide where the exactness gate proved that width does not matter.
+    A failed verdict does not raise. Passes are wide where the exactness gate proved width to be of no matter.
 
     Raises:
         RequestError: the text is not UTF-8 or has less than two tokens.

@@ -206,21 +206,17 @@ def measure_shard(shard: Shard, package: Path, block: int, coreml: CoreML) -> Sh
 
 
 def linked_copy(package: Path, destination: Path) -> Path:
-    """A package whose Manifest.json may be rewritten, sharing the large files with the original.
-
-    They are other names of the same files, since no symbolic link is followed in a package; copies where
-    the destination lies on another disk.
-    """
+    """A package whose Manifest.json may be rewritten, sharing the other files with the original."""
 
     def share(source: str, target: str) -> None:
-        if Path(source) != package / "Manifest.json":
+        if Path(source).name != "Manifest.json":
+            # Another file system's, or another user's, files cannot be linked.
             with contextlib.suppress(OSError):
                 os.link(source, target)
                 return
         shutil.copy2(source, target)
 
-    shutil.copytree(package, destination, copy_function=share)
-    return destination
+    return shutil.copytree(package, destination, copy_function=share)
 
 
 def run_shapes(view: ShardView, block: int) -> dict[str, tuple[int, ...]]:

@@ -216,7 +216,9 @@ def view_package(package: Path, name: str, sha256: str, block: int, is_head: boo
     try:
         return view_model(model, name, sha256, block, is_head)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"{package}: its model file is damaged ({error}); convert again") from error
+        raise ArtifactError(
+            f"{package}: its model file is damaged ({error}); convert the model again"
+        ) from error
 
 
 def view_model(model: Any, name: str, sha256: str, block: int, is_head: bool = False) -> ShardView:

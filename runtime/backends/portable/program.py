@@ -96,12 +96,14 @@ def load_program(package: Path) -> Program:
     """
     model, folder = read_model(package)
     if FUNCTION not in model.mlProgram.functions:
-        raise ArtifactError(f"{package}: has no function {FUNCTION!r}; convert again")
+        raise ArtifactError(f"{package}: has no function {FUNCTION!r}; convert the model again")
     try:
         program = _Reader(package, folder).program(model.mlProgram.functions[FUNCTION])
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # Protobuf accepts almost any bytes, so damage shows wherever a value is first made sense of.
-        raise ArtifactError(f"{package}: its model file is damaged ({error}); convert again") from error
+        raise ArtifactError(
+            f"{package}: its model file is damaged ({error}); convert the model again"
+        ) from error
     check_sound(program)
     return program
 
@@ -117,13 +119,15 @@ def read_model(package: Path) -> tuple[Any, Path]:
         model = model_classes().Model()
         model.ParseFromString(_read(package, model_file))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ArtifactError(f"{package}: is not a readable .mlpackage ({error}); convert again") from error
+        raise ArtifactError(
+            f"{package}: is not a readable .mlpackage ({error}); convert the model again"
+        ) from error
     except Exception as error:  # protobuf's DecodeError lives in a module that varies with its version
         if type(error).__name__ != "DecodeError":
             raise
-        raise ArtifactError(f"{package}: its model file is damaged; convert again") from error
+        raise ArtifactError(f"{package}: its model file is damaged; convert the model again") from error
     if model.WhichOneof("Type") != "mlProgram":
-        raise ArtifactError(f"{package}: is not an ML program; convert again")
+        raise ArtifactError(f"{package}: is not an ML program; convert the model again")
     return model, model_file.parent
 
 
@@ -180,6 +184,7 @@ class _Reader:
         if raw.blocks:
             raise ArtifactError(
                 f"{self.package}: {name} is a {raw.type} with nested blocks, which is not run"
+                "; convert the model again"
             )
         inputs = {
             key: tuple(self._arguments(f"{name}/{key}", binding)) for key, binding in raw.inputs.items()
@@ -225,6 +230,7 @@ class _Reader:
         except KeyError:
             raise ArtifactError(
                 f"{self.package}: holds a constant of the unsupported MIL type {code}"
+                "; convert the model again"
             ) from None
 
     def _packed(self, data: NDArray[np.uint8], code: int, shape: tuple[int, ...]) -> Packed:
@@ -237,13 +243,19 @@ class _Reader:
         if reference.fileName not in self.blobs:
             path = self.folder / str(reference.fileName).removeprefix(BLOB_PREFIX)
             if not path.resolve().is_relative_to(self.package.resolve()):
-                raise ArtifactError(f"{self.package}: its weights file {path} lies outside; convert again")
+                raise ArtifactError(
+                    f"{self.package}: its weights file {path} lies outside; convert the model again"
+                )
             if path.exists() and not path.is_file():
-                raise ArtifactError(f"{self.package}: its weights file {path} is no file; convert again")
+                raise ArtifactError(
+                    f"{self.package}: its weights file {path} is no file; convert the model again"
+                )
             try:
                 self.blobs[reference.fileName] = np.memmap(path, np.uint8, "r")
             except (OSError, ValueError) as error:
-                raise ArtifactError(f"{path}: the weights cannot be read ({error}); convert again") from None
+                raise ArtifactError(
+                    f"{path}: the weights cannot be read ({error}); convert the model again"
+                ) from None
         blob, packed = self.blobs[reference.fileName], PACKED_TYPES.get(code)
         dtype = np.dtype(np.uint8) if packed else self._dtype(code)
         record = bytes(blob[reference.offset : reference.offset + BLOB_RECORD.size])
@@ -254,7 +266,7 @@ class _Reader:
                 data = blob[offset : offset + size]
                 return Packed(data, packed, shape) if packed else data.view(dtype).reshape(shape)
         raise ArtifactError(
-            f"{self.package}: the weights file is damaged at byte {reference.offset}; convert again"
+            f"{self.package}: the weights file is damaged at byte {reference.offset}; convert the model again"
         )
 
 
@@ -286,13 +298,18 @@ def chain(programs: Sequence[Program], hidden_in: str, hidden_out: str) -> Progr
     hidden = hidden_in
     for number, program in enumerate(programs):
         if states.keys() & program.states.keys():
-            raise ArtifactError(f"{program.source}: has a state that an earlier shard has too")
+            raise ArtifactError(
+                f"{program.source}: has a state that an earlier shard has too; convert the model again"
+            )
         if hidden_in not in program.inputs or hidden_out not in program.outputs:
             raise ArtifactError(
-                f"{program.source}: does not make {hidden_out!r} of {hidden_in!r}; convert again"
+                f"{program.source}: does not make {hidden_out!r} of {hidden_in!r}; convert the model again"
             )
         if any(inputs.get(name, shape) != shape for name, shape in program.inputs.items()):
-            raise ArtifactError(f"{program.source}: takes inputs of other shapes than the shards before it")
+            raise ArtifactError(
+                f"{program.source}: takes inputs of other shapes than the shards before it"
+                "; convert the model again"
+            )
         shared = {name: name for name in (*program.inputs, *program.states)} | {hidden_in: hidden}
         renamed = _Renaming(shared, f"{number}/")
         operations += [renamed.operation(op) for op in program.operations]
@@ -318,7 +335,9 @@ def beside(programs: Sequence[Program]) -> Program:
     outputs: list[str] = []
     for number, program in enumerate(programs):
         if program.inputs != programs[0].inputs:
-            raise ArtifactError(f"{program.source}: takes other inputs than the shards beside it")
+            raise ArtifactError(
+                f"{program.source}: takes other inputs than the shards beside it; convert the model again"
+            )
         renamed = _Renaming({name: name for name in program.inputs}, f"{number}/")
         operations += [renamed.operation(op) for op in program.operations]
         constants |= {renamed(name): value for name, value in program.constants.items()}

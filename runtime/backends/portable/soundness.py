@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import ArtifactError
+from anespec.manifests.wording import bytes_text
 from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.shape_table import Shape, result_shapes
 
@@ -119,11 +120,23 @@ def _follow(program: Program, t: int) -> None:
 
 
 def require_room_for_states(program: Program, bytes_per_number: int) -> None:
-    """Raise ArtifactError where a program's states are larger than this machine's memory."""
+    """Do nothing where this machine's memory could hold a program's states if it held nothing else.
+
+    Raises:
+        ArtifactError: it could not.
+    """
     needed = bytes_per_number * sum(prod(shape) for shape in program.states.values())
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > memory:
+    memory = _memory_bytes()
+    if memory is not None and needed > memory:
         raise ArtifactError(
-            f"{program.source}: its states take {needed / 1e9:.1f} GB where this machine has "
-            f"{memory / 1e9:.1f}; convert the model with a shorter context"
+            f"{program.source}: its K/V states take {bytes_text(needed)} and this machine has "
+            f"{bytes_text(memory)} of memory; convert with a shorter --context or fewer --sequences"
         )
+
+
+def _memory_bytes() -> int | None:
+    """Bytes of memory of this machine; None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return None

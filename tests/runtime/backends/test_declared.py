@@ -13,7 +13,8 @@ from tiny_model import TinyModel, write_gguf
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact, package_bytes, package_sha256
-from anespec.runtime.backends import declared, open_embedding, open_shard, open_verifier
+from anespec.runtime.backends import open_embedding, open_shard, open_verifier
+from anespec.runtime.backends.portable import soundness
 from anespec.runtime.backends.portable.program import FUNCTION, load_program, read_model
 
 Edit = Callable[[Any, Any], object]
@@ -188,8 +189,8 @@ def test_an_embedding_of_fewer_tokens_is_refused(root: Path) -> None:
 
 
 def test_states_that_no_memory_could_hold_are_refused(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(declared, "_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(soundness, "_memory_bytes", lambda: 1000)
     with pytest.raises(ArtifactError, match=r"K/V states take .* and this machine has 1\.0 kB of memory"):
         open_verifier(whole, "torch", 1)
-    monkeypatch.setattr(declared, "_memory_bytes", lambda: None)
+    monkeypatch.setattr(soundness, "_memory_bytes", lambda: None)
     open_verifier(whole, "torch", 1).close()

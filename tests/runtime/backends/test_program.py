@@ -378,7 +378,7 @@ def test_inputs_and_states_of_impossible_sizes_are_refused(package: Path, which:
 @pytest.mark.parametrize("runner", [TorchRunner, OpenVINORunner])
 def test_states_larger_than_the_memory_are_refused(whole: Path, runner: Runner) -> None:
     program = replace(load_program(whole), states={"k_0": (1, 2**20, 2**14, 2**5)})
-    with pytest.raises(ArtifactError, match=r"its states take \d+\.\d GB where this machine has"):
+    with pytest.raises(ArtifactError, match=r"its K/V states take \d+\.\d\d GB and this machine has"):
         runner(program, 1)
 
 
