@@ -1,7 +1,7 @@
 """`anespec generate`: text from an artifact."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,9 +83,9 @@ def generate(artifact: Path, **chosen: Any) -> None:
 
 def _generate_one(artifact: Path, settings: "_Settings") -> None:
     text = read_standard_input() if settings.prompt == "-" else settings.prompt
-    with _opened(artifact, settings) as session:
-        completion = _completion(session, Prompt(prompt=text), settings)
-        _check(session, completion)
+    prompt = Prompt(prompt=text)
+    with _opened(artifact, settings, lambda session: _check(session, prompt, settings)) as session:
+        completion = _completion(session, prompt, settings)
         _hint_at_template(session, settings)
         if settings.as_json:
             print_json(_facts(completion.summary, session.load_seconds))
@@ -97,13 +97,16 @@ def _generate_one(artifact: Path, settings: "_Settings") -> None:
 def _generate_many(artifact: Path, path: Path, settings: "_Settings") -> None:
     """One line after another, all of them checked before the first is run."""
     with PromptFile(path) as prompts:
-        texts = sum(prompt.prompt is not None for _, prompt in prompts)
-        with _opened(artifact, settings) as session:
+
+        def check(session: Session) -> None:
             for place, prompt in prompts:
                 try:
-                    _check(session, _completion(session, prompt, settings))
+                    _check(session, prompt, settings)
                 except RequestError as error:
                     raise RequestError(f"{place}: {error}") from None
+
+        texts = sum(prompt.prompt is not None for _, prompt in prompts)
+        with _opened(artifact, settings, check) as session:
             if texts:
                 _hint_at_template(session, settings)
             for _, prompt in prompts:
@@ -112,9 +115,9 @@ def _generate_many(artifact: Path, path: Path, settings: "_Settings") -> None:
 
 
 @contextlib.contextmanager
-def _opened(artifact: Path, settings: "_Settings") -> Iterator[Session]:
+def _opened(artifact: Path, settings: "_Settings", check: Callable[[Session], None]) -> Iterator[Session]:
     session = open_session(
-        artifact, settings.backend, settings.threads, settings.allow_inexact, settings.quiet
+        artifact, settings.backend, settings.threads, settings.allow_inexact, settings.quiet, check
     )
     try:
         yield session
@@ -167,8 +170,9 @@ def _completion(session: Session, prompt: Prompt, settings: _Settings) -> "Compl
     return Completion(session.engine, tokenizer, request, stops)
 
 
-def _check(session: Session, completion: "Completion") -> None:
+def _check(session: Session, prompt: Prompt, settings: _Settings) -> None:
     """Raise the RequestError that running it would raise."""
+    completion = _completion(session, prompt, settings)
     session.engine.cancel(session.engine.submit(completion.request))
 
 

@@ -53,8 +53,9 @@ def main() -> None:
     A failure is said on standard error, and with --json also as an object on standard output.
     """
     _settle_streams()
+    kept = Kept()
     try:
-        code = _run(Kept())
+        code = _run(kept)
     except click.ClickException as error:
         code = error.exit_code
         _tell(code, error.format_message(), error.show)

@@ -1,6 +1,7 @@
 """An artifact made ready to generate, as far as the exactness gate allows here."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,9 +34,18 @@ class Session:
 
 
 def open_session(
-    path: Path, backend: str, threads: int | None = None, allow_inexact: bool = False, quiet: bool = True
+    path: Path,
+    backend: str,
+    threads: int | None = None,
+    allow_inexact: bool = False,
+    quiet: bool = True,
+    check: Callable[[Session], None] = lambda _: None,
 ) -> Session:
-    """Load an artifact, read or measure what is proven of it here, and set up an engine accordingly."""
+    """Load an artifact, read or measure what is proven of it here, and set up an engine accordingly.
+
+    `check` may refuse what is to be generated, by raising, before minutes are spent on measuring; its session
+    has an engine that only takes requests.
+    """
     from anespec.manifests.gguf_file import GGUFFile
     from anespec.manifests.store import Artifact
     from anespec.manifests.verdicts import Invariance
@@ -53,6 +63,8 @@ def open_session(
         report(f"shards, on {backend}")
         verifier = open_verifier(artifact, backend, threads)
     try:
+        untried = Engine(verifier, speculate=False, wide_prefill=False)
+        check(Session(verifier, untried, tokenizer, backend, time.monotonic() - started))
         verdict = _verdict(artifact, verifier, backend, threads, quiet)
     except BaseException:
         keep(verifier)

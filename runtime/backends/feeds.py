@@ -88,7 +88,8 @@ class Embedding:
             rows = (self.file.rows(tensor, tokens) * np.float32(scale)).astype(np.float16)
         if not np.isfinite(rows).all():
             raise ArtifactError(
-                f"{self.file.path}: the embedding of a token in {tokens.tolist()} is not finite"
+                f"{self.file.path}: the embedding of a token in {tokens.tolist()} is not finite; "
+                "convert a GGUF whose embeddings are numbers that fp16 holds"
             )
         return np.ascontiguousarray(rows.T)[None, :, :, None]
 

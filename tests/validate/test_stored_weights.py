@@ -97,7 +97,7 @@ def test_each_weight_is_dequantised_once(gguf: Path, tmp_path: Path, monkeypatch
     )
     monkeypatch.setattr(GGUFFile, "rows", counted_rows)
     notes: list[str] = []
-    verdict = golden_gate(artifact, gguf, "torch", 1, lambda note, *_: notes.append(note))
+    verdict = golden_gate(artifact, gguf, "torch", 1, lambda note, share=None: notes.append(note))
     monkeypatch.undo()
     assert verdict.passed
     shards = artifact.manifest.shards

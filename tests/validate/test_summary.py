@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from anespec.manifests.residency import PlanSource, ResidencyFile
-from anespec.manifests.schema import Manifest
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import (
     REQUIRED_FOR_SPECULATION,
@@ -33,9 +32,7 @@ OPEN = [
 
 @pytest.fixture(scope="module")
 def phi(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    changes: dict[str, Any] = {"target": "cpu", "t_max": 100, "context": 1024, "sequences": 2}
-    pool = phi_manifest().pools[0].model_copy(update={"region_slots": 1024})
-    manifest = Manifest.model_validate(phi_manifest().model_dump() | changes | {"pools": [pool.model_dump()]})
+    manifest = phi_manifest(target="cpu", t_max=100, sequences=2)
     return artifact_in(tmp_path_factory.mktemp("phi") / "m.anespec", manifest)
 
 

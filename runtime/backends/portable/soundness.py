@@ -126,7 +126,7 @@ def require_room_for_states(program: Program, bytes_per_number: int) -> None:
         ArtifactError: it could not.
     """
     needed = bytes_per_number * sum(prod(shape) for shape in program.states.values())
-    memory = _memory_bytes()
+    memory = machine_memory()
     if memory is not None and needed > memory:
         raise ArtifactError(
             f"{program.source}: its K/V states take {bytes_text(needed)} and this machine has "
@@ -134,7 +134,7 @@ def require_room_for_states(program: Program, bytes_per_number: int) -> None:
         )
 
 
-def _memory_bytes() -> int | None:
+def machine_memory() -> int | None:
     """Bytes of memory of this machine; None where the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from converting import build
 from playing import feed, greedy, rows_for, run, same_bits, states
 from tiny_model import TinyModel, write_gguf
@@ -14,6 +15,7 @@ from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import circumstances, open_shard, open_verifier, resolve_backend
+from anespec.runtime.backends.portable import torch_runner
 from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.runtime.block import Block
 
@@ -125,6 +127,19 @@ def test_a_sequence_goes_on_from_imported_slots_with_the_same_bits(path: Path, b
     other.import_slots(0, 0, one.export_slots(0, 0, len(PROMPT)))
     carry = rows_for(one, [3], len(PROMPT))
     assert same_bits(run(one, carry), run(other, carry))
+
+
+def test_torch_gives_the_same_bits_where_weights_are_not_kept_widened(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = open_verifier(path, "torch", threads=1)
+    monkeypatch.setattr(torch_runner, "SHARE_FOR_WIDENED", 0)
+    narrow = open_verifier(path, "torch", threads=1)
+    for verifier, kept in ((wide, torch.float32), (narrow, torch.float16)):
+        runner = verifier.layers[0].runner
+        convs = [operation for operation in runner.operations if operation.kind == "conv"]
+        assert {runner.constants[conv.inputs["weight"][0]].dtype for conv in convs} == {kept}
+    assert same_bits(feed(wide, PROMPT), feed(narrow, PROMPT))
 
 
 def test_one_shard_by_itself_is_the_first_step_of_the_chain(path: Path, backend: str) -> None:

@@ -50,13 +50,14 @@ def stored(
     } | changes  # fmt: skip
 
 
-def phi_manifest(name: str = "Phi-4-mini-instruct.Q8_0.gguf", **changes: Any) -> Manifest:
+def phi_manifest(name: str = "Phi-4-mini-instruct.Q8_0.gguf", sequences: int = 1, **changes: Any) -> Manifest:
     """32 layers in four shards and 200064 tokens in 13."""
+    slots = 2048 * sequences
     common = {"sha256": "00", "recipe": "11"}
     hidden = {"name": "x", "shape": [1, 3072, None, 1]}
     inputs = [
-        hidden, {"name": "attn_mask", "shape": [1, 1, None, 2048]},
-        {"name": "kv_write_mask", "shape": [1, 1, 2048, None]},
+        hidden, {"name": "attn_mask", "shape": [1, 1, None, slots]},
+        {"name": "kv_write_mask", "shape": [1, 1, slots, None]},
     ]  # fmt: skip
     layers = [
         {
@@ -67,7 +68,7 @@ def phi_manifest(name: str = "Phi-4-mini-instruct.Q8_0.gguf", **changes: Any) ->
             "path": f"shards/layers_{first:02d}_{end - 1:02d}.mlpackage",
             "bytes": (end - first) * LAYER_BYTES, "first_layer": first, "end_layer": end,
             "states": [
-                {"name": f"{part}_{n}", "shape": [1, 8, 2048, 128], "pool": "global", "layer": n}
+                {"name": f"{part}_{n}", "shape": [1, 8, slots, 128], "pool": "global", "layer": n}
                 for n in range(first, end) for part in ("k", "v")
             ],
         }
@@ -83,7 +84,7 @@ def phi_manifest(name: str = "Phi-4-mini-instruct.Q8_0.gguf", **changes: Any) ->
         }
         for number, (first, end) in enumerate(HEAD_EDGES)
     ]  # fmt: skip
-    pool = {"name": "global", "slots": 2048, "region_slots": 2048}
+    pool = {"name": "global", "slots": slots, "region_slots": 2048}
     pool |= {"mask_input": "attn_mask", "write_input": "kv_write_mask"}
     return Manifest.model_validate(
         {
@@ -96,7 +97,8 @@ def phi_manifest(name: str = "Phi-4-mini-instruct.Q8_0.gguf", **changes: Any) ->
                 "vocabulary": 200064, "norm_epsilon": 1e-5, "trained_context": 131072,
             },
             "target": "mac", "attention": "per_kv_head", "block": 4, "t_max": 4, "context": 2048,
-            "sequences": 1, "pools": [pool], "ropes": [], "layer_shards": layers, "head_shards": heads,
+            "sequences": sequences, "pools": [pool], "ropes": [], "layer_shards": layers,
+            "head_shards": heads,
             "tokens": {
                 "path": "tokens.gguf", "bytes": 653_000_000, "sha256": "bb",
                 "embedding_tensor": "token_embd.weight",
