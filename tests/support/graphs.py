@@ -103,6 +103,5 @@ def reloaded(shard: ShardProgram, folder: Path) -> LoadedProgram:
     """The program after it was written to a folder, made if need be, and loaded."""
     folder.mkdir(exist_ok=True)
     path = folder / "shard.mlpackage"
-    folder.mkdir(exist_ok=True)
     write_package(shard, path)
     return load_program(path)
