@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from anespec.manifests.gguf_file import GGUFFile
 
 
-@click.command()
+@click.command(short_help="Show what a GGUF or an artifact is, and what would be built.")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--plan", "explained", is_flag=True, help="Explain the topology: every shard, and why.")
 @conversion_options

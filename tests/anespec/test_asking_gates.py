@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from commands import command_of, run
 
 from anespec.generate_verb import generate
-from anespec.manifests.errors import AnespecError, GoldenGateError
+from anespec.manifests.errors import AnespecError, GoldenGateError, Interrupted
 from anespec.validate_verb import validate
 
 GATES = ["residency", "golden", "exactness", "quality"]
@@ -198,7 +198,7 @@ def test_generate_says_why_it_measures_and_how_it_went(judged: Path, tmp_path: P
     assert "note: exactness" not in stderr(1), "the gate's verdict holds"
     other = stderr(2)
     assert "exactness was measured with 1 thread, not 2" in other
-    assert "on torch with 2 threads?" in other
+    assert "on torch with 2 threads." in other
     assert "note: exactness: pass, measured in " in other
     assert "note: exactness" not in stderr(2), "and now it is known"
     shutil.rmtree(copy / "gates")
@@ -234,3 +234,13 @@ def test_progress_fits_a_terminal_of_80_columns(judged: Path) -> None:
     ]
     assert bars, "a terminal sees elapsed and remaining time"
     assert max(map(len, bars)) <= 80
+
+
+def test_an_interrupted_run_says_what_is_kept(judged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("anespec.validate_verb.exactness_gate", stopped)
+    outcome = CliRunner().invoke(validate, [str(judged), "--gate", "residency", "--gate", "exactness"])
+    assert isinstance(outcome.exception, Interrupted)
+    assert str(outcome.exception) == "interrupted; the verdicts of gates that ended are kept"
