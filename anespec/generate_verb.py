@@ -1,6 +1,7 @@
 """`anespec generate`: text from an artifact."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -97,14 +98,16 @@ def _generate_one(artifact: Path, settings: "_Settings") -> None:
 def _generate_many(artifact: Path, path: Path, settings: "_Settings") -> None:
     """One line after another, all of them checked before the first is run."""
     with PromptFile(path) as prompts:
-        texts = sum(prompt.prompt is not None for _, prompt in prompts)
+        plain = Counter(prompt.prompt is not None for _, prompt in prompts)
+        if not plain:
+            raise RequestError(f'{path}: holds no prompt; each line is one, as in {{"prompt": "Hello"}}')
         with _opened(artifact, settings) as session:
             for place, prompt in prompts:
                 try:
                     _check(session, _completion(session, prompt, settings))
                 except RequestError as error:
                     raise RequestError(f"{place}: {error}") from None
-            if texts:
+            if plain[True]:
                 _hint_at_template(session, settings)
             for _, prompt in prompts:
                 completion = _completion(session, prompt, settings)
@@ -195,7 +198,7 @@ def _encode(
     from anespec.runtime.text.fitting import require_fitting
 
     if tokenizer.chat_template is None:
-        raise RequestError("this model has no chat template; give a plain prompt, without --chat")
+        raise RequestError("this model has no chat template; give a plain prompt, without --chat or messages")
     rendered = render_chat(
         tokenizer.chat_template,
         conversation,

@@ -94,7 +94,9 @@ def show_artifact(artifact: "Artifact") -> None:
     out().print(_shard_table(facts))
     out().print()
     out().print(
-        verdict_table(facts["gates"]) if facts["gates"] else "No gate has judged it yet: anespec validate."
+        verdict_table(facts["gates"])
+        if facts["gates"]
+        else f"No gate has judged it yet: anespec validate {artifact.root}"
     )
 
 

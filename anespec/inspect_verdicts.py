@@ -54,7 +54,7 @@ def _residency_finding(verdict: "ResidencyVerdict", manifest: "Manifest") -> str
     shards = counted(len(verdict.shards), "shard")
     on_ane = len(verdict.shards) - len(verdict.off_ane)
     found = f"{verdict.source}: {on_ane} of {shards} on the Neural Engine"
-    return found + ("; of no matter for --target cpu" if manifest.target is Target.CPU else "")
+    return found + (", which does not matter with --target cpu" if manifest.target is Target.CPU else "")
 
 
 def _exactness_finding(verdict: "ExactnessVerdict") -> str:

@@ -1,6 +1,6 @@
 """The errors a person meets, and the exit code of each.
 
-Every expected failure (bad input, a missing file, a full disk, a red gate) is raised as an
+Every expected failure (bad input, a missing file, a full disk, a failed gate) is raised as an
 `AnespecError` whose message is one sentence naming the thing and the mend. The command line prints
 that sentence and exits with the error's code (EXIT_CODES); anything else is a bug and shows a traceback.
 """
@@ -19,10 +19,10 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
         5: "unusable artifact",
         6: "disk or file system, standard output included",
         7: "a request that cannot be served",
-        11: "residency gate red",
-        12: "golden gate red",
-        13: "exactness gate red",
-        14: "quality gate red",
+        11: "residency gate failed",
+        12: "golden gate failed",
+        13: "exactness gate failed",
+        14: "quality gate failed",
         130: "interrupted",
         141: "whoever read standard output stopped reading",
     }
@@ -33,7 +33,7 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
 class AnespecError(Exception):
     """A failure that a person can act on; its text is one clear sentence.
 
-    `facts` are what a program may want to know beside the sentence, such as a red gate's figures.
+    `facts` are what a program may want to know beside the sentence, such as a failed gate's figures.
     """
 
     exit_code: ClassVar[int] = 1

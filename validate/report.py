@@ -40,8 +40,8 @@ def residency_parts(verdict: ResidencyVerdict, target: Target, decides: bool) ->
     if target is Target.CPU and not decides:
         on_ane = len(verdict.shards) - len(verdict.off_ane)
         return [
-            f"{on_ane} of {counted(len(verdict.shards), 'shard')} {verdict.source} on the Neural Engine; of "
-            "no matter here, for this artifact was converted with --target cpu"
+            f"{on_ane} of {counted(len(verdict.shards), 'shard')} {verdict.source} on the Neural Engine, "
+            "which does not matter: this artifact was converted with --target cpu"
         ]
     parts: list[RenderableType] = [residency_table(verdict), *residency_lines(verdict)]
     if not verdict.passed and not decides:
