@@ -77,25 +77,25 @@ class RequestError(AnespecError):
 
 
 class ResidencyGateError(AnespecError):
-    """The residency gate is red."""
+    """The residency gate fails."""
 
     exit_code = 11
 
 
 class GoldenGateError(AnespecError):
-    """The golden gate is red."""
+    """The golden gate fails."""
 
     exit_code = 12
 
 
 class ExactnessGateError(AnespecError):
-    """The exactness gate is red."""
+    """The exactness gate fails."""
 
     exit_code = 13
 
 
 class QualityGateError(AnespecError):
-    """The quality gate is red."""
+    """The quality gate fails."""
 
     exit_code = 14
 

@@ -75,7 +75,7 @@ def exactness_gate(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> ExactnessVerdict:
-    """Measure the six invariances of `verifier` and return the verdict; never raises on a red one.
+    """Measure the six invariances of `verifier` and return the verdict; never raises on a failing one.
 
     `prompts` are token ids to play; random tokens of the vocabulary fill up what they lack. The
     verifier's state is overwritten and left as zeros. Same arguments, same cases.

@@ -44,7 +44,10 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
 
     Raises:
         ArtifactError: none of these is the very file.
+        StorageError: `given` is no file.
     """
+    if given is not None and not given.is_file():
+        raise StorageError(f"{given}: no such file; --gguf takes the GGUF that was converted")
     source = artifact.manifest.source
     places = [given] if given else [
         Path(source.read_from), artifact.root.resolve().parent / source.name, Path(source.name)
@@ -55,7 +58,7 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
     where = str(given) if given else "where it was converted from, beside the artifact or here"
     raise ArtifactError(
         f"{artifact.root}: the gates compare with {source.name}, which is not {where}; "
-        "pass the GGUF that was converted with --gguf"
+        "give the GGUF that was converted, with --gguf PATH"
     )
 
 
@@ -69,7 +72,7 @@ def prompt_ids(artifact: Artifact, texts: Sequence[str] = PROMPTS) -> list[list[
 def golden_gate(
     artifact: Artifact, source: Path, backend: str, threads: int | None, progress: Progress
 ) -> GoldenVerdict:
-    """Run the golden gate and record its verdict in gates/golden.json; never raises on a red one.
+    """Run the golden gate and record its verdict in gates/golden.json; never raises on a failing one.
 
     Raises:
         GGUFError: the source and the artifact disagree on sizes.
@@ -132,7 +135,7 @@ def recorded_exactness(
     progress: Progress,
     unkept: Callable[[StorageError], None] | None = None,
 ) -> ExactnessVerdict:
-    """Run the exactness gate and record its verdict in gates/exactness.json; never raises on a red one.
+    """Run the exactness gate and record its verdict in gates/exactness.json; never raises on a failing one.
 
     `unkept` is told where the verdict cannot be written.
 

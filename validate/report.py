@@ -84,7 +84,9 @@ def _shard_lines(shard: ShardResidency, source: PlanSource) -> list[Text]:
             lines.append(Text(f"{name}: {shard.refusal}", style="red"))
         lines += [Text(f"{name}: {operation}", style="red") for operation in shard.off_ane[:MOST_OPERATIONS]]
         if (more := shard.compute.off_ane - MOST_OPERATIONS) > 0:
-            lines.append(Text(f"{name}: and {more} more operations off the Neural Engine", style="red"))
+            lines.append(
+                Text(f"{name}: and {counted(more, 'more operation')} off the Neural Engine", style="red")
+            )
     return lines
 
 

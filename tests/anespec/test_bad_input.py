@@ -139,3 +139,12 @@ def test_a_limit_that_no_value_or_every_value_is_above_is_wrong_usage(limit: str
     outcome = CliRunner().invoke(validate, ["m.anespec", "--quality", "text.txt", limit, value])
     assert outcome.exit_code == 2, outcome.output
     assert f"Invalid value for '{limit}'" in outcome.output
+
+
+def test_a_gguf_to_compare_with_that_is_not_there_is_said_to_be_missing(
+    artifact: Path, tmp_path: Path
+) -> None:
+    missing = tmp_path / "nope.gguf"
+    outcome = run("validate", artifact, "--gate", "golden", "--again", "--gguf", missing, "--json")
+    assert outcome.code == 6
+    assert outcome.json["error"] == f"{missing}: no such file; --gguf takes the GGUF that was converted"

@@ -33,7 +33,8 @@ def quality_gate(
 ) -> QualityVerdict:
     """Score a text and record the verdict in gates/quality.json.
 
-    Never raises on a red verdict. Passes are wide where the exactness gate proved that width does not matter.
+    Never raises on a failing verdict. Passes are wide where the exactness gate proved that width does not
+    matter.
 
     Raises:
         RequestError: the text is not UTF-8 or has less than two tokens.

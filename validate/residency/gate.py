@@ -23,7 +23,7 @@ def residency_gate(
     replay: Path | None = None,
     record: Path | None = None,
 ) -> ResidencyVerdict:
-    """Run the residency gate and record its verdict in gates/residency.json; never raises on a red one.
+    """Run the residency gate and record its verdict in gates/residency.json; never raises on a failing one.
 
     The plan is the one in `replay`, or Core ML's where `coreml` is given and the artifact is for the
     Neural Engine, or else predicted by the rules. Core ML's is also written to `record`, if given.

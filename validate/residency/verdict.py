@@ -25,7 +25,7 @@ def residency_verdict(plan: Plan, findings: Iterable[RuleFinding]) -> ResidencyV
 
 
 def decides(verdict: ResidencyVerdict, prediction_decides: bool) -> bool:
-    """Whether a red verdict fails the run: a plan's does, a prediction's only where that is asked for."""
+    """Whether a failing verdict fails the run: a plan's does, a prediction's only where that is asked for."""
     return prediction_decides or verdict.source is not PlanSource.PREDICTED
 
 
@@ -38,10 +38,10 @@ def require_residency(verdict: ResidencyVerdict) -> None:
     if verdict.passed:
         return
     if not verdict.shards:
-        raise ResidencyGateError("the residency gate is red: the plan has no shards")
+        raise ResidencyGateError("the residency gate fails: the plan has no shards")
     first = verdict.off_ane[0]
     raise ResidencyGateError(
-        f"the residency gate is red ({verdict.source}): {len(verdict.off_ane)} of {len(verdict.shards)} "
+        f"the residency gate fails ({verdict.source}): {len(verdict.off_ane)} of {len(verdict.shards)} "
         f"shards are not on the Neural Engine; first {first.shard}: {_reason(first)}; `anespec validate` "
         "lists the mends"
     )
