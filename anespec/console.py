@@ -40,7 +40,10 @@ class TimesColumn(ProgressColumn):
     def render(self, task: Task) -> Text:
         elapsed = duration_text(task.elapsed or 0.0)
         left = task.time_remaining
-        return Text(elapsed if left is None else f"{elapsed}, {duration_text(left)} left")
+        if left is None:
+            return Text(elapsed)
+        # An estimate has no tenths.
+        return Text(f"{elapsed}, {duration_text(left) if left >= 10 else f'{left:.0f} s'} left")
 
 
 class ShareReport(Protocol):

@@ -148,7 +148,8 @@ def _show(facts: dict[str, Any]) -> None:
     name, architecture = (printable(facts[key] or "unnamed") for key in ("name", "architecture"))
     family = f": {facts['family']}" if "family" in facts else ""
     table.add_row("model", f"{name}, architecture {architecture}{family}")
-    table.add_row("tensors", f"{facts['tensors']} with {facts['parameters']:,} parameters: {quantisation}")
+    counts = f"{facts['tensors']} with {facts['parameters']:,} parameters: {quantisation}"
+    table.add_row("tensors", counts if facts["tensors"] else "none")
     table.add_row(
         "tokenizer",
         f"{printable(facts['tokenizer'] or 'none named')} "

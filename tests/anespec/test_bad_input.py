@@ -86,7 +86,7 @@ def test_a_prompt_far_too_long_is_refused_without_reading_it(artifact: Path) -> 
     outcome = run("generate", artifact, "-p", "-", "--threads", 1, stdin=text)
     assert outcome.code == 7
     assert f"{len(text)} characters" in outcome.err
-    assert outcome.is_one_sentence()
+    assert outcome.ends_in_one_sentence()
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

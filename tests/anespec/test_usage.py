@@ -53,4 +53,4 @@ def test_time_taken_is_not_called_time_left() -> None:
         shown = {task.id: TimesColumn().render(task).plain for task in progress.tasks}
     assert shown[unknown] == "4.0 s"
     assert shown[known].startswith("4.0 s, ")
-    assert shown[known].endswith(" left")
+    assert shown[known].endswith(" s left")
