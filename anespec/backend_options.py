@@ -4,11 +4,15 @@ import os
 
 import click
 
+BACKEND_CHOICES = ("auto", "torch", "openvino")
+"""What runtime.backends knows, said here so that --help need not load it."""
+
 backend_option = click.option(
     "--backend",
+    type=click.Choice(BACKEND_CHOICES),
     default="auto",
     show_default=True,
-    help="auto, torch (the reference) or openvino (the fast one).",
+    help="Who executes: torch, the reference, or openvino, the fast one, which auto takes.",
 )
 
 MOST_THREADS = 4 * (os.cpu_count() or 1)

@@ -15,13 +15,14 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     SpinnerColumn,
+    Task,
     TaskProgressColumn,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.segment import Segment
 from rich.table import Column
+from rich.text import Text
 
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.wording import duration_text, harmless
@@ -32,6 +33,18 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_LINES = 10.0
 """How often progress adds a line to what is not a terminal."""
+
+
+class TimesColumn(ProgressColumn):
+    """How long the work has taken, and how long it will still take where that is known."""
+
+    def render(self, task: Task) -> Text:
+        elapsed = duration_text(task.elapsed or 0.0)
+        left = task.time_remaining
+        if left is None:
+            return Text(elapsed)
+        # An estimate has no tenths.
+        return Text(f"{elapsed}, {duration_text(left) if left >= 10 else f'{left:.0f} s'} left")
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -109,8 +122,7 @@ def timed_progress(title: str, shown: bool) -> "Iterator[ShareReport]":
     if not shown or console.is_terminal:
         columns = (
             TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
-            BarColumn(bar_width=16), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"),
-            TimeRemainingColumn(),
+            BarColumn(bar_width=12), TaskProgressColumn(), TimesColumn(),
         )  # fmt: skip
         with _progress(*columns, shown=shown, expand=True) as progress:
             task = progress.add_task(title, total=None)

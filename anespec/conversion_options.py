@@ -7,7 +7,7 @@ import click
 
 from anespec.manifests.errors import RequestError
 from anespec.manifests.presets import NO_PRESET, preset_names
-from anespec.manifests.schema import AttentionShape, Target, WeightFormat
+from anespec.manifests.schema import MAX_BLOCK, AttentionShape, Target, WeightFormat
 from anespec.manifests.weight_choice import GROUPS, KINDS, WeightChoice
 
 if TYPE_CHECKING:
@@ -66,7 +66,13 @@ def conversion_options(verb: Callable[..., Any]) -> Callable[..., Any]:
             help="What to build for: the Neural Engine of a Mac or an iPhone, or a processor with the "
             "portable backend.",
         ),
-        click.option("--block", type=int, default=4, show_default=True, help="Rows of a decoding pass (T)."),
+        click.option(
+            "--block",
+            type=click.IntRange(1, MAX_BLOCK),
+            default=4,
+            show_default=True,
+            help="Rows of a decoding pass (T).",
+        ),
         click.option(
             "--context", type=click.IntRange(1), help="Tokens per sequence, rounded up to 64.  [default: "
             "2048 (iphone: 1024), or what the model was trained for if that is less]",

@@ -1,6 +1,7 @@
 """`anespec generate`: text from an artifact."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -105,9 +106,11 @@ def _generate_many(artifact: Path, path: Path, settings: "_Settings") -> None:
                 except RequestError as error:
                     raise RequestError(f"{place}: {error}") from None
 
-        texts = sum(prompt.prompt is not None for _, prompt in prompts)
+        plain = Counter(prompt.prompt is not None for _, prompt in prompts)
+        if not plain:
+            raise RequestError(f'{path}: holds no prompt; each line is one, as in {{"prompt": "Hello"}}')
         with _opened(artifact, settings, check) as session:
-            if texts:
+            if plain[True]:
                 _hint_at_template(session, settings)
             for _, prompt in prompts:
                 completion = _completion(session, prompt, settings)
@@ -199,7 +202,7 @@ def _encode(
     from anespec.runtime.text.fitting import require_fitting
 
     if tokenizer.chat_template is None:
-        raise RequestError("this model has no chat template; give a plain prompt, without --chat")
+        raise RequestError("this model has no chat template; give a plain prompt, without --chat or messages")
     rendered = render_chat(
         tokenizer.chat_template,
         conversation,

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from anespec.console import out
 from anespec.inspect_plan import band_facts
-from anespec.inspect_verdicts import recorded_verdicts, verdict_table
+from anespec.inspect_verdicts import recorded_verdicts, verdict_table, why_unjudged
 from anespec.manifests.wording import bytes_text, counted
 
 if TYPE_CHECKING:
@@ -87,9 +87,7 @@ def show_artifact(artifact: "Artifact") -> None:
     out().print()
     out().print(_shard_table(facts))
     out().print()
-    out().print(
-        verdict_table(facts["gates"]) if facts["gates"] else "No gate has judged it yet: anespec validate."
-    )
+    out().print(verdict_table(facts["gates"]) if facts["gates"] else why_unjudged(artifact))
 
 
 def _shard_table(facts: dict[str, Any]) -> Table:

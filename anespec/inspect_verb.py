@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from anespec.manifests.gguf_file import GGUFFile
 
 
-@click.command()
+@click.command(short_help="Show what a GGUF or an artifact is, and what would be built.")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--plan", "explained", is_flag=True, help="Explain the topology: every shard, and why.")
 @conversion_options
@@ -148,7 +148,8 @@ def _show(facts: dict[str, Any]) -> None:
     name, architecture = (printable(facts[key] or "unnamed") for key in ("name", "architecture"))
     family = f": {facts['family']}" if "family" in facts else ""
     table.add_row("model", f"{name}, architecture {architecture}{family}")
-    table.add_row("tensors", f"{facts['tensors']} with {facts['parameters']:,} parameters: {quantisation}")
+    counts = f"{facts['tensors']} with {facts['parameters']:,} parameters: {quantisation}"
+    table.add_row("tensors", counts if facts["tensors"] else "none")
     table.add_row(
         "tokenizer",
         f"{printable(facts['tokenizer'] or 'none named')} "

@@ -43,6 +43,19 @@ def _verdicts(artifact: "Artifact") -> Iterator[dict[str, Any]]:
         yield _facts("quality", quality, quality.standing, _quality_finding(quality))
 
 
+def why_unjudged(artifact: "Artifact") -> str:
+    """Said where `recorded_verdicts` has none: nothing was measured, or the artifact changed since."""
+    from anespec.manifests.residency import ResidencyFile
+    from anespec.manifests.verdicts import ExactnessFile
+    from anespec.validate.figures import GoldenFile
+    from anespec.validate.quality.verdict import QualityFile
+
+    kinds = (ResidencyFile, GoldenFile, ExactnessFile, QualityFile)
+    stale = any(artifact.read_verdicts(kind).verdicts for kind in kinds)
+    judged = "No gate has judged it since it changed" if stale else "No gate has judged it yet"
+    return f"{judged}: anespec validate {artifact.root}"
+
+
 def _of_now(artifact: "Artifact", kind: "type[VerdictFile[VerdictT]]") -> "list[VerdictT]":
     verdicts = artifact.read_verdicts(kind).verdicts
     return [verdict for verdict in verdicts if verdict.circumstances.artifact == artifact.fingerprint]
@@ -54,7 +67,7 @@ def _residency_finding(verdict: "ResidencyVerdict", manifest: "Manifest") -> str
     shards = counted(len(verdict.shards), "shard")
     on_ane = len(verdict.shards) - len(verdict.off_ane)
     found = f"{verdict.source}: {on_ane} of {shards} on the Neural Engine"
-    return found + ("; of no matter for --target cpu" if manifest.target is Target.CPU else "")
+    return found + (", which does not matter with --target cpu" if manifest.target is Target.CPU else "")
 
 
 def _exactness_finding(verdict: "ExactnessVerdict") -> str:

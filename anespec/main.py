@@ -21,11 +21,7 @@ from anespec.manifests.errors import EXIT_CODES, AnespecError, Interrupted, Read
 from anespec.manifests.wording import harmless
 from anespec.validate_verb import validate
 
-_CODES = ",\n".join(
-    ", ".join(f"{code} {EXIT_CODES[code]}" for code in row)
-    for row in ((0, 1), (2, 3), (4, 5), (6, 7), (11, 12), (13, 14), (130, 141))
-)
-EPILOG = f"\b\nExit codes: {_CODES}."
+EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
 
 
 @click.group(

@@ -53,29 +53,29 @@ class TokenBias(click.ParamType[tuple[int, float]]):
 
 
 _OPTIONS: tuple[tuple[tuple[str, ...], str, float, str], ...] = (
-    (("--temperature",), "temperature", 0.0, "0 is greedy, 1 the model's own distribution.  [default: 0]"),
-    (("--top-k",), "top_k", 0, "Sample from the K likeliest tokens only.  [default: off]"),
-    (("--top-p",), "top_p", 1.0, "Nucleus sampling.  [default: off]"),
-    (("--min-p",), "min_p", 0.0, "Drop tokens below this share of the likeliest.  [default: off]"),
+    (("--temperature",), "temperature", 0.0, "0 is greedy, 1 the model's own distribution."),
+    (("--top-k",), "top_k", 0, "Sample from the K likeliest tokens only."),
+    (("--top-p",), "top_p", 1.0, "Nucleus sampling."),
+    (("--min-p",), "min_p", 0.0, "Drop tokens below this share of the likeliest."),
     (
         ("--repetition-penalty", "--repeat-penalty"),
         "repetition_penalty",
         1.0,
-        "Divide the logits of tokens seen before, prompt included.  [default: off]",
+        "Divide the logits of tokens seen before, prompt included.",
     ),
     (
         ("--presence-penalty",),
         "presence_penalty",
         0.0,
-        "Lower the logits of tokens in the output, once.  [default: off]",
+        "Lower the logits of tokens in the output, once.",
     ),
     (
         ("--frequency-penalty",),
         "frequency_penalty",
         0.0,
-        "Lower them by this much per occurrence.  [default: off]",
+        "Lower them by this much per occurrence.",
     ),
-    (("--seed",), "seed", 0, "Same seed, same text.  [default: 0]"),
+    (("--seed",), "seed", 0, "Same seed, same text."),
 )
 
 
@@ -85,10 +85,14 @@ def sampling_options(verb: Callable[..., Any]) -> Callable[..., Any]:
         "--logit-bias",
         multiple=True,
         type=TokenBias(),
-        help="Add BIAS to the logit of token ID; may be given several times.",
+        help=f"Add BIAS, {BIASES}, to the logit of token ID; may be given several times.",
     )(verb)
     for flags, name, default, text in reversed(_OPTIONS):
-        verb = click.option(*flags, name, type=Within(RANGES[name]), default=default, help=text)(verb)
+        allowed = RANGES[name]
+        off = "" if name in ("temperature", "seed") else ", off"
+        limits = "" if allowed.of_integers else f"; {allowed}"
+        described = f"{text}  [default: {default:g}{off}{limits}]"
+        verb = click.option(*flags, name, type=Within(allowed), default=default, help=described)(verb)
     return verb
 
 

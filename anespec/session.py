@@ -105,8 +105,8 @@ def _verdict(
         return verdict
     where = f"{here.backend} with {counted(here.threads, 'thread')}"
     notes().print(
-        f"note: {why_exactness_is_unknown(artifact, here)};\n"
-        f"note: so it is measured now, once: does speculation leave the text alone on {where}?",
+        f"note: {why_exactness_is_unknown(artifact, here)}\n"
+        f"note: it is measured now, once: may speculation run on {where}?",
         style="yellow",
     )
     started = time.monotonic()

@@ -19,7 +19,7 @@ from anespec.asked_gates import (
 )
 from anespec.backend_options import backend_option, threads_option
 from anespec.console import json_option, notes, out, print_json, result_as_json, timed_progress
-from anespec.manifests.errors import AnespecError
+from anespec.manifests.errors import AnespecError, Interrupted, RequestError
 from anespec.manifests.wording import duration_text
 from anespec.quality_options import quality_options, read_quality
 
@@ -68,10 +68,14 @@ def validate(
     """Check that ARTIFACT computes what its GGUF means, and whether speculation leaves its text alone.
 
     \b
-    residency  where each operation runs: Core ML's plan on a Mac, elsewhere predicted by rules
-    golden     every shard, and all together, against an fp32 reference read from the GGUF
-    exactness  six invariances, bit for bit; verdicts hold for this backend, its version and machine
-    quality    with --quality TEXT: KL divergence and perplexity on a text, against the reference
+    residency  where each operation runs: Core ML's plan on a Mac, elsewhere
+               predicted by rules
+    golden     every shard, and all together, against an fp32 reference read
+               from the GGUF
+    exactness  six invariances, bit for bit; verdicts hold for this backend,
+               its version, machine and threads
+    quality    with --quality TEXT: KL divergence and perplexity on a text,
+               against the reference
 
     Exits with 11, 12, 13 or 14 where the residency, golden, exactness or quality gate fails. A residency
     verdict that is only predicted is reported; it fails the run with --require-residency. Quality is
@@ -81,7 +85,7 @@ def validate(
     \b
     Example:
       anespec validate model.anespec --backend torch
-      anespec validate model.anespec --quality book.txt --max-perplexity-change 1%
+      anespec validate model.anespec --quality book.txt --max-kl 0.01
       anespec validate --explain small-shard
     """
     if explain is not None:
@@ -110,11 +114,14 @@ def validate(
     }
     if task is not None and text is not None:
         asking["quality"] = lambda: quality_gate(asked, task, text)
-    results = [_ask(name, asking[name], again, as_json) for name in GATES if name in chosen]
-    # --gate asks for that gate only; what is no gate comes with a run of all.
-    if not gates:
-        _measure_extras(asked, again, as_json)
-    _conclude(asked, results, as_json)
+    try:
+        results = [_ask(name, asking[name], again, as_json) for name in GATES if name in chosen]
+        # --gate asks for that gate only; what is no gate comes with a run of all.
+        if not gates:
+            _measure_extras(asked, again, as_json)
+        _conclude(asked, results, as_json)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; the verdicts of gates that ended are kept") from None
 
 
 @dataclass(frozen=True)
@@ -248,7 +255,10 @@ def _overall(standings: "Iterable[Standing]") -> "Standing":
 def _explain(name: str, as_json: bool) -> None:
     from anespec.validate.residency.explanation import explained
 
-    explanations = explained(name)
+    try:
+        explanations = explained(name)
+    except RequestError as error:
+        raise click.BadParameter(f"{error}.".replace("?.", "?"), param_hint="'--explain'") from None
     if as_json:
         print_json({"rules": [explanation.facts() for explanation in explanations]})
         return

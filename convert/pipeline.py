@@ -133,14 +133,17 @@ def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:
         artifact = Artifact(output)
         if artifact.manifest.built_with.get("recipe") == recipe:
             return artifact.manifest if _is_whole(artifact) else None
+    looks_like_ours = (output / MANIFEST_NAME).is_file() and (output / SHARDS_FOLDER).is_dir()
+    if not looks_like_ours and (not output.is_dir() or any(output.iterdir())):
+        raise UsageError(
+            f"{output}: is not an artifact, so --force will not replace it; remove it yourself, or pass "
+            "another folder with -o"
+        )
     if not replace:
         raise UsageError(
             f"{output}: already stands there and differs from what would be built; "
             "pass --force to replace it, or another folder with -o"
         )
-    looks_like_ours = (output / MANIFEST_NAME).is_file() and (output / SHARDS_FOLDER).is_dir()
-    if not looks_like_ours and (not output.is_dir() or any(output.iterdir())):
-        raise UsageError(f"{output}: is not an artifact, so --force will not replace it; remove it yourself")
     return None
 
 

@@ -14,6 +14,7 @@ from anespec.manifests.errors import RequestError, UnsupportedModelError
 from anespec.manifests.presets import MatchedModel
 from anespec.manifests.schema import (
     BASE_ALIGNMENT,
+    MAX_BLOCK,
     MOST_SLOTS,
     AttentionShape,
     Pool,
@@ -26,8 +27,6 @@ WIDEST_CPU_PASS = 128
 """The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
 
 DEFAULT_WEIGHTS = WeightChoice()
-
-MAX_BLOCK = 64
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,9 @@ EMBEDDED = "embedded"
 """A layer shard's hidden state, in and out; head shards take it too. `embedded` is
 the first layer's hidden state in, which layers with embeddings of their own take beside it."""
 
+MAX_BLOCK = 64
+"""Rows of the widest decoding pass that is built."""
+
 MOST_ROWS = 1024
 """No artifact has passes as wide; the runtime makes a pass's rows before any shard sees them."""
 

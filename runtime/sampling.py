@@ -72,7 +72,7 @@ class Sampler:
         for token, _ in parameters.logit_bias:
             if not 0 <= token < vocabulary:
                 raise RequestError(
-                    f"logit_bias names token {token}, but the vocabulary has {vocabulary} tokens"
+                    f"the logit bias names token {token}, but the vocabulary has {vocabulary} tokens"
                 )
         self._parameters = parameters
         self._penalties = _Penalties(parameters, prompt, vocabulary) if parameters.has_penalties else None

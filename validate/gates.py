@@ -38,7 +38,10 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
 
     Raises:
         ArtifactError: none of these is the very file.
+        StorageError: `given` is no file.
     """
+    if given is not None and not given.is_file():
+        raise StorageError(f"{given}: no such file; --gguf takes the GGUF that was converted")
     source = artifact.manifest.source
     places = [given] if given else [
         Path(source.read_from), artifact.root.resolve().parent / source.name, Path(source.name)
@@ -49,7 +52,7 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
     where = str(given) if given else "where it was converted from, beside the artifact or here"
     raise ArtifactError(
         f"{artifact.root}: the gates compare with {source.name}, which is not {where}; "
-        "pass the GGUF that was converted with --gguf"
+        "give the GGUF that was converted, with --gguf PATH"
     )
 
 

@@ -12,6 +12,7 @@ shards are opened one at a time, so memory does not grow with the number of laye
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -100,7 +101,7 @@ def compare_computed(
             progress(f"reference: layer {index + 1} of {len(reference.facts.layers)}")
             rows = reference.layer(index, rows, stretches)
         states, *expected = torch.split(rows, [len(states), count, count])
-        progress(f"shards: {shard.path}")
+        progress(f"shard {Path(shard.path).stem}")
         figures += bench.judge(shard, open_shard, inputs, expected)
         fed = _rounded(expected[0].numpy(), manifest.hidden_scale)
     logits: Rows = np.empty((len(states), reference.facts.vocabulary), np.float32)
@@ -111,7 +112,7 @@ def compare_computed(
         rows = reference.logits(rows, head.first_token, head.end_token)
         its_logits, *expected = torch.split(rows, [len(states), count, count])
         logits[:, head.first_token : head.end_token] = its_logits.numpy()
-        progress(f"shards: {head.path}")
+        progress(f"shard {Path(head.path).stem}")
         figures += bench.judge(head, open_shard, inputs, expected)
     ends = np.cumsum([len(prompt.rows) for prompt in played])
     stack = [prompt.against(rows) for prompt, rows in zip(played, np.split(logits, ends)[:-1], strict=True)]

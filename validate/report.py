@@ -40,8 +40,8 @@ def residency_parts(verdict: ResidencyVerdict, target: Target, decides: bool) ->
     if target is Target.CPU and not decides:
         on_ane = len(verdict.shards) - len(verdict.off_ane)
         return [
-            f"{on_ane} of {counted(len(verdict.shards), 'shard')} {verdict.source} on the Neural Engine; of "
-            "no matter here, for this artifact was converted with --target cpu"
+            f"{on_ane} of {counted(len(verdict.shards), 'shard')} {verdict.source} on the Neural Engine, "
+            "which does not matter: this artifact was converted with --target cpu"
         ]
     parts: list[RenderableType] = [residency_table(verdict), *residency_lines(verdict)]
     if not verdict.passed and not decides:
@@ -84,7 +84,9 @@ def _shard_lines(shard: ShardResidency, source: PlanSource) -> list[Text]:
             lines.append(Text(f"{name}: {shard.refusal}", style="red"))
         lines += [Text(f"{name}: {operation}", style="red") for operation in shard.off_ane[:MOST_OPERATIONS]]
         if (more := shard.compute.off_ane - MOST_OPERATIONS) > 0:
-            lines.append(Text(f"{name}: and {more} more operations off the Neural Engine", style="red"))
+            lines.append(
+                Text(f"{name}: and {counted(more, 'more operation')} off the Neural Engine", style="red")
+            )
     return lines
 
 

@@ -29,6 +29,9 @@ MOST_TOKENS = 48
 MOST_SECONDS = 8.0
 """Of one continuation's decoding; the pass in which they end is the last."""
 
+WARMING_SECONDS = 1.0
+"""The same of the continuation before those that are timed."""
+
 
 class Written(Record):
     """A prompt continued without drafts, and with drafts where they are allowed (see Passage)."""
@@ -72,8 +75,9 @@ def _write(
         reuse_prefixes=False,
     )
     prompt_ids = tuple(tokenizer.encode(prompt)[: max(1, verifier.shape.context - MOST_TOKENS)])
-    # The first pass of each width compiles what it needs; nobody's speed is to include that.
-    _continue(engine, Request(prompt_ids, 2))
+    # The first pass of each width compiles what it needs, and some more warm caches and clocks up. No speed
+    # is to include that: what runs without drafts runs first, and drafts would look better than they are.
+    _continue(engine, Request(prompt_ids, MOST_TOKENS), WARMING_SECONDS)
     ids, plain = _continue(engine, Request(prompt_ids, MOST_TOKENS, end_ids=tokenizer.end_ids))
     drafted, same = None, None
     if speculates:
@@ -87,14 +91,16 @@ def _write(
     )
 
 
-def _continue(engine: Engine, request: Request) -> tuple[tuple[int, ...], Generation]:
-    """Run one request on an idle engine for MOST_SECONDS at most: its tokens, and what they cost."""
+def _continue(
+    engine: Engine, request: Request, most_seconds: float = MOST_SECONDS
+) -> tuple[tuple[int, ...], Generation]:
+    """Run one request on an idle engine, decoding no longer than that: its tokens, and what they cost."""
     number = engine.submit(request)
     ids: list[int] = []
     passes: list[float] = []
     cost = Statistics(prompt_tokens=len(request.prompt))
     try:
-        while engine.busy and sum(passes) < MOST_SECONDS:
+        while engine.busy and sum(passes) < most_seconds:
             began = perf_counter()
             events = engine.step()
             took = perf_counter() - began

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from commands import command_of, run
 
 from anespec.generate_verb import generate
-from anespec.manifests.errors import AnespecError, GoldenGateError
+from anespec.manifests.errors import AnespecError, GoldenGateError, Interrupted
 from anespec.validate_verb import validate
 
 GATES = ["residency", "golden", "exactness", "quality"]
@@ -234,3 +234,13 @@ def test_progress_fits_a_terminal_of_80_columns(judged: Path) -> None:
     ]
     assert bars, "a terminal sees elapsed and remaining time"
     assert max(map(len, bars)) <= 80
+
+
+def test_an_interrupted_run_says_what_is_kept(judged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("anespec.validate_verb.exactness_gate", stopped)
+    outcome = CliRunner().invoke(validate, [str(judged), "--gate", "residency", "--gate", "exactness"])
+    assert isinstance(outcome.exception, Interrupted)
+    assert str(outcome.exception) == "interrupted; the verdicts of gates that ended are kept"

@@ -86,7 +86,7 @@ def test_a_prompt_far_too_long_is_refused_without_reading_it(artifact: Path) -> 
     outcome = run("generate", artifact, "-p", "-", "--threads", 1, stdin=text)
     assert outcome.code == 7
     assert f"{len(text)} characters" in outcome.err
-    assert outcome.is_one_sentence()
+    assert outcome.ends_in_one_sentence()
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
@@ -139,3 +139,12 @@ def test_a_limit_that_no_value_or_every_value_is_above_is_wrong_usage(limit: str
     outcome = CliRunner().invoke(validate, ["m.anespec", "--quality", "text.txt", limit, value])
     assert outcome.exit_code == 2, outcome.output
     assert f"Invalid value for '{limit}'" in outcome.output
+
+
+def test_a_gguf_to_compare_with_that_is_not_there_is_said_to_be_missing(
+    artifact: Path, tmp_path: Path
+) -> None:
+    missing = tmp_path / "nope.gguf"
+    outcome = run("validate", artifact, "--gate", "golden", "--again", "--gguf", missing, "--json")
+    assert outcome.code == 6
+    assert outcome.json["error"] == f"{missing}: no such file; --gguf takes the GGUF that was converted"

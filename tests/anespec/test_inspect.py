@@ -1,7 +1,9 @@
 """What `anespec inspect` says of a plan and of an artifact."""
 
+import json
 import math
 import os
+import shutil
 from pathlib import Path
 
 import gguf
@@ -155,6 +157,18 @@ def test_an_artifact_shows_what_its_gates_found(artifact: Path) -> None:
     assert quality["standing"] == "fail"
     assert quality["decides"]
     assert "KL" in quality["finding"]
+
+
+def test_an_artifact_without_verdicts_of_now_says_why(artifact: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "m.anespec"
+    shutil.copytree(artifact, copy, ignore=shutil.ignore_patterns("gates"))
+    assert f"No gate has judged it yet: anespec validate {copy}" in run("inspect", copy).out
+    assert run("validate", copy, "--gate", "residency").code == 0
+    assert "No gate has judged" not in run("inspect", copy).out
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["tokens"]["embedding_scale"] = 7.0
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    assert f"No gate has judged it since it changed: anespec validate {copy}" in run("inspect", copy).out
 
 
 def test_an_artifact_shows_residency_and_quality_too(artifact: Path, tmp_path: Path) -> None:

@@ -140,8 +140,8 @@ def test_each_line_may_draw_and_end_in_its_own_way(artifact: Path, tmp_path: Pat
         ({"prompt_ids": [10**30]}, "has token 1000"),
         ({"prompt_ids": []}, "the prompt is empty"),
         ({"prompt_ids": [1] * 600}, "has 600 tokens but the context only 512"),
-        ({"prompt": "a", "logit_bias": {"99999": 1}}, "logit_bias names token 99999"),
-        ({"messages": [{"role": "user", "content": "a"}]}, "no chat template"),
+        ({"prompt": "a", "logit_bias": {"99999": 1}}, "the logit bias names token 99999"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "without --chat or messages"),
     ],
 )
 def test_what_only_the_model_can_tell_is_checked_before_any_runs(
@@ -153,6 +153,16 @@ def test_what_only_the_model_can_tell_is_checked_before_any_runs(
     assert str(outcome.exception).startswith(f"{path}: line 2: ")
     assert words in str(outcome.exception)
     assert outcome.output == ""
+
+
+@pytest.mark.parametrize("text", ["", "\n  \n"])
+def test_a_file_without_a_prompt_is_said_to_be_one(artifact: Path, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(text)
+    outcome = run("generate", artifact, "--prompt-file", path, "--threads", 1)
+    assert outcome.code == 7
+    assert outcome.out == ""
+    assert f"{path}: holds no prompt" in outcome.err
 
 
 def test_messages_go_through_the_template_and_prompts_without_it_get_a_hint(

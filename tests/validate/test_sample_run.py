@@ -25,7 +25,7 @@ from anespec.validate.other_formats import FormatsFile
 from anespec.validate.page.extras import measure_extras
 from anespec.validate.prompts import SAMPLE_PROMPTS
 from anespec.validate.reference import Reference
-from anespec.validate.sample_figures import SampleFile
+from anespec.validate.sample_figures import Generation, SampleFile
 from anespec.validate.sample_process import MOST_TOKENS, WrittenSamples, write_samples
 from anespec.validate.sample_run import sample_run
 
@@ -205,3 +205,22 @@ def test_what_hinders_the_other_process_is_told_in_a_sentence(artifact: Artifact
     with pytest.raises(AnespecError, match=r"no sample was generated on torch .*convert the model again"):
         sample_run(artifact, None, TORCH, 1, silent)
     assert not artifact.read_verdicts(SampleFile).verdicts
+
+
+def test_nothing_is_timed_before_a_continuation_as_long(
+    embedded: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_process, "MOST_TOKENS", 4)
+    asked: list[tuple[int, float]] = []
+    run = sample_process._continue
+
+    def noted(
+        engine: Engine, request: Request, most_seconds: float = sample_process.MOST_SECONDS
+    ) -> tuple[tuple[int, ...], Generation]:
+        asked.append((request.max_tokens, most_seconds))
+        return run(engine, request, most_seconds)
+
+    monkeypatch.setattr(sample_process, "_continue", noted)
+    write_samples(embedded, TORCH, 1)
+    each = [(4, sample_process.WARMING_SECONDS), (4, sample_process.MOST_SECONDS)]
+    assert asked == each * len(SAMPLE_PROMPTS)

@@ -224,7 +224,7 @@ def require_quality(verdict: QualityVerdict) -> None:
     raise QualityGateError(
         f"on {verdict.circumstances.backend} the artifact has moved too far from its GGUF, over "
         f"{counted(verdict.text.scored, 'token')} of {verdict.text.name}: {' and '.join(verdict.failures)}; "
-        "convert with more precise weights"
+        "convert with more precise --weights"
     )
 
 

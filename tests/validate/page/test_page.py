@@ -206,8 +206,9 @@ def test_hashes_are_short_with_the_rest_on_demand(full: Artifact) -> None:
 def test_a_command_can_be_copied_with_every_blank(full: Artifact) -> None:
     full.record_verdict(SampleFile, sample_of(full, prompt="def f():\n    return"))
     html = render_page(full)
-    assert "-p $&#39;def f():\\n    return&#39;</code>" in html
+    assert "-p $&#39;def f():\\n    return&#39;\n" in re.sub(r"<[^>]*>", "", html)
     assert ".commands code { white-space: pre-wrap; }" in html
+    assert '<span class="whole">--head-shards</span>' in html, "a line must not end inside an option"
 
 
 def test_a_sample_with_and_without_drafts_beside_the_reference(full: Artifact) -> None:
