@@ -2,6 +2,8 @@
 holds is that of loading the artifact and generating, and nothing else.
 
     python -P -m anespec.validate.sample_process ARTIFACT BACKEND THREADS
+
+It lives as long as its standard input, a pipe from whoever started it.
 """
 
 import resource
@@ -10,6 +12,7 @@ import sys
 from pathlib import Path
 from time import perf_counter
 
+from anespec.manifests.child_python import end_with_parent
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Record
@@ -141,6 +144,7 @@ def peak_resident_bytes() -> int:
 def main() -> None:
     """Print the samples, or one sentence on standard error."""
     folder, backend, threads = sys.argv[1:]
+    end_with_parent()
     try:
         samples = write_samples(Artifact(Path(folder)), backend, int(threads))
     except AnespecError as error:

@@ -2,11 +2,13 @@
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 from planted import EMBEDDED
 
+from anespec.manifests.child_python import child_command, child_environment
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.store import Artifact
@@ -181,3 +183,10 @@ def test_what_hinders_the_other_process_is_told_in_a_sentence(artifact: Artifact
     with pytest.raises(AnespecError, match=r"no sample was generated on torch .*convert the model again"):
         sample_run(artifact, None, TORCH, 1, silent)
     assert not artifact.read_verdicts(SampleFile).verdicts
+
+
+def test_the_other_process_ends_with_whoever_started_it(artifact: Artifact) -> None:
+    """A run that is killed must not leave a process behind that loads a model and writes for nobody."""
+    command = [*child_command(run_module.SAMPLE_PROCESS), str(artifact.root), TORCH, "1"]
+    ended = subprocess.run(command, env=child_environment(), input=b"", capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, b"")
