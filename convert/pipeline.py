@@ -15,7 +15,15 @@ from anespec.convert.crew_size import suitable_workers
 from anespec.convert.finished import Entry, read_note
 from anespec.convert.messages import Task
 from anespec.convert.parts import Part, parts_of
-from anespec.convert.place import discard, exclusive, final_place, put_in_place
+from anespec.convert.place import (
+    PlaceTakenError,
+    discard,
+    exclusive,
+    final_place,
+    put_in_place,
+    require_unchanged,
+    standing_at,
+)
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.facts import EMBEDDING
 from anespec.convert.source.model import PER_LAYER_EMBEDDING
@@ -91,7 +99,7 @@ def convert(
     `on_bytes` is told of the stored bytes done so far, within shards too.
 
     Raises:
-        UsageError: something else stands at `output`.
+        UsageError: something else stands at `output`, or was put there while the run went on.
         StorageError: another run is at work, or the disk refuses.
         GGUFError, UnsupportedModelError: a tensor cannot be converted.
         KeyboardInterrupt: with a text that says what is kept, once shards are being built.
@@ -102,18 +110,24 @@ def convert(
     with Crew(plan, workers) as crew:
         source = plan.model.source()
         recipe = _recipe(plan, source, "artifact")
+        before = standing_at(output)
         if (present := _present(output, recipe, replace)) is not None:
             seconds, reused = time.monotonic() - started, len(present.shards)
             return Conversion(output, present, seconds, reused, True, crew.peak_memory_bytes)
         work = output.with_name(f".{output.name}.partial")
-        with storage_errors(output), exclusive(work):
+        with storage_errors(output), exclusive(work, output):
             run = _Run(plan, source, work, crew, on_progress, on_bytes)
             try:
                 manifest = run.build(recipe)
-                put_in_place(work, output)
+                require_unchanged(output, before)
+                run.drop_leftovers(manifest)
+                put_in_place(work, output, before)
             except KeyboardInterrupt:
                 crew.stop()
                 raise KeyboardInterrupt(run.what_is_kept()) from None
+            except PlaceTakenError:
+                crew.stop()
+                raise
             except Exception:
                 crew.stop()
                 discard(work)
@@ -240,7 +254,6 @@ class _Run:
         )
         self._require_whole(manifest)
         write_atomically(self.work / MANIFEST_NAME, manifest.model_dump_json(indent=2) + "\n")
-        self._drop_leftovers(manifest)
         return manifest
 
     def _require_whole(self, manifest: Manifest) -> None:
@@ -305,7 +318,7 @@ class _Run:
         self.done_bytes += task.part.weight_bytes(self.plan)
         self.on_progress(ShardProgress(task.part.name, reused, self.done_bytes, self.plan.weight_bytes()))
 
-    def _drop_leftovers(self, manifest: Manifest) -> None:
+    def drop_leftovers(self, manifest: Manifest) -> None:
         """Remove progress notes, and shards of an interrupted run with other options."""
         wanted = {Path(s.path).name for s in manifest.shards}
         shards = self.work / SHARDS_FOLDER

@@ -7,8 +7,18 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from anespec.manifests.errors import StorageError
+from anespec.manifests.errors import StorageError, UsageError
 from anespec.manifests.safe_files import Folder
+
+
+class PlaceTakenError(UsageError):
+    """Something was put at the final place while the run went on; its work is kept."""
+
+    def __init__(self, output: Path) -> None:
+        super().__init__(
+            f"{output}: was put there or replaced while the run went on, so it stays; "
+            "move it away and run the same command again, which goes on from here"
+        )
 
 
 def final_place(output: Path) -> Path:
@@ -35,9 +45,24 @@ def final_place(output: Path) -> Path:
     return place
 
 
+def standing_at(output: Path) -> os.stat_result | None:
+    """What stands at the final place, to know it again by; None where nothing does, or none can look."""
+    try:
+        return output.lstat()
+    except OSError:
+        return None
+
+
+def require_unchanged(output: Path, before: os.stat_result | None) -> None:
+    """Raise PlaceTakenError where something else stands at the final place than `before`."""
+    now = standing_at(output)
+    if now is not None and (before is None or not os.path.samestat(now, before)):
+        raise PlaceTakenError(output)
+
+
 @contextlib.contextmanager
-def exclusive(work: Path) -> Iterator[None]:
-    """Hold the work folder against a second run; the lock goes with the process, however it ends.
+def exclusive(work: Path, output: Path) -> Iterator[None]:
+    """Hold the work folder of `output` against a second run; the lock goes with the process, however it ends.
 
     The folder is made, or taken over from an interrupted run without any link that may lie in it.
 
@@ -52,7 +77,7 @@ def exclusive(work: Path) -> Iterator[None]:
         if not _take_lock(lock, lock_path):
             raise StorageError(f"{work}: another conversion to the same place is running; let it end")
         try:
-            _claim(work)
+            _claim(work, output)
             yield
         finally:
             lock_path.unlink(missing_ok=True)
@@ -77,12 +102,15 @@ def _take_lock(lock: int, path: Path) -> bool:
         return False
 
 
-def _claim(work: Path) -> None:
+def _claim(work: Path, output: Path) -> None:
     with Folder.open(work.parent) as beside, beside.folder(work.name, create=True) as folder:
         folder.require_own()
         folder.remove_traps()
         # Asked for now, since a run that fails as it ends has lost its work.
-        _remove_own(beside, _put_aside(work))
+        _require_own(beside, _put_aside(work))
+        # A run that was killed between its last two steps has left there the only artifact that there is.
+        if standing_at(output) is not None:
+            _remove_own(beside, _put_aside(work))
 
 
 def discard(work: Path) -> None:
@@ -91,19 +119,25 @@ def discard(work: Path) -> None:
         beside.remove(work.name)
 
 
-def put_in_place(work: Path, output: Path) -> None:
-    """Rename the finished folder to its place; what stood there goes only after that.
+def put_in_place(work: Path, output: Path, before: os.stat_result | None) -> None:
+    """Rename the finished folder to its place; what stood there `before` goes only after that.
 
     Raises:
+        PlaceTakenError: something else stands there now.
         OSError: the file system refuses; then what stood there stands there still.
     """
+    require_unchanged(output, before)
     old = _put_aside(work)
     with Folder.open(output.parent) as beside:
-        if replaces := output.exists():
+        replaces = standing_at(output) is not None
+        if replaces:
             beside.rename(output.name, old)
         try:
+            # Between looking and renaming is a moment; what came in it is what now lies aside.
+            if replaces:
+                require_unchanged(output.with_name(old), before)
             beside.rename(work.name, output.name)
-        except OSError:
+        except (OSError, PlaceTakenError):
             if replaces:
                 beside.rename(old, output.name)
             raise
@@ -118,7 +152,15 @@ def _put_aside(work: Path) -> str:
 
 
 def _remove_own(beside: Folder, name: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
+    if _require_own(beside, name):
+        beside.remove(name)
+
+
+def _require_own(beside: Folder, name: str) -> bool:
+    """Whether there is such a folder; raises StorageError where it is a link or another user's."""
+    try:
         with beside.folder(name) as folder:
             folder.require_own()
-        beside.remove(name)
+    except FileNotFoundError:
+        return False
+    return True

@@ -9,7 +9,6 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -19,6 +18,7 @@ from anespec.convert.memory import own_peak_memory, peak_memory
 from anespec.convert.messages import Ended, Failed, Finished, Job, Memory, Task, Written
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
+from anespec.manifests.child_python import end_with_parent
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
 
@@ -76,7 +76,7 @@ def _serve_forked(plan: ConversionPlan, threads: int, worker: Connection, shared
 
 def _serve(plan: ConversionPlan, threads: int, worker: Connection, shared: int) -> None:
     """Build one part after the other; raises EOFError or ConnectionError when the run hangs up."""
-    threading.Thread(target=_end_with_run, daemon=True).start()
+    end_with_parent()
     while True:
         task: Task = worker.recv()
         try:
@@ -113,13 +113,6 @@ def _failure(error: Exception) -> Failed:
                 "a process of the conversion ran out of memory; run the command again with --jobs 1"
             )
     return Failed(told, "".join(traceback.format_exception(error)))
-
-
-def _end_with_run() -> None:
-    """End this process when the run that started it is gone."""
-    while os.read(sys.stdin.fileno(), 1):
-        pass
-    os._exit(1)
 
 
 if __name__ == "__main__":

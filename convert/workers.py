@@ -39,13 +39,20 @@ class Crew:
     """Builds parts; with more than one worker, in processes that start working towards it at once."""
 
     def __init__(self, plan: ConversionPlan, workers: int) -> None:
+        """Start the processes; raises AnespecError where the system refuses them."""
         self._plan = plan
         self._threads = max(1, cores() // workers)
         self._workers: list[_Worker] = []
         if workers > 1:
             job = Job(plan.model.file.path, plan.options, self._threads)
             shares = [workers] if sys.platform == "linux" else [1] * workers
-            self._workers = [worker for share in shares for worker in _start(job, share)]
+            try:
+                self._workers = [worker for share in shares for worker in _start(job, share)]
+            except OSError as error:
+                raise AnespecError(
+                    f"the processes of the conversion cannot be started ({error.strerror}); "
+                    "raise the system's limits or run the command again with --jobs 1"
+                ) from error
 
     def __enter__(self) -> Self:
         return self

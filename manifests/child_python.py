@@ -2,10 +2,13 @@
 
 Python puts the current folder first on the module path of whatever starts by `-c` or `-m`, and any file there
 that has the name of a module would be run in the module's place. multiprocessing starts its helpers so.
+
+A child outlives nobody: its standard input is a pipe that this process holds open, and it ends with that.
 """
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 
@@ -26,6 +29,17 @@ def child_environment() -> dict[str, str]:
     """
     path = os.pathsep.join(entry for entry in sys.path if not _is_current_folder(entry))
     return os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": path}
+
+
+def end_with_parent() -> None:
+    """In a child: end at once when its standard input does, which nothing is ever written to."""
+    threading.Thread(target=_wait_for_end, daemon=True).start()
+
+
+def _wait_for_end() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(1)
 
 
 def _is_current_folder(entry: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 from pydantic import Field
 
-from anespec.manifests.schema import Record
+from anespec.manifests.schema import Count, Index, Record
 from anespec.manifests.verdicts import Circumstances, Standing, Verdict, VerdictFile
 
 MOST_NAMED = 20
@@ -69,7 +69,7 @@ class PlannedOperation(Record):
     device: Device
     supported: tuple[Device, ...] = ()
     cost: float | None = Field(default=None, ge=0)
-    layer: int | None = Field(default=None, ge=0)
+    layer: Index | None = None
     rules: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -105,17 +105,17 @@ class Plan(Record):
     schema_version: Literal[1] = 1
     source: PlanSource
     circumstances: Circumstances
-    block: int = Field(gt=0)
+    block: Count
     shards: tuple[ShardPlan, ...]
 
 
 class DeviceTotals(Record):
     """How many operations stand where."""
 
-    ane: int = Field(default=0, ge=0)
-    gpu: int = Field(default=0, ge=0)
-    cpu: int = Field(default=0, ge=0)
-    none: int = Field(default=0, ge=0)
+    ane: Index = 0
+    gpu: Index = 0
+    cpu: Index = 0
+    none: Index = 0
 
     @classmethod
     def of(cls, operations: Iterable[PlannedOperation]) -> "DeviceTotals":
@@ -222,7 +222,7 @@ class ResidencyVerdict(Verdict):
     """
 
     source: PlanSource
-    block: int = Field(gt=0)
+    block: Count
     shards: tuple[ShardResidency, ...]
     findings: tuple[RuleFinding, ...] = ()
 

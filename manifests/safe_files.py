@@ -7,11 +7,13 @@ renamed over, never written into: another name of it (a hard link) keeps what it
 
 import contextlib
 import errno
+import fcntl
 import io
 import os
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -24,6 +26,10 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 # A pipe that nobody writes to would keep an ordinary opening waiting.
 _AT_ONCE = os.O_RDONLY | os.O_NONBLOCK
+
+LONGEST_WAIT = 10.0
+"""Seconds for a folder that another process holds; any process may lock it, and keep it for ever."""
+SECONDS_BETWEEN_TRIES = 0.01
 
 
 class Folder:
@@ -62,6 +68,19 @@ class Folder:
         path = self.path / name
         with _links_refused(path, self._descriptor, name):
             return Folder(path, os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self._descriptor))
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Read and replace with nobody between, who holds it too; without that where it cannot be had."""
+        deadline = time.monotonic() + LONGEST_WAIT
+        # A descriptor of its own, since a lock goes with that.
+        descriptor = os.open(".", _DIRECTORY, dir_fd=self._descriptor)
+        try:
+            while not _locked(descriptor) and time.monotonic() < deadline:
+                time.sleep(SECONDS_BETWEEN_TRIES)
+            yield
+        finally:
+            os.close(descriptor)
 
     @contextlib.contextmanager
     def create(self, relative: str) -> Iterator[BinaryIO]:
@@ -190,6 +209,17 @@ def first_link(root: Path, relative: str) -> Path | None:
         if path.is_symlink():
             return path
     return None
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether there is nothing to wait for: it is locked now, or the file system knows no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _read(descriptor: int, path: Path, largest: int) -> bytes:

@@ -142,14 +142,18 @@ class Artifact:
             return kind()
 
     def record_verdict(self, kind: type[VerdictFile[VerdictT]], verdict: VerdictT) -> None:
-        """Add a verdict to its gate's file, as one step.
+        """Add a verdict to its gate's file, as one step, also where others add theirs at the same time.
 
         Raises:
             StorageError: the artifact cannot be written.
         """
-        text = self.read_verdicts(kind).with_verdict(verdict).model_dump_json(indent=2)
         try:
-            with Folder.open(self.root) as folder, folder.folder(GATES_FOLDER, create=True) as gates:
+            with (
+                Folder.open(self.root) as folder,
+                folder.folder(GATES_FOLDER, create=True) as gates,
+                gates.held(),
+            ):
+                text = self.read_verdicts(kind).with_verdict(verdict).model_dump_json(indent=2)
                 gates.replace(f"{kind.gate}.json", f"{text}\n".encode())
         except OSError as error:
             raise StorageError(f"{self.gates}: cannot be written ({error.strerror})") from error
@@ -167,13 +171,20 @@ def package_files(path: Path) -> list[Path]:
     """The files of a package in a fixed order.
 
     Raises:
-        ArtifactError: it holds something else, such as a link, whose content no hash would speak of.
+        ArtifactError: it holds something else, such as a link, whose content no hash would speak of,
+            or a name that is not UTF-8.
         OSError: a folder cannot be read.
     """
     files: list[Path] = []
     for folder, folders, names in os.walk(path, onerror=_raise):
         for file in (Path(folder, name) for name in (*folders, *names)):
             mode = file.lstat().st_mode
+            # The hash is over names too.
+            if not _is_utf8(file.name):
+                raise ArtifactError(
+                    f"{path}: {file.name!a} is a name that is not UTF-8, which no shard has; "
+                    "convert the model again"
+                )
             if stat.S_ISREG(mode):
                 files.append(file)
             elif not stat.S_ISDIR(mode):
@@ -182,6 +193,14 @@ def package_files(path: Path) -> list[Path]:
                     "a shard is made of files alone; convert the model again"
                 )
     return sorted(files)
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _raise(error: OSError) -> None:

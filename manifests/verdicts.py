@@ -3,11 +3,11 @@
 import platform
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import ClassVar, Generic, Literal, Self, TypeVar
+from typing import Annotated, ClassVar, Generic, Literal, Self, TypeVar
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
-from anespec.manifests.schema import Record
+from anespec.manifests.schema import Count, Index, Record
 
 
 class Invariance(StrEnum):
@@ -36,7 +36,7 @@ class Circumstances(Record):
     library_version: str
     executor: int = Field(default=0, description="version of what turns shards into the library's operations")
     machine: str
-    threads: int = Field(ge=1)
+    threads: Count
     artifact: str = Field(description="sha256 over all that a row's bits follow from (Artifact.fingerprint)")
 
 
@@ -61,8 +61,8 @@ class InvarianceVerdict(Record):
     """
 
     invariance: Invariance
-    cases: int = Field(ge=0)
-    unequal: int = Field(ge=0)
+    cases: Index
+    unequal: Index
     largest_difference: float = Field(ge=0)
     detail: str = ""
 
@@ -79,11 +79,17 @@ class InvarianceVerdict(Record):
         return Standing.FAIL if self.unequal else Standing.PASS
 
 
+Moment = Annotated[
+    AwareDatetime, Field(ge=datetime(1970, 1, 2, tzinfo=UTC), lt=datetime(9999, 12, 31, tzinfo=UTC))
+]
+"""A time that can be compared with any other and shown in any zone."""
+
+
 class Verdict(Record):
     """One run of a gate, and where its outcome holds."""
 
     circumstances: Circumstances
-    measured_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    measured_at: Moment = Field(default_factory=lambda: datetime.now(UTC))
 
 
 VerdictT = TypeVar("VerdictT", bound=Verdict)

@@ -3,15 +3,18 @@
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from anespec.manifests.errors import GoldenGateError
-from anespec.manifests.schema import Record, WeightFormat
+from anespec.manifests.schema import Count, Index, Record, WeightFormat
 from anespec.manifests.verdicts import Circumstances, Standing, Verdict, VerdictFile
 
 Stimulus = Literal["embeddings", "random"]
+
+
+Limit = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class GoldenThresholds(Record):
@@ -27,9 +30,9 @@ class GoldenThresholds(Record):
     greedy token than the artifact chose.
     """
 
-    layer_error: float = Field(gt=0)
-    stack_error: float = Field(gt=0)
-    stack_margin: float = Field(gt=0)
+    layer_error: Limit
+    stack_error: Limit
+    stack_margin: Limit
 
     def shard_error(self, layers: int) -> float:
         """The largest error that a shard of so many layers may make; a head shard has none."""
@@ -97,15 +100,15 @@ class ShardFigures(Record):
 
     shard: str
     weights: WeightFormat = Field(description="the least precise that the shard uses")
-    layers: int = Field(ge=0, description="0 for a head shard")
+    layers: Index = Field(description="0 for a head shard")
     stimulus: Stimulus
-    tokens: int = Field(gt=0)
+    tokens: Count
     cosine: float
     error: float = Field(ge=0)
     max_error: float = Field(ge=0)
-    worst_token: int = Field(ge=0)
-    not_finite: int = Field(ge=0)
-    stray_slots: int = Field(ge=0)
+    worst_token: Index
+    not_finite: Index
+    stray_slots: Index
 
     def within(self, thresholds: GoldenThresholds) -> bool:
         """Whether nothing here is out of bounds."""
@@ -121,15 +124,15 @@ class StackFigures(Record):
     standard deviations of its logits.
     """
 
-    prompt_tokens: int = Field(gt=0)
-    greedy_tokens: int = Field(ge=0)
-    agreeing: int = Field(ge=0)
-    leading: int = Field(ge=0)
+    prompt_tokens: Count
+    greedy_tokens: Index
+    agreeing: Index
+    leading: Index
     worst_margin: float = Field(ge=0)
     cosine: float
     error: float = Field(ge=0)
     max_error: float = Field(ge=0)
-    not_finite: int = Field(ge=0)
+    not_finite: Index
 
     def within(self, thresholds: GoldenThresholds) -> bool:
         """Whether nothing here is out of bounds."""
@@ -144,6 +147,12 @@ class GoldenVerdict(Verdict):
     weights: tuple[WeightFigures, ...]
     shards: tuple[ShardFigures, ...]
     stack: tuple[StackFigures, ...]
+
+    @model_validator(mode="after")
+    def _has_thresholds_for_all(self) -> Self:
+        if not self.thresholds or not {figures.weights for figures in self.shards} <= set(self.thresholds):
+            raise ValueError("there must be thresholds for every format of the shards")
+        return self
 
     @property
     def failures(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from anespec.convert.weights.formats import Choice, choose
 from anespec.convert.weights.palettes import GROUP_ROWS
 from anespec.convert.weights.stored import AddedError, stored_pieces
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.schema import Record, StoredTensor, WeightFormat
+from anespec.manifests.schema import Count, Index, Record, StoredTensor, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, Verdict, VerdictFile
 from anespec.manifests.weight_choice import kind_of
@@ -31,17 +31,17 @@ class FormatEstimate(Record):
     """All projections stored in one format, or in its fallback where they do not fit."""
 
     weights: WeightFormat
-    bytes: int = Field(ge=0, description="of all shards")
+    bytes: Index = Field(description="of all shards")
     relative_error: float = Field(ge=0, description="what storing adds, relative to the size of the numbers")
-    fallbacks: int = Field(ge=0, description="tensors that are stored in another format, for they do not fit")
+    fallbacks: Index = Field(description="tensors that are stored in another format, for they do not fit")
 
 
 class FormatEstimates(Verdict):
     """One estimate per format: bytes are exact but for headers, errors those of `sampled` weights."""
 
     estimates: tuple[FormatEstimate, ...]
-    sampled: int = Field(gt=0)
-    total: int = Field(gt=0)
+    sampled: Count
+    total: Count
 
 
 class FormatsFile(VerdictFile[FormatEstimates]):

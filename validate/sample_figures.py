@@ -2,10 +2,11 @@
 would have written. It is no gate: nothing here passes or fails, but that drafts must not change the text."""
 
 import math
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from anespec.manifests.schema import Record
+from anespec.manifests.schema import Count, Index, Record
 from anespec.manifests.verdicts import Verdict, VerdictFile
 
 
@@ -13,12 +14,12 @@ class Generation(Record):
     """What it cost to continue a prompt once; see runtime.requests.Statistics for tokens and passes."""
 
     prompt_seconds: float = Field(ge=0, description="up to the first token")
-    passes: int = Field(ge=0, description="decode passes, at T = block")
-    tokens: int = Field(ge=0, description="drawn in decode passes")
+    passes: Index = Field(description="decode passes, at T = block")
+    tokens: Index = Field(description="drawn in decode passes")
     seconds: float = Field(ge=0, description="of all decode passes")
     pass_seconds: float = Field(ge=0, description="median of the decode passes")
-    proposed: int = Field(ge=0, description="draft rows run")
-    accepted: int = Field(ge=0, description="draft rows that were right")
+    proposed: Index = Field(description="draft rows run")
+    accepted: Index = Field(description="draft rows that were right")
 
     @property
     def tokens_per_pass(self) -> float:
@@ -37,7 +38,7 @@ class OtherChoice(Record):
     `probability` is what the reference gives to its choice, `chosen_probability` to the artifact's.
     """
 
-    place: int = Field(ge=0, description="index of the artifact's token among those generated")
+    place: Index = Field(description="index of the artifact's token among those generated")
     text: str = Field(description="the reference's choice")
     probability: float = Field(ge=0, le=1)
     chosen_probability: float = Field(ge=0, le=1)
@@ -67,12 +68,19 @@ class Passage(Record):
     """
 
     prompt: str
-    prompt_tokens: int = Field(gt=0)
+    prompt_tokens: Count
     pieces: tuple[str, ...]
     plain: Generation
     drafted: Generation | None
     same_text: bool | None = Field(description="whether drafts left the text alone, token for token")
     reference: ReferenceReading | None = Field(description="None where the GGUF was not at hand")
+
+    @model_validator(mode="after")
+    def _places_are_pieces(self) -> Self:
+        others = self.reference.others if self.reference is not None else ()
+        if any(other.place >= len(self.pieces) for other in others):
+            raise ValueError("the reference must choose at places of the text")
+        return self
 
     @property
     def parting(self) -> OtherChoice | None:
@@ -84,8 +92,8 @@ class SampleRun(Verdict):
     """What an artifact generates here, and how fast."""
 
     passages: tuple[Passage, ...] = Field(min_length=1)
-    peak_bytes: int = Field(
-        ge=0, description="most memory that a process which only loaded the artifact and generated held"
+    peak_bytes: Index = Field(
+        description="most memory that a process which only loaded the artifact and generated held"
     )
 
     @property

@@ -2,6 +2,8 @@
 holds is that of loading the artifact and generating, and nothing else.
 
     python -P -m anespec.validate.sample_process ARTIFACT BACKEND THREADS
+
+It lives as long as its standard input, a pipe from whoever started it.
 """
 
 import os
@@ -11,6 +13,7 @@ from pathlib import Path
 from time import perf_counter
 
 from anespec.convert.memory import peak_memory
+from anespec.manifests.child_python import end_with_parent
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Record
@@ -131,6 +134,7 @@ def main() -> None:
     What is printed is not lost to a library's destructors: nothing is closed (see anespec.leaving).
     """
     folder, backend, threads = sys.argv[1:]
+    end_with_parent()
     try:
         artifact = Artifact(Path(folder))
         verifier = open_verifier(artifact, backend, int(threads))

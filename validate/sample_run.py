@@ -1,8 +1,10 @@
 """What the report page shows of speed, memory and text: a few dozen tokens of two fixed prompts, written by
 the real engine in a process of its own (sample_process.py), and the fp32 reference's reading of them."""
 
+import contextlib
+import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,7 @@ from anespec.validate.reference import Reference
 from anespec.validate.sample_figures import OtherChoice, Passage, ReferenceReading, SampleFile, SampleRun
 from anespec.validate.sample_process import Written, WrittenSamples
 
-WRITER = "anespec.validate.sample_process"
+SAMPLE_PROCESS = "anespec.validate.sample_process"
 
 SMALL_MODEL = 10_000_000
 """Weights of a model whose reference writes a text of its own, a whole reading of it per token."""
@@ -78,16 +80,18 @@ def sample_run(
 
 def _samples(artifact: Artifact, backend: str, threads: int) -> WrittenSamples:
     """Let another process write: the memory that it holds is the model's and not the gates'."""
-    command = [*child_command(WRITER), str(artifact.root.resolve()), backend, str(threads)]
+    command = [*child_command(SAMPLE_PROCESS), str(artifact.root.resolve()), backend, str(threads)]
     try:
-        done = subprocess.run(
-            command,
-            env=child_environment(),
-            capture_output=True,
-            text=True,
-            timeout=LONGEST_WAIT,
-            check=False,
-        )
+        with _open_pipe() as lifeline:
+            done = subprocess.run(
+                command,
+                env=child_environment(),
+                stdin=lifeline,
+                capture_output=True,
+                text=True,
+                timeout=LONGEST_WAIT,
+                check=False,
+            )
         if done.returncode == 0:
             return WrittenSamples.model_validate_json(done.stdout)
         lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
@@ -97,6 +101,17 @@ def _samples(artifact: Artifact, backend: str, threads: int) -> WrittenSamples:
         lines = [str(error)]
     reason = printable(lines[-1], LONGEST_REASON)
     raise AnespecError(f"{artifact.root}: no sample was generated on {backend} ({reason})")
+
+
+@contextlib.contextmanager
+def _open_pipe() -> Iterator[int]:
+    """What reads from a pipe that nothing is written to, and that ends with the block or this process."""
+    reading, writing = os.pipe()
+    try:
+        yield reading
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 def _read(

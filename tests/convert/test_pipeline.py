@@ -291,6 +291,64 @@ def test_a_second_run_at_the_same_time_is_refused(gguf: Path, tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["m.anespec"]
 
 
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_what_is_put_at_the_place_during_the_run_stays(gguf: Path, tmp_path: Path, kind: str) -> None:
+    """Nothing stood there when the run began, so nobody was asked whether it may go."""
+    output = tmp_path / "m.anespec"
+    mine = output / "mine.txt" if kind == "folder" else output
+
+    def put(_: ShardProgress) -> None:
+        mine.parent.mkdir(exist_ok=True)
+        mine.write_text("mine")
+
+    with pytest.raises(UsageError, match="was put there or replaced while the run went on"):
+        build(gguf, output, topology=(1, 2), on_progress=put)
+    assert mine.read_text() == "mine"
+    output.rename(tmp_path / "elsewhere")
+    assert build(gguf, output, topology=(1, 2)).reused_shards == 3
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_only_what_stood_there_is_replaced_by_force(
+    gguf: Path, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """`late`: it comes after the last look, while names are given."""
+    rename = os.rename
+
+    def put() -> None:
+        rename(output, tmp_path / "old")
+        output.mkdir()
+        (output / "mine.txt").write_text("mine")
+
+    def put_late(old: str, new: str, **folders: int) -> None:
+        if old == output.name and new.startswith("."):
+            put()
+        rename(old, new, **folders)
+
+    if late:
+        monkeypatch.setattr(os, "rename", put_late)
+    told = (lambda _: None) if late else (lambda _: None if (tmp_path / "old").exists() else put())
+    with pytest.raises(UsageError, match="was put there or replaced while the run went on"):
+        build(gguf, output, replace=True, block=8, on_progress=told)
+    assert [path.name for path in output.iterdir()] == ["mine.txt"]
+
+
+def test_an_old_artifact_survives_a_kill_before_the_last_step(gguf: Path, output: Path) -> None:
+    """Killed when the old one was put aside and the new one had no name yet; and the next run fails."""
+    aside = output.with_name(".m.anespec.replaced")
+    output.rename(aside)
+    before = everything(aside)
+
+    def fail(_: ShardProgress) -> None:
+        raise StorageError("no space")
+
+    with pytest.raises(StorageError, match="no space"):
+        build(gguf, output, block=8, on_progress=fail)
+    assert everything(aside) == before
+    build(gguf, output, block=8)
+    assert [path.name for path in output.parent.iterdir()] == ["m.anespec"]
+
+
 def test_a_lock_on_a_file_that_was_removed_is_no_lock(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

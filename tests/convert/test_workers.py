@@ -1,5 +1,6 @@
 """Shards built by several processes: the same bytes as by one, and no process outlives its run."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -122,6 +123,20 @@ def test_a_worker_that_cannot_import_says_so(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(AnespecError, match=r"could not import what it needs \(.*coremltools.*\); install"):
         build(gguf, tmp_path / "m.anespec", topology=TOPOLOGY, jobs=2)
+
+
+def test_a_system_that_refuses_processes_is_told_as_that(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As small limits of files or processes do; nothing of that is about a file or standard output."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(AnespecError, match=r"cannot be started .*--jobs 1"):
+        build(gguf, tmp_path / "m.anespec", topology=TOPOLOGY, jobs=2)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_process_that_does_not_even_start(

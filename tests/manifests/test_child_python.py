@@ -16,6 +16,13 @@ from anespec.manifests.child_python import child_command, child_environment
 sys.exit(subprocess.run(child_command("seen_by_parent"), env=child_environment()).returncode)
 """
 
+CHILD = """
+import time
+from anespec.manifests.child_python import end_with_parent
+end_with_parent()
+time.sleep(600)
+"""
+
 
 @pytest.fixture
 def trapped(tmp_path: Path) -> Path:
@@ -56,3 +63,10 @@ def test_a_current_folder_that_is_gone_is_no_hindrance(
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert child_environment()["PYTHONPATH"].split(os.pathsep) == [entry for entry in sys.path if entry]
+
+
+def test_a_child_ends_with_the_pipe_that_its_parent_holds() -> None:
+    with subprocess.Popen([sys.executable, "-P", "-c", CHILD], stdin=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        child.stdin.close()
+        assert child.wait(60) == 1

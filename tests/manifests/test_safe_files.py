@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from anespec.manifests import safe_files
 from anespec.manifests.errors import StorageError
 from anespec.manifests.safe_files import Folder, open_file, read_bounded, write_atomically
 
@@ -196,3 +197,13 @@ def test_folders_that_may_not_be_read_are_the_system_s_refusal(place: Path) -> N
         [sys.executable, "-c", program, str(place)], capture_output=True, text=True, check=True
     )
     assert done.stdout == "Permission denied"
+
+
+def test_a_folder_that_another_process_keeps_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safe_files, "LONGEST_WAIT", 0.0)
+    entered = False
+    with Folder.open(tmp_path) as first, first.held(), Folder.open(tmp_path) as second, second.held():
+        entered = True
+    assert entered

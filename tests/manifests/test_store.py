@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +216,34 @@ def test_a_shard_is_made_of_files_alone(root: Path, kind: str) -> None:
     with pytest.raises(ArtifactError, match="is a link, a pipe or a device") as caught:
         artifact.shard_path(shard, verify=False)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS has no such names")
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_name_that_is_not_utf8_is_refused(root: Path, is_folder: bool) -> None:
+    """It adds no bytes, so that only the hash would tell, and cannot: it is over names in UTF-8."""
+    artifact = Artifact(root)
+    shard = artifact.manifest.layer_shards[0]
+    odd = root / shard.path / os.fsdecode(b"\xff\n")
+    odd.mkdir() if is_folder else odd.touch()
+    with pytest.raises(ArtifactError, match="not UTF-8") as caught:
+        artifact.shard_path(shard)
+    assert str(caught.value).isprintable()
+
+
+def test_verdicts_that_are_recorded_at_the_same_time_are_all_kept(root: Path) -> None:
+    """Two runs of the gates, each with a backend of its own."""
+    machines = [f"machine {number}" for number in range(40)]
+
+    def record(machine: str) -> None:
+        here = Circumstances(backend="x", library_version="1", machine=machine, threads=1, artifact="a")
+        verdict = ExactnessVerdict(circumstances=here, form="quick", invariances=())
+        Artifact(root).record_verdict(ExactnessFile, verdict)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(record, machines))
+    verdicts = Artifact(root).read_verdicts(ExactnessFile).verdicts
+    assert sorted(verdict.circumstances.machine for verdict in verdicts) == sorted(machines)
 
 
 @pytest.mark.parametrize("place", ["manifest.json", "gates", "gates/exactness.json"])

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from planted import EMBEDDED
 
+from anespec.manifests.child_python import child_command, child_environment
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.store import Artifact
@@ -221,6 +223,13 @@ def test_nothing_is_timed_before_a_continuation_as_long(
         return run(engine, request, most_seconds)
 
     monkeypatch.setattr(sample_process, "_continue", noted)
-    write_samples(embedded, TORCH, 1)
+    write(embedded)
     each = [(4, sample_process.WARMING_SECONDS), (4, sample_process.MOST_SECONDS)]
     assert asked == each * len(SAMPLE_PROMPTS)
+
+
+def test_the_other_process_ends_with_whoever_started_it(artifact: Artifact) -> None:
+    """A run that is killed must not leave a process behind that loads a model and writes for nobody."""
+    command = [*child_command(run_module.SAMPLE_PROCESS), str(artifact.root), TORCH, "1"]
+    ended = subprocess.run(command, env=child_environment(), input=b"", capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, b"")

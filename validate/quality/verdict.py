@@ -4,24 +4,28 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
 from anespec.manifests.errors import QualityGateError
-from anespec.manifests.schema import Record
+from anespec.manifests.schema import Count, Index, Record
 from anespec.manifests.verdicts import Circumstances, Standing, Verdict, VerdictFile
 from anespec.manifests.wording import counted
 from anespec.validate.quality.divergence import MOST_LIKELY, Divergence, Numbers
 
 HISTOGRAM_DECADES = (-8, 2)
 BINS_PER_DECADE = 2
-LARGEST_EXPONENT = 700.0
-"""e to more than this has no double."""
+LARGEST_EXPONENT = 600.0
+"""e to more than this, and some times that, has no double."""
 
 FEW_TOKENS = 300
 """Below this many the mean says little: the divergence of tokens spreads about twice as wide as its mean, so
 the mean's standard error, spread / sqrt(n), is more than a ninth of it."""
+
+Nats = Annotated[float, Field(ge=0, le=1e12)]
+"""Far above what logits of any model come to."""
 
 
 class ScoredText(Record):
@@ -29,9 +33,9 @@ class ScoredText(Record):
 
     name: str
     sha256: str
-    scored: int = Field(gt=0)
-    asked: int | None = Field(default=None, gt=0, description="how many tokens were to be scored at most")
-    window: int = Field(gt=0, description="tokens of the longest piece that was read in one go")
+    scored: Count
+    asked: Count | None = Field(default=None, description="how many tokens were to be scored at most")
+    window: Count = Field(description="tokens of the longest piece that was read in one go")
 
 
 class Spread(Record):
@@ -56,7 +60,7 @@ class HistogramBin(Record):
 
     low: float = Field(gt=0)
     high: float = Field(gt=0)
-    tokens: int = Field(ge=0)
+    tokens: Index
 
 
 class QualityFigures(Record):
@@ -70,10 +74,10 @@ class QualityFigures(Record):
     kl_histogram: tuple[HistogramBin, ...]
     top1_agreement: float = Field(ge=0, le=1)
     top5_agreement: float = Field(ge=0, le=1)
-    reference_nll: float = Field(ge=0)
-    artifact_nll: float = Field(ge=0)
-    nll_change_error: float | None = Field(description="standard error of the mean of the differences")
-    not_finite: int = Field(ge=0, description="logits of the artifact that are not numbers")
+    reference_nll: Nats
+    artifact_nll: Nats
+    nll_change_error: Nats | None = Field(description="standard error of the mean of the differences")
+    not_finite: Index = Field(description="logits of the artifact that are not numbers")
 
     @property
     def reference_perplexity(self) -> float:
@@ -109,7 +113,7 @@ class Opinion(Record):
 class WorstToken(Record):
     """A token of the text on which the two sides disagreed most; `number` is its place among those scored."""
 
-    number: int = Field(ge=0)
+    number: Index
     before: str = Field(description="the end of what both had read")
     token: str = Field(description="what the text has")
     kl: float = Field(ge=0)
