@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 SECONDS_BETWEEN_LINES = 10.0
 """How often progress adds a line to what is not a terminal."""
 
+LEAST_SHARE = 1 / 20
+"""No remaining time is worked out from less: opening a large model is one step of many, and the longest."""
+
 
 class TimesColumn(ProgressColumn):
     """How long the work has taken, and how long it will still take where that is known."""
@@ -151,7 +154,9 @@ class _PlainLines:
         if now - self.last < SECONDS_BETWEEN_LINES:
             return
         self.last, elapsed = now, now - self.started
-        left = f", about {duration_text(elapsed / share - elapsed)} left" if share else ""
+        left = ""
+        if share is not None and share >= LEAST_SHARE:
+            left = f", about {duration_text(elapsed / share - elapsed)} left"
         self.console.print(f"{self.title}: {note}, after {duration_text(elapsed)}{left}")
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 from rich.table import Table
 
-from anespec.console import notes, out
+from anespec.console import notes, out, timed_progress
 
 HOSTILE = "[bold]x[/nope]\x1b[2J\x1b]0;title\x07\u202egpj.exe"
 
@@ -34,3 +34,17 @@ def test_names_out_of_files_are_shown_and_not_obeyed(
     assert r"\x1b[2J" in shown
     assert "[bold]x[/nope]" in shown
     assert "Zażółć 日本語 👩‍👩‍👧" in shown
+
+
+def test_a_long_run_says_what_is_left_once_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, clock = io.StringIO(), iter((0.0, 40.0, 60.0))
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr("anespec.console.time.monotonic", lambda: next(clock))
+    with timed_progress("golden gate", shown=True) as report:
+        report("opening", 0.005)
+        report("layer 1", 0.5)
+    assert stream.getvalue().splitlines() == [
+        "golden gate: running",
+        "golden gate: opening, after 40 s",
+        "golden gate: layer 1, after 1 min 0 s, about 1 min 0 s left",
+    ]

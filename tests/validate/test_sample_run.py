@@ -185,6 +185,7 @@ def test_samples_are_printed_before_a_library_could_crash_as_it_closes(
     left: list[int] = []
     monkeypatch.setattr(sample_process, "MOST_TOKENS", 2)
     monkeypatch.setattr(ArtifactVerifier, "close", lambda self: pytest.fail("closed before it was printed"))
+    monkeypatch.setattr(sample_process, "end_with_parent", lambda: None)
     monkeypatch.setattr(os, "_exit", left.append)
     monkeypatch.setattr(sys, "argv", ["", str(artifact.root), TORCH, "1"])
     sample_process.main()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from anespec.manifests.errors import ArtifactError
+from anespec.manifests.errors import ArtifactError, StorageError
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile
 from anespec.runtime.backends import circumstances
@@ -43,7 +43,7 @@ def measure_extras(
     progress("reading the source")
     try:
         source = find_source(artifact, gguf)
-    except ArtifactError:
+    except (ArtifactError, StorageError):
         source = None
     if wants_sample:
         sample_run(artifact, source, backend, threads, progress)
