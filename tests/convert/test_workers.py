@@ -134,7 +134,7 @@ def test_a_system_that_refuses_processes_is_told_as_that(
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    with pytest.raises(AnespecError, match="cannot be started .*--jobs 1"):
+    with pytest.raises(AnespecError, match=r"cannot be started .*--jobs 1"):
         build(gguf, tmp_path / "m.anespec", topology=TOPOLOGY, jobs=2)
     assert not list(tmp_path.iterdir())
 
