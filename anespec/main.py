@@ -18,10 +18,12 @@ from anespec.generate_verb import generate
 from anespec.inspect_verb import inspect
 from anespec.leaving import Kept, leave
 from anespec.manifests.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
-from anespec.manifests.wording import harmless
+from anespec.manifests.wording import harmless, printable
 from anespec.validate_verb import validate
 
 EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
+
+LONGEST_REASON = 400
 
 
 @click.group(
@@ -105,6 +107,13 @@ def _run(kept: Kept) -> int:
     except SystemExit as stop:
         # So click and rich end where nobody reads standard output any more.
         raise ReaderGone("nobody reads standard output any more") from stop
+    except MemoryError as error:
+        raise AnespecError("memory ran out; allow more (ulimit -v), or end other programs") from error
+    except ImportError as error:
+        reason = printable(str(error), LONGEST_REASON)
+        raise AnespecError(
+            f"a library cannot be loaded ({reason}); allow more memory (ulimit -v), or install anespec again"
+        ) from error
     except OSError as error:
         raise StorageError(f"{error.filename or 'standard output'}: {error.strerror}") from error
     return result if isinstance(result, int) else 0
