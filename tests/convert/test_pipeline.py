@@ -228,7 +228,7 @@ def test_what_is_no_artifact_is_never_replaced(gguf: Path, tmp_path: Path, repla
     (tmp_path / "extension" / "manifest.json").write_text("{}")
     before = everything(tmp_path)
     for name in ("file", "folder", "extension"):
-        with pytest.raises(UsageError, match=f"{name}: " + ("is not an" if replace else "already stands")):
+        with pytest.raises(UsageError, match=f"{name}: is not an artifact, so --force will not"):
             build(gguf, tmp_path / name, replace=replace)
     assert everything(tmp_path) == before
 

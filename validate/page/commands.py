@@ -93,7 +93,12 @@ def _text(verdict: QualityVerdict) -> list[str]:
 def _line(verb: str, *words: str) -> str:
     """As a shell reads it, on one line; a file that begins like an option is named by a path."""
     file, *rest = words
-    return " ".join(map(_quoted, ["anespec", verb, f"./{file}" if file.startswith("-") else file, *rest]))
+    return " ".join(["anespec", verb, as_argument(file), *map(_quoted, rest)])
+
+
+def as_argument(file: str) -> str:
+    """A file's name as a shell takes it, and no option even where it begins like one."""
+    return _quoted(f"./{file}" if file.startswith("-") else file)
 
 
 def _quoted(word: str) -> str:

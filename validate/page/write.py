@@ -25,7 +25,7 @@ from anespec.runtime.backends import AUTO, circumstances
 from anespec.validate.figures import GoldenFile
 from anespec.validate.other_formats import FormatsFile
 from anespec.validate.page.badges import exactness_badge, golden_badge, quality_badge, residency_badge
-from anespec.validate.page.commands import convert_command, generate_commands, validate_commands
+from anespec.validate.page.commands import as_argument, convert_command, generate_commands, validate_commands
 from anespec.validate.page.formats import view_formats
 from anespec.validate.page.golden import view_golden
 from anespec.validate.page.quality import view_changes, view_quality
@@ -105,6 +105,7 @@ def render_page(artifact: Artifact) -> str:
         ],
         state_bytes=state_bytes(manifest),
         formats=view_formats(formats[0], manifest) if formats else None,
+        folder=as_argument(folder),
         commands=[
             convert_command(manifest, folder),
             *validate_commands(folder, places, quality),
