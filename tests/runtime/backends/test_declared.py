@@ -189,8 +189,8 @@ def test_an_embedding_of_fewer_tokens_is_refused(root: Path) -> None:
 
 
 def test_states_that_no_memory_could_hold_are_refused(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soundness, "_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(soundness, "machine_memory", lambda: 1000)
     with pytest.raises(ArtifactError, match=r"K/V states take .* and this machine has 1\.0 kB of memory"):
         open_verifier(whole, "torch", 1)
-    monkeypatch.setattr(soundness, "_memory_bytes", lambda: None)
+    monkeypatch.setattr(soundness, "machine_memory", lambda: None)
     open_verifier(whole, "torch", 1).close()
