@@ -207,8 +207,10 @@ def _headline(result: _Result) -> str:
 
 def _measure_extras(asked: Question, again: bool, as_json: bool) -> None:
     """What the page shows beside the gates; where it cannot be had, the gates' answers stand all the same."""
-    from anespec.validate.page.extras import measure_extras
+    from anespec.validate.page.extras import has_extras, measure_extras
 
+    if not again and has_extras(asked.artifact, asked.backend, asked.threads):
+        return
     try:
         with timed_progress("sample for the page", shown=not as_json) as report:
             measure_extras(asked.artifact, asked.gguf, asked.backend, asked.threads, report, again=again)

@@ -31,13 +31,8 @@ def measure_extras(
         AnespecError: the artifact cannot be loaded here, or its logits are not numbers.
         StorageError: a record cannot be written.
     """
-    here = circumstances(artifact, backend, threads)
-    exactness = artifact.read_verdicts(ExactnessFile).find(here)
-    speculates = exactness is not None and exactness.allows_speculation
-    sample = artifact.read_verdicts(SampleFile).find(here)
-    formats = artifact.read_verdicts(FormatsFile).find(formats_circumstances(artifact))
-    wants_sample = again or sample is None or sample.speculated != speculates
-    wants_formats = again or formats is None
+    wants_sample = again or not _has_sample(artifact, backend, threads)
+    wants_formats = again or not _has_formats(artifact)
     if not wants_sample and not wants_formats:
         return
     progress("reading the source")
@@ -50,3 +45,20 @@ def measure_extras(
     if wants_formats and source is not None:
         progress("other weight formats")
         estimate_formats(artifact, source)
+
+
+def has_extras(artifact: Artifact, backend: str, threads: int | None) -> bool:
+    """Whether all that `measure_extras` measures is recorded and still holds."""
+    return _has_sample(artifact, backend, threads) and _has_formats(artifact)
+
+
+def _has_sample(artifact: Artifact, backend: str, threads: int | None) -> bool:
+    here = circumstances(artifact, backend, threads)
+    exactness = artifact.read_verdicts(ExactnessFile).find(here)
+    speculates = exactness is not None and exactness.allows_speculation
+    sample = artifact.read_verdicts(SampleFile).find(here)
+    return sample is not None and sample.speculated == speculates
+
+
+def _has_formats(artifact: Artifact) -> bool:
+    return artifact.read_verdicts(FormatsFile).find(formats_circumstances(artifact)) is not None
