@@ -1,5 +1,6 @@
 """`anespec validate`: the gates of an artifact."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,13 @@ from anespec.asked_gates import (
 )
 from anespec.backend_options import backend_option, threads_option
 from anespec.console import json_option, notes, out, print_json, result_as_json, timed_progress
-from anespec.manifests.errors import AnespecError, Interrupted, RequestError
+from anespec.manifests.errors import (
+    AnespecError,
+    ArtifactError,
+    Interrupted,
+    RequestError,
+    StorageError,
+)
 from anespec.manifests.wording import duration_text
 from anespec.quality_options import quality_options, read_quality
 
@@ -211,9 +218,12 @@ def _measure_extras(asked: Question, again: bool, as_json: bool) -> None:
 
     if not again and has_extras(asked.artifact, asked.backend, asked.threads):
         return
+    source: Path | None = None
+    with contextlib.suppress(ArtifactError, StorageError):
+        source = asked.source
     try:
         with timed_progress("sample for the page", shown=not as_json) as report:
-            measure_extras(asked.artifact, asked.gguf, asked.backend, asked.threads, report, again=again)
+            measure_extras(asked.artifact, source, asked.backend, asked.threads, report, again=again)
     except AnespecError as error:
         if not as_json:
             notes().print(f"note: the page goes without a sample ({error})", style="yellow")

@@ -193,10 +193,8 @@ def test_samples_are_printed_before_a_library_could_crash_as_it_closes(
     assert len(WrittenSamples.model_validate_json(capsys.readouterr().out).texts) == len(SAMPLE_PROMPTS)
 
 
-def test_without_the_gguf_there_is_no_reference(
-    artifact: Artifact, already_written: None, tmp_path: Path
-) -> None:
-    measure_extras(artifact, tmp_path / "moved.gguf", TORCH, 1, silent)
+def test_without_the_gguf_there_is_no_reference(artifact: Artifact, already_written: None) -> None:
+    measure_extras(artifact, None, TORCH, 1, silent)
     (sample,) = artifact.read_verdicts(SampleFile).verdicts
     assert all(passage.reference is None for passage in sample.passages)
     assert not artifact.read_verdicts(FormatsFile).verdicts

@@ -2,11 +2,9 @@
 
 from pathlib import Path
 
-from anespec.manifests.errors import ArtifactError, StorageError
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile
 from anespec.runtime.backends import circumstances
-from anespec.validate.gates import find_source
 from anespec.validate.other_formats import FormatsFile, estimate_formats, formats_circumstances
 from anespec.validate.progress import StepReport
 from anespec.validate.sample_figures import SampleFile
@@ -15,7 +13,7 @@ from anespec.validate.sample_run import sample_run
 
 def measure_extras(
     artifact: Artifact,
-    gguf: Path | None,
+    source: Path | None,
     backend: str,
     threads: int | None,
     progress: StepReport,
@@ -25,7 +23,7 @@ def measure_extras(
     """Generate a sample here and estimate other weight formats, and record both.
 
     What is recorded already is not measured again, but with `again`, or where speculation has been allowed or
-    refused since. Without the GGUF there is nothing to estimate formats from, and no reference.
+    refused since. Without `source`, the GGUF, there is nothing to estimate formats from, and no reference.
 
     Raises:
         AnespecError: the artifact cannot be loaded here, or its logits are not numbers.
@@ -35,11 +33,6 @@ def measure_extras(
     wants_formats = again or not _has_formats(artifact)
     if not wants_sample and not wants_formats:
         return
-    progress("reading the source")
-    try:
-        source = find_source(artifact, gguf)
-    except (ArtifactError, StorageError):
-        source = None
     if wants_sample:
         sample_run(artifact, source, backend, threads, progress)
     if wants_formats and source is not None:
