@@ -18,12 +18,10 @@ from anespec.generate_verb import generate
 from anespec.inspect_verb import inspect
 from anespec.leaving import Kept, leave
 from anespec.manifests.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
-from anespec.manifests.wording import harmless, printable
+from anespec.manifests.wording import LONGEST_REASON, harmless, printable
 from anespec.validate_verb import validate
 
 EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
-
-LONGEST_REASON = 400
 
 
 @click.group(

@@ -21,8 +21,9 @@ from peer import Peer
 from subjects import artifact_of, block_of, prefill
 
 from anespec.convert.plan import ConvertOptions
+from anespec.manifests.machine import processors
 from anespec.manifests.schema import Target
-from anespec.runtime.backends import BACKENDS, OPENVINO, default_threads, open_verifier
+from anespec.runtime.backends import BACKENDS, OPENVINO, open_verifier
 from anespec.runtime.block import Verifier
 
 PEER = "llama.cpp"
@@ -77,7 +78,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--past", type=int, default=256, help="tokens before the measured pass")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prefill; 0: none")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=default_threads())
+    parser.add_argument("--threads", type=int, default=processors())
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

@@ -1,15 +1,14 @@
 """How many processes pay for a conversion: by its work, the processors and the free memory."""
 
-import os
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from anespec.convert.memory import free_memory
 from anespec.convert.parts import parts_of
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.weights.encoding import Encoding
 from anespec.convert.weights.formats import ENCODINGS
+from anespec.manifests.machine import free_memory, processors
 from anespec.manifests.schema import WeightFormat
 
 SECONDS_PER_GIGAWEIGHT: Mapping[WeightFormat, float] = MappingProxyType(
@@ -55,7 +54,7 @@ def suitable_workers(plan: ConversionPlan) -> int:
     # The source of one projection is mapped at a time; of what it becomes, a piece.
     own = WORKER_MEMORY + plan.largest_matrix_bytes()
     share = (room - IMPORTS_MEMORY) // own if sys.platform == "linux" else room // (IMPORTS_MEMORY + own)
-    return max(1, min(cores(), len(parts), share, int(storing_seconds(plan) / WORTH_A_PROCESS)))
+    return max(1, min(processors(), len(parts), share, int(storing_seconds(plan) / WORTH_A_PROCESS)))
 
 
 def storing_seconds(plan: ConversionPlan) -> float:
@@ -67,8 +66,3 @@ def _cost(encoding: Encoding) -> float:
     weight_format = encoding.weight_format
     own = encoding is ENCODINGS[weight_format]
     return SECONDS_PER_GIGAWEIGHT[weight_format] if own else CARRIED_SECONDS_PER_GIGAWEIGHT
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

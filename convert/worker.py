@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from anespec.convert.finished import write_note
-from anespec.convert.memory import own_peak_memory, peak_memory
 from anespec.convert.messages import Ended, Failed, Finished, Job, Memory, Task, Written
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.child_python import end_with_parent
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.machine import own_peak_memory, peak_memory
 
 
 def main() -> None:

@@ -20,14 +20,13 @@ from threading import Thread
 from types import TracebackType
 from typing import Self
 
-from anespec.convert.crew_size import cores
 from anespec.convert.finished import Entry, read_note, write_note
-from anespec.convert.memory import peak_memory
 from anespec.convert.messages import Answer, Ended, Failed, Finished, Job, Memory, Task, Written
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.storage import TAKEN_AWAY
 from anespec.manifests.child_python import child_command, child_environment
 from anespec.manifests.errors import AnespecError, StorageError
+from anespec.manifests.machine import peak_memory, processors
 
 WORKER = "anespec.convert.worker"
 
@@ -41,7 +40,7 @@ class Crew:
     def __init__(self, plan: ConversionPlan, workers: int) -> None:
         """Start the processes; raises AnespecError where the system refuses them."""
         self._plan = plan
-        self._threads = max(1, cores() // workers)
+        self._threads = max(1, processors() // workers)
         self._workers: list[_Worker] = []
         if workers > 1:
             job = Job(plan.model.file.path, plan.options, self._threads)

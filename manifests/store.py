@@ -16,13 +16,11 @@ from anespec.manifests.fingerprint import manifest_fingerprint
 from anespec.manifests.safe_files import Folder, first_link, open_plain_file
 from anespec.manifests.schema import SCHEMA_VERSION, Manifest, Shard
 from anespec.manifests.verdicts import VerdictFile, VerdictT
-from anespec.manifests.wording import printable, quoted
+from anespec.manifests.wording import LONGEST_REASON, printable, quoted
 
 MANIFEST_NAME = "manifest.json"
 GATES_FOLDER = "gates"
 HASH_CHUNK_BYTES = 1 << 18
-
-LONGEST_REASON = 400
 
 LARGEST_JSON = 1 << 26
 """Bytes of a JSON file that is read; the manifest of a model of 100 layers has less than a hundredth."""

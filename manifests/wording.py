@@ -5,6 +5,9 @@ from collections.abc import Sequence
 
 LONGEST_SHOWN = 80
 
+LONGEST_REASON = 400
+"""Characters of a sentence that something else wrote, such as a library."""
+
 _MOVES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but for tabs and line ends, marks of direction, and halves of characters."""
 

@@ -7,16 +7,11 @@ from pathlib import Path
 
 from anespec.manifests.errors import ArtifactError, GGUFError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.machine import processors
 from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
-from anespec.runtime.backends import (
-    circumstances,
-    default_threads,
-    open_embedding,
-    open_shard,
-    open_verifier,
-)
+from anespec.runtime.backends import circumstances, open_embedding, open_shard, open_verifier
 from anespec.runtime.backends.feeds import Feeds
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.block import Verifier
@@ -79,7 +74,7 @@ def golden_gate(
         return open_shard(artifact, shard, backend, threads)
 
     with GGUFFile(source) as file:
-        weights = StoredWeights(artifact, file, threads or default_threads())
+        weights = StoredWeights(artifact, file, threads or processors())
         reference = Reference(file, manifest.context, matrices=weights)
         require_layers(manifest, reference, source)
         weights.require_shapes()

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from time import perf_counter
 
-from anespec.convert.memory import peak_memory
 from anespec.manifests.child_python import end_with_parent
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.machine import peak_memory
 from anespec.manifests.schema import Record
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict, Invariance

@@ -16,7 +16,7 @@ from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile
-from anespec.manifests.wording import printable
+from anespec.manifests.wording import LONGEST_REASON, printable
 from anespec.runtime.backends import circumstances
 from anespec.runtime.text.stream import StreamDecoder
 from anespec.runtime.text.tokenizer import Tokenizer
@@ -34,8 +34,6 @@ SMALL_MODEL = 10_000_000
 
 LONGEST_WAIT = 600.0
 """For the other process to load and write; more is a machine that swaps."""
-
-LONGEST_REASON = 400
 
 
 def sample_run(

@@ -1,11 +1,11 @@
 """What executes shards. `open_verifier` is the one door: it turns an artifact into a Verifier."""
 
-import os
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 from anespec.manifests.errors import ArtifactError, RequestError
+from anespec.manifests.machine import processors
 from anespec.manifests.schema import HIDDEN_IN, HIDDEN_OUT, Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, machine_name
@@ -37,11 +37,6 @@ def resolve_backend(name: str) -> str:
     return name
 
 
-def default_threads() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def circumstances(artifact: Artifact, backend: str, threads: int | None = None) -> Circumstances:
     """Where a verdict on this artifact, run by this backend here, holds."""
     backend = resolve_backend(backend)
@@ -50,13 +45,13 @@ def circumstances(artifact: Artifact, backend: str, threads: int | None = None) 
         library_version=version(backend),
         executor=EXECUTOR_VERSION,
         machine=machine_name(),
-        threads=threads or default_threads(),
+        threads=threads or processors(),
         artifact=artifact.fingerprint,
     )
 
 
 def _runner_factory(backend: str, threads: int | None) -> Callable[[Program], ShardRunner]:
-    count = threads or default_threads()
+    count = threads or processors()
     if resolve_backend(backend) == TORCH:
         from anespec.runtime.backends.portable.torch_runner import TorchRunner
 

@@ -17,12 +17,11 @@ from pathlib import Path
 from weakref import finalize
 
 from anespec.manifests.errors import AnespecError, RequestError
-from anespec.manifests.wording import printable
+from anespec.manifests.wording import LONGEST_REASON, printable
 from anespec.runtime.text import template_worker
 
 SECONDS_TO_START = 60.0
 SECONDS_BETWEEN_LOOKS = 0.05
-LONGEST_REASON = 400
 
 MEND = "leave --chat out to send the prompt as it is, or use a model with another template"
 

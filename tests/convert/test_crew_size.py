@@ -60,7 +60,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Two processors and 22 GB free, unless a test changes that."""
-    monkeypatch.setattr(crew_size, "cores", lambda: 2)
+    monkeypatch.setattr(crew_size, "processors", lambda: 2)
     monkeypatch.setattr(crew_size, "free_memory", lambda: 22 * 10**9)
     return monkeypatch
 
@@ -79,12 +79,12 @@ def test_slow_formats_take_every_processor_however_few_their_bytes(
 ) -> None:
     """Bytes once decided: 0.3 GB of lut6 took one process, and twice the time."""
     assert workers(large, weights, topology=(2,) * 4) == 2
-    machine.setattr(crew_size, "cores", lambda: 4)
+    machine.setattr(crew_size, "processors", lambda: 4)
     assert workers(large, weights, topology=(2,) * 4) == 4
 
 
 def test_work_decides(large: Path, machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    machine.setattr(crew_size, "cores", lambda: 64)
+    machine.setattr(crew_size, "processors", lambda: 64)
     tiny = write_gguf(tmp_path / "tiny.gguf", TinyModel())
     for weights in WeightFormat:
         with GGUFFile(large) as file:
@@ -98,7 +98,7 @@ def test_work_decides(large: Path, machine: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def test_no_more_processes_than_parts_or_memory_allows(large: Path, machine: pytest.MonkeyPatch) -> None:
-    machine.setattr(crew_size, "cores", lambda: 64)
+    machine.setattr(crew_size, "processors", lambda: 64)
     assert workers(large, WeightFormat.LUT6, topology=(8,)) == 2
     assert workers(large, WeightFormat.LUT6, topology=(1,) * 8) == 9
     machine.setattr(crew_size, "free_memory", lambda: 600_000_000)

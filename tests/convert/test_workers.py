@@ -13,9 +13,9 @@ from converting import build
 from tiny_model import TinyModel, write_gguf
 
 from anespec.convert import workers
-from anespec.convert.memory import peak_memory
 from anespec.convert.pipeline import Conversion
 from anespec.manifests.errors import AnespecError, GGUFError
+from anespec.manifests.machine import peak_memory
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 LAYERS = 6

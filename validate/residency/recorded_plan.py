@@ -7,8 +7,8 @@ from pydantic import ValidationError
 from anespec.manifests.errors import RequestError, StorageError
 from anespec.manifests.residency import Plan, PlanSource
 from anespec.manifests.safe_files import read_bounded, write_atomically
-from anespec.manifests.store import LARGEST_JSON, LONGEST_REASON, Artifact
-from anespec.manifests.wording import printable
+from anespec.manifests.store import LARGEST_JSON, Artifact
+from anespec.manifests.wording import LONGEST_REASON, printable
 
 
 def record_plan(plan: Plan, path: Path) -> None:

@@ -7,7 +7,6 @@ own, with hours of work, or with a crash. Here every name and every shape is fol
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import prod
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import ArtifactError
+from anespec.manifests.machine import machine_memory
 from anespec.manifests.wording import bytes_text
 from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.shape_table import Shape, result_shapes
@@ -132,11 +132,3 @@ def require_room_for_states(program: Program, bytes_per_number: int) -> None:
             f"{program.source}: its K/V states take {bytes_text(needed)} and this machine has "
             f"{bytes_text(memory)} of memory; convert with a shorter --context or fewer --sequences"
         )
-
-
-def machine_memory() -> int | None:
-    """Bytes of memory of this machine; None where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
-        return None

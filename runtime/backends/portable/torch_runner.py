@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from anespec.manifests.machine import machine_memory
 from anespec.runtime.backends.portable.arguments import Arguments, refusing, unknown_operation
 from anespec.runtime.backends.portable.packed import Packed
 from anespec.runtime.backends.portable.program import Constant, Operation, Program
-from anespec.runtime.backends.portable.soundness import machine_memory, require_room_for_states
+from anespec.runtime.backends.portable.soundness import require_room_for_states
 from anespec.runtime.backends.portable.torch_table import TABLE
 from anespec.runtime.backends.runner import Feed, Tensor
 

@@ -1,4 +1,4 @@
-"""The memory of this process, and what is free."""
+"""This machine's processors and memory, and what of them this process may use and has used."""
 
 import os
 import resource
@@ -6,6 +6,19 @@ import sys
 from pathlib import Path
 
 PROC = Path("/proc")
+
+
+def processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def machine_memory() -> int | None:
+    """Bytes of memory of this machine; None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return None
 
 
 def peak_memory() -> int:
@@ -34,7 +47,7 @@ def free_memory() -> int:
     available = _fields(PROC / "meminfo").get("MemAvailable")
     if available is not None:
         return available
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return (machine_memory() or 0) // 2
 
 
 def _fields(path: Path) -> dict[str, int]:
