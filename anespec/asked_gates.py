@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
+
+from anespec.manifests.verdicts import VerdictT
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -36,12 +38,12 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Gate:
+class Gate(Generic[VerdictT]):
     """One gate: `kept` finds a verdict that still holds, `measure` makes a new one and records it."""
 
-    name: str
-    kept: "Callable[[], Answer | None]"
-    measure: "Callable[[Progress], Answer]"
+    kept: "Callable[[], VerdictT | None]"
+    measure: "Callable[[Progress], VerdictT]"
+    answer: Callable[[VerdictT], Answer]
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,9 @@ class Question:
         return find_source(self.artifact, self.gguf)
 
 
-def residency_gate(asked: Question, required: bool, replay: Path | None, record: Path | None) -> Gate:
+def residency_gate(
+    asked: Question, required: bool, replay: Path | None, record: Path | None
+) -> "Gate[ResidencyVerdict]":
     """Where operations run; a plan that is to be replayed or recorded is always looked at."""
     from anespec.validate.residency import compute_plan, gate
     from anespec.validate.residency.verdict import decides, require_residency
@@ -87,24 +91,22 @@ def residency_gate(asked: Question, required: bool, replay: Path | None, record:
         facts = {"source": verdict.source.value}
         return Answer(verdict, standing, shown, lambda: require_residency(verdict), does_decide, facts)
 
-    def kept() -> Answer | None:
+    def kept() -> "ResidencyVerdict | None":
         from anespec.validate.kept import kept_residency
 
-        if replay is not None or record is not None:
-            return None
-        verdict = kept_residency(artifact, coreml)
-        return None if verdict is None else answer(verdict)
+        is_new = replay is not None or record is not None
+        return None if is_new else kept_residency(artifact, coreml)
 
-    def measure(report: "Progress") -> Answer:
+    def measure(report: "Progress") -> "ResidencyVerdict":
         from anespec.validate.progress import in_steps
 
         steps = in_steps(report, 1 + len(artifact.manifest.shards))
-        return answer(gate.residency_gate(artifact, steps, coreml, replay, record))
+        return gate.residency_gate(artifact, steps, coreml, replay, record)
 
-    return Gate("residency", kept, measure)
+    return Gate(kept, measure, answer)
 
 
-def golden_gate(asked: Question) -> Gate:
+def golden_gate(asked: Question) -> "Gate[GoldenVerdict]":
     """Whether shards compute what the GGUF means."""
     artifact, here = asked.artifact, asked.here
 
@@ -116,22 +118,21 @@ def golden_gate(asked: Question) -> Gate:
         shown = [*golden_tables(verdict)]
         return Answer(verdict, verdict.standing, shown, lambda: require_golden(verdict), facts=facts)
 
-    def kept() -> Answer | None:
+    def kept() -> "GoldenVerdict | None":
         from anespec.validate.kept import kept_golden
 
-        verdict = kept_golden(artifact, here)
-        return None if verdict is None else answer(verdict)
+        return kept_golden(artifact, here)
 
-    def measure(report: "Progress") -> Answer:
+    def measure(report: "Progress") -> "GoldenVerdict":
         from anespec.validate import gates
 
         report("reading the source")
-        return answer(gates.golden_gate(artifact, asked.source, asked.backend, asked.threads, report))
+        return gates.golden_gate(artifact, asked.source, asked.backend, asked.threads, report)
 
-    return Gate("golden", kept, measure)
+    return Gate(kept, measure, answer)
 
 
-def exactness_gate(asked: Question, form: "Form") -> Gate:
+def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
     """Whether rows may be guesses; a kept full verdict answers a quick question too."""
     artifact, here = asked.artifact, asked.here
 
@@ -147,27 +148,21 @@ def exactness_gate(asked: Question, form: "Form") -> Gate:
         shown = [exactness_table(verdict)]
         return Answer(verdict, verdict.standing, shown, lambda: require_exactness(verdict), facts=facts)
 
-    def kept() -> Answer | None:
+    def kept() -> "ExactnessVerdict | None":
         from anespec.validate.kept import kept_exactness
 
-        verdict = kept_exactness(artifact, here, form)
-        return None if verdict is None else answer(verdict)
+        return kept_exactness(artifact, here, form)
 
-    def measure(report: "Progress") -> Answer:
-        from anespec.runtime.backends import open_verifier
-        from anespec.validate.gates import recorded_exactness
+    def measure(report: "Progress") -> "ExactnessVerdict":
+        from anespec.validate.gates import exactness_of
 
         report("loading the shards")
-        verifier = open_verifier(artifact, asked.backend, asked.threads)
-        try:
-            return answer(recorded_exactness(artifact, verifier, here, form, report))
-        finally:
-            verifier.close()
+        return exactness_of(artifact, asked.backend, asked.threads, form, report)
 
-    return Gate("exactness", kept, measure)
+    return Gate(kept, measure, answer)
 
 
-def quality_gate(asked: Question, task: "QualityTask", text: "SampleText") -> Gate:
+def quality_gate(asked: Question, task: "QualityTask", text: "SampleText") -> "Gate[QualityVerdict]":
     """What rounding costs on a text; kept figures are judged by the limits that are asked for now."""
     artifact, here = asked.artifact, asked.here
 
@@ -192,22 +187,20 @@ def quality_gate(asked: Question, task: "QualityTask", text: "SampleText") -> Ga
             warnings=(verdict.warning,) if verdict.warning else (),
         )
 
-    def kept() -> Answer | None:
+    def kept() -> "QualityVerdict | None":
         from anespec.validate.kept import kept_quality
         from anespec.validate.quality.verdict import QualityFile
 
         verdict = kept_quality(artifact, here, task, text.sha256)
-        if verdict is None:
-            return None
-        if verdict != artifact.read_verdicts(QualityFile).find(here):
+        if verdict not in (None, artifact.read_verdicts(QualityFile).find(here)):
             artifact.record_verdict(QualityFile, verdict)
-        return answer(verdict)
+        return verdict
 
-    def measure(report: "Progress") -> Answer:
+    def measure(report: "Progress") -> "QualityVerdict":
         from anespec.validate.quality import gate
 
         report("reading the source")
         source = asked.source
-        return answer(gate.quality_gate(artifact, source, task, asked.backend, asked.threads, report))
+        return gate.quality_gate(artifact, source, task, text, asked.backend, asked.threads, report)
 
-    return Gate("quality", kept, measure)
+    return Gate(kept, measure, answer)

@@ -116,21 +116,16 @@ def _convert(artifact: Path, quiet: bool) -> dict[str, Any]:
 def _validate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
     from anespec.embedded import model_path
     from anespec.manifests.store import Artifact
-    from anespec.runtime.backends import circumstances, open_verifier, resolve_backend
+    from anespec.runtime.backends import resolve_backend
     from anespec.validate.exactness import require_exactness
     from anespec.validate.figures import require_golden
-    from anespec.validate.gates import golden_gate, recorded_exactness
+    from anespec.validate.gates import exactness_of, golden_gate
     from anespec.validate.page.write import write_page
 
     opened, name = Artifact(artifact), resolve_backend(backend)
     with timed_progress("2/3 validate", shown=not quiet) as report:
         golden = golden_gate(opened, model_path(), name, None, report)
-        verifier = open_verifier(opened, name)
-        try:
-            here = circumstances(opened, name)
-            exactness = recorded_exactness(opened, verifier, here, "quick", report)
-        finally:
-            verifier.close()
+        exactness = exactness_of(opened, name, None, "quick", report)
     write_page(opened)
     require_golden(golden)
     require_exactness(exactness)

@@ -23,7 +23,7 @@ def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
     return {
         "artifact": str(artifact.root),
         "bytes": sum(shard.bytes for shard in manifest.shards) + manifest.tokens.bytes,
-        "state_bytes": sum(shard.state_bytes for shard in manifest.layer_shards),
+        "state_bytes": manifest.state_bytes,
         "topology": list(manifest.topology),
         "layer_shards": [
             {

@@ -114,7 +114,7 @@ def validate(
     asked = Question(Artifact(artifact), resolve_backend(backend), threads, gguf)
     # The other gates may take an hour, so a text that cannot be read ends the run before them.
     text = SampleText.read(task.text) if task is not None else None
-    asking: dict[str, Callable[[], Gate]] = {
+    asking: dict[str, Callable[[], Gate[Any]]] = {
         "residency": lambda: residency_gate(asked, require_residency, replay_plan, record_plan),
         "golden": lambda: golden_gate(asked),
         "exactness": lambda: exactness_gate(asked, "quick" if quick else "full"),
@@ -166,7 +166,7 @@ class _Result:
         return facts | dict(self.answer.facts) | {"figures": verdict.model_dump(mode="json")}
 
 
-def _ask(name: str, make: Callable[[], Gate], again: bool, as_json: bool) -> _Result:
+def _ask(name: str, make: Callable[[], Gate[Any]], again: bool, as_json: bool) -> _Result:
     """Ask one gate, and show what it says as soon as it has said it.
 
     An error becomes part of the result, so that the other gates are asked all the same.
@@ -174,12 +174,12 @@ def _ask(name: str, make: Callable[[], Gate], again: bool, as_json: bool) -> _Re
     started = time.monotonic()
     try:
         gate = make()
-        answer = None if again else gate.kept()
-        kept = answer is not None
-        if answer is None:
+        verdict = None if again else gate.kept()
+        kept = verdict is not None
+        if verdict is None:
             with timed_progress(f"{name} gate", shown=not as_json) as report:
-                answer = gate.measure(report)
-        result = _Result(name, answer, kept, time.monotonic() - started)
+                verdict = gate.measure(report)
+        result = _Result(name, gate.answer(verdict), kept, time.monotonic() - started)
     except BrokenPipeError:
         raise
     except Exception as error:

@@ -5,7 +5,7 @@ opened (runtime.backends.declared).
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from anespec.manifests.residency import shape_text
@@ -114,14 +114,15 @@ def _rope(manifest: Manifest, table: RopeTable) -> Iterator[str]:
 
 def _coverage(manifest: Manifest) -> Iterator[str]:
     layers = [(s.first_layer, s.end_layer) for s in manifest.layer_shards]
-    if not _tiles(layers, manifest.hyperparameters.layers):
+    if not tiles(layers, manifest.hyperparameters.layers):
         yield f"the layer shards {layers} do not cover the layers once, in order"
     tokens = [(s.first_token, s.end_token) for s in manifest.head_shards]
-    if not _tiles(tokens, manifest.hyperparameters.vocabulary):
+    if not tiles(tokens, manifest.hyperparameters.vocabulary):
         yield f"the head shards {tokens} do not cover the vocabulary once, in order"
 
 
-def _tiles(edges: list[tuple[int, int]], end: int) -> bool:
+def tiles(edges: Sequence[tuple[int, int]], end: int) -> bool:
+    """Whether ranges, by their first and the one after their last, cover 0..end-1 once and in order."""
     bounds = [(0, 0), *edges, (end, end)]
     return all(a[1] == b[0] for a, b in pairwise(bounds)) and all(a < b for a, b in edges)
 

@@ -318,6 +318,11 @@ class Manifest(Record):
         return tuple(tensor for shard in self.shards for tensor in shard.tensors)
 
     @property
+    def state_bytes(self) -> int:
+        """What all K and V states take."""
+        return sum(shard.state_bytes for shard in self.layer_shards)
+
+    @property
     def topology(self) -> tuple[int, ...]:
         """Layers per shard, e.g. (20, 4, 6, 2)."""
         return tuple(s.end_layer - s.first_layer for s in self.layer_shards)

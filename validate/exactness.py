@@ -7,6 +7,7 @@ pads, and a way in which one circumstance differs. Nothing here knows a model or
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Literal
 
@@ -157,7 +158,6 @@ class _Trial:
         self.stage.prepare(scene)
         self.expected = self._fresh(self.plain)
         self.turning = lane_after_lane(scene, self.shape.block)
-        self.in_turn = self.expected if effort.thorough else self._fresh(self.turning)
 
     def measure(self, report: StepReport | None) -> Iterator[tuple[Invariance, Difference]]:
         """Every invariance with what was found; a slot that is not finite at the end counts as stale."""
@@ -175,6 +175,10 @@ class _Trial:
             yield invariance, check()
         yield Invariance.STALE, _not_finite(self.stage, "afterwards")
 
+    @cached_property
+    def _in_turn(self) -> Recording:
+        return self._fresh(self.turning)
+
     def _fresh(self, play: Play) -> Recording:
         """Run a play on the past alone, as if no other had run before."""
         self.stage.restore()
@@ -189,7 +193,7 @@ class _Trial:
     def _lane(self) -> Difference:
         """Every lane; lane 0 once more, so that a verifier that merely wavers is caught too."""
         if not self.effort.thorough:
-            return compare(self.expected, self.in_turn, self.turning.name)
+            return compare(self.expected, self._in_turn, self.turning.name)
         return self._against_plain(
             [one_row_a_pass(self.scene, self.shape.block, lane) for lane in range(self.shape.block)]
         )
@@ -213,7 +217,7 @@ class _Trial:
     def _alone(self) -> Iterator[tuple[Play, Recording]]:
         """Plays of one row a pass that put pads before and after it, and what they leave."""
         if not self.effort.thorough:
-            yield self.turning, self.in_turn
+            yield self.turning, self._in_turn
             return
         for lane in sorted({0, self.shape.block - 1}):
             plain = one_row_a_pass(self.scene, self.shape.block, lane)

@@ -116,6 +116,15 @@ def _played(
         return play_prompts(verifier, prompts, progress=progress)
 
 
+def exactness_of(
+    artifact: Artifact, backend: str, threads: int | None, form: Form, progress: Progress
+) -> ExactnessVerdict:
+    """`recorded_exactness` of a verifier that is opened for it."""
+    with closing(open_verifier(artifact, backend, threads)) as verifier:
+        here = circumstances(artifact, backend, threads)
+        return recorded_exactness(artifact, verifier, here, form, progress)
+
+
 def recorded_exactness(
     artifact: Artifact,
     verifier: Verifier,

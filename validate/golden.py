@@ -11,7 +11,6 @@ shards are opened one at a time, so memory does not grow with the number of laye
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from anespec.manifests.consistency import tiles
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import LayerShard, Manifest, Shard
 from anespec.runtime.backends.runner import Feed, ShardRunner, Tensor
@@ -123,8 +123,7 @@ def _require_whole(manifest: Manifest, reference: Reference) -> None:
     layers = [(shard.first_layer, shard.end_layer) for shard in manifest.layer_shards]
     tokens = [(shard.first_token, shard.end_token) for shard in manifest.head_shards]
     for ranges, end in ((layers, len(reference.facts.layers)), (tokens, reference.facts.vocabulary)):
-        edges = [(0, 0), *ranges, (end, end)]
-        if any(before[1] != after[0] for before, after in pairwise(edges)):
+        if not tiles(ranges, end):
             raise ArtifactError(
                 "the manifest's shards do not make up the whole model, each part once and in order; "
                 "convert the model again"

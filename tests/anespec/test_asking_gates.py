@@ -58,6 +58,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for place in (
         "anespec.runtime.backends.open_verifier",
+        "anespec.validate.gates.open_verifier",
         "anespec.validate.gates.open_shard",
         "anespec.validate.gates.find_source",
         "anespec.validate.residency.gate.predict",

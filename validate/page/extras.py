@@ -29,13 +29,9 @@ def measure_extras(
         AnespecError: the artifact cannot be loaded here, or its logits are not numbers.
         StorageError: a record cannot be written.
     """
-    wants_sample = again or not _has_sample(artifact, backend, threads)
-    wants_formats = again or not _has_formats(artifact)
-    if not wants_sample and not wants_formats:
-        return
-    if wants_sample:
+    if again or not _has_sample(artifact, backend, threads):
         sample_run(artifact, source, backend, threads, progress)
-    if wants_formats and source is not None:
+    if source is not None and (again or not _has_formats(artifact)):
         progress("other weight formats")
         estimate_formats(artifact, source)
 

@@ -76,14 +76,9 @@ def view_sample(run: SampleRun, manifest: Manifest) -> SampleView:
         )
     figures += [
         Figure("Memory", bytes_text(run.peak_bytes), "resident at most, in a process that only generates"),
-        Figure("KV state", bytes_text(state_bytes(manifest)), _state_words(manifest)),
+        Figure("KV state", bytes_text(manifest.state_bytes), _state_words(manifest)),
     ]
     return SampleView(run, tuple(figures), tuple(_passage(passage) for passage in run.passages))
-
-
-def state_bytes(manifest: Manifest) -> int:
-    """What all K and V states take."""
-    return sum(shard.state_bytes for shard in manifest.layer_shards)
 
 
 def _state_words(manifest: Manifest) -> str:

@@ -30,7 +30,7 @@ from anespec.validate.page.formats import view_formats
 from anespec.validate.page.golden import view_golden
 from anespec.validate.page.quality import view_changes, view_quality
 from anespec.validate.page.residency import view_residency
-from anespec.validate.page.sample import state_bytes, view_sample
+from anespec.validate.page.sample import view_sample
 from anespec.validate.page.shards import view_shards
 from anespec.validate.page.weights import view_weights
 from anespec.validate.quality.verdict import QualityFile
@@ -103,7 +103,6 @@ def render_page(artifact: Artifact) -> str:
         samples=[
             view_sample(run, manifest) for place in places for run in samples if run.circumstances == place
         ],
-        state_bytes=state_bytes(manifest),
         formats=view_formats(formats[0], manifest) if formats else None,
         folder=as_argument(folder),
         commands=[

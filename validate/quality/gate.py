@@ -27,21 +27,22 @@ def quality_gate(
     artifact: Artifact,
     source: Path,
     task: QualityTask,
+    sample: SampleText,
     backend: str,
     threads: int | None,
     progress: Progress,
 ) -> QualityVerdict:
-    """Score a text and record the verdict in gates/quality.json.
+    """Score `sample`, which is the text of `task`, and record the verdict in gates/quality.json.
 
     A failed verdict does not raise. Passes are wide where the exactness gate proved width to be of no matter.
 
     Raises:
-        RequestError: the text is not UTF-8 or has less than two tokens.
+        RequestError: the text has less than two tokens.
         GGUFError: the source and the artifact disagree on sizes.
-        StorageError: the text cannot be read, or the verdict cannot be written.
+        StorageError: the verdict cannot be written.
     """
-    sample, limit = SampleText.read(task.text), task.most_tokens
-    manifest, here = artifact.manifest, circumstances(artifact, backend, threads)
+    limit, manifest = task.most_tokens, artifact.manifest
+    here = circumstances(artifact, backend, threads)
     with GGUFFile(artifact.tokens_path()) as tokens:
         tokenizer = Tokenizer.from_gguf(tokens)
     bos = tokenizer.bos_id if tokenizer.adds_bos else None

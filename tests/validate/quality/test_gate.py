@@ -46,7 +46,11 @@ def text(tmp_path: Path) -> Path:
 def quality_of(
     artifact: Artifact, gguf: Path, text: Path, backend: str = TORCH, tokens: int = 512
 ) -> QualityVerdict:
-    return quality_gate(artifact, gguf, QualityTask(text, tokens), backend, 1, lambda *_: None)
+    return scored(artifact, gguf, QualityTask(text, tokens), backend)
+
+
+def scored(artifact: Artifact, gguf: Path, task: QualityTask, backend: str = TORCH) -> QualityVerdict:
+    return quality_gate(artifact, gguf, task, SampleText.read(task.text), backend, 1, lambda *_: None)
 
 
 @given(st.integers(0, 40), st.integers(1, 12), st.integers(1, 50), st.sampled_from([None, 99]))
@@ -164,7 +168,7 @@ def test_damaged_weights_are_red(
 ) -> None:
     """The artifact is made of a file whose first MLP is half as loud again, and scored by the real one."""
     task = QualityTask(text, 512, max_kl=0.003, max_perplexity_change=1.0)
-    healthy = quality_gate(stories[WeightFormat.INT8_CHANNEL], STORIES, task, TORCH, 1, lambda *_: None)
+    healthy = scored(stories[WeightFormat.INT8_CHANNEL], STORIES, task)
     assert healthy.passed
     plain = GGUFFile.rows
 
@@ -174,7 +178,7 @@ def test_damaged_weights_are_red(
     with monkeypatch.context() as patch:
         patch.setattr(GGUFFile, "rows", louder)
         damaged = convert_to(tmp_path, STORIES, WeightFormat.INT8_CHANNEL)
-    red = quality_gate(damaged, STORIES, task, TORCH, 1, lambda *_: None)
+    red = scored(damaged, STORIES, task)
     assert len(red.failures) == 2
     assert red.figures.kl.mean > 10 * healthy.figures.kl.mean
 
