@@ -21,6 +21,7 @@ from anespec.session import DRAFTERS, Session, make_drafter, open_session
 
 if TYPE_CHECKING:
     from anespec.runtime.completion import Completion, Summary
+    from anespec.runtime.requests import Request
     from anespec.runtime.text.tokenizer import Tokenizer
 
 DEFAULT_TOKENS = 128
@@ -85,8 +86,13 @@ def generate(artifact: Path, **chosen: Any) -> None:
 def _generate_one(artifact: Path, settings: "_Settings") -> None:
     text = read_standard_input() if settings.prompt == "-" else settings.prompt
     prompt = Prompt(prompt=text)
-    with _opened(artifact, settings, lambda session: _check(session, prompt, settings)) as session:
-        completion = _completion(session, prompt, settings)
+    checked: list[Request] = []
+
+    def check(session: Session) -> None:
+        checked.append(_checked(session, prompt, settings))
+
+    with _opened(artifact, settings, check) as session:
+        completion = _completion(session, prompt, checked[0], settings)
         _hint_at_template(session, settings)
         if settings.as_json:
             print_json(_facts(completion.summary, session.load_seconds))
@@ -102,7 +108,7 @@ def _generate_many(artifact: Path, path: Path, settings: "_Settings") -> None:
         def check(session: Session) -> None:
             for place, prompt in prompts:
                 try:
-                    _check(session, prompt, settings)
+                    _checked(session, prompt, settings)
                 except RequestError as error:
                     raise RequestError(f"{place}: {error}") from None
 
@@ -113,7 +119,7 @@ def _generate_many(artifact: Path, path: Path, settings: "_Settings") -> None:
             if plain[True]:
                 _hint_at_template(session, settings)
             for _, prompt in prompts:
-                completion = _completion(session, prompt, settings)
+                completion = _completion(session, prompt, _request(session, prompt, settings), settings)
                 print_json(_facts(completion.summary, session.load_seconds))
 
 
@@ -152,31 +158,36 @@ class _Settings:
         return self.as_json or self.prompt_file is not None
 
 
-def _completion(session: Session, prompt: Prompt, settings: _Settings) -> "Completion":
-    """What the prompt and the options ask for, not yet begun.
+def _request(session: Session, prompt: Prompt, settings: _Settings) -> "Request":
+    """What the prompt and the options ask for.
 
     Raises:
         RequestError: the prompt does not fit, or the model has no template for it.
     """
-    from anespec.runtime.completion import Completion
     from anespec.runtime.requests import Request
 
-    tokenizer = session.tokenizer
-    request = Request(
+    return Request(
         prompt=_ids(session, prompt, settings.chat),
         max_tokens=prompt.max_tokens or settings.max_tokens,
         sampling=replace(settings.sampling, **prompt.sampling),
         drafter=make_drafter(settings.drafter),
-        end_ids=frozenset() if settings.ignore_eos else tokenizer.end_ids,
+        end_ids=frozenset() if settings.ignore_eos else session.tokenizer.end_ids,
     )
+
+
+def _checked(session: Session, prompt: Prompt, settings: _Settings) -> "Request":
+    """The request; raises the RequestError that running it would raise."""
+    request = _request(session, prompt, settings)
+    session.engine.cancel(session.engine.submit(request))
+    return request
+
+
+def _completion(session: Session, prompt: Prompt, request: "Request", settings: _Settings) -> "Completion":
+    """The prompt's request on the session's engine, not yet begun."""
+    from anespec.runtime.completion import Completion
+
     stops = settings.stops if prompt.stops is None else prompt.stops
-    return Completion(session.engine, tokenizer, request, stops)
-
-
-def _check(session: Session, prompt: Prompt, settings: _Settings) -> None:
-    """Raise the RequestError that running it would raise."""
-    completion = _completion(session, prompt, settings)
-    session.engine.cancel(session.engine.submit(completion.request))
+    return Completion(session.engine, session.tokenizer, request, stops)
 
 
 def _ids(session: Session, prompt: Prompt, chat: bool) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gguf import GGUFWriter
-from tiny_model import TinyModel, write_gguf
+from tiny_model import TinyModel, add_value, write_gguf
 
 from anespec.convert import crew_size
 from anespec.convert.crew_size import suitable_workers
@@ -30,17 +30,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shapes |= {f"attn_{role}": (D, D) for role in "qkv"}
     writer, size = GGUFWriter(path, "llama"), 0
     for key, value in model.metadata().items():
-        match value:
-            case bool():
-                writer.add_bool(key, value)
-            case int():
-                writer.add_uint32(key, value)
-            case float():
-                writer.add_float32(key, value)
-            case str():
-                writer.add_string(key, value)
-            case _:
-                writer.add_array(key, value)
+        add_value(writer, key, value)
     with GGUFFile(tiny) as file:
         for info in file:
             shape = shapes.get(info.name.split(".")[-2], (*info.shape[:-1], D))

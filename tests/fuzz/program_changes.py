@@ -122,12 +122,16 @@ def _repeat_an_operation(program: _Program, random: Random) -> None:
     program.block.operations.add().CopyFrom(program.operation(random))
 
 
-def _swap_operations(program: _Program, random: Random) -> None:
-    first, second = program.operation(random), program.operation(random)
+def _exchange(first: Any, second: Any) -> None:
+    """Two protobuf messages of one type."""
     kept = type(first)()
     kept.CopyFrom(first)
     first.CopyFrom(second)
     second.CopyFrom(kept)
+
+
+def _swap_operations(program: _Program, random: Random) -> None:
+    _exchange(program.operation(random), program.operation(random))
 
 
 def _another_kind(program: _Program, random: Random) -> None:
@@ -195,11 +199,7 @@ def _another_place_of_weights(program: _Program, random: Random) -> None:
 
 
 def _exchange_constants(program: _Program, random: Random) -> None:
-    first, second = program.constant(random), program.constant(random)
-    kept = type(first)()
-    kept.CopyFrom(first)
-    first.CopyFrom(second)
-    second.CopyFrom(kept)
+    _exchange(program.constant(random), program.constant(random))
 
 
 def _another_function(program: _Program, random: Random) -> None:

@@ -70,6 +70,21 @@ class TinyModel:
         }
 
 
+def add_value(writer: GGUFWriter, key: str, value: Any) -> None:
+    """Add a key with the type that GGUF gives to such values."""
+    match value:
+        case bool():
+            writer.add_bool(key, value)
+        case int():
+            writer.add_uint32(key, value)
+        case float():
+            writer.add_float32(key, value)
+        case str():
+            writer.add_string(key, value)
+        case _:
+            writer.add_array(key, value)
+
+
 def write_gguf(
     path: Path,
     model: TinyModel = TinyModel(),
@@ -82,19 +97,8 @@ def write_gguf(
     """Write `model` with some keys and tensors replaced, added, or left out where they are None."""
     writer = GGUFWriter(path, architecture)
     for key, value in (model.metadata() | dict(metadata)).items():
-        match value:
-            case None:
-                continue
-            case bool():
-                writer.add_bool(key, value)
-            case int():
-                writer.add_uint32(key, value)
-            case float():
-                writer.add_float32(key, value)
-            case str():
-                writer.add_string(key, value)
-            case _:
-                writer.add_array(key, value)
+        if value is not None:
+            add_value(writer, key, value)
     for name, values in (model.tensors() | dict(tensors)).items():
         if values is None:
             continue
