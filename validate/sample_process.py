@@ -20,7 +20,7 @@ from anespec.manifests.schema import Record
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict, Invariance
 from anespec.runtime.backends import circumstances, open_verifier
-from anespec.runtime.block import Verifier
+from anespec.runtime.passes import Verifier
 from anespec.runtime.drafters.lookup import LookupDrafter
 from anespec.runtime.engine import Engine
 from anespec.runtime.requests import Request, Statistics
