@@ -13,7 +13,7 @@ from anespec.console import json_option, out, result_as_json, step_progress, tim
 from anespec.leaving import keep
 from anespec.manifests.errors import ExactnessGateError, Interrupted, UsageError
 from anespec.manifests.wording import bytes_text, counted, listed
-from anespec.session import Session, make_drafter, open_session
+from anespec.session import Session, open_session
 
 if TYPE_CHECKING:
     from anespec.runtime.completion import Summary
@@ -200,10 +200,10 @@ def _complete(session: Session, prompt: DemoPrompt, drafter: str) -> "Summary":
         prompt=tuple(session.tokenizer.encode(prompt.text)),
         max_tokens=DEMO_TOKENS,
         sampling=SamplingParameters(temperature=prompt.temperature, seed=1),
-        drafter=make_drafter(drafter),
+        speculate=drafter != "none",
         end_ids=session.tokenizer.end_ids,
     )
-    return Completion(session.engine, session.tokenizer, request).summary
+    return Completion(session.service, session.tokenizer, request).summary
 
 
 def _show(pairs: list[_Pair]) -> None:

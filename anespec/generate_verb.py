@@ -17,7 +17,7 @@ from anespec.manifests.errors import Interrupted, RequestError
 from anespec.manifests.wording import counted
 from anespec.prompts import Prompt, PromptFile, read_standard_input
 from anespec.sampling_options import read_sampling, sampling_options
-from anespec.session import DRAFTERS, Session, make_drafter, open_session
+from anespec.session import DRAFTERS, Session, open_session
 
 if TYPE_CHECKING:
     from anespec.runtime.completion import Completion, Summary
@@ -170,7 +170,7 @@ def _request(session: Session, prompt: Prompt, settings: _Settings) -> "Request"
         prompt=_ids(session, prompt, settings.chat),
         max_tokens=prompt.max_tokens or settings.max_tokens,
         sampling=replace(settings.sampling, **prompt.sampling),
-        drafter=make_drafter(settings.drafter),
+        speculate=settings.drafter != "none",
         end_ids=frozenset() if settings.ignore_eos else session.tokenizer.end_ids,
     )
 
@@ -178,7 +178,7 @@ def _request(session: Session, prompt: Prompt, settings: _Settings) -> "Request"
 def _checked(session: Session, prompt: Prompt, settings: _Settings) -> "Request":
     """The request; raises the RequestError that running it would raise."""
     request = _request(session, prompt, settings)
-    session.engine.cancel(session.engine.submit(request))
+    session.service.check(request)
     return request
 
 
@@ -187,7 +187,7 @@ def _completion(session: Session, prompt: Prompt, request: "Request", settings: 
     from anespec.runtime.completion import Completion
 
     stops = settings.stops if prompt.stops is None else prompt.stops
-    return Completion(session.engine, session.tokenizer, request, stops)
+    return Completion(session.service, session.tokenizer, request, stops)
 
 
 def _ids(session: Session, prompt: Prompt, chat: bool) -> tuple[int, ...]:
@@ -275,7 +275,7 @@ def _show(summary: "Summary", session: Session) -> None:
 
     statistics = summary.statistics
     tokens = len(summary.output_ids)
-    rate = statistics.drawn_in_decode / statistics.decode_seconds if statistics.decode_seconds else 0.0
+    rate = statistics.decoded_tokens / statistics.decode_seconds if statistics.decode_seconds else 0.0
     prefill = statistics.prompt_tokens - statistics.reused_tokens
     prefill_rate = prefill / statistics.prefill_seconds if statistics.prefill_seconds else 0.0
     pairs = zip(statistics.accepted_by_position, statistics.proposed_by_position, strict=True)

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from anespec.manifests.store import Artifact
     from anespec.manifests.verdicts import ExactnessVerdict
     from anespec.runtime.backends.verifier import ArtifactVerifier
-    from anespec.runtime.drafters import Drafter
-    from anespec.runtime.engine import Engine
+    from anespec.runtime.service import Service
     from anespec.runtime.text.tokenizer import Tokenizer
 
 DRAFTERS = ("none", "lookup")
@@ -27,7 +26,7 @@ class Session:
     """An artifact ready to generate."""
 
     verifier: "ArtifactVerifier"
-    engine: "Engine"
+    service: "Service"
     tokenizer: "Tokenizer"
     backend: str
     load_seconds: float
@@ -43,14 +42,15 @@ def open_session(
 ) -> Session:
     """Load an artifact, read or measure what is proven of it here, and set up an engine accordingly.
 
-    `check` may refuse what is to be generated, by raising, before minutes are spent on measuring; its session
-    has an engine that only takes requests.
+    `check` may refuse what is to be generated, by raising, before minutes are spent on measuring.
     """
     from anespec.manifests.gguf_file import GGUFFile
     from anespec.manifests.store import Artifact
-    from anespec.manifests.verdicts import Invariance
     from anespec.runtime.backends import open_verifier, resolve_backend
+    from anespec.runtime.drafters.lookup import LookupSource
     from anespec.runtime.engine import Engine
+    from anespec.runtime.proven import Proven
+    from anespec.runtime.service import Service
     from anespec.runtime.text.tokenizer import Tokenizer
 
     started = time.monotonic()
@@ -63,8 +63,8 @@ def open_session(
         report(f"shards, on {backend}")
         verifier = open_verifier(artifact, backend, threads)
     try:
-        untried = Engine(verifier, speculate=False, wide_prefill=False)
-        check(Session(verifier, untried, tokenizer, backend, time.monotonic() - started))
+        with Service(Engine(verifier, Proven.nothing(verifier.shape))) as untried:
+            check(Session(verifier, untried, tokenizer, backend, time.monotonic() - started))
         verdict = _verdict(artifact, verifier, backend, threads, quiet)
     except BaseException:
         keep(verifier)
@@ -76,16 +76,8 @@ def open_session(
             + ("speculating as --allow-inexact asks" if allow_inexact else "running without it"),
             style="yellow",
         )
-    speculates = verdict.allows_speculation or allow_inexact
-    engine = Engine(
-        verifier,
-        speculate=speculates,
-        wide_prefill=verdict.proves(Invariance.WIDTH),
-        region_independent=verdict.proves(Invariance.REGION),
-        # A prefix that an earlier prompt left was cut into other blocks, beside other rows.
-        reuse_prefixes=speculates,
-    )
-    return Session(verifier, engine, tokenizer, backend, time.monotonic() - started)
+    engine = Engine(verifier, Proven.of(verdict, verifier.shape, allow_inexact), LookupSource())
+    return Session(verifier, Service(engine), tokenizer, backend, time.monotonic() - started)
 
 
 def _verdict(
@@ -119,12 +111,3 @@ def _verdict(
 
 def _say_unkept(error: StorageError) -> None:
     notes().print(f"note: the exactness verdict is not kept ({error})", style="yellow")
-
-
-def make_drafter(name: str) -> "Drafter | None":
-    """A fresh drafter by its name on the command line; None for `none`."""
-    if name == "none":
-        return None
-    from anespec.runtime.drafters.lookup import LookupDrafter
-
-    return LookupDrafter()

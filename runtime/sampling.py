@@ -19,6 +19,7 @@ from numpy.random import Philox
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import AnespecError, RequestError
+from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, Need, RowLogits, all_logits
 from anespec.runtime.sampling_ranges import BIASES, RANGES, Range
 
 Float32 = NDArray[np.float32]
@@ -65,8 +66,25 @@ class SamplingParameters:
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token and the logarithm of its probability."""
+
+    token: int
+    logprob: float
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A token chosen; its own logprob and the likeliest ones where they are wanted."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[TokenLogprob, ...] = ()
+
+
 class Sampler:
-    """Draws the tokens of one sequence. `accept` every output token before drawing the next."""
+    """Samples the tokens of one sequence. `accept` every output token before sampling the next."""
 
     def __init__(self, parameters: SamplingParameters, prompt: Sequence[int], vocabulary: int) -> None:
         for token, _ in parameters.logit_bias:
@@ -77,17 +95,53 @@ class Sampler:
         self._parameters = parameters
         self._penalties = _Penalties(parameters, prompt, vocabulary) if parameters.has_penalties else None
         self._adjusts = parameters.has_penalties or bool(parameters.logit_bias)
-        # Kept from draw to draw: getting fresh pages for them costs as much as the arithmetic.
-        self._values, self._weights = np.empty((2, vocabulary), dtype=np.float32)
+        self._is_greedy = parameters.temperature == 0.0 and not self._adjusts
+        self._values, self._weights = np.empty((2, 0), dtype=np.float32)
 
-    def draw(self, logits: NDArray[np.float16], position: int) -> int:
-        """The token at absolute `position`, from the row of logits [vocabulary] before it.
+    @property
+    def need(self) -> Need:
+        """What is wanted of a row to sample from it."""
+        return BEST_LOGIT if self._is_greedy else ALL_LOGITS
+
+    @property
+    def need_forced(self) -> Need | None:
+        """What is wanted of a row whose token is forced; None for nothing."""
+        return None
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing but an end may follow."""
+        return False
+
+    def forced(self) -> tuple[int, ...]:
+        """The tokens that must follow what was accepted."""
+        return ()
+
+    def allows_prefix(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens may follow, one after the other."""
+        return len(tokens)
+
+    def score(self, row: RowLogits, token: int) -> Sampled:
+        """A token that is not sampled, with what is wanted to be known of it."""
+        return Sampled(token)
+
+    def sample(self, row: RowLogits, position: int) -> Sampled:
+        """The token at absolute `position`, from the row before it.
 
         Raises AnespecError where the logits are not finite numbers.
         """
+        if self._is_greedy and row.best is not None:
+            _check_finite(row.best.logit, position)
+            return Sampled(row.best.token)
+        return Sampled(self._draw(all_logits(row), position))
+
+    def _draw(self, logits: NDArray[np.float16], position: int) -> int:
         parameters = self._parameters
-        if parameters.temperature == 0.0 and not self._adjusts:
+        if self._is_greedy:
             return _greedy(logits, position)
+        if not len(self._values):
+            # Kept from draw to draw: getting fresh pages for them costs as much as the arithmetic.
+            self._values, self._weights = np.empty((2, len(logits)), dtype=np.float32)
         values = _widen(logits, self._values)
         _check_finite(float(values.max()), position)
         for token, bias in parameters.logit_bias:
