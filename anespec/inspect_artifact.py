@@ -8,7 +8,7 @@ from rich.table import Table
 from anespec.console import out
 from anespec.inspect_plan import band_facts
 from anespec.inspect_verdicts import recorded_verdicts, verdict_table, why_unjudged
-from anespec.manifests.wording import bytes_text, counted
+from anespec.manifests.formatting import bytes_text, counted
 
 if TYPE_CHECKING:
     from anespec.manifests.store import Artifact

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from anespec.console import out
-from anespec.manifests.wording import bytes_text
+from anespec.manifests.formatting import bytes_text
 
 if TYPE_CHECKING:
     from anespec.convert.bands import Band

@@ -31,6 +31,7 @@ from anespec.convert.source.tokens import write_tokens
 from anespec.convert.storage import TAKEN_AWAY, storage_errors
 from anespec.convert.workers import Crew
 from anespec.manifests.errors import ArtifactError, StorageError, UsageError
+from anespec.manifests.formatting import counted
 from anespec.manifests.safe_files import Folder, write_atomically
 from anespec.manifests.schema import (
     HeadShard,
@@ -47,7 +48,6 @@ from anespec.manifests.store import (
     package_bytes,
     package_sha256,
 )
-from anespec.manifests.wording import counted
 
 GRAPH_VERSION = 6
 """Part of every recipe: raise it when the graph or a weight format changes. What a family's data or the

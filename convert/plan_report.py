@@ -12,8 +12,8 @@ from anespec.convert.bands import (
     Outlook,
 )
 from anespec.convert.topology import Origin, TopologyPlan, describe_kinds
+from anespec.manifests.formatting import bytes_text
 from anespec.manifests.schema import Target
-from anespec.manifests.wording import bytes_text
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from itertools import accumulate, pairwise
 from anespec.convert.bands import HEAD_CHANNELS, HEAD_EVIDENCE, SIZES, TargetSizes
 from anespec.convert.preset_choice import PresetChoice
 from anespec.manifests.errors import RequestError
+from anespec.manifests.formatting import bytes_text, counted, printable
 from anespec.manifests.schema import Target
-from anespec.manifests.wording import bytes_text, counted, printable
 
 LONGEST_PATTERN = 32
 """Layers in a repeating pattern of kinds; families have 2 to 8."""

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from anespec.manifests.formatting import quoted
 from anespec.manifests.residency import shape_text
 from anespec.manifests.schema import (
     BASE_ALIGNMENT,
@@ -24,7 +25,6 @@ from anespec.manifests.schema import (
     Shard,
     StateSpec,
 )
-from anespec.manifests.wording import quoted
 
 Shape = tuple[int | None, ...]
 

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import ArtifactError
+from anespec.manifests.formatting import quoted
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Manifest, Shard, StoredTensor
 from anespec.manifests.store import Artifact
-from anespec.manifests.wording import quoted
 from anespec.runtime.backends.portable.packed import Packed, PackedType
 from anespec.runtime.backends.portable.program import Operation, Program, load_program
 from anespec.validate.figures import WeightFigures

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from anespec.manifests.formatting import counted
 from anespec.manifests.residency import Device, DeviceTotals, ResidencyVerdict, RuleFinding, Severity
-from anespec.manifests.wording import counted
 from anespec.validate.page.scales import Part, Tick, stacked
 from anespec.validate.page.shards import stem
 
