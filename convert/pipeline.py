@@ -11,7 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from anespec import __version__
-from anespec.convert.crew_size import suitable_workers
 from anespec.convert.finished import Entry, read_note
 from anespec.convert.messages import Task
 from anespec.convert.parts import Part, parts_of
@@ -29,7 +28,8 @@ from anespec.convert.source.facts import EMBEDDING
 from anespec.convert.source.model import PER_LAYER_EMBEDDING
 from anespec.convert.source.tokens import write_tokens
 from anespec.convert.storage import TAKEN_AWAY, storage_errors
-from anespec.convert.workers import Crew
+from anespec.convert.worker_count import suitable_workers
+from anespec.convert.worker_pool import WorkerPool
 from anespec.manifests.errors import ArtifactError, StorageError, UsageError
 from anespec.manifests.formatting import counted
 from anespec.manifests.safe_files import Folder, write_atomically
@@ -106,34 +106,34 @@ def convert(
     """
     started = time.monotonic()
     output = final_place(output)
-    workers = min(jobs or suitable_workers(plan), len(parts_of(plan)))
-    with Crew(plan, workers) as crew:
+    count = min(jobs or suitable_workers(plan), len(parts_of(plan)))
+    with WorkerPool(plan, count) as workers:
         source = plan.model.source()
         recipe = _recipe(plan, source, "artifact")
         before = standing_at(output)
         if (present := _present(output, recipe, replace)) is not None:
             seconds, reused = time.monotonic() - started, len(present.shards)
-            return Conversion(output, present, seconds, reused, True, crew.peak_memory_bytes)
+            return Conversion(output, present, seconds, reused, True, workers.peak_memory_bytes)
         work = output.with_name(f".{output.name}.partial")
         with storage_errors(output), exclusive(work, output):
-            run = _Run(plan, source, work, crew, on_progress, on_bytes)
+            run = _Run(plan, source, work, workers, on_progress, on_bytes)
             try:
                 manifest = run.build(recipe)
                 require_unchanged(output, before)
                 run.drop_leftovers(manifest)
                 put_in_place(work, output, before)
             except KeyboardInterrupt:
-                crew.stop()
+                workers.stop()
                 raise KeyboardInterrupt(run.what_is_kept()) from None
             except PlaceTakenError:
-                crew.stop()
+                workers.stop()
                 raise
             except Exception:
-                crew.stop()
+                workers.stop()
                 discard(work)
                 raise
     seconds = time.monotonic() - started
-    return Conversion(output, manifest, seconds, run.reused, False, crew.peak_memory_bytes)
+    return Conversion(output, manifest, seconds, run.reused, False, workers.peak_memory_bytes)
 
 
 def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:
@@ -193,7 +193,7 @@ class _Run:
         plan: ConversionPlan,
         source: Source,
         work: Path,
-        crew: Crew,
+        workers: WorkerPool,
         on_progress: Callable[[ShardProgress], None],
         on_bytes: Callable[[int], None],
     ) -> None:
@@ -201,7 +201,7 @@ class _Run:
         self.model = plan.model
         self.source = source
         self.work = work
-        self.crew = crew
+        self.workers = workers
         self.on_progress = on_progress
         self.on_bytes = on_bytes
         self.tasks = [self._task(part) for part in parts_of(plan)]
@@ -223,7 +223,7 @@ class _Run:
                 entries[task.part] = finished
             else:
                 tasks.append(task)
-        building = self.crew.build(tasks, self._move)
+        building = self.workers.build(tasks, self._move)
         tokens = self._tokens()
         for task, entry in building:
             entries[task.part] = entry

@@ -34,7 +34,7 @@ OnWritten = Callable[[Task, int], None]
 """Told of a task and of how many more bytes of its weights are written."""
 
 
-class Crew:
+class WorkerPool:
     """Builds parts; with more than one worker, in processes that start working towards it at once."""
 
     def __init__(self, plan: ConversionPlan, workers: int) -> None:
