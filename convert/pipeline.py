@@ -13,7 +13,6 @@ from pathlib import Path
 from anespec import __version__
 from anespec.convert.finished import Entry, read_note
 from anespec.convert.messages import Task
-from anespec.convert.parts import Part, parts_of
 from anespec.convert.place import (
     PlaceTakenError,
     discard,
@@ -24,6 +23,7 @@ from anespec.convert.place import (
     standing_at,
 )
 from anespec.convert.plan import ConversionPlan
+from anespec.convert.shard_units import ShardUnit, shard_units
 from anespec.convert.source.facts import EMBEDDING
 from anespec.convert.source.model import PER_LAYER_EMBEDDING
 from anespec.convert.source.tokens import write_tokens
@@ -106,7 +106,7 @@ def convert(
     """
     started = time.monotonic()
     output = final_place(output)
-    count = min(jobs or suitable_workers(plan), len(parts_of(plan)))
+    count = min(jobs or suitable_workers(plan), len(shard_units(plan)))
     with WorkerPool(plan, count) as workers:
         source = plan.model.source()
         recipe = _recipe(plan, source, "artifact")
@@ -173,14 +173,14 @@ def _is_whole(artifact: Artifact) -> bool:
     return True
 
 
-def _recipe(plan: ConversionPlan, source: Source, part: str) -> str:
-    """Hash of everything that the bytes of `part` follow from."""
+def _recipe(plan: ConversionPlan, source: Source, unit: str) -> str:
+    """Hash of everything that the bytes of `unit` follow from."""
     options = plan.options
-    facts: list[object] = [part, source.sha256, plan.model.facts, GRAPH_VERSION]
+    facts: list[object] = [unit, source.sha256, plan.model.facts, GRAPH_VERSION]
     facts += [version(name) for name in ("coremltools", "gguf", "numpy")]
     facts += [str(options.weights), plan.attention, options.block, plan.t_max, plan.pools]
     facts += [plan.ropes]
-    if part == "artifact":
+    if unit == "artifact":
         facts += [plan.topology, options.target]
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
@@ -204,31 +204,31 @@ class _Run:
         self.workers = workers
         self.on_progress = on_progress
         self.on_bytes = on_bytes
-        self.tasks = [self._task(part) for part in parts_of(plan)]
+        self.tasks = [self._task(unit) for unit in shard_units(plan)]
         self.reused = 0
         self.done_bytes = 0
         self.under_way: dict[Task, int] = {}
 
-    def _task(self, part: Part) -> Task:
-        path = self.work / SHARDS_FOLDER / f"{part.name}.mlpackage"
-        return Task(part, path, _recipe(self.plan, self.source, repr(part)))
+    def _task(self, unit: ShardUnit) -> Task:
+        path = self.work / SHARDS_FOLDER / f"{unit.name}.mlpackage"
+        return Task(unit, path, _recipe(self.plan, self.source, repr(unit)))
 
     def build(self, recipe: str) -> Manifest:
         plan, model = self.plan, self.model
         (self.work / SHARDS_FOLDER).mkdir(parents=True, exist_ok=True)
-        entries: dict[Part, Entry] = {}
+        entries: dict[ShardUnit, Entry] = {}
         tasks: list[Task] = []
         for task in self.tasks:
             if (finished := self._finished(task)) is not None:
-                entries[task.part] = finished
+                entries[task.unit] = finished
             else:
                 tasks.append(task)
         building = self.workers.build(tasks, self._move)
         tokens = self._tokens()
         for task, entry in building:
-            entries[task.part] = entry
+            entries[task.unit] = entry
             self._report(task, reused=False)
-        built = [entries[part] for part in parts_of(plan)]
+        built = [entries[unit] for unit in shard_units(plan)]
         manifest = Manifest(
             source=self.source,
             hyperparameters=model.sizes,
@@ -309,14 +309,14 @@ class _Run:
 
     def _move(self, task: Task, written: int) -> None:
         """Some more of a shard is written; headers and norms, which are no stored weights, do not count."""
-        limit = task.part.weight_bytes(self.plan)
+        limit = task.unit.weight_bytes(self.plan)
         self.under_way[task] = min(self.under_way.get(task, 0) + written, limit)
         self.on_bytes(self.done_bytes + sum(self.under_way.values()))
 
     def _report(self, task: Task, reused: bool) -> None:
         self.under_way.pop(task, None)
-        self.done_bytes += task.part.weight_bytes(self.plan)
-        self.on_progress(ShardProgress(task.part.name, reused, self.done_bytes, self.plan.weight_bytes()))
+        self.done_bytes += task.unit.weight_bytes(self.plan)
+        self.on_progress(ShardProgress(task.unit.name, reused, self.done_bytes, self.plan.weight_bytes()))
 
     def drop_leftovers(self, manifest: Manifest) -> None:
         """Remove progress notes, and shards of an interrupted run with other options."""

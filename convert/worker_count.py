@@ -4,8 +4,8 @@ import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from anespec.convert.parts import parts_of
 from anespec.convert.plan import ConversionPlan
+from anespec.convert.shard_units import shard_units
 from anespec.convert.weights.encoding import Encoding
 from anespec.convert.weights.formats import ENCODINGS
 from anespec.manifests.machine import free_memory, processors
@@ -48,13 +48,13 @@ USUAL_SHARD = 1_000_000_000
 
 def suitable_workers(plan: ConversionPlan) -> int:
     """How many processes pay for a plan on this machine, with the memory that is free now."""
-    parts = parts_of(plan)
-    largest = max(USUAL_SHARD, *(part.weight_bytes(plan) for part in parts))
+    units = shard_units(plan)
+    largest = max(USUAL_SHARD, *(unit.weight_bytes(plan) for unit in units))
     room = min(free_memory(), int(LARGEST_SHARE * largest))
     # The source of one projection is mapped at a time; of what it becomes, a piece.
     own = WORKER_MEMORY + plan.largest_matrix_bytes()
     share = (room - IMPORTS_MEMORY) // own if sys.platform == "linux" else room // (IMPORTS_MEMORY + own)
-    return max(1, min(processors(), len(parts), share, int(storing_seconds(plan) / WORTH_A_PROCESS)))
+    return max(1, min(processors(), len(units), share, int(storing_seconds(plan) / WORTH_A_PROCESS)))
 
 
 def storing_seconds(plan: ConversionPlan) -> float:

@@ -92,13 +92,13 @@ FAULTS = {
 FAULTY = """
 import os, signal, sys, types
 
-def build_part(*_):
+def build_unit(*_):
     from anespec.manifests.errors import GGUFError
     {fault}
 
 sys.modules["anespec.convert.worker_imports"] = types.ModuleType("worker_imports")
 sys.modules["anespec.convert.build"] = build = types.ModuleType("build")
-build.build_part = build_part
+build.build_unit = build_unit
 """
 
 
