@@ -43,7 +43,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Finished:
-    """A unit is built, and its note lies beside it."""
+    """A unit is built, and its checkpoint lies beside it."""
 
     memory: Memory
 

@@ -11,7 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from anespec import __version__
-from anespec.convert.finished import Entry, read_note
 from anespec.convert.messages import Task
 from anespec.convert.place import (
     PlaceTakenError,
@@ -23,6 +22,7 @@ from anespec.convert.place import (
     standing_at,
 )
 from anespec.convert.plan import ConversionPlan
+from anespec.convert.shard_checkpoint import Entry, read_checkpoint
 from anespec.convert.shard_units import ShardUnit, shard_units
 from anespec.convert.source.facts import EMBEDDING
 from anespec.convert.source.model import PER_LAYER_EMBEDDING
@@ -288,7 +288,7 @@ class _Run:
 
     def _finished(self, task: Task) -> Entry | None:
         """The shard of an interrupted run, if it was built from the same things and is whole."""
-        entry = read_note(task.path)
+        entry = read_checkpoint(task.path)
         if entry is None:
             return None
         path = self.work / entry.path
@@ -300,8 +300,8 @@ class _Run:
 
     def what_is_kept(self) -> str:
         """A sentence on what the next run will find; a worker may have finished a shard unheard."""
-        notes = ((task, read_note(task.path)) for task in self.tasks)
-        kept = sum(note is not None and note.recipe == task.recipe for task, note in notes)
+        entries = ((task, read_checkpoint(task.path)) for task in self.tasks)
+        kept = sum(entry is not None and entry.recipe == task.recipe for task, entry in entries)
         if not kept:
             return "interrupted; nothing was finished"
         shards = f"{kept} of {counted(len(self.tasks), 'shard')} {'is' if kept == 1 else 'are'} kept"
@@ -319,7 +319,7 @@ class _Run:
         self.on_progress(ShardProgress(task.unit.name, reused, self.done_bytes, self.plan.weight_bytes()))
 
     def drop_leftovers(self, manifest: Manifest) -> None:
-        """Remove progress notes, and shards of an interrupted run with other options."""
+        """Remove checkpoints, and shards of an interrupted run with other options."""
         wanted = {Path(s.path).name for s in manifest.shards}
         shards = self.work / SHARDS_FOLDER
         with Folder.open(shards, follow=False) as folder:

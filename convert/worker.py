@@ -13,9 +13,9 @@ import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
-from anespec.convert.finished import write_note
 from anespec.convert.messages import Ended, Failed, Finished, Job, Memory, Task, Written
 from anespec.convert.plan import ConversionPlan
+from anespec.convert.shard_checkpoint import write_checkpoint
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.child_python import end_with_parent
 from anespec.manifests.errors import AnespecError
@@ -89,13 +89,13 @@ def _serve(plan: ConversionPlan, threads: int, worker: Connection, shared: int) 
 
 
 def _build(plan: ConversionPlan, task: Task, threads: int, worker: Connection) -> None:
-    """Build a unit and leave its entry in a note, by which it is finished even if nobody hears."""
+    """Build a unit and leave its entry in a checkpoint, by which it is finished even if nobody hears."""
     from anespec.convert.build import build_unit
 
     def on_written(count: int) -> None:
         worker.send(Written(count))
 
-    write_note(task.path, build_unit(plan, task.unit, task.path, task.recipe, threads, on_written))
+    write_checkpoint(task.path, build_unit(plan, task.unit, task.path, task.recipe, threads, on_written))
 
 
 def _failure(error: Exception) -> Failed:

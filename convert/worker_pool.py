@@ -20,9 +20,9 @@ from threading import Thread
 from types import TracebackType
 from typing import Self
 
-from anespec.convert.finished import Entry, read_note, write_note
 from anespec.convert.messages import Answer, Ended, Failed, Finished, Job, Memory, Task, Written
 from anespec.convert.plan import ConversionPlan
+from anespec.convert.shard_checkpoint import Entry, read_checkpoint, write_checkpoint
 from anespec.convert.storage import TAKEN_AWAY
 from anespec.manifests.child_python import child_command, child_environment
 from anespec.manifests.errors import AnespecError, StorageError
@@ -98,7 +98,7 @@ class WorkerPool:
         for task in tasks:
             told = partial(on_written, task)
             entry = build_unit(self._plan, task.unit, task.path, task.recipe, self._threads, told)
-            write_note(task.path, entry)
+            write_checkpoint(task.path, entry)
             yield task, entry
 
 
@@ -121,7 +121,7 @@ def _finished(
             case Written(written):
                 on_written(said.task, written)
             case Finished():
-                if (entry := read_note(said.task.path)) is None:
+                if (entry := read_checkpoint(said.task.path)) is None:
                     raise StorageError(f"{said.task.path}: {TAKEN_AWAY}")
                 count -= 1
                 yield said.task, entry
