@@ -12,14 +12,14 @@ from pathlib import Path
 
 from anespec import __version__
 from anespec.convert.messages import Task
-from anespec.convert.place import (
-    PlaceTakenError,
-    discard,
-    exclusive,
-    final_place,
-    put_in_place,
+from anespec.convert.output_lock import (
+    OutputTakenError,
+    discard_work,
+    output_lock,
+    output_stat,
+    replace_output,
     require_unchanged,
-    standing_at,
+    resolve_output,
 )
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.shard_checkpoint import Entry, read_checkpoint
@@ -105,32 +105,32 @@ def convert(
         KeyboardInterrupt: with a text that says what is kept, once shards are being built.
     """
     started = time.monotonic()
-    output = final_place(output)
+    output = resolve_output(output)
     count = min(jobs or suitable_workers(plan), len(shard_units(plan)))
     with WorkerPool(plan, count) as workers:
         source = plan.model.source()
         recipe = _recipe(plan, source, "artifact")
-        before = standing_at(output)
+        before = output_stat(output)
         if (present := _present(output, recipe, replace)) is not None:
             seconds, reused = time.monotonic() - started, len(present.shards)
             return Conversion(output, present, seconds, reused, True, workers.peak_memory_bytes)
         work = output.with_name(f".{output.name}.partial")
-        with storage_errors(output), exclusive(work, output):
+        with storage_errors(output), output_lock(work, output):
             run = _Run(plan, source, work, workers, on_progress, on_bytes)
             try:
                 manifest = run.build(recipe)
                 require_unchanged(output, before)
                 run.drop_leftovers(manifest)
-                put_in_place(work, output, before)
+                replace_output(work, output, before)
             except KeyboardInterrupt:
                 workers.stop()
                 raise KeyboardInterrupt(run.what_is_kept()) from None
-            except PlaceTakenError:
+            except OutputTakenError:
                 workers.stop()
                 raise
             except Exception:
                 workers.stop()
-                discard(work)
+                discard_work(work)
                 raise
     seconds = time.monotonic() - started
     return Conversion(output, manifest, seconds, run.reused, False, workers.peak_memory_bytes)
