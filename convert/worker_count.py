@@ -23,8 +23,8 @@ SECONDS_PER_GIGAWEIGHT: Mapping[WeightFormat, float] = MappingProxyType(
 )
 """What a processor takes to store 10^9 weights: `benchmarks/weight_formats.py` (AVX-512, numpy 2)."""
 
-CARRIED_SECONDS_PER_GIGAWEIGHT = 5.0
-"""The same where the GGUF's own integers are carried over, at most."""
+REPACKED_SECONDS_PER_GIGAWEIGHT = 5.0
+"""The same where the GGUF's own integers are repacked, at most."""
 
 WORTH_A_PROCESS = 2.0
 """Seconds of work for each worker: below that, starting it takes longer than it saves.
@@ -65,4 +65,4 @@ def storing_seconds(plan: ConversionPlan) -> float:
 def _cost(encoding: Encoding) -> float:
     weight_format = encoding.weight_format
     own = encoding is ENCODINGS[weight_format]
-    return SECONDS_PER_GIGAWEIGHT[weight_format] if own else CARRIED_SECONDS_PER_GIGAWEIGHT
+    return SECONDS_PER_GIGAWEIGHT[weight_format] if own else REPACKED_SECONDS_PER_GIGAWEIGHT
