@@ -113,9 +113,9 @@ class Family:
     `attention_scale` multiplies the scores instead of 1 / sqrt(head_dim). Models of
     `wide_scale_layers` layers use 1 / sqrt(d / heads). With `reads_scales` the keys `attention.scale`,
     `residual_scale` and `logit_scale` hold. Every `rope_free_step`-th layer has no rope.
-    `score_cap` and `logit_cap` are soft caps where the file gives none: cap * tanh(x / cap); 0 caps nothing.
-    Families of None have no cap, whatever the file says. With `tunes_yarn` the keys of YaRN's betas and
-    of its `yarn_log_multiplier` hold. `rope_switch`: the key `rope.scaling.finetuned` may turn rope off.
+    `attention_softcap` and `logit_softcap` hold where the file gives none: cap * tanh(x / cap); 0 caps
+    nothing. Families of None have no cap, whatever the file says. With `tunes_yarn` the keys of YaRN's betas
+    and of its `yarn_log_multiplier` hold. `rope_switch`: the key `rope.scaling.finetuned` may turn rope off.
     With `sections_in_halves` files that have `rope.dimension_sections` order q and k in halves.
     With `key_is_value` a layer without V projection uses K's. `layer_scale`: a layer's output may be
     multiplied by a number of its own. `per_layer_inputs`: embeddings may feed every layer.
@@ -135,8 +135,8 @@ class Family:
     attention_scale: float | None = None
     wide_scale_layers: int | None = None
     reads_scales: bool = False
-    score_cap: float | None = None
-    logit_cap: float | None = None
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
     sliding: SlidingPattern | None = None
     rope_free_step: int | None = None
     rope_switch: bool = False

@@ -38,8 +38,8 @@ GEMMA2 = Family(
     activation=Activation.GELU,
     embedding_scale=EmbeddingScale.SQRT_WIDTH,
     wide_scale_layers=46,
-    score_cap=50.0,
-    logit_cap=30.0,
+    attention_softcap=50.0,
+    logit_softcap=30.0,
     sliding=SlidingPattern(period=2, window=4096, rope=SlidingRope.SAME),
 )
 
@@ -53,7 +53,7 @@ GEMMA3 = Family(
     activation=Activation.GELU,
     embedding_scale=EmbeddingScale.SQRT_WIDTH,
     wide_scale_layers=62,
-    logit_cap=0.0,
+    logit_softcap=0.0,
     sliding=SlidingPattern(period=6, rope_base=10000.0),
 )
 
@@ -68,7 +68,7 @@ GEMMA4 = Family(
     activation=Activation.GELU,
     embedding_scale=EmbeddingScale.SQRT_WIDTH,
     attention_scale=1.0,
-    logit_cap=0.0,
+    logit_softcap=0.0,
     sliding=SlidingPattern(period=None, rope_base=10000.0),
     key_is_value=True,
     layer_scale=True,
