@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anespec.convert.architectures.family import Activation, HeadNorm, RopeLayout, WeightlessNorm
+from anespec.convert.architectures.family import Activation, HeadNorm, RopeStyle, WeightlessNorm
 from anespec.convert.source.facts import EMBEDDING, LayerFacts
 from anespec.convert.source.model import (
     ATTENTION_OUTPUT,
@@ -371,7 +371,7 @@ class Reference:
         sin = (torch.sin(angles) * layer.magnitude).float()
         half = len(layer.frequencies)
         rotary, passing = heads[..., : 2 * half], heads[..., 2 * half :]
-        if self.facts.rope_layout is RopeLayout.INTERLEAVED:
+        if self.facts.rope_style is RopeStyle.GPTJ:
             first, second = rotary[..., 0::2], rotary[..., 1::2]
             turned = torch.stack((first * cos - second * sin, first * sin + second * cos), dim=-1).flatten(-2)
         else:

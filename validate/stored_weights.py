@@ -171,7 +171,7 @@ class StoredWeights:
 def file_rows(tensor: StoredTensor, manifest: Manifest) -> RowNumbers:
     """For every stored row its number in the GGUF's tensor."""
     numbers = np.arange(tensor.rows)
-    if tensor.pairs_parted:
+    if tensor.rope_permuted:
         head, place = np.divmod(numbers, manifest.hyperparameters.head_dim)
         half = len(manifest.ropes[0].frequencies)
         turned = np.where(place < half, 2 * place, 2 * (place - half) + 1)

@@ -10,7 +10,7 @@ from anespec.convert.architectures.family import (
     Family,
     HeadNorm,
     Norms,
-    RopeLayout,
+    RopeStyle,
     SlidingPattern,
     SlidingRope,
     WeightlessNorm,
@@ -24,7 +24,7 @@ NORMS = Norms(after_attention="post_attention_norm", after_mlp="post_ffw_norm")
 GEMMA = Family(
     architecture="gemma",
     title="Gemma",
-    rope_layout=RopeLayout.HALVES,
+    rope_style=RopeStyle.NEOX,
     activation=Activation.GELU,
     embedding_scale=EmbeddingScale.SQRT_WIDTH,
 )
@@ -32,7 +32,7 @@ GEMMA = Family(
 GEMMA2 = Family(
     architecture="gemma2",
     title="Gemma 2",
-    rope_layout=RopeLayout.HALVES,
+    rope_style=RopeStyle.NEOX,
     norms=NORMS,
     hidden_scale=HIDDEN_SCALE,
     activation=Activation.GELU,
@@ -46,7 +46,7 @@ GEMMA2 = Family(
 GEMMA3 = Family(
     architecture="gemma3",
     title="Gemma 3 (text)",
-    rope_layout=RopeLayout.HALVES,
+    rope_style=RopeStyle.NEOX,
     norms=NORMS,
     hidden_scale=HIDDEN_SCALE,
     head_norm=HeadNorm.BEFORE_ROPE,
@@ -60,7 +60,7 @@ GEMMA3 = Family(
 GEMMA4 = Family(
     architecture="gemma4",
     title="Gemma 4 (text, dense)",
-    rope_layout=RopeLayout.HALVES,
+    rope_style=RopeStyle.NEOX,
     norms=NORMS,
     hidden_scale=HIDDEN_SCALE,
     head_norm=HeadNorm.BEFORE_ROPE,

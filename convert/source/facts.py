@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anespec.convert.architectures import MIXTURE, family_of
-from anespec.convert.architectures.family import EmbeddingScale, Family, RopeLayout
+from anespec.convert.architectures.family import EmbeddingScale, Family, RopeStyle
 from anespec.manifests.errors import GGUFError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import LARGEST_FACTOR, MOST_LAYERS, MOST_TOKENS, WIDEST
@@ -70,7 +70,7 @@ class ModelFacts:
     attention_softcap: float | None
     logit_softcap: float | None
     per_layer_width: int
-    rope_layout: RopeLayout
+    rope_style: RopeStyle
 
     @property
     def widest(self) -> LayerFacts:
@@ -136,14 +136,14 @@ class _Reader:
                 if family.per_layer_inputs
                 else 0
             ),
-            rope_layout=self.rope_layout(),
+            rope_style=self.rope_style(),
         )
 
-    def rope_layout(self) -> RopeLayout:
+    def rope_style(self) -> RopeStyle:
         sections = self.file.metadata.get(self.key("rope.dimension_sections"))
-        if self.family.sections_in_halves and sections is not None:
-            return RopeLayout.HALVES
-        return self.family.rope_layout
+        if self.family.sections_mean_neox and sections is not None:
+            return RopeStyle.NEOX
+        return self.family.rope_style
 
     def embedding_scale(self, d: int) -> float:
         match self.family.embedding_scale:

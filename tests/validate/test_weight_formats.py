@@ -58,5 +58,5 @@ def test_a_quantised_source_is_carried_through_a_whole_conversion(tmp_path: Path
         repacked = [t for t in artifact.manifest.tensors if t.source_type == kind]
         assert len(repacked) > 20
         assert all(t.lossless and t.squared_error == 0 for t in repacked)
-        assert any(t.pairs_parted for t in repacked)
+        assert any(t.rope_permuted for t in repacked)
         assert all(t.fallback for t in artifact.manifest.tensors if t.columns % 32)
