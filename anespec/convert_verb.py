@@ -8,7 +8,7 @@ import click
 from anespec.console import byte_progress, json_option, notes, out, print_json
 from anespec.conversion_options import conversion_options, read_options
 from anespec.manifests.errors import Interrupted
-from anespec.manifests.wording import bytes_text, counted
+from anespec.manifests.formatting import bytes_text, counted
 from anespec.weights_report import weights_facts, weights_lines
 
 

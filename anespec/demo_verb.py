@@ -12,7 +12,7 @@ from anespec.backend_options import backend_option
 from anespec.console import json_option, out, result_as_json, step_progress, timed_progress
 from anespec.leaving import keep
 from anespec.manifests.errors import ExactnessGateError, Interrupted, UsageError
-from anespec.manifests.wording import bytes_text, counted, listed
+from anespec.manifests.formatting import bytes_text, counted, listed
 from anespec.session import Session, make_drafter, open_session
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from anespec.backend_options import backend_option, threads_option
 from anespec.console import json_option, notes, out, print_json
 from anespec.leaving import keep
 from anespec.manifests.errors import Interrupted, RequestError
-from anespec.manifests.wording import counted
+from anespec.manifests.formatting import counted
 from anespec.prompts import Prompt, PromptFile, read_standard_input
 from anespec.sampling_options import read_sampling, sampling_options
 from anespec.session import DRAFTERS, Session, make_drafter, open_session

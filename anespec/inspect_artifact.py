@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from anespec.console import out
-from anespec.inspect_plan import band_facts
+from anespec.inspect_plan import size_range_facts
 from anespec.inspect_verdicts import recorded_verdicts, verdict_table, why_unjudged
-from anespec.manifests.wording import bytes_text, counted
+from anespec.manifests.formatting import bytes_text, counted
 
 if TYPE_CHECKING:
     from anespec.manifests.store import Artifact
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
     """The artifact for a program: its manifest's facts, how large its parts are, and its verdicts."""
-    from anespec.convert.bands import SIZES
+    from anespec.convert.shard_limits import SHARD_LIMITS
 
     manifest = artifact.manifest
-    sizes = SIZES[manifest.target]
+    limits = SHARD_LIMITS[manifest.target]
     return {
         "artifact": str(artifact.root),
         "bytes": sum(shard.bytes for shard in manifest.shards) + manifest.tokens.bytes,
@@ -32,7 +32,7 @@ def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
                 "bytes": shard.bytes,
                 "state_bytes": shard.state_bytes,
                 "weights": [weight_format.value for weight_format in shard.formats],
-                "band": band_facts(sizes.band(shard.bytes)),
+                "size_range": size_range_facts(limits.range_of(shard.bytes)),
             }
             for shard in manifest.layer_shards
         ],
@@ -42,7 +42,7 @@ def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
                 "tokens": [shard.first_token, shard.end_token],
                 "bytes": shard.bytes,
                 "weights": [weight_format.value for weight_format in shard.formats],
-                "band": band_facts(sizes.band(shard.bytes)),
+                "size_range": size_range_facts(limits.range_of(shard.bytes)),
             }
             for shard in manifest.head_shards
         ],
@@ -105,8 +105,8 @@ def _shard_table(facts: dict[str, Any]) -> Table:
 
 
 def _add_shard(table: Table, shard: dict[str, Any], holds: str) -> None:
-    band = shard["band"]
-    known = f"{band['finding']} ({band['grade']}: {band['source']})"
+    size_range = shard["size_range"]
+    known = f"{size_range['finding']} ({size_range['grade']}: {size_range['source']})"
     table.add_row(
         Path(shard["path"]).stem, holds, bytes_text(shard["bytes"]), ", ".join(shard["weights"]), known
     )

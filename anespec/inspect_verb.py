@@ -11,7 +11,7 @@ from anespec.console import json_option, out, print_json
 from anespec.conversion_options import conversion_options, read_options
 from anespec.inspect_artifact import describe_artifact, show_artifact
 from anespec.inspect_plan import describe_plan, show_plan
-from anespec.manifests.wording import bytes_text, counted, printable
+from anespec.manifests.formatting import bytes_text, counted, printable
 
 if TYPE_CHECKING:
     from anespec.convert.plan import ConversionPlan

@@ -11,8 +11,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import PydanticCustomError
 
 from anespec.manifests.errors import RequestError, StorageError
+from anespec.manifests.formatting import bytes_text, listed, printable, quoted
 from anespec.manifests.safe_files import open_file
-from anespec.manifests.wording import bytes_text, listed, printable, quoted
 from anespec.runtime.sampling_ranges import BIASES, RANGES, Range
 
 LONGEST_PROMPT = 1 << 26

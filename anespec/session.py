@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from anespec.console import notes, step_progress, timed_progress
 from anespec.leaving import keep
 from anespec.manifests.errors import StorageError
-from anespec.manifests.wording import counted, duration_text
+from anespec.manifests.formatting import counted, duration_text
 
 if TYPE_CHECKING:
     from anespec.manifests.store import Artifact

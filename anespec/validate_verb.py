@@ -27,7 +27,7 @@ from anespec.manifests.errors import (
     RequestError,
     StorageError,
 )
-from anespec.manifests.wording import duration_text
+from anespec.manifests.formatting import duration_text
 from anespec.quality_options import quality_options, read_quality
 
 if TYPE_CHECKING:

@@ -69,7 +69,7 @@ def _layer_plan(plan: ConversionPlan, layer: LayerFacts) -> LayerPlan:
             epsilon=facts.epsilon,
             head_norm=facts.family.head_norm,
             norm_values=facts.family.value_norm is WeightlessNorm.EACH_HEAD,
-            score_cap=facts.score_cap,
+            attention_softcap=facts.attention_softcap,
         ),
         pool=plan.pool_of(layer),
         query_rope=query_rope,
@@ -84,7 +84,7 @@ def head_plan(plan: ConversionPlan) -> HeadPlan:
     """How logits are made."""
     facts = plan.model.facts
     hidden_epsilon = facts.epsilon * facts.family.hidden_scale**2
-    return HeadPlan(facts.d, hidden_epsilon, facts.logit_scale, facts.logit_cap)
+    return HeadPlan(facts.d, hidden_epsilon, facts.logit_scale, facts.logit_softcap)
 
 
 def layer_weights(

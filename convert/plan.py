@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from anespec.convert.bands import SIZES
 from anespec.convert.preset_choice import choose_preset
+from anespec.convert.shard_limits import SHARD_LIMITS
 from anespec.convert.source.facts import EMBEDDING, LayerFacts
 from anespec.convert.source.model import PER_LAYER_EMBEDDING, PER_LAYER_PROJECTION, SourceModel
 from anespec.convert.topology import StackSizes, Topology, TopologyPlan, plan_topology
@@ -61,7 +61,7 @@ class ConversionPlan:
         if not 1 <= options.block <= MAX_BLOCK:
             raise RequestError(f"--block {options.block} is not between 1 and {MAX_BLOCK}")
         context = options.context or max(
-            options.block, min(SIZES[options.target].context, sizes.trained_context)
+            options.block, min(SHARD_LIMITS[options.target].context, sizes.trained_context)
         )
         if context < options.block or options.sequences < 1:
             raise RequestError(

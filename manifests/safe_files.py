@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from anespec.manifests.errors import StorageError
-from anespec.manifests.wording import bytes_text
+from anespec.manifests.formatting import bytes_text
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW

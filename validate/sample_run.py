@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from anespec.manifests.child_python import child_command, child_environment
 from anespec.manifests.errors import AnespecError
+from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile
-from anespec.manifests.wording import LONGEST_REASON, printable
 from anespec.runtime.backends import circumstances
 from anespec.runtime.text.stream import StreamDecoder
 from anespec.runtime.text.tokenizer import Tokenizer

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import ArtifactError
+from anespec.manifests.formatting import quoted
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Manifest, Shard, StoredTensor
 from anespec.manifests.store import Artifact
-from anespec.manifests.wording import quoted
 from anespec.runtime.backends.portable.packed import Packed, PackedType
 from anespec.runtime.backends.portable.program import Operation, Program, load_program
 from anespec.validate.figures import WeightFigures
@@ -171,7 +171,7 @@ class StoredWeights:
 def file_rows(tensor: StoredTensor, manifest: Manifest) -> RowNumbers:
     """For every stored row its number in the GGUF's tensor."""
     numbers = np.arange(tensor.rows)
-    if tensor.pairs_parted:
+    if tensor.rope_permuted:
         head, place = np.divmod(numbers, manifest.hyperparameters.head_dim)
         half = len(manifest.ropes[0].frequencies)
         turned = np.where(place < half, 2 * place, 2 * (place - half) + 1)

@@ -10,7 +10,7 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
-from anespec.convert.architectures.family import HeadNorm, RopeLayout
+from anespec.convert.architectures.family import HeadNorm, RopeStyle
 from anespec.convert.source.facts import EMBEDDING, LayerFacts, ModelFacts, read_facts
 from anespec.convert.source.ropes import (
     LONG_FACTORS,
@@ -278,7 +278,7 @@ class SourceModel:
         return Matrix(self, name, chosen, (len(chosen), width))
 
     def layer_matrix(self, layer: LayerFacts, role: str) -> Matrix:
-        """A layer's projection; q and k rows come in `halves` order."""
+        """A layer's projection; q and k rows come in neox order."""
         place = self.place(layer, role)
         matrix = self.matrix(place.name, place.rows)
         return Matrix(self, place.name, matrix.order[self._order(layer, role)], matrix.shape)
@@ -294,18 +294,18 @@ class SourceModel:
     def head_norm(self, layer: LayerFacts, role: str) -> NDArray[np.float32]:
         """The weight of the norm on q or k, ordered like the rows of the projection."""
         values = self.vector(tensor_name(layer, role))
-        return values[self._halves_order(layer, len(values) // layer.head_dim)]
+        return values[self._neox_order(layer, len(values) // layer.head_dim)]
 
     def _order(self, layer: LayerFacts, role: str) -> NDArray[np.intp]:
         heads = {Q: layer.heads, K: layer.kv_heads}.get(role)
         if heads is None:
             return np.arange(self.matrices(layer)[role][0])
-        return self._halves_order(layer, heads)
+        return self._neox_order(layer, heads)
 
-    def _halves_order(self, layer: LayerFacts, heads: int) -> NDArray[np.intp]:
+    def _neox_order(self, layer: LayerFacts, heads: int) -> NDArray[np.intp]:
         """Row numbers that bring every head's rotating pairs from 2i, 2i + 1 to i, i + half."""
         within = np.arange(layer.head_dim)
-        if self.facts.rope_layout is RopeLayout.INTERLEAVED:
+        if self.facts.rope_style is RopeStyle.GPTJ:
             turning = within[: layer.rotary_dim]
             within = np.concatenate([turning[0::2], turning[1::2], within[layer.rotary_dim :]])
         return (np.arange(heads)[:, None] * layer.head_dim + within).reshape(-1)

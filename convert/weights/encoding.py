@@ -115,7 +115,7 @@ class Encoding(Protocol):
 
     @property
     def lossless(self) -> bool:
-        """Whether the GGUF's own integers and scales are carried over."""
+        """Whether the GGUF's own integers and scales are kept."""
         ...
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:

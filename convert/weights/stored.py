@@ -110,7 +110,7 @@ class DeferredWeight:
             first_row=int(order.min()),
             rows=source.shape[0],
             columns=source.shape[1],
-            pairs_parted=bool((np.diff(order) != 1).any()),
+            rope_permuted=bool((np.diff(order) != 1).any()),
             source_type=source.kind.name,
             weights=encoding.weight_format,
             fallback=self.choice.fallback,

@@ -165,9 +165,9 @@ def test_another_weight_in_one_layer_is_red(embedded: Artifact) -> None:
     assert [w.tensor for w in stored if not w.sound] == ["blk.0.ffn_down.weight"]
 
 
-def rows_unparted(patch: pytest.MonkeyPatch) -> None:
+def rows_unpermuted(patch: pytest.MonkeyPatch) -> None:
     """Rotating pairs stay beside each other."""
-    patch.setattr(SourceModel, "_halves_order", lambda self, layer, heads: np.arange(heads * layer.head_dim))
+    patch.setattr(SourceModel, "_neox_order", lambda self, layer, heads: np.arange(heads * layer.head_dim))
 
 
 def next_channel_scales(patch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ def gate_and_up_swapped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SourceModel, "place", swapped)
 
 
-@pytest.mark.parametrize("plant", [rows_unparted, next_channel_scales, gate_and_up_swapped])
+@pytest.mark.parametrize("plant", [rows_unpermuted, next_channel_scales, gate_and_up_swapped])
 def test_a_bug_in_storing_is_red(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
 ) -> None:

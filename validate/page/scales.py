@@ -72,7 +72,7 @@ class EvenScale:
 
 
 @dataclass(frozen=True)
-class Part:
+class BarSegment:
     """A part of a bar. `look` is the class that colours it, `title` what it is in words."""
 
     start: float
@@ -82,14 +82,14 @@ class Part:
     label: str = ""
 
 
-def stacked(parts: Sequence[tuple[float, str, str, str]]) -> tuple[Part, ...]:
+def stacked(parts: Sequence[tuple[float, str, str, str]]) -> tuple[BarSegment, ...]:
     """Parts side by side over the whole width, from (size, look, title, label); those of size 0 go."""
     total = sum(size for size, *_ in parts) or 1.0
     placed, start = [], 0.0
     for size, look, title, label in parts:
         width = 100 * size / total
         if size:
-            placed.append(Part(round(start, 3), round(width, 3), look, title, label))
+            placed.append(BarSegment(round(start, 3), round(width, 3), look, title, label))
         start += width
     return tuple(placed)
 

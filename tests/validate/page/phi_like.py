@@ -45,8 +45,8 @@ def stored(
     """A tensor's entry with that relative error."""
     return {
         "projection": "projection", "tensor": tensor, "first_row": 0, "rows": 8, "columns": 8,
-        "pairs_parted": False, "source_type": "Q8_0", "weights": weights, "fallback": None, "lossless": False,
-        "bytes": 72, "squares": 64.0, "squared_error": 64.0 * error**2, "max_error": 0.02,
+        "rope_permuted": False, "source_type": "Q8_0", "weights": weights, "fallback": None,
+        "lossless": False, "bytes": 72, "squares": 64.0, "squared_error": 64.0 * error**2, "max_error": 0.02,
     } | changes  # fmt: skip
 
 
