@@ -27,7 +27,7 @@ from anespec.validate.closeness import Closeness, Floats, closeness
 from anespec.validate.figures import ShardFigures, StackFigures, Stimulus
 from anespec.validate.progress import StepReport
 from anespec.validate.reference import Reference
-from anespec.validate.shard_passes import PassPlan, ShardPass, plan_passes
+from anespec.validate.shard_passes import ShardPass, StimulusPasses, plan_passes
 from anespec.validate.stack_passes import PlayedPrompt
 
 STIMULI: tuple[Stimulus, ...] = ("embeddings", "random")
@@ -136,7 +136,7 @@ class _Bench:
 
     feeds: BlockFeeds
     own: PerLayerLookup
-    plans: Sequence[PassPlan]
+    plans: Sequence[StimulusPasses]
     tokens: Sequence[int]
     hidden_scale: float
 
@@ -165,7 +165,12 @@ class _Bench:
 
 
 def _layer_figures(
-    shard: LayerShard, runner: ShardRunner, bench: _Bench, plan: PassPlan, inputs: Floats, expected: Floats
+    shard: LayerShard,
+    runner: ShardRunner,
+    bench: _Bench,
+    plan: StimulusPasses,
+    inputs: Floats,
+    expected: Floats,
 ) -> ShardFigures:
     for state in shard.states:
         runner.write_state(state.name, np.zeros(state.shape, np.float16))
@@ -181,14 +186,14 @@ def _layer_figures(
 
 
 def _head_figures(
-    shard: Shard, runner: ShardRunner, bench: _Bench, plan: PassPlan, inputs: Floats, expected: Floats
+    shard: Shard, runner: ShardRunner, bench: _Bench, plan: StimulusPasses, inputs: Floats, expected: Floats
 ) -> ShardFigures:
     found = _run_shard(shard, runner, bench, plan, inputs)
     return _shard_figures(shard, plan, closeness(expected, found, expected), 0, 0)
 
 
 def _shard_figures(
-    shard: Shard, plan: PassPlan, close: Closeness, not_finite: int, stray: int
+    shard: Shard, plan: StimulusPasses, close: Closeness, not_finite: int, stray: int
 ) -> ShardFigures:
     return ShardFigures(
         shard=shard.path,
@@ -205,7 +210,9 @@ def _shard_figures(
     )
 
 
-def _run_shard(shard: Shard, runner: ShardRunner, bench: _Bench, plan: PassPlan, inputs: Floats) -> Floats:
+def _run_shard(
+    shard: Shard, runner: ShardRunner, bench: _Bench, plan: StimulusPasses, inputs: Floats
+) -> Floats:
     """The shard's outputs for every real row of the plan, [rows, channels]."""
     pieces = []
     for step in plan.passes:

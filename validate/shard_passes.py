@@ -20,7 +20,7 @@ class ShardPass:
 
 
 @dataclass(frozen=True)
-class PassPlan:
+class StimulusPasses:
     """The passes of one stimulus; row i of hidden stands at `positions[i]`."""
 
     stimulus: Stimulus
@@ -29,7 +29,7 @@ class PassPlan:
     home_slots: Mapping[str, frozenset[int]]
 
 
-def plan_passes(manifest: Manifest, stimulus: Stimulus) -> PassPlan:
+def plan_passes(manifest: Manifest, stimulus: Stimulus) -> StimulusPasses:
     """Blocks of several widths and fillings, so that later ones see what earlier ones wrote.
 
     Random rows jump to the far end of the last region after two blocks, since slow rope frequencies
@@ -65,7 +65,7 @@ def plan_passes(manifest: Manifest, stimulus: Stimulus) -> PassPlan:
         pool.name: frozenset(region_map.places(region, p)[number].slot or 0 for p in positions)
         for number, pool in enumerate(pools)
     }
-    return PassPlan(stimulus, tuple(passes), positions, homes)
+    return StimulusPasses(stimulus, tuple(passes), positions, homes)
 
 
 def _row(region_map: RegionMap, positions: Sequence[int], region: int) -> Row:
