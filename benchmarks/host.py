@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 
 from anespec.manifests.schema import Manifest, Pool, RopeTable
 from anespec.runtime.backends.feeds import Feeds
-from anespec.runtime.block import Block, PoolShape, VerifierShape
 from anespec.runtime.drafters.lookup import LookupDrafter
 from anespec.runtime.engine import Engine
+from anespec.runtime.passes import PassPlan, PassResult, PoolShape, VerifierShape
 from anespec.runtime.requests import Request
+from anespec.runtime.row_logits import row_logits
+from anespec.runtime.rows import pad_rows
 from anespec.runtime.sampling import SamplingParameters
 
 PROPOSAL_BUDGET_US = 20.0
@@ -66,9 +68,15 @@ class InstantVerifier:
         self._hidden = np.zeros((1, 3072, BLOCK, 1), dtype=np.float16)
         self._logits = logits
 
-    def forward(self, block: Block) -> NDArray[np.float16]:
-        self._feeds.block_feed(block, self._hidden)
-        return self._logits[: len(block.rows)]
+    def submit(self, plan: PassPlan) -> None:
+        self._feeds.block_feed((*plan.rows, *pad_rows(plan.rows, plan.width)), self._hidden)
+        self._found = {lane: row_logits(self._logits[lane], need) for lane, need in plan.wanted.items()}
+
+    def wait(self) -> PassResult:
+        return self._found
+
+    def commit(self, region: int, rows: int) -> None:
+        """A state of K/V per position needs no word."""
 
     def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
         raise NotImplementedError

@@ -18,13 +18,13 @@ import numpy as np
 from measure import Budget, Timing, emit, gigabytes, machine, show_budgets, show_table
 from numpy.typing import NDArray
 from peer import Peer
-from subjects import artifact_of, block_of, prefill
+from subjects import artifact_of, pass_of, prefill
 
 from anespec.convert.plan import ConvertOptions
 from anespec.manifests.machine import processors
 from anespec.manifests.schema import Target
 from anespec.runtime.backends import BACKENDS, OPENVINO, open_verifier
-from anespec.runtime.block import Verifier
+from anespec.runtime.passes import Verifier, run_pass
 
 PEER = "llama.cpp"
 READING = "reading the weights"
@@ -190,7 +190,7 @@ def measure(options: argparse.Namespace) -> Report:
             for name, verifier in verifiers.items():
                 if rows <= verifier.shape.t_max:
                     contestants[name, rows] = partial(
-                        verifier.forward, block_of(verifier, fresh[:rows], len(past))
+                        run_pass, verifier, pass_of(verifier, fresh[:rows], len(past))
                     )
         passes = take_turns(contestants, options.rounds)
         prompts: dict[Key, Contestant] = {}

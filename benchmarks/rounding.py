@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from measure import emit, machine, show_table
 from numpy.typing import NDArray
-from subjects import ROOT, artifact_of, block_of
+from subjects import ROOT, artifact_of, pass_of
 from torch import Tensor
 
 from anespec.convert.plan import ConvertOptions
@@ -31,6 +31,7 @@ from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import OPENVINO, TORCH, open_verifier
 from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.torch_table import TABLE, Lowering
+from anespec.runtime.passes import run_rows
 from anespec.validate.reference import Reference
 
 # Random models of a family are the tests' own; they need nothing else of the tests.
@@ -102,7 +103,7 @@ def _logits(artifact: Path, tokens: Sequence[int], backend: str, rounds: Rounds)
         verifier = open_verifier(artifact, backend, 1)
         width = verifier.shape.block
         passes = [
-            verifier.forward(block_of(verifier, list(tokens[first : first + width]), first))
+            run_rows(verifier, pass_of(verifier, list(tokens[first : first + width]), first).rows)
             for first in range(0, len(tokens), width)
         ]
         verifier.close()

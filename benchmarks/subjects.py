@@ -7,7 +7,7 @@ from anespec.convert.pipeline import convert
 from anespec.convert.plan import ConversionPlan, ConvertOptions
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.runtime.block import Block, RowKind, Verifier
+from anespec.runtime.passes import PassPlan, RowKind, Verifier, run_pass, whole_plan
 from anespec.runtime.regions import RegionMap
 from anespec.runtime.rows import chain_rows
 
@@ -24,10 +24,11 @@ def artifact_of(gguf: Path, options: ConvertOptions) -> Path:
     return output
 
 
-def block_of(verifier: Verifier, tokens: list[int], position: int, *, wants_logits: bool = True) -> Block:
+def pass_of(verifier: Verifier, tokens: list[int], position: int, *, wants_logits: bool = True) -> PassPlan:
     """Rows of one sequence from `position` on, in the first region."""
     home = RegionMap.of(verifier.shape)
-    return Block(tuple(chain_rows(home, 0, position, RowKind.PROMPT, tokens)), wants_logits)
+    rows = chain_rows(home, 0, position, RowKind.PROMPT, tokens)
+    return whole_plan(verifier.shape, rows, wants_logits=wants_logits)
 
 
 def prefill(verifier: Verifier, tokens: list[int]) -> None:
@@ -35,4 +36,4 @@ def prefill(verifier: Verifier, tokens: list[int]) -> None:
     width = verifier.shape.t_max
     for start in range(0, len(tokens), width):
         last = start + width >= len(tokens)
-        verifier.forward(block_of(verifier, tokens[start : start + width], start, wants_logits=last))
+        run_pass(verifier, pass_of(verifier, tokens[start : start + width], start, wants_logits=last))

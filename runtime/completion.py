@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from anespec.manifests.errors import AnespecError
-from anespec.runtime.block import RowKind
 from anespec.runtime.engine import Engine
+from anespec.runtime.passes import RowKind
 from anespec.runtime.requests import Event, FinishReason, Request, Statistics
 from anespec.runtime.text.stream import StopStrings, StreamDecoder
 from anespec.runtime.text.tokenizer import Tokenizer

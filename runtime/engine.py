@@ -15,12 +15,21 @@ from time import perf_counter
 import numpy as np
 
 from anespec.manifests.errors import AnespecError, RequestError
-from anespec.runtime.block import Block, Logits, Row, RowKind, Verifier
 from anespec.runtime.drafters import Draft, Drafter, Outcome
+from anespec.runtime.passes import (
+    ALL_LOGITS,
+    PassPlan,
+    PassResult,
+    Row,
+    RowKind,
+    Verifier,
+    all_logits,
+    run_pass,
+)
 from anespec.runtime.prefixes import Admission, Prefixes
 from anespec.runtime.regions import RegionMap, Regions
 from anespec.runtime.requests import Event, FinishReason, OutputToken, Request, Statistics
-from anespec.runtime.rows import chain_rows, pad_rows, share_certain, share_drafts
+from anespec.runtime.rows import chain_rows, share_certain, share_drafts
 from anespec.runtime.sampling import Sampler
 
 _log = logging.getLogger(__name__)
@@ -113,7 +122,7 @@ class Engine:
         self._verifier = verifier
         self._shape = verifier.shape
         self._speculate = speculate
-        self._widths = self._shape.widths if wide_prefill else (self._shape.block,)
+        self._widths = self._shape.wide_widths if wide_prefill else (self._shape.block,)
         self._reuse_prefixes = reuse_prefixes
         self._map = RegionMap.of(self._shape)
         self._regions = Regions(self._shape.sequences if region_independent else 1)
@@ -248,14 +257,15 @@ class Engine:
     def _run_pass(self) -> list[Event]:
         """Plan -> forward -> commit, once; the events of the sequences that had rows."""
         parts = self._plan()
-        block = self._block(parts)
+        plan = self._pass(parts)
         for part in parts:
             end = part.sequence.computed + part.certain + len(part.draft.tokens)
             self._prefixes.will_write(part.sequence.region, end)
-        logits = self._verifier.forward(block)
-        if block.wants_logits and logits is None:
-            raise AnespecError("the verifier returned no logits for a block that wants them")
-        return [event for part in parts if (event := self._commit(part, logits)) is not None]
+        found = run_pass(self._verifier, plan)
+        events = [event for part in parts if (event := self._commit(part, found)) is not None]
+        for part in parts:
+            self._verifier.commit(part.sequence.region, part.certain)
+        return events
 
     def _plan(self) -> list[_Part]:
         """Decide which rows the next pass runs; those that waited longest come first."""
@@ -305,19 +315,22 @@ class Engine:
             probabilities.append(min(max(sound, _LEAST_PROBABILITY), 1.0))
         return Draft(tuple(tokens), tuple(probabilities))
 
-    def _block(self, parts: list[_Part]) -> Block:
-        """The rows of all parts, padded to the next width that a pass may have."""
+    def _pass(self, parts: list[_Part]) -> PassPlan:
+        """The rows of all parts, in the next width that a pass may have."""
         rows: list[Row] = []
+        wanted: list[int] = []
         for part in parts:
             s = part.sequence
             kind = RowKind.PROMPT if s.in_prefill else RowKind.CARRY
             drafted = s.computed + part.certain
             rows += chain_rows(self._map, s.region, s.computed, kind, s.tokens[s.computed : drafted])
             rows += chain_rows(self._map, s.region, drafted, RowKind.DRAFT, part.draft.tokens)
-        rows += pad_rows(rows, next(width for width in self._widths if len(rows) <= width))
-        return Block(tuple(rows), wants_logits=any(p.certain == p.sequence.pending for p in parts))
+            if part.certain == s.pending:
+                wanted += range(part.first + part.certain - 1, len(rows))
+        width = next(width for width in self._widths if len(rows) <= width)
+        return PassPlan(tuple(rows), width, self._shape.whole_spans, dict.fromkeys(wanted, ALL_LOGITS))
 
-    def _commit(self, part: _Part, logits: Logits | None) -> Event | None:
+    def _commit(self, part: _Part, found: PassResult) -> Event | None:
         """Make a pass's certain rows and right drafts part of the sequence; its event, if any."""
         s = part.sequence
         self._active[s.number] = self._active.pop(s.number)
@@ -330,8 +343,7 @@ class Engine:
         s.computed += part.certain
         drawn = None
         if s.pending == 0:
-            assert logits is not None
-            drawn = self._draw(part, logits)
+            drawn = self._draw(part, found)
         self._prefixes.extend(s.region, s.tokens[before : s.computed])
         self._count_time(s, first_token=was_prefill and drawn is not None)
         if drawn is None:
@@ -348,7 +360,7 @@ class Engine:
             self._retire(s)
         return Event(s.number, s.statistics, tuple(drawn.tokens), drawn.finish, drawn.error)
 
-    def _draw(self, part: _Part, logits: Logits) -> _Drawn:
+    def _draw(self, part: _Part, found: PassResult) -> _Drawn:
         """Draw token after token, from one lane after the other, while the drafts prove right."""
         s, draft = part.sequence, part.draft.tokens
         lane = part.first + part.certain - 1
@@ -356,7 +368,7 @@ class Engine:
         right = True
         while right and drawn.finish is None:
             try:
-                token = s.sampler.draw(logits[lane + drawn.accepted], len(s.tokens))
+                token = s.sampler.draw(all_logits(found[lane + drawn.accepted]), len(s.tokens))
             except AnespecError as error:
                 drawn.finish, drawn.error = FinishReason.FAILED, str(error)
                 break

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import BASE_ALIGNMENT
-from anespec.runtime.block import Place, PoolShape, VerifierShape
+from anespec.runtime.passes import PoolShape, RowSlots, VerifierShape
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class RegionMap:
             return (range(base + start, base + stop),)
         return (range(base + start, base + size), range(base, base + stop - size))
 
-    def places(self, region: int, position: int) -> tuple[Place, ...]:
+    def slots(self, region: int, position: int) -> tuple[RowSlots, ...]:
         """Where the row at `position` of the sequence in `region` stands, in every pool."""
         return tuple(
-            Place(
-                slot=region * pool.region_slots + position % pool.region_slots,
+            RowSlots(
+                home=region * pool.region_slots + position % pool.region_slots,
                 visible=self.spans(number, region, range(self.first_visible(number, position), position + 1)),
             )
             for number, pool in enumerate(self.pools)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from anespec.manifests.errors import RequestError
-from anespec.runtime.block import RowKind
 from anespec.runtime.drafters import Drafter
+from anespec.runtime.passes import RowKind
 from anespec.runtime.sampling import SamplingParameters
 
 

@@ -3,8 +3,8 @@
 import heapq
 from collections.abc import Sequence
 
-from anespec.runtime.block import Place, Row, RowKind
 from anespec.runtime.drafters import Draft
+from anespec.runtime.passes import Row, RowKind, RowSlots
 from anespec.runtime.regions import RegionMap
 
 PAD_TOKEN = 0
@@ -53,22 +53,23 @@ def chain_rows(
 ) -> list[Row]:
     """Rows of one kind for consecutive tokens of the sequence in `region`, from `position` on."""
     return [
-        Row(kind, token, where, region_map.places(region, where))
+        Row(kind, token, where, region_map.slots(region, where))
         for where, token in enumerate(tokens, start=position)
     ]
 
 
-def pad_rows(rows: Sequence[Row], block: int) -> list[Row]:
-    """The pad rows that fill `rows`, of which there is at least one, up to `block`.
+def pad_rows(rows: Sequence[Row], width: int) -> list[Row]:
+    """The pad rows that fill `rows`, of which at least one writes, up to `width`.
 
-    A pad row writes nowhere and attends to the slot that the first row writes, which surely holds
+    A pad row writes nowhere and attends to the slot that the first row to write writes, which surely holds
     finite values.
     """
-    if len(rows) >= block:
+    if len(rows) >= width:
         return []
-    places = tuple(
-        Place(slot=None, visible=(range(place.slot, place.slot + 1),))
-        for place in rows[0].places
-        if place.slot is not None
+    writer = next(row for row in rows if row.kind is not RowKind.PAD)
+    slots = tuple(
+        RowSlots(home=None, visible=(range(own.home, own.home + 1),))
+        for own in writer.slots
+        if own.home is not None
     )
-    return [Row(RowKind.PAD, PAD_TOKEN, 0, places)] * (block - len(rows))
+    return [Row(RowKind.PAD, PAD_TOKEN, 0, slots)] * (width - len(rows))

@@ -21,7 +21,7 @@ from anespec.manifests.verdicts import (
     Invariance,
     InvarianceVerdict,
 )
-from anespec.runtime.block import Verifier, VerifierShape
+from anespec.runtime.passes import Verifier, VerifierShape
 from anespec.validate.plays import (
     Difference,
     Play,
@@ -269,14 +269,14 @@ class _Trial:
     def _width(self) -> Difference:
         """Every width above the block's that the engine runs: full passes, and random cuts with pads."""
         total = Difference()
-        if len(self.shape.widths) == 1:
+        if len(self.shape.wide_widths) == 1:
             return total
         scene = self._widened()
         self.stage.prepare(scene)
         if not self.effort.thorough:
             return self._width_by_width(scene)
         expected = self.stage.run(cut(scene, [self.shape.block], self.shape.block), scene)
-        for width in self.shape.widths[1:]:
+        for width in self.shape.wide_widths[1:]:
             most = min(width, self.stage.map.longest_run)
             for play in (cut(scene, [most], width), cut(scene, self._random_sizes(most), width)):
                 self.stage.restore()
@@ -286,7 +286,7 @@ class _Trial:
     def _width_by_width(self, scene: Scene) -> Difference:
         """One full pass of every width beside those of the width below, its last rows also in a block."""
         total = Difference()
-        for narrower, width in itertools.pairwise(self.shape.widths):
+        for narrower, width in itertools.pairwise(self.shape.wide_widths):
             fewer, most = (min(rows, self.stage.map.longest_run) for rows in (narrower, width))
             part = replace(scene, tokens=scene.tokens[:width])
             self.stage.restore()
@@ -303,7 +303,7 @@ class _Trial:
 
     def _widened(self) -> Scene:
         """The scene with as many tokens as the widest pass has rows, so that every lane carries one."""
-        count = min(self.shape.widths[-1], self.shape.context)
+        count = min(self.shape.wide_widths[-1], self.shape.context)
         more = self.rng.integers(self.shape.vocabulary, size=count)
         tokens = (*self.scene.tokens, *(int(token) for token in more))[:count]
         return replace(self.scene, start=min(self.scene.start, self.shape.context - count), tokens=tokens)

@@ -14,7 +14,7 @@ from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVe
 from anespec.runtime.backends import circumstances, open_embedding, open_shard, open_verifier
 from anespec.runtime.backends.feeds import Feeds
 from anespec.runtime.backends.runner import ShardRunner
-from anespec.runtime.block import Verifier
+from anespec.runtime.passes import Verifier
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.exactness import Form, exactness_gate
 from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict

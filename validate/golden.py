@@ -22,12 +22,12 @@ from anespec.manifests.consistency import tiles
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import LayerShard, Manifest, Shard
 from anespec.runtime.backends.runner import Feed, ShardRunner, Tensor
-from anespec.runtime.block import Block
+from anespec.runtime.passes import Row
 from anespec.validate.closeness import Closeness, Floats, closeness
 from anespec.validate.figures import ShardFigures, StackFigures, Stimulus
 from anespec.validate.progress import StepReport
 from anespec.validate.reference import Reference
-from anespec.validate.shard_passes import ShardPass, StimulusPasses, plan_passes
+from anespec.validate.shard_passes import ShardPass, ShardPasses, plan_passes
 from anespec.validate.stack_passes import PlayedPrompt
 
 STIMULI: tuple[Stimulus, ...] = ("embeddings", "random")
@@ -47,7 +47,7 @@ class BlockFeeds(Protocol):
     """What builds a shard's inputs from a block (runtime.backends.feeds.Feeds)."""
 
     def block_feed(
-        self, block: Block, hidden: Tensor, layer_inputs: Mapping[str, Tensor]
+        self, rows: Sequence[Row], hidden: Tensor, layer_inputs: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
         """Every input that some shard takes, by the manifest's names; `hidden` is [1, d, T, 1]."""
         ...
@@ -136,7 +136,7 @@ class _Bench:
 
     feeds: BlockFeeds
     own: PerLayerLookup
-    plans: Sequence[StimulusPasses]
+    plans: Sequence[ShardPasses]
     tokens: Sequence[int]
     hidden_scale: float
 
@@ -161,16 +161,11 @@ class _Bench:
         scaled = (inputs[sources] * np.float32(self.hidden_scale)).astype(np.float16)
         hidden = np.ascontiguousarray(scaled.T[None, :, :, None])
         tokens = np.array(self.tokens, dtype=np.int64)[sources]
-        return self.feeds.block_feed(step.block, hidden, self.own.layer_inputs(tokens))
+        return self.feeds.block_feed(step.rows, hidden, self.own.layer_inputs(tokens))
 
 
 def _layer_figures(
-    shard: LayerShard,
-    runner: ShardRunner,
-    bench: _Bench,
-    plan: StimulusPasses,
-    inputs: Floats,
-    expected: Floats,
+    shard: LayerShard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Floats, expected: Floats
 ) -> ShardFigures:
     for state in shard.states:
         runner.write_state(state.name, np.zeros(state.shape, np.float16))
@@ -186,14 +181,14 @@ def _layer_figures(
 
 
 def _head_figures(
-    shard: Shard, runner: ShardRunner, bench: _Bench, plan: StimulusPasses, inputs: Floats, expected: Floats
+    shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Floats, expected: Floats
 ) -> ShardFigures:
     found = _run_shard(shard, runner, bench, plan, inputs)
     return _shard_figures(shard, plan, closeness(expected, found, expected), 0, 0)
 
 
 def _shard_figures(
-    shard: Shard, plan: StimulusPasses, close: Closeness, not_finite: int, stray: int
+    shard: Shard, plan: ShardPasses, close: Closeness, not_finite: int, stray: int
 ) -> ShardFigures:
     return ShardFigures(
         shard=shard.path,
@@ -210,9 +205,7 @@ def _shard_figures(
     )
 
 
-def _run_shard(
-    shard: Shard, runner: ShardRunner, bench: _Bench, plan: StimulusPasses, inputs: Floats
-) -> Floats:
+def _run_shard(shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Floats) -> Floats:
     """The shard's outputs for every real row of the plan, [rows, channels]."""
     pieces = []
     for step in plan.passes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.block import Block, Logits, Place, Row, RowKind, Verifier
+from anespec.runtime.passes import Logits, Row, RowKind, RowSlots, Verifier, all_logits, run_pass, whole_plan
 from anespec.runtime.regions import RegionMap
 
 SLOTS_AT_ONCE = 4096
@@ -103,15 +103,15 @@ class Difference:
 
 def row_of(cell: Cell, region_map: RegionMap) -> Row:
     """Give a cell its slots; a pad writes nowhere and sees the one slot of its position."""
-    places = region_map.places(cell.region, cell.position)
+    places = region_map.slots(cell.region, cell.position)
     if cell.kind is RowKind.PAD:
         places = tuple(_looking_at(place) for place in places)
     return Row(cell.kind, cell.token, cell.position, places)
 
 
-def _looking_at(place: Place) -> Place:
-    slot = place.slot or 0
-    return Place(None, (range(slot, slot + 1),))
+def _looking_at(place: RowSlots) -> RowSlots:
+    slot = place.home or 0
+    return RowSlots(None, (range(slot, slot + 1),))
 
 
 def padded(cells: Sequence[Cell], width: int, lane: int = 0) -> Lanes:
@@ -251,7 +251,8 @@ class Stage:
         width, past = self.shape.block, scene.past[: scene.start]
         cells = [Cell(RowKind.PROMPT, token, p, region) for p, token in enumerate(past)]
         for first in range(0, len(cells), width):
-            self._forward(padded(cells[first : first + width], width), wants_logits=False)
+            rows = tuple(row_of(cell, self.map) for cell in padded(cells[first : first + width], width))
+            run_pass(self.verifier, whole_plan(self.shape, rows, wants_logits=False))
         if past:
             for pool in self._pools:
                 self._tile_past(pool, region, len(past), scene.start)
@@ -304,10 +305,10 @@ class Stage:
         logits: dict[int, Logits] = {}
         not_finite: list[str] = []
         for number, lanes in enumerate(play.passes):
-            result = self._forward(lanes, play.wants_logits)
-            if result is None:
-                continue
-            for lane, (cell, row) in enumerate(zip(lanes, result, strict=True)):
+            rows = tuple(row_of(cell, self.map) for cell in lanes)
+            plan = whole_plan(self.shape, rows, wants_logits=play.wants_logits)
+            for lane, found in run_pass(self.verifier, plan).items():
+                cell, row = lanes[lane], all_logits(found)
                 if not is_finite(row):
                     not_finite.append(
                         f"a logit of the {cell.kind} row in lane {lane} of pass {number} is not finite"
@@ -352,10 +353,6 @@ class Stage:
                 for value, tile in zip(values, noise, strict=True):
                     value[:, :, stale - first] = tile[:, :, stale % SLOTS_OF_NOISE]
                 self.verifier.import_slots(pool, first, values)
-
-    def _forward(self, lanes: Lanes, wants_logits: bool) -> Logits | None:
-        rows = tuple(row_of(cell, self.map) for cell in lanes)
-        return self.verifier.forward(Block(rows, wants_logits))
 
     def _slot(self, pool: int, region: int, position: int) -> int:
         return self.map.spans(pool, region, range(position, position + 1))[0].start

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from anespec.manifests.schema import Manifest
-from anespec.runtime.block import Block, Place, PoolShape, Row, RowKind
+from anespec.runtime.passes import PoolShape, Row, RowKind, RowSlots
 from anespec.runtime.regions import RegionMap
 from anespec.validate.figures import Stimulus
 from anespec.validate.plays import Cell, row_of
@@ -12,15 +12,15 @@ from anespec.validate.plays import Cell, row_of
 
 @dataclass(frozen=True)
 class ShardPass:
-    """One pass over a shard alone: its block, and for every lane the row of hidden that it takes."""
+    """One pass over a shard alone: its rows, and for every lane the row of hidden that it takes."""
 
-    block: Block
+    rows: tuple[Row, ...]
     sources: tuple[int, ...]
     real: int
 
 
 @dataclass(frozen=True)
-class StimulusPasses:
+class ShardPasses:
     """The passes of one stimulus; row i of hidden stands at `positions[i]`."""
 
     stimulus: Stimulus
@@ -29,7 +29,7 @@ class StimulusPasses:
     home_slots: Mapping[str, frozenset[int]]
 
 
-def plan_passes(manifest: Manifest, stimulus: Stimulus) -> StimulusPasses:
+def plan_passes(manifest: Manifest, stimulus: Stimulus) -> ShardPasses:
     """Blocks of several widths and fillings, so that later ones see what earlier ones wrote.
 
     Random rows jump to the far end of the last region after two blocks, since slow rope frequencies
@@ -55,25 +55,25 @@ def plan_passes(manifest: Manifest, stimulus: Stimulus) -> StimulusPasses:
         pad = row_of(Cell(RowKind.PAD, 0, positions[done], region), region_map)
         passes.append(
             ShardPass(
-                Block((*rows, *(pad,) * (width - real)), wants_logits=False),
+                (*rows, *(pad,) * (width - real)),
                 (*range(done, done + real), *(done,) * (width - real)),
                 real,
             )
         )
         done += real
     homes = {
-        pool.name: frozenset(region_map.places(region, p)[number].slot or 0 for p in positions)
+        pool.name: frozenset(region_map.slots(region, p)[number].home or 0 for p in positions)
         for number, pool in enumerate(pools)
     }
-    return StimulusPasses(stimulus, tuple(passes), positions, homes)
+    return ShardPasses(stimulus, tuple(passes), positions, homes)
 
 
 def _row(region_map: RegionMap, positions: Sequence[int], region: int) -> Row:
     """The row at the last of `positions`, which sees all of them that its window reaches."""
     last = positions[-1]
     places = tuple(
-        Place(
-            own.slot,
+        RowSlots(
+            own.home,
             tuple(
                 span
                 for run in _runs(positions)
@@ -83,7 +83,7 @@ def _row(region_map: RegionMap, positions: Sequence[int], region: int) -> Row:
                 if span
             ),
         )
-        for pool, own in enumerate(region_map.places(region, last))
+        for pool, own in enumerate(region_map.slots(region, last))
     )
     return Row(RowKind.PROMPT, 0, last, places)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anespec.runtime.block import Block, Logits, RowKind, Verifier
+from anespec.runtime.passes import Logits, RowKind, Verifier, run_rows
 from anespec.runtime.regions import RegionMap
 from anespec.validate.closeness import Floats, logits_closeness
 from anespec.validate.figures import StackFigures
@@ -93,7 +93,4 @@ def _played(
 def _forward(verifier: Verifier, cells: Sequence[Cell], region_map: RegionMap) -> Logits:
     """Logits of the cells' rows; a copy, so that those of pads are not kept."""
     lanes = padded(cells, verifier.shape.block)
-    logits = verifier.forward(Block(tuple(row_of(cell, region_map) for cell in lanes)))
-    if logits is None:
-        raise RuntimeError("the verifier returned no logits for a block that wants them")
-    return logits[: len(cells)].copy()
+    return run_rows(verifier, [row_of(cell, region_map) for cell in lanes])[: len(cells)].copy()

@@ -14,7 +14,7 @@ from anespec.manifests.verdicts import (
     Invariance,
     Standing,
 )
-from anespec.runtime.block import VerifierShape
+from anespec.runtime.passes import VerifierShape
 from anespec.validate.figures import GoldenFile, GoldenVerdict
 from anespec.validate.quality.verdict import QualityFile, QualityVerdict
 
@@ -147,7 +147,7 @@ def _widest(manifest: Manifest) -> int:
     shape = VerifierShape(
         manifest.block, manifest.t_max, manifest.context, manifest.sequences, sizes.vocabulary, ()
     )
-    return shape.widths[-1]
+    return shape.wide_widths[-1]
 
 
 def _best_residency(file: ResidencyFile, artifact: str) -> ResidencyVerdict | None:

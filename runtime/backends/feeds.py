@@ -20,7 +20,7 @@ from anespec.manifests.schema import (
     TokensFile,
 )
 from anespec.runtime.backends.runner import Tensor
-from anespec.runtime.block import Block
+from anespec.runtime.passes import Row
 
 MASKED = np.float16(-1e4)
 """exp(-1e4) is exactly 0 in fp16; minus infinity would make rows not a number on some hardware."""
@@ -117,7 +117,7 @@ class Feeds:
         self.context = manifest.context
 
     def block_feed(
-        self, block: Block, hidden: Tensor, layer_inputs: Mapping[str, Tensor] = NO_INPUTS
+        self, rows: Sequence[Row], hidden: Tensor, layer_inputs: Mapping[str, Tensor] = NO_INPUTS
     ) -> dict[str, Tensor]:
         """All inputs of a layer shard: `hidden` [1, d, T, 1], rope rows [T, n], masks per pool.
 
@@ -126,14 +126,14 @@ class Feeds:
         Raises:
             ArtifactError: a row stands outside its pool or the context (a bug of the caller).
         """
-        positions = np.array([row.position for row in block.rows])
+        positions = np.array([row.position for row in rows])
         if positions.min() < 0 or positions.max() >= self.context:
             raise ArtifactError(f"positions {positions.tolist()} leave the context of {self.context}")
         feed: dict[str, Tensor] = {HIDDEN_IN: hidden, **layer_inputs}
         for name, table in self.rope_rows.items():
             feed[name] = table[positions]
         for index, pool in enumerate(self.pools):
-            attend, write = _masks(block, index, pool)
+            attend, write = _masks(rows, index, pool)
             feed[pool.mask_input] = attend
             feed[pool.write_input] = write
         return feed
@@ -148,19 +148,19 @@ def _rope_rows(table: RopeTable, context: int, function: np.ufunc) -> Tensor:
     return rows
 
 
-def _masks(block: Block, index: int, pool: Pool) -> tuple[Tensor, Tensor]:
+def _masks(rows: Sequence[Row], index: int, pool: Pool) -> tuple[Tensor, Tensor]:
     """attn_mask [1, 1, T, S] and kv_write_mask [1, 1, S, T] of one pool."""
-    count = len(block.rows)
+    count = len(rows)
     attend = np.full((1, 1, count, pool.slots), MASKED)
     write = np.zeros((1, 1, pool.slots, count), np.float16)
-    for lane, row in enumerate(block.rows):
-        place = row.places[index]
-        slots = [slot for span in place.visible if span for slot in (span[0], span[-1])]
-        slots += [] if place.slot is None else [place.slot]
+    for lane, row in enumerate(rows):
+        own = row.slots[index]
+        slots = [slot for span in own.visible if span for slot in (span[0], span[-1])]
+        slots += [] if own.home is None else [own.home]
         if not all(0 <= slot < pool.slots for slot in slots):
             raise ArtifactError(f"slots {slots} leave the pool {pool.name!r} of {pool.slots}")
-        for span in place.visible:
+        for span in own.visible:
             attend[0, 0, lane, span.start : span.stop : span.step] = 0
-        if place.slot is not None:
-            write[0, 0, place.slot, lane] = 1
+        if own.home is not None:
+            write[0, 0, own.home, lane] = 1
     return attend, write

@@ -9,7 +9,9 @@ from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import HIDDEN_IN, Manifest, StateSpec
 from anespec.runtime.backends.feeds import Embedding, Feeds
 from anespec.runtime.backends.runner import ShardRunner, Tensor
-from anespec.runtime.block import Block, Logits, PoolShape, VerifierShape
+from anespec.runtime.passes import Logits, PassPlan, PassResult, PoolShape, VerifierShape
+from anespec.runtime.row_logits import row_logits
+from anespec.runtime.rows import pad_rows
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class HeadStage:
 
 
 class ArtifactVerifier:
-    """A Verifier (see runtime.block) over stages of shard runners."""
+    """A Verifier (see runtime.passes) over stages of shard runners."""
 
     def __init__(
         self,
@@ -51,12 +53,14 @@ class ArtifactVerifier:
         self.heads = tuple(heads)
         self._shape = VerifierShape(
             block=manifest.block,
+            t_min=manifest.t_min,
             t_max=manifest.t_max,
             context=manifest.context,
             sequences=manifest.sequences,
             vocabulary=manifest.hyperparameters.vocabulary,
             pools=tuple(PoolShape(p.name, p.region_slots, p.window) for p in manifest.pools),
         )
+        self._found: PassResult = {}
         pooled = [self._pool_states(pool) for pool in range(len(manifest.pools))]
         if sum(map(len, pooled)) != sum(len(stage.states) for stage in self.layers):
             # What is in no pool would be neither cleared nor compared, and one prompt would tell on the next.
@@ -67,19 +71,21 @@ class ArtifactVerifier:
         """Sizes, from the manifest."""
         return self._shape
 
-    def forward(self, block: Block) -> Logits | None:
+    def submit(self, plan: PassPlan) -> None:
         """Run one pass; see Verifier.
 
         Raises:
             ArtifactError: the heads return something else than a logit per token and row.
         """
-        tokens = np.array([row.token for row in block.rows], dtype=np.int64)
+        rows = (*plan.rows, *pad_rows(plan.rows, plan.width))
+        tokens = np.array([row.token for row in rows], dtype=np.int64)
         hidden, own = self.embedding.hidden(tokens), self.embedding.layer_inputs(tokens)
-        feed = self.feeds.block_feed(block, hidden, own)
+        feed = self.feeds.block_feed(rows, hidden, own)
         for stage in self.layers:
             feed[HIDDEN_IN] = stage.runner.run(feed)[stage.output]
-        if not block.wants_logits:
-            return None
+        self._found = {}
+        if not plan.wanted:
+            return
         last = {HIDDEN_IN: feed[HIDDEN_IN]}
         parts = []
         for head in self.heads:
@@ -91,7 +97,15 @@ class ArtifactVerifier:
                 f"the head shards return logits of shape {channels.shape}, not "
                 f"{(self._shape.vocabulary, len(tokens))}; convert the model again"
             )
-        return np.ascontiguousarray(channels.T)
+        logits: Logits = np.ascontiguousarray(channels.T)
+        self._found = {lane: row_logits(logits[lane], need) for lane, need in plan.wanted.items()}
+
+    def wait(self) -> PassResult:
+        """What the pass found; see Verifier."""
+        return self._found
+
+    def commit(self, region: int, rows: int) -> None:
+        """Nothing to do for K/V per position; see Verifier."""
 
     def _pool_states(self, pool: int) -> list[tuple[ShardRunner, StateSpec]]:
         name = self.manifest.pools[pool].name

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import GLOBAL, ToyVerifier, sequential_text, toy_shape
 
-from anespec.runtime.block import Block, PoolShape, RowKind, VerifierShape
 from anespec.runtime.drafters import Drafter
 from anespec.runtime.drafters.lookup import LookupDrafter
 from anespec.runtime.engine import Engine
+from anespec.runtime.passes import PassPlan, PoolShape, RowKind, VerifierShape
 from anespec.runtime.requests import Event, FinishReason, Request, Statistics
 from anespec.runtime.sampling import SamplingParameters
 
@@ -255,7 +255,7 @@ def test_lookup_is_right_on_repetitive_text_and_saves_passes() -> None:
     plain = ToyVerifier(shape, repetitive=20)
     (slow,) = check(Engine(plain, speculate=False, wide_prefill=False), plain, 20, [job])
     assert slow.statistics.proposed == 0
-    assert len(verifier.blocks) < 0.7 * len(plain.blocks)
+    assert len(verifier.passes_run) < 0.7 * len(plain.blocks)
 
 
 def test_rejected_drafts_leave_stale_slots_that_nobody_sees() -> None:
@@ -273,24 +273,24 @@ class Mutant(ToyVerifier):
         super().__init__(shape)
         self.dependence = dependence
 
-    def salt(self, lane: int, block: Block) -> int:
-        row = block.rows[lane]
-        slot = row.places[0].slot
+    def salt(self, lane: int, plan: PassPlan) -> int:
+        row = plan.rows[lane]
+        slot = row.slots[0].home
         assert slot is not None
         match self.dependence:
             case "lane":
                 return lane
             case "neighbours":
-                return hash(tuple(other.token for other in block.rows))
+                return hash(tuple(other.token for other in plan.rows))
             case "stale":
                 following = (slot + 1) % len(self.state[0])
                 return self.state[0][following]
             case "partition":
-                return row.position - block.rows[0].position
+                return row.position - plan.rows[0].position
             case "region":
                 return slot // self.shape.pools[0].region_slots
             case "width":
-                return len(block.rows)
+                return len(plan.rows)
         raise AssertionError(self.dependence)
 
 

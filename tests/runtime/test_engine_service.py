@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from toy import GLOBAL, ToyVerifier, sequential_text, toy_shape
 
 from anespec.manifests.errors import RequestError
-from anespec.runtime.block import Block, PoolShape, RowKind, VerifierShape
 from anespec.runtime.engine import Engine
+from anespec.runtime.passes import PassPlan, PoolShape, RowKind, VerifierShape
 from anespec.runtime.requests import Event, FinishReason, Request
 from anespec.runtime.sampling import SamplingParameters
 
@@ -31,7 +31,7 @@ def ids(events: list[Event]) -> list[int]:
 
 
 def prompt_rows(verifier: ToyVerifier) -> int:
-    return sum(row.kind is RowKind.PROMPT for block in verifier.blocks for row in block.rows)
+    return sum(row.kind is RowKind.PROMPT for plan in verifier.passes_run for row in plan.rows)
 
 
 def text(shape: VerifierShape, prompt: list[int], max_tokens: int | None) -> list[int]:
@@ -149,11 +149,11 @@ def test_wide_prefill_takes_few_passes_and_decodes_at_block() -> None:
     verifier = ToyVerifier(shape)
     engine = Engine(verifier, speculate=True, wide_prefill=True)
     assert ids(list(engine.generate(Request(range(40 % 12, 12), 5)))) == text(shape, list(range(4, 12)), 5)
-    verifier.blocks.clear()
+    verifier.passes_run.clear()
     events = list(engine.generate(Request([i % 12 for i in range(40)], 5)))
     assert events[-1].statistics.prompt_passes == 3
-    assert [len(block.rows) for block in verifier.blocks] == [16, 16, 8, 4, 4, 4, 4]
-    assert [block.wants_logits for block in verifier.blocks[:3]] == [False, False, True]
+    assert [len(plan.rows) for plan in verifier.passes_run] == [16, 16, 8, 4, 4, 4, 4]
+    assert [plan.wanted for plan in verifier.passes_run[:3]] == [False, False, True]
 
 
 def test_a_pass_without_prompt_rows_is_never_wide() -> None:
@@ -163,8 +163,8 @@ def test_a_pass_without_prompt_rows_is_never_wide() -> None:
     numbers = [engine.submit(Request([i], 8)) for i in range(4)]
     events = drain(engine)
     assert [ids(events[number]) for number in numbers] == [text(shape, [i], 8) for i in range(4)]
-    for block in verifier.blocks:
-        assert len(block.rows) == 1 or RowKind.PROMPT in {row.kind for row in block.rows}
+    for plan in verifier.passes_run:
+        assert len(plan.rows) == 1 or RowKind.PROMPT in {row.kind for row in plan.rows}
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_no_draft_runs_beyond_the_end(max_tokens: int | None) -> None:
     assert ids(events) == expected
     assert len(expected) == (max_tokens or 13)
     assert events[-1].finish is (FinishReason.LENGTH if max_tokens else FinishReason.CONTEXT)
-    last = max(row.position for block in verifier.blocks for row in block.rows)
+    last = max(row.position for plan in verifier.passes_run for row in plan.rows)
     assert last == len(prompt) + len(expected) - 2
 
 
@@ -214,7 +214,7 @@ def test_a_prompt_that_fills_the_context_ends_at_once() -> None:
     verifier = ToyVerifier(toy_shape(context=20))
     (event,) = plain_engine(verifier).generate(Request([1] * 20))
     assert (event.tokens, event.finish) == ((), FinishReason.CONTEXT)
-    assert not verifier.blocks
+    assert not verifier.passes_run
 
 
 def test_an_end_token_is_not_part_of_the_output() -> None:
@@ -227,7 +227,7 @@ def test_an_end_token_is_not_part_of_the_output() -> None:
     events = list(engine.generate(Request([1, 2], 30, drafter=oracle, end_ids=frozenset({end}))))
     assert ids(events) == whole[: whole.index(end)]
     assert events[-1].finish is FinishReason.STOP
-    drafted = [row.token for block in verifier.blocks for row in block.rows if row.kind is RowKind.DRAFT]
+    drafted = [row.token for plan in verifier.passes_run for row in plan.rows if row.kind is RowKind.DRAFT]
     assert drafted
     assert end not in drafted
     events = list(engine.generate(Request([1, 2], 30, end_ids=frozenset())))
@@ -282,11 +282,11 @@ class FaultyVerifier(ToyVerifier):
 
     fails_at = 10**9
 
-    def forward(self, block: Block) -> NDArray[np.float16] | None:
-        logits = super().forward(block)
-        if logits is not None and len(self.blocks) > self.fails_at:
-            for lane, row in enumerate(block.rows):
-                if row.places[0].slot is not None and row.places[0].slot < GLOBAL.region_slots:
+    def forward(self, plan: PassPlan) -> NDArray[np.float16] | None:
+        logits = super().forward(plan)
+        if logits is not None and len(self.passes_run) > self.fails_at:
+            for lane, row in enumerate(plan.rows):
+                if row.slots[0].home is not None and row.slots[0].home < GLOBAL.region_slots:
                     logits[lane] = np.nan
         return logits
 
@@ -306,11 +306,11 @@ def test_logits_that_are_not_numbers_end_only_their_own_sequence() -> None:
 class PoisonedVerifier(ToyVerifier):
     """The K/V of token 11 is not a number; while a slot holds such a value, no row's logits are numbers."""
 
-    def forward(self, block: Block) -> NDArray[np.float16] | None:
-        logits = super().forward(block)
-        for row in block.rows:
-            if row.token == 11 and row.places[0].slot is not None:
-                self.state[-1][row.places[0].slot] = np.nan
+    def forward(self, plan: PassPlan) -> NDArray[np.float16] | None:
+        logits = super().forward(plan)
+        for row in plan.rows:
+            if row.token == 11 and row.slots[0].home is not None:
+                self.state[-1][row.slots[0].home] = np.nan
         if logits is not None and any(tag != tag for tag in self.state[-1]):
             logits[:] = np.nan
         return logits
@@ -329,9 +329,9 @@ def test_what_a_failed_sequence_left_spoils_no_later_one() -> None:
 class FailingOnce(ToyVerifier):
     """Raises in its first pass."""
 
-    def forward(self, block: Block) -> NDArray[np.float16] | None:
-        logits = super().forward(block)
-        if len(self.blocks) == 1:
+    def forward(self, plan: PassPlan) -> NDArray[np.float16] | None:
+        logits = super().forward(plan)
+        if len(self.passes_run) == 1:
             raise OSError("interrupted")
         return logits
 
@@ -350,9 +350,9 @@ def test_a_step_that_failed_loses_no_end_of_another_sequence() -> None:
 class InterruptedVerifier(ToyVerifier):
     """Raises in every third pass, after it wrote to the state."""
 
-    def forward(self, block: Block) -> NDArray[np.float16] | None:
-        logits = super().forward(block)
-        if len(self.blocks) % 3 == 0:
+    def forward(self, plan: PassPlan) -> NDArray[np.float16] | None:
+        logits = super().forward(plan)
+        if len(self.passes_run) % 3 == 0:
             raise OSError("interrupted")
         return logits
 

@@ -14,7 +14,7 @@ from playing import feed, greedy, rows_for, run, run_in_lane, same_bits, states
 
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
-from anespec.runtime.block import Logits, Place, Row, RowKind
+from anespec.runtime.passes import Logits, Row, RowKind, RowSlots
 
 PROMPT = [1, 385, 328, 432, 274, 287]
 """What stories260K's vocabulary makes of "One day, Tom"."""
@@ -141,7 +141,7 @@ def test_varying_the_width_within_a_text_changes_its_state(
 def moved(row: Row, slot_of: Sequence[int]) -> Row:
     """The row with every position's K/V in the slot that `slot_of` says."""
     visible = tuple(range(slot_of[p], slot_of[p] + 1) for p in range(row.position + 1))
-    return replace(row, places=(Place(slot_of[row.position], visible),))
+    return replace(row, slots=(RowSlots(slot_of[row.position], visible),))
 
 
 def test_other_slots_than_home_change_bits(verifier: ArtifactVerifier, text: list[int]) -> None:

@@ -1,6 +1,6 @@
 """Which region a prompt takes, and what of it is there already."""
 
-from anespec.runtime.block import PoolShape
+from anespec.runtime.passes import PoolShape
 from anespec.runtime.prefixes import Admission, Prefixes, SlotCopy
 from anespec.runtime.regions import RegionMap
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anespec.manifests.errors import ArtifactError
-from anespec.runtime.block import PoolShape
+from anespec.runtime.passes import PoolShape
 from anespec.runtime.regions import RegionMap, Regions
 
 windows = st.one_of(st.none(), st.integers(1, 60))
@@ -21,9 +21,9 @@ def test_places_are_home_slots_and_the_window_before_them(
 ) -> None:
     pool = PoolShape("pool", 256 if window is None else 64, window)
     region_map = RegionMap((pool,), block=4, context=200, regions=4)
-    (place,) = region_map.places(region, position)
+    (place,) = region_map.slots(region, position)
     base, size = region * pool.region_slots, pool.region_slots
-    assert place.slot == base + position % size
+    assert place.home == base + position % size
     first = 0 if window is None else max(0, position - window + 1)
     assert slots(place.visible) == [base + p % size for p in range(first, position + 1)]
     assert len(place.visible) <= 2
@@ -37,11 +37,11 @@ def test_the_longest_run_never_overwrites_what_its_first_row_sees(
     region_map = RegionMap((PoolShape("local", 64, window),), block, context=300, regions=1)
     assert region_map.longest_run >= block
     run = range(start, start + region_map.longest_run)
-    (first,) = region_map.places(0, start)
-    written = {region_map.places(0, position)[0].slot for position in run}
+    (first,) = region_map.slots(0, start)
+    written = {region_map.slots(0, position)[0].slot for position in run}
     assert len(written) == len(run)
     assert set(slots(first.visible)) & written == {first.slot}
-    beyond = region_map.places(0, run.stop)[0].slot
+    beyond = region_map.slots(0, run.stop)[0].slot
     if start >= window - 1 > 0:
         assert beyond in slots(first.visible)
 

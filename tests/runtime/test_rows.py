@@ -5,8 +5,8 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.runtime.block import PoolShape, RowKind
 from anespec.runtime.drafters import Draft
+from anespec.runtime.passes import PoolShape, RowKind
 from anespec.runtime.regions import RegionMap
 from anespec.runtime.rows import chain_rows, pad_rows, share_certain, share_drafts
 
@@ -53,7 +53,7 @@ def test_a_chain_stands_at_consecutive_positions() -> None:
         (RowKind.DRAFT, 7, 5),
         (RowKind.DRAFT, 8, 6),
     ]
-    assert [row.places for row in rows] == [MAP.places(1, 5), MAP.places(1, 6)]
+    assert [row.slots for row in rows] == [MAP.slots(1, 5), MAP.slots(1, 6)]
 
 
 def test_pads_write_nowhere_and_see_one_written_slot() -> None:
@@ -62,6 +62,6 @@ def test_pads_write_nowhere_and_see_one_written_slot() -> None:
     assert len(pads) == 3
     for pad in pads:
         assert pad.kind is RowKind.PAD
-        assert [place.slot for place in pad.places] == [None, None]
+        assert [place.home for place in pad.places] == [None, None]
         assert [place.visible for place in pad.places] == [(range(84, 85),), (range(84, 85),)]
     assert pad_rows(rows * 5, 4) == []

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from whole_passes import WholePasses
 
-from anespec.runtime.block import Block, Place, PoolShape, RowKind, VerifierShape
+from anespec.runtime.passes import PassPlan, PoolShape, RowKind, RowSlots, VerifierShape
 from anespec.runtime.sampling import Sampler, SamplingParameters
 
 STYLES = 512
@@ -61,8 +62,8 @@ def tag_of(token: int, position: int, tags: Sequence[int]) -> int:
     return hash((token, position, *tags))
 
 
-class ToyVerifier:
-    """Implements anespec.runtime.block.Verifier over tags; one layer per pool and one more."""
+class ToyVerifier(WholePasses):
+    """Implements anespec.runtime.passes.Verifier over tags; one layer per pool and one more."""
 
     def __init__(self, shape: VerifierShape, repetitive: int = 0) -> None:
         self._shape = shape
@@ -70,71 +71,68 @@ class ToyVerifier:
         self.layers = [i % len(shape.pools) for i in range(len(shape.pools) + 1)]
         self.state = [[0] * (shape.pools[pool].region_slots * shape.sequences) for pool in self.layers]
         self.first_tags = [dict[int, tuple[int, int]]() for _ in shape.pools]
-        self.blocks: list[Block] = []
+        self.passes_run: list[PassPlan] = []
 
     @property
     def shape(self) -> VerifierShape:
         return self._shape
 
-    def seen(self, layer: int, lane: int, block: Block) -> list[int]:
+    def seen(self, layer: int, lane: int, plan: PassPlan) -> list[int]:
         """The tags in `layer` that the row of `lane` sees, in the order of their slots."""
-        place = block.rows[lane].places[self.layers[layer]]
+        place = plan.rows[lane].slots[self.layers[layer]]
         return [self.state[layer][slot] for slot in sorted(slot for span in place.visible for slot in span)]
 
-    def salt(self, lane: int, block: Block) -> int:
+    def salt(self, lane: int, plan: PassPlan) -> int:
         """What a row's bits wrongly depend on besides what it sees: nothing, unless overridden."""
         return 0
 
-    def forward(self, block: Block) -> NDArray[np.float16] | None:
-        self.check(block)
-        self.blocks.append(block)
+    def forward(self, plan: PassPlan) -> NDArray[np.float16] | None:
+        self.check(plan)
+        self.passes_run.append(plan)
         for pool in range(len(self._shape.pools)):
-            for row in block.rows:
-                if (slot := row.places[pool].slot) is not None:
+            for row in plan.rows:
+                if (slot := row.slots[pool].home) is not None:
                     self.first_tags[pool][slot] = (row.position, row.token)
         for layer, pool in enumerate(self.layers):
             tags = [
-                tag_of(row.token, row.position, self.seen(layer - 1, lane, block) if layer else ())
-                for lane, row in enumerate(block.rows)
+                tag_of(row.token, row.position, self.seen(layer - 1, lane, plan) if layer else ())
+                for lane, row in enumerate(plan.rows)
             ]
-            for lane, (row, tag) in enumerate(zip(block.rows, tags, strict=True)):
-                if (slot := row.places[pool].slot) is not None:
-                    self.state[layer][slot] = tag + self.salt(lane, block)
-        if not block.wants_logits:
+            for lane, (row, tag) in enumerate(zip(plan.rows, tags, strict=True)):
+                if (slot := row.slots[pool].home) is not None:
+                    self.state[layer][slot] = tag + self.salt(lane, plan)
+        if not plan.wanted:
             return None
         last = len(self.layers) - 1
         return np.stack(
-            [
-                self.model.logits(row.token, self.seen(last, lane, block))
-                for lane, row in enumerate(block.rows)
-            ]
+            [self.model.logits(row.token, self.seen(last, lane, plan)) for lane, row in enumerate(plan.rows)]
         )
 
-    def check(self, block: Block) -> None:
-        """The promises of block.py and DESIGN.md section 6."""
+    def check(self, plan: PassPlan) -> None:
+        """The promises of passes.py and DESIGN.md section 6."""
         shape = self._shape
-        assert 1 <= len(block.rows) <= shape.t_max
-        if all(row.kind is not RowKind.PROMPT for row in block.rows):
-            assert len(block.rows) == shape.block, "a decoding pass has exactly block rows"
-        assert all(0 <= row.position < shape.context for row in block.rows)
+        assert 1 <= len(plan.rows) == plan.width <= shape.t_max
+        if all(row.kind is not RowKind.PROMPT for row in plan.rows):
+            assert len(plan.rows) == shape.block, "a decoding pass has exactly block rows"
+        assert all(0 <= row.position < shape.context for row in plan.rows)
         for pool, pool_shape in enumerate(shape.pools):
-            places = [row.places[pool] for row in block.rows]
-            written = [place.slot for place in places if place.slot is not None]
+            places = [row.slots[pool] for row in plan.rows]
+            written = [place.home for place in places if place.home is not None]
             assert len(set(written)) == len(written), "two rows write the same slot"
-            for row, place in zip(block.rows, places, strict=True):
+            for row, place in zip(plan.rows, places, strict=True):
                 self.check_place(row.kind, place, pool_shape)
 
-    def check_place(self, kind: RowKind, place: Place, pool: PoolShape) -> None:
+    def check_place(self, kind: RowKind, place: RowSlots, pool: PoolShape) -> None:
         visible = [slot for span in place.visible for slot in span]
         assert visible, "a row must attend to something"
         assert len(set(visible)) == len(visible)
         if kind is RowKind.PAD:
-            assert place.slot is None
+            assert place.home is None
             assert len(visible) == 1
         else:
-            assert place.slot is not None
-            assert place.slot in visible
-            region = place.slot // pool.region_slots
+            assert place.home is not None
+            assert place.home in visible
+            region = place.home // pool.region_slots
             assert all(slot // pool.region_slots == region for slot in visible), "another sequence's slot"
             assert pool.window is None or len(visible) <= pool.window
 

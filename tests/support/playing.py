@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anespec.runtime.block import Block, Logits, Row, RowKind, Verifier
+from anespec.runtime.passes import Logits, Row, RowKind, Verifier, run_rows
 from anespec.runtime.regions import RegionMap
 from anespec.runtime.rows import chain_rows, pad_rows
 
@@ -19,9 +19,7 @@ def rows_for(
 def run(verifier: Verifier, rows: Sequence[Row], width: int | None = None) -> Logits:
     """One pass over `rows`, padded to `width` (the block, unless given); logits of `rows` alone."""
     block = [*rows, *pad_rows(rows, width or verifier.shape.block)]
-    logits = verifier.forward(Block(tuple(block)))
-    assert logits is not None
-    return logits[: len(rows)]
+    return run_rows(verifier, block)[: len(rows)]
 
 
 def feed(verifier: Verifier, tokens: Sequence[int], start: int = 0, width: int | None = None) -> Logits:
@@ -50,9 +48,7 @@ def greedy(
 def run_in_lane(verifier: Verifier, row: Row, lane: int, width: int | None = None) -> Logits:
     """One pass over one row that stands in `lane`, among pads; its logits (1, vocabulary)."""
     pads = pad_rows([row], width or verifier.shape.block)
-    logits = verifier.forward(Block((*pads[:lane], row, *pads[lane:])))
-    assert logits is not None
-    return logits[lane : lane + 1]
+    return run_rows(verifier, (*pads[:lane], row, *pads[lane:]))[lane : lane + 1]
 
 
 def equal_leading(found: Sequence[int], expected: Sequence[int]) -> int:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from whole_passes import WholePasses
 
-from anespec.runtime.block import Block, Logits, Place, PoolShape, Row, VerifierShape
+from anespec.runtime.passes import Logits, PassPlan, PoolShape, Row, RowSlots, VerifierShape
 
 D, HEADS, HEAD_DIM, VOCABULARY = 16, 2, 8, 40
 MASKED = -1e4
@@ -30,8 +31,8 @@ def rounded(values: Values) -> Values:
     return values.astype(np.float16).astype(np.float64)
 
 
-class NumpyVerifier:
-    """Implements anespec.runtime.block.Verifier: one layer per pool and one more, one K/V head each."""
+class NumpyVerifier(WholePasses):
+    """Implements anespec.runtime.passes.Verifier: one layer per pool and one more, one K/V head each."""
 
     def __init__(self, shape: VerifierShape, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
@@ -52,15 +53,15 @@ class NumpyVerifier:
     def shape(self) -> VerifierShape:
         return self._shape
 
-    def slot_of(self, lane: int, place: Place) -> int | None:
+    def slot_of(self, lane: int, place: RowSlots) -> int | None:
         """The slot that a row's K/V goes to."""
-        return place.slot
+        return place.home
 
-    def visible(self, place: Place, slots: int) -> list[int]:
+    def visible(self, place: RowSlots, slots: int) -> list[int]:
         """The slots that a row sees."""
         return [slot for span in place.visible for slot in span]
 
-    def disturbance(self, lane: int, block: Block) -> float:
+    def disturbance(self, lane: int, plan: PassPlan) -> float:
         """What a row's hidden state is multiplied with in every layer."""
         return 1.0
 
@@ -76,35 +77,35 @@ class NumpyVerifier:
             axis=-1,
         ).reshape(x.shape)
 
-    def forward(self, block: Block) -> Logits | None:
+    def forward(self, plan: PassPlan) -> Logits | None:
         self.passes += 1
-        hidden = [self.embedding[row.token] for row in block.rows]
+        hidden = [self.embedding[row.token] for row in plan.rows]
         for layer, pool in enumerate(self.layers):
-            hidden = self.run_layer(layer, pool, block, hidden)
-        if not block.wants_logits:
+            hidden = self.run_layer(layer, pool, plan, hidden)
+        if not plan.wanted:
             return None
         return np.stack([(self.head @ x).astype(np.float16) for x in hidden])
 
-    def run_layer(self, layer: int, pool: int, block: Block, hidden: list[Values]) -> list[Values]:
-        hidden = [rounded(x * self.disturbance(lane, block)) for lane, x in enumerate(hidden)]
+    def run_layer(self, layer: int, pool: int, plan: PassPlan, hidden: list[Values]) -> list[Values]:
+        hidden = [rounded(x * self.disturbance(lane, plan)) for lane, x in enumerate(hidden)]
         queries = []
-        for lane, (row, x) in enumerate(zip(block.rows, hidden, strict=True)):
+        for lane, (row, x) in enumerate(zip(plan.rows, hidden, strict=True)):
             queries.append(self.rotated((self.q[layer] @ x).reshape(HEADS, HEAD_DIM), lane, row))
-            slot = self.slot_of(lane, row.places[pool])
+            slot = self.slot_of(lane, row.slots[pool])
             if slot is not None:
                 self.keys[layer][slot] = rounded(self.rotated(self.k[layer] @ x, lane, row))
                 self.values[layer][slot] = rounded(self.v[layer] @ x)
         mixed = np.stack(
             [
-                self.attend(layer, query, row.places[pool])
-                for query, row in zip(queries, block.rows, strict=True)
+                self.attend(layer, query, row.slots[pool])
+                for query, row in zip(queries, plan.rows, strict=True)
             ],
             axis=1,
         )
         outputs = self.merged(mixed)
         return [rounded(x + self.out[layer] @ outputs[lane]) for lane, x in enumerate(hidden)]
 
-    def attend(self, layer: int, query: Values, place: Place) -> Values:
+    def attend(self, layer: int, query: Values, place: RowSlots) -> Values:
         """[heads, head_dim] of one row, over every slot through the mask."""
         slots = len(self.keys[layer])
         mask = np.full(slots, MASKED)
@@ -148,14 +149,14 @@ class Flattened(NumpyVerifier):
 class WrongSlot(NumpyVerifier):
     """Every lane but the first writes its K/V one slot late."""
 
-    def slot_of(self, lane: int, place: Place) -> int | None:
-        return place.slot if place.slot is None or lane == 0 else place.slot + 1
+    def slot_of(self, lane: int, place: RowSlots) -> int | None:
+        return place.home if place.home is None or lane == 0 else place.home + 1
 
 
 class MaskOffByOne(NumpyVerifier):
     """Every row sees one slot too many."""
 
-    def visible(self, place: Place, slots: int) -> list[int]:
+    def visible(self, place: RowSlots, slots: int) -> list[int]:
         return [slot for span in place.visible for slot in range(span.start, min(span.stop + 1, slots))]
 
 
@@ -170,10 +171,10 @@ class StaleNaN(NumpyVerifier):
 class PadsWriteNaN(NumpyVerifier):
     """A pad row, which must write nowhere, leaves what is not a number in the last slot."""
 
-    def slot_of(self, lane: int, place: Place) -> int | None:
-        if place.slot is None:
+    def slot_of(self, lane: int, place: RowSlots) -> int | None:
+        if place.home is None:
             self.values[-1][-1] = np.nan
-        return place.slot
+        return place.home
 
 
 class SwappedPairOffLane0(NumpyVerifier):
@@ -187,48 +188,48 @@ class SwappedPairOffLane0(NumpyVerifier):
 
 
 class LaneVariant(NumpyVerifier):
-    def disturbance(self, lane: int, block: Block) -> float:
+    def disturbance(self, lane: int, plan: PassPlan) -> float:
         return 1.0 if lane == 0 else SLIGHTLY
 
 
 class PartitionDependent(NumpyVerifier):
     """Passes with an odd number of rows that write round differently than even ones of three or more."""
 
-    def disturbance(self, lane: int, block: Block) -> float:
-        writing = sum(row.places[0].slot is not None for row in block.rows)
+    def disturbance(self, lane: int, plan: PassPlan) -> float:
+        writing = sum(row.slots[0].home is not None for row in plan.rows)
         return SLIGHTLY if writing == 2 else 1.0
 
 
 class NeighbourDependent(NumpyVerifier):
     """A row's bits depend on the tokens beside it."""
 
-    def disturbance(self, lane: int, block: Block) -> float:
-        others = sum(row.token for i, row in enumerate(block.rows) if i != lane)
+    def disturbance(self, lane: int, plan: PassPlan) -> float:
+        others = sum(row.token for i, row in enumerate(plan.rows) if i != lane)
         return SLIGHTLY if others % 2 else 1.0
 
 
 class BaseDependent(NumpyVerifier):
-    def disturbance(self, lane: int, block: Block) -> float:
-        return SLIGHTLY if block.rows[lane].places[0].visible[0].start >= self.shape.context else 1.0
+    def disturbance(self, lane: int, plan: PassPlan) -> float:
+        return SLIGHTLY if plan.rows[lane].slots[0].visible[0].start >= self.shape.context else 1.0
 
 
 class WidthDependent(NumpyVerifier):
-    def disturbance(self, lane: int, block: Block) -> float:
-        return 1.0 if len(block.rows) == self.shape.block else SLIGHTLY
+    def disturbance(self, lane: int, plan: PassPlan) -> float:
+        return 1.0 if len(plan.rows) == self.shape.block else SLIGHTLY
 
 
 class Wavering(NumpyVerifier):
     """The same pass twice gives other bits."""
 
-    def disturbance(self, lane: int, block: Block) -> float:
+    def disturbance(self, lane: int, plan: PassPlan) -> float:
         return SLIGHTLY if self.passes % 7 == 0 else 1.0
 
 
 class LogitsNaN(NumpyVerifier):
     """The last lane's logits are not numbers; its K/V is fine."""
 
-    def forward(self, block: Block) -> Logits | None:
-        logits = super().forward(block)
+    def forward(self, plan: PassPlan) -> Logits | None:
+        logits = super().forward(plan)
         if logits is not None:
             logits[-1, 0] = np.nan
         return logits

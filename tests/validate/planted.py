@@ -1,6 +1,6 @@
 """Bugs to plant in the real graph and in its feeds, and what it takes to judge the result."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import circumstances, open_shard, open_verifier
 from anespec.runtime.backends.feeds import NO_INPUTS, Feeds
 from anespec.runtime.backends.runner import Tensor
-from anespec.runtime.block import Block
+from anespec.runtime.passes import Row
 from anespec.validate.figures import GoldenVerdict, golden_verdict
 from anespec.validate.golden import compare_computed
 from anespec.validate.reference import Reference
@@ -140,9 +140,9 @@ class AlteredFeeds(Feeds):
         self.alter = alter
 
     def block_feed(
-        self, block: Block, hidden: Tensor, layer_inputs: Mapping[str, Tensor] = NO_INPUTS
+        self, rows: Sequence[Row], hidden: Tensor, layer_inputs: Mapping[str, Tensor] = NO_INPUTS
     ) -> dict[str, Tensor]:
-        feed = super().block_feed(block, hidden, layer_inputs)
+        feed = super().block_feed(rows, hidden, layer_inputs)
         self.alter(self.artifact, feed)
         return feed
 

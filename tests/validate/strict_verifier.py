@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from whole_passes import WholePasses
 
-from anespec.runtime.block import Block, Logits, VerifierShape
+from anespec.runtime.passes import Logits, PassPlan, VerifierShape
 from anespec.runtime.regions import RegionMap
 
 
-class StrictVerifier:
-    """Implements anespec.runtime.block.Verifier: one state of one number per slot in every pool."""
+class StrictVerifier(WholePasses):
+    """Implements anespec.runtime.passes.Verifier: one state of one number per slot in every pool."""
 
     def __init__(self, shape: VerifierShape) -> None:
         self._shape = shape
@@ -23,31 +24,31 @@ class StrictVerifier:
     def shape(self) -> VerifierShape:
         return self._shape
 
-    def forward(self, block: Block) -> Logits | None:
-        assert len(block.rows) in self._shape.widths
-        self.check(block)
+    def forward(self, plan: PassPlan) -> Logits | None:
+        assert len(plan.rows) in self._shape.widths
+        self.check(plan)
         self.passes += 1
-        for row in block.rows:
-            for state, place in zip(self.states, row.places, strict=True):
-                if place.slot is not None:
-                    state[:, :, place.slot] = 1
-        return np.zeros((len(block.rows), self._shape.vocabulary), np.float16) if block.wants_logits else None
+        for row in plan.rows:
+            for state, place in zip(self.states, row.slots, strict=True):
+                if place.home is not None:
+                    state[:, :, place.home] = 1
+        return np.zeros((len(plan.rows), self._shape.vocabulary), np.float16) if plan.wanted else None
 
-    def check(self, block: Block) -> None:
+    def check(self, plan: PassPlan) -> None:
         """Rows stand within the context, slots within their pools, and no slot is written twice."""
-        assert 1 <= len(block.rows) <= self._shape.t_max
-        for row in block.rows:
+        assert 1 <= len(plan.rows) <= self._shape.t_max
+        for row in plan.rows:
             assert 0 <= row.position < self._shape.context
             assert 0 <= row.token < self._shape.vocabulary
         for number, state in enumerate(self.states):
-            places = [row.places[number] for row in block.rows]
-            written = [place.slot for place in places if place.slot is not None]
+            places = [row.slots[number] for row in plan.rows]
+            written = [place.home for place in places if place.home is not None]
             assert written, "a pass must write something"
             assert len(written) == len(set(written)), "two rows write one slot"
             for place in places:
                 assert any(place.visible)
                 assert all(span.start >= 0 and span.stop <= state.shape[2] for span in place.visible)
-                assert place.slot is None or any(place.slot in span for span in place.visible)
+                assert place.home is None or any(place.home in span for span in place.visible)
 
     def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
         self.import_slots(pool, target, self.export_slots(pool, source, count))

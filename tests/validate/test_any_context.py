@@ -17,9 +17,9 @@ from anespec.manifests.schema import Manifest, Pool, Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, Circumstances, ExactnessVerdict, Invariance
 from anespec.runtime.backends import open_verifier
-from anespec.runtime.block import PoolShape, VerifierShape
 from anespec.runtime.drafters.lookup import LookupDrafter
 from anespec.runtime.engine import Engine
+from anespec.runtime.passes import PoolShape, VerifierShape
 from anespec.runtime.requests import FinishReason, Request
 from anespec.validate.exactness import Form, exactness_gate
 from anespec.validate.figures import Stimulus

@@ -28,7 +28,7 @@ from anespec.manifests.verdicts import (
     Invariance,
     Standing,
 )
-from anespec.runtime.block import Block, VerifierShape
+from anespec.runtime.passes import PassPlan, VerifierShape
 from anespec.validate.exactness import Form, exactness_gate, require_exactness
 
 HERE = Circumstances(backend="numpy", library_version="2", machine="any", threads=1, artifact="0")
@@ -157,9 +157,9 @@ def test_given_prompts_are_played() -> None:
     seen: set[int] = set()
 
     class Spy(NumpyVerifier):
-        def forward(self, block):  # type: ignore[no-untyped-def]
-            seen.update(row.token for row in block.rows if row.kind == "carry")
-            return super().forward(block)
+        def forward(self, plan):  # type: ignore[no-untyped-def]
+            seen.update(row.token for row in plan.rows if row.kind == "carry")
+            return super().forward(plan)
 
     exactness_gate(Spy(shape_of()), HERE, form="quick", prompts=[[7] * 100])
     assert 7 in seen
@@ -178,8 +178,8 @@ def test_the_quick_form_takes_few_passes(shape: VerifierShape) -> None:
 class FarLaneVariant(NumpyVerifier):
     """Only the last lane of only the widest pass has other bits."""
 
-    def disturbance(self, lane: int, block: Block) -> float:
-        return 1.01 if lane == len(block.rows) - 1 == self.shape.t_max - 1 else 1.0
+    def disturbance(self, lane: int, plan: PassPlan) -> float:
+        return 1.01 if lane == len(plan.rows) - 1 == self.shape.t_max - 1 else 1.0
 
 
 class EveryLaneOnce(NumpyVerifier):
@@ -187,8 +187,8 @@ class EveryLaneOnce(NumpyVerifier):
 
     lane = 0
 
-    def disturbance(self, lane: int, block: Block) -> float:
-        return 1.01 if lane == self.lane and len(block.rows) == self.shape.block else 1.0
+    def disturbance(self, lane: int, plan: PassPlan) -> float:
+        return 1.01 if lane == self.lane and len(plan.rows) == self.shape.block else 1.0
 
 
 def test_the_quick_form_sees_every_lane_and_every_width() -> None:

@@ -10,7 +10,7 @@ from anespec.manifests.schema import WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
-from anespec.runtime.block import Block, Logits, Place, Row, RowKind
+from anespec.runtime.passes import Logits, Row, RowKind, RowSlots, run_rows
 from anespec.validate.exactness import exactness_gate
 from anespec.validate.plays import Scene, Stage, compare, one_row_a_pass, same_bits
 
@@ -71,9 +71,7 @@ def _logits_at(verifier: ArtifactVerifier, slots: list[int]) -> list[Logits]:
     rows = []
     for position, token in enumerate(TOKENS):
         visible = tuple(range(slot, slot + 1) for slot in slots[: position + 1])
-        row = Row(RowKind.CARRY, token, position, (Place(slots[position], visible),))
-        pad = Row(RowKind.PAD, 0, 0, (Place(None, visible[:1]),))
-        logits = verifier.forward(Block((row, *(pad,) * (verifier.shape.block - 1))))
-        assert logits is not None
-        rows.append(logits[0])
+        row = Row(RowKind.CARRY, token, position, (RowSlots(slots[position], visible),))
+        pad = Row(RowKind.PAD, 0, 0, (RowSlots(None, visible[:1]),))
+        rows.append(run_rows(verifier, (row, *(pad,) * (verifier.shape.block - 1)))[0])
     return rows

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy_verifier import VOCABULARY, NumpyVerifier, shape_of
 
-from anespec.runtime.block import RowKind
+from anespec.runtime.passes import RowKind
 from anespec.runtime.regions import RegionMap
 from anespec.validate.plays import (
     Play,
@@ -65,11 +65,11 @@ def test_rows_of_a_pass_keep_the_promises_of_a_block(case: tuple[Scene, Play, in
     region_map = RegionMap.of(shape_of(sequences=2))
     for lanes in play.passes:
         rows = [row_of(cell, region_map) for cell in lanes]
-        written = [row.places[0].slot for row in rows if row.places[0].slot is not None]
+        written = [row.slots[0].home for row in rows if row.slots[0].home is not None]
         assert len(written) == len(set(written))
         for row in rows:
-            assert row.places[0].visible
-            assert (row.places[0].slot is None) == (row.kind is RowKind.PAD)
+            assert row.slots[0].visible
+            assert (row.slots[0].home is None) == (row.kind is RowKind.PAD)
 
 
 @given(scenes, widths, st.integers(0, 9))

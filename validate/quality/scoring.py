@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.block import Block, RowKind, Verifier
+from anespec.runtime.passes import RowKind, Verifier, run_rows
 from anespec.runtime.regions import RegionMap
 from anespec.validate.plays import Cell, padded, row_of
 from anespec.validate.progress import Progress
@@ -103,7 +103,7 @@ def _groups(windows: Sequence[Window]) -> Iterator[list[Window]]:
 def _logits(verifier: Verifier, ids: Sequence[int], wide: bool) -> Iterator[tuple[int, NDArray[np.float16]]]:
     """The verifier's logits of consecutive rows, ROWS_AT_ONCE or a few less at a time, with the first row."""
     shape, region_map = verifier.shape, RegionMap.of(verifier.shape)
-    widths = [width for width in (shape.widths if wide else (shape.block,)) if width <= ROWS_AT_ONCE]
+    widths = [width for width in (shape.wide_widths if wide else (shape.block,)) if width <= ROWS_AT_ONCE]
     step = min(max(widths, default=shape.block), region_map.longest_run)
     held: list[NDArray[np.float16]] = []
     first = 0
@@ -111,10 +111,7 @@ def _logits(verifier: Verifier, ids: Sequence[int], wide: bool) -> Iterator[tupl
         cells = [Cell(RowKind.PROMPT, token, start + i) for i, token in enumerate(ids[start : start + step])]
         width = next((width for width in widths if width >= len(cells)), shape.block)
         rows = tuple(row_of(cell, region_map) for cell in padded(cells, width))
-        logits = verifier.forward(Block(rows))
-        if logits is None:
-            raise RuntimeError("the verifier returned no logits for a block that wants them")
-        held.append(logits[: len(cells)])
+        held.append(run_rows(verifier, rows)[: len(cells)])
         count = sum(len(part) for part in held)
         if count + step > ROWS_AT_ONCE or start + step >= len(ids):
             yield first, np.concatenate(held)

@@ -16,7 +16,7 @@ from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Manifest
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.feeds import Embedding, Feeds
-from anespec.runtime.block import Block, Place, Row, RowKind
+from anespec.runtime.passes import Row, RowKind, RowSlots
 
 TINY = TinyModel()
 SLOTS = 128
@@ -43,7 +43,7 @@ def embedding(artifact: Artifact) -> Iterator[Embedding]:
 
 
 def row(position: int, slot: int | None, *visible: range) -> Row:
-    return Row(RowKind.PROMPT, 0, position, (Place(slot, visible),))
+    return Row(RowKind.PROMPT, 0, position, (RowSlots(slot, visible),))
 
 
 def hidden(count: int) -> np.ndarray:
@@ -51,7 +51,7 @@ def hidden(count: int) -> np.ndarray:
 
 
 @st.composite
-def blocks(draw: st.DrawFn) -> Block:
+def blocks(draw: st.DrawFn) -> list[Row]:
     count = draw(st.integers(1, 6))
     slots = draw(st.permutations(range(SLOTS)))[:count]
     rows = []
@@ -59,25 +59,25 @@ def blocks(draw: st.DrawFn) -> Block:
         starts = draw(st.lists(st.integers(0, SLOTS - 1), min_size=1, max_size=3))
         spans = [range(start, draw(st.integers(start + 1, SLOTS))) for start in starts]
         rows.append(row(draw(st.integers(0, 63)), draw(st.sampled_from([slot, None])), *spans))
-    return Block(tuple(rows))
+    return rows
 
 
 @settings(deadline=None, max_examples=60)
 @given(block=blocks())
-def test_masks_and_rope_rows(manifest: Manifest, block: Block) -> None:
-    x = hidden(len(block.rows))
+def test_masks_and_rope_rows(manifest: Manifest, block: list[Row]) -> None:
+    x = hidden(len(block))
     feed = Feeds(manifest).block_feed(block, x)
     assert set(feed) == {"x", "rope_cos", "rope_sin", "attn_mask", "kv_write_mask"}
     assert feed["x"] is x
     assert all(values.dtype == np.float16 for values in feed.values())
-    assert feed["attn_mask"].shape == (1, 1, len(block.rows), SLOTS)
-    assert feed["kv_write_mask"].shape == (1, 1, SLOTS, len(block.rows))
-    for lane, this in enumerate(block.rows):
-        place = this.places[0]
+    assert feed["attn_mask"].shape == (1, 1, len(block), SLOTS)
+    assert feed["kv_write_mask"].shape == (1, 1, SLOTS, len(block))
+    for lane, this in enumerate(block):
+        place = this.slots[0]
         for slot in range(SLOTS):
             seen = any(slot in span for span in place.visible)
             assert feed["attn_mask"][0, 0, lane, slot] == (0 if seen else -1e4)
-            assert feed["kv_write_mask"][0, 0, slot, lane] == (1 if slot == place.slot else 0)
+            assert feed["kv_write_mask"][0, 0, slot, lane] == (1 if slot == place.home else 0)
         for pair in range(4):
             angle = this.position / 10000 ** (2 * pair / 8) / (pair + 1)
             assert feed["rope_cos"][lane, pair] == np.float16(np.cos(angle))
@@ -85,14 +85,14 @@ def test_masks_and_rope_rows(manifest: Manifest, block: Block) -> None:
 
 
 def test_a_masked_slot_weighs_nothing_in_fp16(manifest: Manifest) -> None:
-    mask = Feeds(manifest).block_feed(Block((row(0, 0, range(1)),)), hidden(1))["attn_mask"]
+    mask = Feeds(manifest).block_feed([row(0, 0, range(1))], hidden(1))["attn_mask"]
     assert np.exp(mask.astype(np.float32))[0, 0, 0, 1:].astype(np.float16).max() == 0
 
 
 @pytest.mark.parametrize("position", [-1, 64])
 def test_positions_outside_the_context_are_refused(manifest: Manifest, position: int) -> None:
     with pytest.raises(ArtifactError, match=rf"positions \[{position}\] leave the context of 64"):
-        Feeds(manifest).block_feed(Block((row(position, 0, range(1)),)), hidden(1))
+        Feeds(manifest).block_feed([row(position, 0, range(1))], hidden(1))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_positions_outside_the_context_are_refused(manifest: Manifest, position:
 )
 def test_slots_outside_the_pool_are_refused(manifest: Manifest, slot: int, visible: range) -> None:
     with pytest.raises(ArtifactError, match=rf"leave the pool 'global' of {SLOTS}"):
-        Feeds(manifest).block_feed(Block((row(0, slot, visible),)), hidden(1))
+        Feeds(manifest).block_feed([row(0, slot, visible)], hidden(1))
 
 
 def test_embedding_rows_are_the_dequantised_rows_of_the_source(

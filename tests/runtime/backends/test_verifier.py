@@ -17,7 +17,7 @@ from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import circumstances, open_shard, open_verifier, resolve_backend
 from anespec.runtime.backends.portable import torch_runner
 from anespec.runtime.backends.verifier import ArtifactVerifier
-from anespec.runtime.block import Block
+from anespec.runtime.passes import run_pass, run_rows, whole_plan
 
 PROMPT = [1, 5, 9, 13, 17, 21, 25, 29, 33, 37]
 
@@ -60,12 +60,11 @@ def test_states_start_as_zeros(verifier: ArtifactVerifier) -> None:
 
 
 def test_logits_are_a_row_each_and_left_out_when_unwanted(verifier: ArtifactVerifier) -> None:
-    block = Block(tuple(rows_for(verifier, PROMPT[:4], 0)))
-    logits = verifier.forward(block)
-    assert logits is not None
+    rows = rows_for(verifier, PROMPT[:4], 0)
+    logits = run_rows(verifier, rows)
     assert (logits.shape, logits.dtype) == ((4, 40), np.float16)
     written = states(verifier)
-    assert verifier.forward(Block(block.rows, wants_logits=False)) is None
+    assert run_pass(verifier, whole_plan(verifier.shape, rows, wants_logits=False)) == {}
     assert all((a == b).all() for a, b in zip(written, states(verifier), strict=True))
 
 
@@ -145,14 +144,13 @@ def test_torch_gives_the_same_bits_where_weights_are_not_kept_widened(
 def test_one_shard_by_itself_is_the_first_step_of_the_chain(path: Path, backend: str) -> None:
     artifact = Artifact(path)
     verifier = open_verifier(artifact, backend, threads=1)
-    block = Block(tuple(rows_for(verifier, PROMPT[:4], 0)))
+    rows = rows_for(verifier, PROMPT[:4], 0)
     tokens = np.array(PROMPT[:4])
-    fed = verifier.feeds.block_feed(block, verifier.embedding.hidden(tokens))
+    fed = verifier.feeds.block_feed(rows, verifier.embedding.hidden(tokens))
     for shard in artifact.manifest.shards:
         runner = open_shard(artifact, shard, backend, threads=1)
         fed["x"] = runner.run(fed)[shard.outputs[0].name]
-    logits = verifier.forward(block)
-    assert logits is not None
+    logits = run_rows(verifier, rows)
     np.testing.assert_allclose(fed["x"][0, :, :, 0].T, logits, atol=0.01)
 
 

@@ -90,16 +90,15 @@ def test_perplexity_and_divergence_are_those_of_single_passes(
         reference = Reference(file, CONTEXT, resident_layers=8)
         hidden = reference.layers(0, 5, reference.embed(ids[:-1]), range(60), reference.caches(), ids[:-1])
         expected = torch.log_softmax(reference.logits(hidden).double(), dim=-1).numpy()
-    from anespec.runtime.block import Block, RowKind
+    from anespec.runtime.passes import RowKind, run_rows
     from anespec.runtime.regions import RegionMap
     from anespec.runtime.rows import chain_rows, pad_rows
 
     region_map, rows = RegionMap.of(verifier.shape), []
     for position, token in enumerate(ids[:-1]):
         row = chain_rows(region_map, 0, position, RowKind.CARRY, [token])
-        logits = verifier.forward(Block((*row, *pad_rows(row, verifier.shape.block))))
-        assert logits is not None
-        rows.append(torch.log_softmax(torch.from_numpy(logits[0]).double(), dim=-1).numpy())
+        logits = run_rows(verifier, (*row, *pad_rows(row, verifier.shape.block)))[0]
+        rows.append(torch.log_softmax(torch.from_numpy(logits).double(), dim=-1).numpy())
     verifier.close()
     found = np.stack(rows)
     kl = (np.exp(expected) * (expected - found)).sum(axis=1)
@@ -201,9 +200,12 @@ class Watched:
     def __init__(self, inner, widths):  # type: ignore[no-untyped-def]
         self.inner, self.widths, self.shape = inner, widths, inner.shape
 
-    def forward(self, block):  # type: ignore[no-untyped-def]
-        self.widths.append(len(block.rows))
-        return self.inner.forward(block)
+    def submit(self, plan):  # type: ignore[no-untyped-def]
+        self.widths.append(plan.width)
+        self.inner.submit(plan)
+
+    def wait(self):  # type: ignore[no-untyped-def]
+        return self.inner.wait()
 
 
 def test_no_more_logits_are_held_than_promised(

@@ -1,0 +1,257 @@
+"""Rows, passes and the Verifier protocol: the seam between the engine and every backend.
+
+Rows carry slot numbers; a backend turns them into whatever its inputs are. A pass names what is wanted of
+which rows, and nothing is computed, copied or rounded for the others.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.manifests.errors import AnespecError
+
+Logits = NDArray[np.float16]
+
+SPAN_STEP = 256
+"""The least number of slots that a pass attends to, where a pool has as many."""
+
+
+class RowKind(StrEnum):
+    """Why a row is in its pass. A FORCED row's token is the only one that a grammar allows there."""
+
+    PROMPT = "prompt"
+    CARRY = "carry"
+    FORCED = "forced"
+    DRAFT = "draft"
+    PAD = "pad"
+
+
+@dataclass(frozen=True)
+class RowSlots:
+    """Where a row stands in one pool.
+
+    `home` is the slot that its K/V is written to, None for a pad row, which writes nowhere.
+    `visible` are the ranges of slots that the row attends to, its own slot among them; never empty,
+    since a softmax over nothing is not a number.
+    """
+
+    home: int | None
+    visible: tuple[range, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One query position in a pass. `slots` has one entry per pool, in the manifest's order."""
+
+    kind: RowKind
+    token: int
+    position: int
+    slots: tuple[RowSlots, ...]
+
+
+@dataclass(frozen=True)
+class Need:
+    """What is wanted of one row's logits.
+
+    `best` asks for the largest logit, `top` for so many of the largest, `chosen` for those of given
+    tokens, `logits` for all of them. A backend whose logits are far away returns just that.
+    """
+
+    logits: bool = False
+    best: bool = False
+    top: int = 0
+    chosen: tuple[int, ...] = ()
+
+
+ALL_LOGITS = Need(logits=True)
+BEST_LOGIT = Need(best=True)
+
+
+@dataclass(frozen=True)
+class PassPlan:
+    """One pass.
+
+    A row's lane is its index; the lanes from `len(rows)` up to `width`, which is T, are pads that the
+    verifier makes up. (A gate also places pads of its own between rows.) Two rows never write the same
+    slot. `spans[p]` says how many slots of pool p, from slot 0 on, the pass may write or look at; it is one
+    of the shape's `span_steps`. `wanted` has what is needed of rows, by lane; where it is empty the head
+    shards are not run.
+    """
+
+    rows: tuple[Row, ...]
+    width: int
+    spans: tuple[int, ...]
+    wanted: Mapping[int, Need]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token and its logit. Where a row of logits is not finite, so is its best candidate's."""
+
+    token: int
+    logit: float
+
+
+@dataclass(frozen=True)
+class RowLogits:
+    """What a pass found of one wanted row; what was not needed is None or empty.
+
+    `best` is the largest logit, as fp16, the lowest token on ties; `top` are the largest, in that order;
+    `chosen` the logits of the tokens asked for.
+    """
+
+    logits: Logits | None = None
+    best: Candidate | None = None
+    top: tuple[Candidate, ...] = ()
+    chosen: tuple[float, ...] = ()
+
+
+PassResult = Mapping[int, RowLogits]
+"""By the lanes that were wanted."""
+
+
+class StateLostError(AnespecError):
+    """The verifier's whole state is gone, all K/V with it, and stands at zeros again; passes may go on."""
+
+
+def span_steps(slots: int) -> tuple[int, ...]:
+    """The spans that passes over a pool of so many slots may have, ascending: powers of two and the numbers
+    midway, from SPAN_STEP on, so that at most half as much again is attended to as is in use.
+
+    Few, so that the exactness gate can measure every one that the engine will ever run.
+    """
+    steps = []
+    step = SPAN_STEP
+    while step < slots:
+        steps += [step] if step == SPAN_STEP else [step * 3 // 4, step]
+        step *= 2
+    steps += [step * 3 // 4] if steps and step * 3 // 4 < slots else []
+    return (*steps, slots)
+
+
+@dataclass(frozen=True)
+class PoolShape:
+    """What the engine must know of a pool to place rows in it (see manifests.schema.Pool)."""
+
+    name: str
+    region_slots: int
+    window: int | None
+
+
+@dataclass(frozen=True)
+class VerifierShape:
+    """What the engine must know of a verifier: decoding, widest and narrowest pass, and sizes.
+
+    `partial_spans` is whether a pass may attend to fewer slots than a pool has.
+    """
+
+    block: int
+    t_max: int
+    context: int
+    sequences: int
+    vocabulary: int
+    pools: tuple[PoolShape, ...]
+    t_min: int = 1
+    partial_spans: bool = False
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The numbers of rows that a pass may have, ascending: the block, and powers of two.
+
+        Few, so that the exactness gate can measure every one that the engine will ever run.
+        """
+        powers = (1 << power for power in range(self.t_max.bit_length()))
+        return tuple(sorted({self.block, *(w for w in powers if self.t_min <= w <= self.t_max)}))
+
+    @property
+    def wide_widths(self) -> tuple[int, ...]:
+        """Those of at least as many rows as a block has, the block's own first."""
+        return tuple(width for width in self.widths if width >= self.block)
+
+    def span_steps(self, pool: int) -> tuple[int, ...]:
+        """The spans that a pass may have in a pool, ascending, its number of slots last."""
+        slots = self.pools[pool].region_slots * self.sequences
+        return span_steps(slots) if self.partial_spans else (slots,)
+
+    @property
+    def whole_spans(self) -> tuple[int, ...]:
+        """The spans of a pass that attends to every slot of every pool."""
+        return tuple(pool.region_slots * self.sequences for pool in self.pools)
+
+
+class Verifier(Protocol):
+    """A backend holding an artifact: runs passes over a state that it owns.
+
+    The state starts as zeros. Slots are absolute: region r of a pool starts at r * region_slots.
+    Every call may raise StateLostError.
+    """
+
+    @property
+    def shape(self) -> VerifierShape:
+        """Sizes; constant over the verifier's life."""
+        ...
+
+    def submit(self, plan: PassPlan) -> None:
+        """Begin a pass: write every row's K/V, find what is wanted. `wait` must be the next call."""
+        ...
+
+    def wait(self) -> PassResult:
+        """What the pass begun by `submit` found; it is over then, whether or not this raises."""
+        ...
+
+    def commit(self, region: int, rows: int) -> None:
+        """Note how many of the last pass's rows of a region became part of its sequence.
+
+        A state of K/V per position needs no such word; a recurrent one goes back to the snapshot of that
+        row. Called after every pass, for every region that had rows in it.
+        """
+        ...
+
+    def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
+        """Copy the K/V bits of `count` slots of pool number `pool` from slot `source` to `target`."""
+        ...
+
+    def export_slots(self, pool: int, first: int, count: int) -> Sequence[NDArray[np.float16]]:
+        """The K/V bits of `count` slots: one array [1, n_kv, count, head_dim] per state of the pool."""
+        ...
+
+    def import_slots(self, pool: int, first: int, values: Sequence[NDArray[np.float16]]) -> None:
+        """Write back what `export_slots` returned, to the slots from `first` on."""
+        ...
+
+    def close(self) -> None:
+        """Release the backend's memory; the verifier cannot be used afterwards."""
+        ...
+
+
+def run_pass(verifier: Verifier, plan: PassPlan) -> PassResult:
+    """Run one pass from beginning to end."""
+    verifier.submit(plan)
+    return verifier.wait()
+
+
+def whole_plan(shape: VerifierShape, rows: Sequence[Row], *, wants_logits: bool = True) -> PassPlan:
+    """A pass of just these rows over every slot, with all logits of every row, or none."""
+    wanted = dict.fromkeys(range(len(rows)), ALL_LOGITS) if wants_logits else {}
+    return PassPlan(tuple(rows), len(rows), shape.whole_spans, wanted)
+
+
+def run_rows(verifier: Verifier, rows: Sequence[Row]) -> Logits:
+    """The logits [rows, vocabulary] of a pass of just these rows, in which every slot is attended to."""
+    result = run_pass(verifier, whole_plan(verifier.shape, rows))
+    return np.stack([all_logits(result[lane]) for lane in range(len(rows))])
+
+
+def all_logits(row: RowLogits) -> Logits:
+    """The logits [vocabulary] of a row of which all were wanted.
+
+    Raises:
+        AnespecError: the verifier did not return them.
+    """
+    if row.logits is None:
+        raise AnespecError("the verifier returned no logits for a row of which they are wanted")
+    return row.logits
