@@ -200,7 +200,7 @@ class ConversionPlan:
     def _layer_encodings(self, layer: LayerFacts) -> Iterator[tuple[Encoding, tuple[int, int]]]:
         model, width = self.model, self.model.facts.per_layer_width
         for role, shape in model.matrices(layer).items():
-            yield self._encoding(model.place(layer, role).name, role, shape[1]), shape
+            yield self._encoding(model.tensor_rows(layer, role).name, role, shape[1]), shape
         if width:
             shape = (width, model.facts.d)
             yield self._encoding(PER_LAYER_PROJECTION, PER_LAYER, shape[1]), shape

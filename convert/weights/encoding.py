@@ -52,7 +52,7 @@ class Part:
         return -(-math.prod(self.shape) * self.element.bits // 8)
 
 
-class Source(Protocol):
+class SourceMatrix(Protocol):
     """A matrix of the GGUF, or some of its rows, in any order."""
 
     @property
