@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from anespec.console import notes, step_progress, timed_progress
 from anespec.leaving import keep
 from anespec.manifests.errors import StorageError
 from anespec.manifests.formatting import counted, duration_text
+from anespec.model_cache import resolve_artifact
 
 if TYPE_CHECKING:
     from anespec.manifests.store import Artifact
@@ -43,6 +45,8 @@ def open_session(
 ) -> Session:
     """Load an artifact, read or measure what is proven of it here, and set up an engine accordingly.
 
+    `path` may be a GGUF (see `resolve_artifact`).
+
     `check` may refuse what is to be generated, by raising, before minutes are spent on measuring; its session
     has an engine that only takes requests.
     """
@@ -53,6 +57,8 @@ def open_session(
     from anespec.runtime.engine import Engine
     from anespec.runtime.text.tokenizer import Tokenizer
 
+    display = partial(timed_progress, shown=not quiet)
+    path = resolve_artifact(path, backend=backend, threads=threads, display=display)
     started = time.monotonic()
     artifact = Artifact(path)
     backend = resolve_backend(backend)

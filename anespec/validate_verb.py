@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from anespec.manifests.errors import (
     StorageError,
 )
 from anespec.manifests.formatting import duration_text
+from anespec.model_cache import is_gguf, resolve_artifact
 from anespec.quality_options import quality_options, read_quality
 
 if TYPE_CHECKING:
@@ -111,7 +113,9 @@ def validate(
     from anespec.runtime.backends import resolve_backend
     from anespec.validate.quality.sample import SampleText
 
-    asked = Question(Artifact(artifact), resolve_backend(backend), threads, gguf)
+    display = partial(timed_progress, shown=not as_json)
+    root = resolve_artifact(artifact, backend=backend, threads=threads, display=display)
+    asked = Question(Artifact(root), resolve_backend(backend), threads, gguf or _source(artifact))
     # The other gates may take an hour, so a text that cannot be read ends the run before them.
     text = SampleText.read(task.text) if task is not None else None
     asking: dict[str, Callable[[], Gate[Any]]] = {
@@ -129,6 +133,11 @@ def validate(
         _conclude(asked, results, as_json)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; the verdicts of gates that ended are kept") from None
+
+
+def _source(given: Path) -> Path | None:
+    """The GGUF that stands for an artifact, where one is given."""
+    return given if is_gguf(given) else None
 
 
 @dataclass(frozen=True)
