@@ -89,8 +89,9 @@ def demo(backend: str, keep: Path | None, as_json: bool) -> None:
 
 
 def _convert(artifact: Path, quiet: bool) -> dict[str, Any]:
+    from anespec.convert.options import ConvertOptions
     from anespec.convert.pipeline import convert
-    from anespec.convert.plan import ConversionPlan, ConvertOptions
+    from anespec.convert.plan import ConversionPlan
     from anespec.convert.source.model import SourceModel
     from anespec.embedded import model_path
     from anespec.manifests.gguf_file import GGUFFile

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from anespec.convert.options import ConvertOptions
 from anespec.convert.parts import Part
-from anespec.convert.plan import ConvertOptions
 from anespec.manifests.errors import AnespecError
 
 

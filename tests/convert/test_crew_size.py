@@ -9,7 +9,8 @@ from tiny_model import TinyModel, add_value, write_gguf
 
 from anespec.convert import crew_size
 from anespec.convert.crew_size import suitable_workers
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import WeightFormat

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from phi_like import artifact_in, circumstances_on, phi_manifest, quality_of, sample_of, stored
 
 from anespec.conversion_options import read_options
+from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.convert_verb import convert as convert_verb
 from anespec.generate_verb import generate as generate_verb
