@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args
 
 import click
 from pydantic import TypeAdapter, ValidationError
@@ -92,9 +92,11 @@ def _settings(field: FieldInfo) -> dict[str, Any]:
     settings: dict[str, Any] = {"default": default, "help": _help(field)}
     if kind is bool:
         return settings | {"is_flag": True}
-    if get_origin(kind) is tuple and flag.metavar is None:
+    if flag.metavar:
+        settings["metavar"] = flag.metavar
+    if flag.multiple:
         return settings | {"multiple": True, "type": _click_type(get_args(kind)[0], field)}
-    return settings | {"type": _click_type(kind, field)} | ({"metavar": flag.metavar} if flag.metavar else {})
+    return settings | {"type": _click_type(kind, field)}
 
 
 def _click_type(kind: Any, field: FieldInfo) -> Any:
@@ -103,14 +105,16 @@ def _click_type(kind: Any, field: FieldInfo) -> Any:
         return click.Choice(flag.choices)
     if kind is str:
         return str
-    if isinstance(kind, type):
+    if isinstance(kind, type) and issubclass(kind, Path):
+        return click.Path(path_type=Path)
+    if isinstance(kind, type) and not flag.metavar:
         if issubclass(kind, Enum):
             return click.Choice([member.value for member in kind])
         if issubclass(kind, int | float):
             return Number(kind, range_of(field))
-        if issubclass(kind, Path):
-            return click.Path(path_type=Path)
-    return Parsed(Annotated[field.annotation, *field.metadata], flag.metavar or "TEXT")
+    annotated: Any = Annotated
+    whole = annotated[field.annotation, *field.metadata]
+    return Parsed(kind if flag.multiple else whole, flag.metavar or "TEXT")
 
 
 def _help(field: FieldInfo) -> str:

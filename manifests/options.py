@@ -25,13 +25,15 @@ class Flag:
 
     `names` are its flags, where it has others than its name's; `metavar` stands for the value in `--help`.
     `default` says what None comes to, in words. `choices` are the values that there are, where the type does
-    not say. `shown` is false for what has no flag of its own.
+    not say. `multiple` flags may be given several times, a value each. `shown` is false for what has no flag
+    of its own.
     """
 
     names: tuple[str, ...] = ()
     metavar: str | None = None
     default: str | None = None
     choices: tuple[str, ...] = ()
+    multiple: bool = False
     shown: bool = True
 
 
@@ -74,6 +76,11 @@ class Range:
     def __contains__(self, value: float) -> bool:
         above = self.lowest is None or value >= self.lowest
         return above and (self.highest is None or value <= self.highest) and value == value
+
+    @property
+    def demand(self) -> str:
+        """What a number must do, as in `must lie between 0 and 1`."""
+        return f"be {self}" if None in (self.lowest, self.highest) else f"lie {self}"
 
     def __str__(self) -> str:
         if self.highest is None:
@@ -130,18 +137,18 @@ def _inner_metadata(annotation: Any) -> Iterator[Any]:
             yield from _inner_metadata(option)
 
 
-def complaint(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first thing that is wrong, as one sentence."""
+def complaint(error: ValidationError, model: type[BaseModel], noun: str = "option") -> str:
+    """The first thing that is wrong, as one sentence; a `noun` is what the model calls its fields."""
     first = error.errors()[0]
     location = first["loc"]
     where = printable(".".join(map(str, location)))
     if first["type"] == "extra_forbidden":
         known = list(model.model_fields)
-        return f"there is no option {quoted(str(location[-1]))}; known are {listed(known)}"
+        return f"there is no {noun} {quoted(str(location[-1]))}; known are {listed(known)}"
     value = printable(str(first["input"]))[:LONGEST_SHOWN]
     field = model.model_fields.get(str(location[0])) if len(location) == 1 else None
     allowed = range_of(field) if field is not None else None
     if allowed is not None and first["type"] in ("greater_than_equal", "less_than_equal"):
-        return f"{where} is {value}; it must lie {allowed}"
+        return f"{where} is {value}; it must {allowed.demand}"
     message = first["msg"][:1].lower() + first["msg"][1:]
     return f"{where} is {value}: {message}" if where else message
