@@ -44,4 +44,5 @@ def _read(number: int, message: Message | Mapping[str, object]) -> Message:
     try:
         return message if isinstance(message, Message) else Message.model_validate(message)
     except ValidationError as error:
-        raise RequestError(f"message {number}: {complaint(error, Message, "key")}") from None
+        reason = complaint(error, Message, "key")
+        raise RequestError(f"message {number}: {reason}") from None

@@ -41,7 +41,7 @@ def chatting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("line", "words"),
     [
         ('{"prompt": "a", "temprature": 1}', "there is no option 'temprature'; known are "),
-        ('{"messages": [{"role": "user", "contents": "a"}]}', "message 1: there is no key 'contents'; known are role"),
+        ('{"messages": [{"role": "user", "contents": "a"}]}', "there is no key 'contents'; known are role"),
         ('{"prompt": "a", "messages": []}', "the conversation is empty"),
         ('{"prompt": "a", "top_p": 5}', "it must lie between 0 and 1"),
         ('{"prompt": "a", "top_p": NaN}', "it must lie between 0 and 1"),
