@@ -25,7 +25,7 @@ from rich.table import Column
 from rich.text import Text
 
 from anespec.manifests.errors import AnespecError
-from anespec.manifests.wording import duration_text, harmless
+from anespec.manifests.formatting import duration_text, sanitize_terminal
 from anespec.watching import Watcher
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class _HarmlessConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=harmless(segment.text))
+            yield segment if segment.control else segment._replace(text=sanitize_terminal(segment.text))
 
 
 def out() -> Console:

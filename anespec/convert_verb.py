@@ -9,7 +9,7 @@ from anespec.console import byte_progress, json_option, notes, out, print_json
 from anespec.conversion import default_output, open_plan
 from anespec.convert.options import ConvertOptions
 from anespec.manifests.errors import Interrupted
-from anespec.manifests.wording import bytes_text, counted
+from anespec.manifests.formatting import bytes_text, counted
 from anespec.option_flags import flags_of, read_flags
 from anespec.weights_report import weights_facts, weights_lines
 

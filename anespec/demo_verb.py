@@ -11,7 +11,7 @@ from rich.table import Table
 from anespec import leaving
 from anespec.console import json_option, out, result_as_json, step_progress, timed_progress
 from anespec.manifests.errors import ExactnessGateError, Interrupted, UsageError
-from anespec.manifests.wording import bytes_text, counted, listed
+from anespec.manifests.formatting import bytes_text, counted, listed
 from anespec.model import Model, load_model
 from anespec.option_flags import flags_of
 from anespec.runtime.options import BackendOptions, GenerationOptions, LoadOptions

@@ -13,7 +13,7 @@ from rich.text import Text
 from anespec.console import json_option, notes, out, print_json, watcher
 from anespec.leaving import keep
 from anespec.manifests.errors import Interrupted, RequestError
-from anespec.manifests.wording import counted
+from anespec.manifests.formatting import counted
 from anespec.messages import Message
 from anespec.option_flags import flags_of, read_flags
 from anespec.prompts import Prompt, PromptFile, read_standard_input

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from anespec.console import out
-from anespec.inspect_plan import band_facts
+from anespec.inspect_plan import size_range_facts
 from anespec.inspect_verdicts import verdict_table, why_unjudged
 from anespec.inspection import ArtifactInspection
-from anespec.manifests.wording import bytes_text, counted
+from anespec.manifests.formatting import bytes_text, counted
 
 if TYPE_CHECKING:
     from anespec.manifests.store import Artifact
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
     """The artifact for a program: its manifest's facts, how large its parts are, and its verdicts."""
-    from anespec.convert.bands import SIZES
+    from anespec.convert.shard_limits import SHARD_LIMITS
 
     found = ArtifactInspection.of(artifact)
     manifest = found.manifest
-    sizes = SIZES[manifest.target]
+    limits = SHARD_LIMITS[manifest.target]
     return {
         "artifact": str(found.path),
         "bytes": found.bytes,
@@ -35,7 +35,7 @@ def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
                 "bytes": shard.bytes,
                 "state_bytes": shard.state_bytes,
                 "weights": [weight_format.value for weight_format in shard.formats],
-                "band": band_facts(sizes.band(shard.bytes)),
+                "size_range": size_range_facts(limits.range_of(shard.bytes)),
             }
             for shard in manifest.layer_shards
         ],
@@ -45,7 +45,7 @@ def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
                 "tokens": [shard.first_token, shard.end_token],
                 "bytes": shard.bytes,
                 "weights": [weight_format.value for weight_format in shard.formats],
-                "band": band_facts(sizes.band(shard.bytes)),
+                "size_range": size_range_facts(limits.range_of(shard.bytes)),
             }
             for shard in manifest.head_shards
         ],
@@ -109,8 +109,8 @@ def _shard_table(facts: dict[str, Any]) -> Table:
 
 
 def _add_shard(table: Table, shard: dict[str, Any], holds: str) -> None:
-    band = shard["band"]
-    known = f"{band['finding']} ({band['grade']}: {band['source']})"
+    size_range = shard["size_range"]
+    known = f"{size_range['finding']} ({size_range['grade']}: {size_range['source']})"
     table.add_row(
         Path(shard["path"]).stem, holds, bytes_text(shard["bytes"]), ", ".join(shard["weights"]), known
     )

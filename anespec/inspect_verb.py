@@ -11,7 +11,7 @@ from anespec.convert.options import ConvertOptions
 from anespec.inspect_artifact import describe_artifact, show_artifact
 from anespec.inspect_plan import describe_plan, show_plan
 from anespec.inspection import read_plan
-from anespec.manifests.wording import bytes_text, counted, printable
+from anespec.manifests.formatting import bytes_text, counted, printable
 from anespec.option_flags import flags_of, read_flags
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from anespec.manifests.wording import counted
+from anespec.manifests.formatting import counted
 
 if TYPE_CHECKING:
     from anespec.manifests.residency import ResidencyVerdict

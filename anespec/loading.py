@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anespec.manifests.errors import StorageError
-from anespec.manifests.wording import counted, duration_text
+from anespec.manifests.formatting import counted, duration_text
+from anespec.model_cache import resolve_artifact
 from anespec.watching import Watcher
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Opened:
 
 
 def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Opened:
-    """Open an artifact's folder.
+    """Open an artifact's folder, or that of a GGUF, which is converted first where that was never done.
 
     Raises:
         ArtifactError: it is missing, damaged or of another version.
@@ -39,8 +40,10 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Open
     from anespec.runtime.backends import circumstances, open_verifier, resolve_backend
     from anespec.runtime.text.tokenizer import Tokenizer
 
-    artifact = Artifact(path)
     backend = resolve_backend(options.backend)
+    artifact = Artifact(
+        resolve_artifact(path, backend=backend, threads=options.threads, display=watch.shares)
+    )
     with watch.steps(f"loading {path}") as report:
         report("vocabulary")
         with GGUFFile(artifact.tokens_path()) as tokens:

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, ValidationError, model_validator
 
 from anespec.manifests.errors import RequestError, StorageError
+from anespec.manifests.formatting import bytes_text
 from anespec.manifests.safe_files import open_file
-from anespec.manifests.wording import bytes_text
 from anespec.messages import Message, read_conversation
 from anespec.runtime.options import GenerationOptions
 

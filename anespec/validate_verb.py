@@ -7,7 +7,7 @@ import click
 
 from anespec.console import json_option, out, print_json, result_as_json, watcher
 from anespec.manifests.errors import Interrupted, RequestError
-from anespec.manifests.wording import duration_text
+from anespec.manifests.formatting import duration_text
 from anespec.option_flags import flags_of, read_flags
 from anespec.validate.options import ValidateOptions
 

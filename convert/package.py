@@ -143,14 +143,14 @@ class _Exporter(MILProtoExporter):
     def get_milproto_value(self, var: Var) -> Any:
         """A placeholder's values go to the weight file, however few they are."""
         if isinstance(var.val, Placeholder):
-            return self._place(var, var.val.element, var.val.chunks)
+            return self._reserve(var, var.val.element, var.val.chunks)
         return super().get_milproto_value(var)
 
     def create_file_value(self, var: Var) -> Any:
         """What else is large: norms and tables."""
-        return self._place(var, ELEMENTS[var.val.dtype], lambda _: (var.val,))
+        return self._reserve(var, ELEMENTS[var.val.dtype], lambda _: (var.val,))
 
-    def _place(self, var: Var, element: Element, chunks: Chunks) -> Any:
+    def _reserve(self, var: Var, element: Element, chunks: Chunks) -> Any:
         """A reference to the place in the weight file where the values of `var` will stand."""
         offset = self._weights.add(element, var.val.size, chunks)
         return file_value(var, offset, f"@model_path/weights/{WEIGHTS_FILE}")

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from anespec.convert.bands import SIZES
 from anespec.convert.options import ConvertOptions
 from anespec.convert.preset_choice import choose_preset
+from anespec.convert.shard_limits import SHARD_LIMITS
 from anespec.convert.source.facts import EMBEDDING, LayerFacts
 from anespec.convert.source.model import PER_LAYER_EMBEDDING, PER_LAYER_PROJECTION, SourceModel
 from anespec.convert.topology import StackSizes, Topology, TopologyPlan, plan_topology
@@ -37,7 +37,7 @@ class ConversionPlan:
     def __init__(self, model: SourceModel, options: ConvertOptions) -> None:
         sizes = model.sizes
         context = options.context or max(
-            options.block, min(SIZES[options.target].context, sizes.trained_context)
+            options.block, min(SHARD_LIMITS[options.target].context, sizes.trained_context)
         )
         if context < options.block:
             raise RequestError(f"--context {context} must be at least the block ({options.block})")
@@ -173,7 +173,7 @@ class ConversionPlan:
     def _layer_encodings(self, layer: LayerFacts) -> Iterator[tuple[Encoding, tuple[int, int]]]:
         model, width = self.model, self.model.facts.per_layer_width
         for role, shape in model.matrices(layer).items():
-            yield self._encoding(model.place(layer, role).name, role, shape[1]), shape
+            yield self._encoding(model.tensor_rows(layer, role).name, role, shape[1]), shape
         if width:
             shape = (width, model.facts.d)
             yield self._encoding(PER_LAYER_PROJECTION, PER_LAYER, shape[1]), shape

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, Validatio
 from pydantic.fields import FieldInfo
 
 from anespec.manifests.errors import RequestError
-from anespec.manifests.wording import listed, printable, quoted
+from anespec.manifests.formatting import listed, printable, quoted
 
 LONGEST_SHOWN = 40
 """Characters of a refused value that a sentence repeats."""

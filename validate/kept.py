@@ -4,11 +4,11 @@ A verdict is about files whose hashes the manifest has, so before one is kept th
 finds a kept verdict knows that it is about what lies there. All functions raise ArtifactError otherwise.
 """
 
+from anespec.manifests.formatting import counted, listed
 from anespec.manifests.residency import PlanSource, ResidencyFile, ResidencyVerdict
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict, Invariance, VerdictT
-from anespec.manifests.wording import counted, listed
 from anespec.validate.exactness import Form
 from anespec.validate.figures import THRESHOLDS, GoldenFile, GoldenVerdict
 from anespec.validate.quality.verdict import QualityFile, QualityTask, QualityVerdict

@@ -20,9 +20,9 @@ from anespec.manifests.schema import Record
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict, Invariance
 from anespec.runtime.backends import circumstances, open_verifier
-from anespec.runtime.passes import Verifier
 from anespec.runtime.drafters.lookup import LookupDrafter
 from anespec.runtime.engine import Engine
+from anespec.runtime.passes import Verifier
 from anespec.runtime.requests import Request, Statistics
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.prompts import SAMPLE_PROMPTS

@@ -52,7 +52,7 @@ class Part:
         return -(-math.prod(self.shape) * self.element.bits // 8)
 
 
-class Source(Protocol):
+class SourceMatrix(Protocol):
     """A matrix of the GGUF, or some of its rows, in any order."""
 
     @property
@@ -115,7 +115,7 @@ class Encoding(Protocol):
 
     @property
     def lossless(self) -> bool:
-        """Whether the GGUF's own integers and scales are carried over."""
+        """Whether the GGUF's own integers and scales are kept."""
         ...
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:

@@ -5,10 +5,10 @@ program knew of would be neither cleared, nor copied, nor compared.
 """
 
 from anespec.manifests.errors import ArtifactError
+from anespec.manifests.formatting import printable, quoted
 from anespec.manifests.residency import shape_text
 from anespec.manifests.schema import LayerShard, Manifest, Shard
 from anespec.manifests.store import Artifact
-from anespec.manifests.wording import printable, quoted
 from anespec.runtime.backends.portable.program import Program, load_program
 
 Shape = tuple[int | None, ...]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from commands import Outcome, command_of, run
+from commands import CommandResult, command_of, run
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_model import write_gguf
@@ -100,7 +100,7 @@ def test_a_prompt_file_that_may_never_end_is_refused(tmp_path: Path, name: str) 
 def test_standard_input_is_bounded(artifact: Path) -> None:
     command = f"{shlex.join(command_of('generate', artifact, '-p', '-'))} </dev/zero"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300, check=False)
-    outcome = Outcome(done.returncode, done.stdout, done.stderr)
+    outcome = CommandResult(done.returncode, done.stdout, done.stderr)
     assert outcome.code == 7
     assert outcome.is_one_sentence(), outcome.err
     assert f"more than {LONGEST_PROMPT / 1e6:.1f} MB" in outcome.err

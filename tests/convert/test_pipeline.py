@@ -376,11 +376,11 @@ def test_no_more_processes_than_there_are_parts(
 
     asked: list[int] = []
 
-    def crew(plan: ConversionPlan, workers: int) -> None:
+    def pool(plan: ConversionPlan, workers: int) -> None:
         asked.append(workers)
         raise Stopped
 
-    monkeypatch.setattr(pipeline, "Crew", crew)
+    monkeypatch.setattr(pipeline, "WorkerPool", pool)
     with GGUFFile(write_gguf(tmp_path / "m.gguf", TinyModel(layers=2))) as file:
         plan = ConversionPlan(SourceModel(file), ConvertOptions(topology=(1, 1)))
         with pytest.raises(Stopped):

@@ -4,7 +4,7 @@ import warnings
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
-from anespec.convert.layers import head_weights, layer_weights, norm, per_layer_mix, shard_plan
+from anespec.convert.layers import head_weights, layer_shard_plan, layer_weights, norm, per_layer_mix
 from anespec.convert.options import ConvertOptions
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.plan_report import explain
@@ -80,7 +80,7 @@ def _read(plan: ConversionPlan) -> None:
     model, weights = plan.model, plan.options.weights
     for index in range(min(model.sizes.layers, LAYERS_READ)):
         indices = range(index, index + 1)
-        shard_plan(plan, indices)
+        layer_shard_plan(plan, indices)
         _store_all(layer_weights(model, model.facts.layers[index], weights))
         _store_all(per_layer_mix(model, indices, weights))
     norm(model, OUTPUT_NORM)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from anespec.manifests.formatting import counted, listed
 from anespec.manifests.residency import ResidencyVerdict
 from anespec.manifests.schema import Target
 from anespec.manifests.verdicts import ExactnessVerdict, Standing
-from anespec.manifests.wording import counted, listed
 from anespec.validate.figures import GoldenVerdict
 from anespec.validate.quality.verdict import QualityVerdict
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from anespec.convert.bands import HEAD_CHANNELS
+from anespec.convert.shard_limits import HEAD_CHANNELS
 from anespec.manifests.residency import Severity
 from anespec.validate.residency.rule import Effect, Finding, Grade, OperationRule, ShardRule
 from anespec.validate.residency.shard_view import FunctionView, Operation, ShardView

@@ -1,4 +1,4 @@
-"""GGUF blocks whose integers and scales are carried over as they are.
+"""GGUF blocks whose integers and scales are repacked as they are.
 
 Layouts: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h. A Core ML weight is
 scale * (data - offset) with a scale and an offset per block of 32, where
@@ -27,8 +27,8 @@ Q4_K_BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", (12,)), (
 
 
 @dataclass(frozen=True)
-class _Carried:
-    """What all carried formats share."""
+class _Repacked:
+    """What all repacked formats share."""
 
     operation = SHIFT_SCALE
 
@@ -38,7 +38,7 @@ class _Carried:
 
 
 @dataclass(frozen=True)
-class CarriedQ8(_Carried):
+class RepackedQ8(_Repacked):
     """Q8_0: int8, and its own scale per block."""
 
     weight_format = WeightFormat.INT8_BLOCK32
@@ -57,7 +57,7 @@ class CarriedQ8(_Carried):
 
 
 @dataclass(frozen=True)
-class CarriedQ4(_Carried):
+class RepackedQ4(_Repacked):
     """Q4_0: int4 after 8 is taken off, and its own scale per block."""
 
     weight_format = WeightFormat.INT4_BLOCK32
@@ -77,7 +77,7 @@ class CarriedQ4(_Carried):
 
 
 @dataclass(frozen=True)
-class _CarriedAffine(_Carried):
+class _RepackedAffine(_Repacked):
     """uint4 with an fp16 scale and an fp32 offset per block."""
 
     weight_format = WeightFormat.INT4_BLOCK32
@@ -89,7 +89,7 @@ class _CarriedAffine(_Carried):
 
 
 @dataclass(frozen=True)
-class CarriedQ4WithMinimum(_CarriedAffine):
+class RepackedQ4WithMinimum(_RepackedAffine):
     """Q4_1."""
 
     lossless = True
@@ -101,7 +101,7 @@ class CarriedQ4WithMinimum(_CarriedAffine):
 
 
 @dataclass(frozen=True)
-class CarriedQ4K(_CarriedAffine):
+class RepackedQ4K(_RepackedAffine):
     """Q4_K: superblocks of eight blocks, whose scales and minimums are multiples of two fp16 numbers."""
 
     lossless = False
