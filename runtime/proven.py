@@ -36,7 +36,8 @@ class Proven:
         speculate = verdict.allows_speculation or allow_inexact
         return cls(
             speculate=speculate,
-            widths=shape.wide_widths if verdict.proves(Invariance.WIDTH) else (shape.block,),
+            widths=tuple(sorted({shape.block, *verdict.proven_widths} & {*shape.widths})),
             region_independent=verdict.proves(Invariance.REGION),
+            partial_spans=verdict.proves(Invariance.SPAN),
             reuse_prefixes=speculate,
         )

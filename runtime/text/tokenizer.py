@@ -8,8 +8,8 @@ from typing import Self
 import numpy as np
 
 from anespec.manifests.errors import RequestError, UnsupportedModelError
+from anespec.manifests.formatting import quoted
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.wording import quoted
 from anespec.runtime.text.byte_alphabet import bytes_of
 from anespec.runtime.text.pretokenizers import find_pretokenizer
 from anespec.runtime.text.segmenters import (

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.manifests.wording import bytes_text, counted, duration_text, harmless, listed, printable, quoted
+from anespec.manifests.formatting import (
+    bytes_text,
+    counted,
+    duration_text,
+    listed,
+    printable,
+    quoted,
+    sanitize_terminal,
+)
 
 
 @pytest.mark.parametrize(
@@ -26,12 +34,12 @@ def test_a_text_from_outside_is_one_printable_line_of_bounded_length(text: str, 
 
 @given(st.text(max_size=300))
 def test_a_harmless_text_commands_no_terminal_and_stays_otherwise(text: str) -> None:
-    shown = harmless(text)
+    shown = sanitize_terminal(text)
     assert not {unicodedata.category(c) for c in shown if c not in "\n\t"} & {"Cc", "Cs", "Zl", "Zp"}
     assert not {unicodedata.bidirectional(c) for c in shown} & {"LRE", "RLE", "LRO", "RLO", "LRI", "RLI"}
     if text.isprintable():
         assert shown == text
-    assert harmless(shown) == shown
+    assert sanitize_terminal(shown) == shown
 
 
 def test_ordinary_texts_stay_as_they_are() -> None:

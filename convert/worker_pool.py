@@ -1,4 +1,4 @@
-"""Builds the parts of an artifact, several at a time in processes of their own where that pays.
+"""Builds shard units, several at a time in processes of their own where that pays.
 
 A worker opens the GGUF and plans for itself, so that only names travel between processes. On Linux one
 process imports coremltools and forks them all. On a Mac, where forking is not safe once system frameworks are
@@ -20,9 +20,9 @@ from threading import Thread
 from types import TracebackType
 from typing import Self
 
-from anespec.convert.finished import Entry, read_note, write_note
 from anespec.convert.messages import Answer, Ended, Failed, Finished, Job, Memory, Task, Written
 from anespec.convert.plan import ConversionPlan
+from anespec.convert.shard_checkpoint import Entry, read_checkpoint, write_checkpoint
 from anespec.convert.storage import TAKEN_AWAY
 from anespec.manifests.child_python import child_command, child_environment
 from anespec.manifests.errors import AnespecError, StorageError
@@ -34,8 +34,8 @@ OnWritten = Callable[[Task, int], None]
 """Told of a task and of how many more bytes of its weights are written."""
 
 
-class Crew:
-    """Builds parts; with more than one worker, in processes that start working towards it at once."""
+class WorkerPool:
+    """Builds units; with more than one worker, in processes that start working towards it at once."""
 
     def __init__(self, plan: ConversionPlan, workers: int) -> None:
         """Start the processes; raises AnespecError where the system refuses them."""
@@ -76,7 +76,7 @@ class Crew:
         return peak_memory() + shared + sum(memory.own for memory in memories)
 
     def build(self, tasks: Sequence[Task], on_written: OnWritten) -> Iterator[tuple[Task, Entry]]:
-        """Begin to build every task's part, the largest first; they come as they are finished.
+        """Begin to build every task's unit, the largest first; they come as they are finished.
 
         Raises, from the iterator:
             GGUFError, UnsupportedModelError: a tensor cannot be converted.
@@ -86,19 +86,19 @@ class Crew:
         if not self._workers:
             return self._build_here(tasks, on_written)
         waiting, heard = SimpleQueue[Task](), SimpleQueue[_Heard]()
-        for task in sorted(tasks, key=lambda task: -task.part.weight_bytes(self._plan)):
+        for task in sorted(tasks, key=lambda task: -task.unit.weight_bytes(self._plan)):
             waiting.put(task)
         for worker in self._workers:
             worker.begin(waiting, heard)
         return _finished(len(tasks), heard, on_written)
 
     def _build_here(self, tasks: Sequence[Task], on_written: OnWritten) -> Iterator[tuple[Task, Entry]]:
-        from anespec.convert.build import build_part
+        from anespec.convert.build import build_unit
 
         for task in tasks:
             told = partial(on_written, task)
-            entry = build_part(self._plan, task.part, task.path, task.recipe, self._threads, told)
-            write_note(task.path, entry)
+            entry = build_unit(self._plan, task.unit, task.path, task.recipe, self._threads, told)
+            write_checkpoint(task.path, entry)
             yield task, entry
 
 
@@ -114,14 +114,14 @@ class _Heard:
 def _finished(
     count: int, heard: "SimpleQueue[_Heard]", on_written: OnWritten
 ) -> Iterator[tuple[Task, Entry]]:
-    """The next `count` parts that workers finish."""
+    """The next `count` units that workers finish."""
     while count:
         said = heard.get()
         match said.answer:
             case Written(written):
                 on_written(said.task, written)
             case Finished():
-                if (entry := read_note(said.task.path)) is None:
+                if (entry := read_checkpoint(said.task.path)) is None:
                     raise StorageError(f"{said.task.path}: {TAKEN_AWAY}")
                 count -= 1
                 yield said.task, entry

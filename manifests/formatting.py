@@ -54,7 +54,7 @@ def printable(text: str, limit: int = LONGEST_SHOWN) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in _cut(text, limit))
 
 
-def harmless(text: str) -> str:
+def sanitize_terminal(text: str) -> str:
     """A text of any length as a terminal may show it: what moves its cursor or turns lines is escaped."""
     return _MOVES.sub(lambda found: repr(found[0])[1:-1], text)
 

@@ -1,4 +1,4 @@
-"""GGUF blocks whose integers and scales are carried over as they are.
+"""GGUF blocks whose integers and scales are repacked as they are.
 
 Layouts: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h. A Core ML weight is
 scale * (data - offset) with a scale and an offset per block of 32, where
@@ -16,9 +16,10 @@ import numpy as np
 from gguf.quants import Q4_K
 from numpy.typing import NDArray
 
-from anespec.convert.weights.encoding import BLOCK, Element, Floats, Part, Parts, Piece
+from anespec.convert.weights.encoding import BLOCK, Floats, Part, Parts, Piece
 from anespec.convert.weights.linear import FP16_TINY, SHIFT_SCALE, scaled_parts
 from anespec.manifests.dequantise import Q8_0_BLOCK
+from anespec.manifests.element_types import ElementType
 from anespec.manifests.schema import WeightFormat
 
 Q4_0_BLOCK = np.dtype([("d", "<f2"), ("q", "u1", (16,))])
@@ -27,8 +28,8 @@ Q4_K_BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", (12,)), (
 
 
 @dataclass(frozen=True)
-class _Carried:
-    """What all carried formats share."""
+class _Repacked:
+    """What all repacked formats share."""
 
     operation = SHIFT_SCALE
 
@@ -38,7 +39,7 @@ class _Carried:
 
 
 @dataclass(frozen=True)
-class CarriedQ8(_Carried):
+class RepackedQ8(_Repacked):
     """Q8_0: int8, and its own scale per block."""
 
     weight_format = WeightFormat.INT8_BLOCK32
@@ -46,7 +47,7 @@ class CarriedQ8(_Carried):
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
         """Integers and scales."""
-        return scaled_parts(shape, Element.INT8, BLOCK)
+        return scaled_parts(shape, ElementType.INT8, BLOCK)
 
     def encode(self, piece: Piece, into: Parts) -> Floats:
         """See Encoding."""
@@ -57,7 +58,7 @@ class CarriedQ8(_Carried):
 
 
 @dataclass(frozen=True)
-class CarriedQ4(_Carried):
+class RepackedQ4(_Repacked):
     """Q4_0: int4 after 8 is taken off, and its own scale per block."""
 
     weight_format = WeightFormat.INT4_BLOCK32
@@ -65,7 +66,7 @@ class CarriedQ4(_Carried):
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
         """Integers and scales."""
-        return scaled_parts(shape, Element.INT4, BLOCK)
+        return scaled_parts(shape, ElementType.INT4, BLOCK)
 
     def encode(self, piece: Piece, into: Parts) -> Floats:
         """See Encoding."""
@@ -77,19 +78,19 @@ class CarriedQ4(_Carried):
 
 
 @dataclass(frozen=True)
-class _CarriedAffine(_Carried):
+class _RepackedAffine(_Repacked):
     """uint4 with an fp16 scale and an fp32 offset per block."""
 
     weight_format = WeightFormat.INT4_BLOCK32
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
         """Integers, scales and offsets."""
-        data, scale = scaled_parts(shape, Element.UINT4, BLOCK)
-        return (data, scale, Part("offset", scale.shape, Element.FP32))
+        data, scale = scaled_parts(shape, ElementType.UINT4, BLOCK)
+        return (data, scale, Part("offset", scale.shape, ElementType.FP32))
 
 
 @dataclass(frozen=True)
-class CarriedQ4WithMinimum(_CarriedAffine):
+class RepackedQ4WithMinimum(_RepackedAffine):
     """Q4_1."""
 
     lossless = True
@@ -101,7 +102,7 @@ class CarriedQ4WithMinimum(_CarriedAffine):
 
 
 @dataclass(frozen=True)
-class CarriedQ4K(_CarriedAffine):
+class RepackedQ4K(_RepackedAffine):
     """Q4_K: superblocks of eight blocks, whose scales and minimums are multiples of two fp16 numbers."""
 
     lossless = False

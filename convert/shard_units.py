@@ -1,4 +1,4 @@
-"""The parts of an artifact that are built one by one, each into a package of its own."""
+"""The shard units: what is built one by one, each into a package of its own."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from anespec.convert.plan import ConversionPlan
 
 
 @dataclass(frozen=True)
-class LayersPart:
+class LayersUnit:
     """Consecutive layers."""
 
     indices: range
@@ -23,7 +23,7 @@ class LayersPart:
 
 
 @dataclass(frozen=True)
-class HeadPart:
+class HeadUnit:
     """The final norm and the output projection's rows of some tokens."""
 
     number: int
@@ -39,11 +39,11 @@ class HeadPart:
         return plan.head_bytes() * len(self.tokens) // plan.model.facts.vocabulary
 
 
-Part = LayersPart | HeadPart
+ShardUnit = LayersUnit | HeadUnit
 
 
-def parts_of(plan: ConversionPlan) -> tuple[Part, ...]:
+def shard_units(plan: ConversionPlan) -> tuple[ShardUnit, ...]:
     """Everything that a run builds, layers first."""
-    layers = (LayersPart(indices) for indices in plan.topology.layer_ranges)
-    heads = (HeadPart(number, tokens) for number, tokens in enumerate(plan.topology.heads))
+    layers = (LayersUnit(indices) for indices in plan.topology.layer_ranges)
+    heads = (HeadUnit(number, tokens) for number, tokens in enumerate(plan.topology.heads))
     return (*layers, *heads)

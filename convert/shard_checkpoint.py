@@ -1,4 +1,4 @@
-"""The note that lies beside a finished shard while a run lasts: its entry in the manifest."""
+"""The checkpoint that lies beside a finished shard while a run lasts: its entry in the manifest."""
 
 from pathlib import Path
 
@@ -10,28 +10,28 @@ from anespec.manifests.schema import HeadShard, LayerShard
 
 Entry = LayerShard | HeadShard
 
-LARGEST_NOTE = 1 << 26
+LARGEST_CHECKPOINT = 1 << 26
 
 
-class _Note(BaseModel):
+class _Checkpoint(BaseModel):
     entry: Entry
 
 
-def write_note(package: Path, entry: Entry) -> None:
+def write_checkpoint(package: Path, entry: Entry) -> None:
     """Say that the shard at `package` is finished; raises OSError where the file system refuses.
 
-    The note need not outlast a crash of the machine: a shard without one is built again, and so is one that
-    does not have the hash its note says.
+    The checkpoint need not outlast a crash of the machine: a shard without one is built again, and so is one
+    that does not have the hash its checkpoint says.
     """
     with Folder.open(package.parent, follow=False) as shards:
-        shards.replace(_name(package), _Note(entry=entry).model_dump_json().encode(), durable=False)
+        shards.replace(_name(package), _Checkpoint(entry=entry).model_dump_json().encode(), durable=False)
 
 
-def read_note(package: Path) -> Entry | None:
+def read_checkpoint(package: Path) -> Entry | None:
     """The entry of the shard at `package`; None where it is not finished."""
     try:
         with Folder.open(package.parent, follow=False) as shards:
-            return _Note.model_validate_json(shards.read(_name(package), LARGEST_NOTE)).entry
+            return _Checkpoint.model_validate_json(shards.read(_name(package), LARGEST_CHECKPOINT)).entry
     except (OSError, StorageError, ValidationError):
         return None
 

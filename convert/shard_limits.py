@@ -1,7 +1,7 @@
-"""What is known of shard sizes on each target: bands with their grade and source, and what follows.
+"""What is known of shard sizes on each target: ranges with their grade and source, and what follows.
 
 Grades: A said by Apple, B measured by one or two projects, C an anecdote. Nothing about the Neural
-Engine was measured by this project, so a band predicts and never proves; only a compute plan tells
+Engine was measured by this project, so a range predicts and never proves; only a compute plan tells
 where a shard runs.
 """
 
@@ -33,7 +33,7 @@ SMALLEST_TOO_LARGE_BYTES = 2_300_000_000
 
 
 class Outlook(StrEnum):
-    """What a band lets one expect."""
+    """What a range lets one expect."""
 
     GOOD = "good"
     UNSURE = "unsure"
@@ -41,8 +41,8 @@ class Outlook(StrEnum):
 
 
 @dataclass(frozen=True)
-class Band:
-    """Shards of `at_least` bytes of weights and more, up to the next band: what happened to them."""
+class SizeRange:
+    """Shards of `at_least` bytes of weights and more, up to the next range: what happened to them."""
 
     at_least: int
     outlook: Outlook
@@ -55,28 +55,28 @@ class Band:
 
 
 @dataclass(frozen=True)
-class TargetSizes:
-    """The shard sizes of a target: `limit` is what the planner fills a shard up to, and `reason` why.
+class ShardLimits:
+    """The shard sizes of a target: `planned_bytes` is what the planner fills a shard up to, and `reason` why.
 
     `context` is the default number of slots for a sequence.
     """
 
-    limit: int
+    planned_bytes: int
     reason: str
     context: int
-    bands: tuple[Band, ...]
+    ranges: tuple[SizeRange, ...]
 
-    def band(self, weight_bytes: int) -> Band:
-        """The band of a shard of so many bytes."""
-        return [band for band in self.bands if band.at_least <= weight_bytes][-1]
+    def range_of(self, weight_bytes: int) -> SizeRange:
+        """The range of a shard of so many bytes."""
+        return [known for known in self.ranges if known.at_least <= weight_bytes][-1]
 
     @property
     def smallest(self) -> int:
         """The fewest bytes that are not too few for this target."""
-        return next(band.at_least for band in self.bands if band.outlook is Outlook.GOOD)
+        return next(known.at_least for known in self.ranges if known.outlook is Outlook.GOOD)
 
 
-_SMALL = Band(
+_SMALL = SizeRange(
     0,
     Outlook.BAD,
     "below about 14 MB the system's planner preferred the CPU",
@@ -84,21 +84,21 @@ _SMALL = Band(
     "ane-book Exp. 26, 27",
 )
 
-MAC_SIZES = TargetSizes(
-    limit=LARGEST_UNDISPUTED_BYTES,
+MAC_LIMITS = ShardLimits(
+    planned_bytes=LARGEST_UNDISPUTED_BYTES,
     reason="the largest size at which no failure is known: shards of 1 to 1.5 GB failed for some graphs with "
     "error -14, and one of 2015.8 MB was resident for another (A / B: ane-book, coremltools docs)",
     context=2048,
-    bands=(
+    ranges=(
         _SMALL,
-        Band(
+        SizeRange(
             STATED_FLOOR_BYTES,
             Outlook.GOOD,
             "no failure is known at this size",
             "B",
             "ane-book Exp. 26, 27",
         ),
-        Band(
+        SizeRange(
             LARGEST_UNDISPUTED_BYTES + 1,
             Outlook.UNSURE,
             "depends on the graph: up to 2015.8 MB was resident for Phi-4-mini, while shards of 1 to 1.5 GB "
@@ -106,14 +106,14 @@ MAC_SIZES = TargetSizes(
             "A / B",
             "ane-book 053-055, Exp. 26; coremltools docs",
         ),
-        Band(
+        SizeRange(
             LARGEST_RESIDENT_BYTES + 1,
             Outlook.UNSURE,
             "never measured: 2015.8 MB was resident and 2.3 GB was not",
             "B",
             "ane-book 053-055",
         ),
-        Band(
+        SizeRange(
             SMALLEST_TOO_LARGE_BYTES,
             Outlook.BAD,
             "2.3 GB ran wholly on the CPU",
@@ -123,21 +123,21 @@ MAC_SIZES = TargetSizes(
     ),
 )
 
-IPHONE_SIZES = TargetSizes(
-    limit=LARGEST_UNDISPUTED_BYTES,
+IPHONE_LIMITS = ShardLimits(
+    planned_bytes=LARGEST_UNDISPUTED_BYTES,
     reason="the limit known of iPhones (A / B: coremltools docs, ane-book)",
     # A phone's memory is shared with everything else on it, and the KV states grow with the context.
     context=1024,
-    bands=(
+    ranges=(
         _SMALL,
-        Band(
+        SizeRange(
             STATED_FLOOR_BYTES,
             Outlook.GOOD,
             "within the 1 GB known of iPhones",
             "A / B",
             "coremltools docs, ane-book",
         ),
-        Band(
+        SizeRange(
             LARGEST_UNDISPUTED_BYTES + 1,
             Outlook.BAD,
             "above the 1 GB known of iPhones",
@@ -147,14 +147,14 @@ IPHONE_SIZES = TargetSizes(
     ),
 )
 
-CPU_SIZES = TargetSizes(
-    limit=1_900_000_000,
+CPU_LIMITS = ShardLimits(
+    planned_bytes=1_900_000_000,
     reason="which bounds what a conversion holds in memory and what an interrupted one has to do again; any "
     "size runs, since the portable backend chains all shards",
     context=2048,
-    bands=(Band(0, Outlook.GOOD, "any size runs on a processor", "ours", "the portable backend"),),
+    ranges=(SizeRange(0, Outlook.GOOD, "any size runs on a processor", "ours", "the portable backend"),),
 )
 
-SIZES: Mapping[Target, TargetSizes] = MappingProxyType(
-    {Target.MAC: MAC_SIZES, Target.IPHONE: IPHONE_SIZES, Target.CPU: CPU_SIZES}
+SHARD_LIMITS: Mapping[Target, ShardLimits] = MappingProxyType(
+    {Target.MAC: MAC_LIMITS, Target.IPHONE: IPHONE_LIMITS, Target.CPU: CPU_LIMITS}
 )

@@ -7,10 +7,11 @@ import pytest
 from gguf import GGUFWriter
 from tiny_model import TinyModel, add_value, write_gguf
 
-from anespec.convert import crew_size
-from anespec.convert.crew_size import suitable_workers
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert import worker_count
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
+from anespec.convert.worker_count import suitable_workers
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
@@ -50,8 +51,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Two processors and 22 GB free, unless a test changes that."""
-    monkeypatch.setattr(crew_size, "processors", lambda: 2)
-    monkeypatch.setattr(crew_size, "free_memory", lambda: 22 * 10**9)
+    monkeypatch.setattr(worker_count, "processors", lambda: 2)
+    monkeypatch.setattr(worker_count, "free_memory", lambda: 22 * 10**9)
     return monkeypatch
 
 
@@ -69,18 +70,20 @@ def test_slow_formats_take_every_processor_however_few_their_bytes(
 ) -> None:
     """Bytes once decided: 0.3 GB of lut6 took one process, and twice the time."""
     assert workers(large, weights, topology=(2,) * 4) == 2
-    machine.setattr(crew_size, "processors", lambda: 4)
+    machine.setattr(worker_count, "processors", lambda: 4)
     assert workers(large, weights, topology=(2,) * 4) == 4
 
 
 def test_work_decides(large: Path, machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    machine.setattr(crew_size, "processors", lambda: 64)
+    machine.setattr(worker_count, "processors", lambda: 64)
     tiny = write_gguf(tmp_path / "tiny.gguf", TinyModel())
     for weights in WeightFormat:
         with GGUFFile(large) as file:
             plan = ConversionPlan(SourceModel(file), ConvertOptions(weights=WeightChoice(weights)))
-            seconds = crew_size.storing_seconds(plan)
-        assert seconds == pytest.approx(crew_size.SECONDS_PER_GIGAWEIGHT[weights] * WEIGHTS / 1e9, rel=0.01)
+            seconds = worker_count.storing_seconds(plan)
+        assert seconds == pytest.approx(
+            worker_count.SECONDS_PER_GIGAWEIGHT[weights] * WEIGHTS / 1e9, rel=0.01
+        )
         assert workers(tiny, weights, topology=(1, 1)) == 1
     assert workers(large, WeightFormat.INT8_CHANNEL, topology=(1,) * 8) == 1
     assert workers(large, WeightFormat.FP16, topology=(1,) * 8) == 1
@@ -88,10 +91,10 @@ def test_work_decides(large: Path, machine: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def test_no_more_processes_than_parts_or_memory_allows(large: Path, machine: pytest.MonkeyPatch) -> None:
-    machine.setattr(crew_size, "processors", lambda: 64)
+    machine.setattr(worker_count, "processors", lambda: 64)
     assert workers(large, WeightFormat.LUT6, topology=(8,)) == 2
     assert workers(large, WeightFormat.LUT6, topology=(1,) * 8) == 9
-    machine.setattr(crew_size, "free_memory", lambda: 600_000_000)
+    machine.setattr(worker_count, "free_memory", lambda: 600_000_000)
     assert workers(large, WeightFormat.LUT6, topology=(1,) * 8) <= 2
-    machine.setattr(crew_size, "free_memory", lambda: 0)
+    machine.setattr(worker_count, "free_memory", lambda: 0)
     assert workers(large, WeightFormat.LUT6, topology=(1,) * 8) == 1

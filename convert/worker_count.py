@@ -4,8 +4,8 @@ import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from anespec.convert.parts import parts_of
 from anespec.convert.plan import ConversionPlan
+from anespec.convert.shard_units import shard_units
 from anespec.convert.weights.encoding import Encoding
 from anespec.convert.weights.formats import ENCODINGS
 from anespec.manifests.machine import free_memory, processors
@@ -23,8 +23,8 @@ SECONDS_PER_GIGAWEIGHT: Mapping[WeightFormat, float] = MappingProxyType(
 )
 """What a processor takes to store 10^9 weights: `benchmarks/weight_formats.py` (AVX-512, numpy 2)."""
 
-CARRIED_SECONDS_PER_GIGAWEIGHT = 5.0
-"""The same where the GGUF's own integers are carried over, at most."""
+REPACKED_SECONDS_PER_GIGAWEIGHT = 5.0
+"""The same where the GGUF's own integers are repacked, at most."""
 
 WORTH_A_PROCESS = 2.0
 """Seconds of work for each worker: below that, starting it takes longer than it saves.
@@ -48,13 +48,13 @@ USUAL_SHARD = 1_000_000_000
 
 def suitable_workers(plan: ConversionPlan) -> int:
     """How many processes pay for a plan on this machine, with the memory that is free now."""
-    parts = parts_of(plan)
-    largest = max(USUAL_SHARD, *(part.weight_bytes(plan) for part in parts))
+    units = shard_units(plan)
+    largest = max(USUAL_SHARD, *(unit.weight_bytes(plan) for unit in units))
     room = min(free_memory(), int(LARGEST_SHARE * largest))
     # The source of one projection is mapped at a time; of what it becomes, a piece.
     own = WORKER_MEMORY + plan.largest_matrix_bytes()
     share = (room - IMPORTS_MEMORY) // own if sys.platform == "linux" else room // (IMPORTS_MEMORY + own)
-    return max(1, min(processors(), len(parts), share, int(storing_seconds(plan) / WORTH_A_PROCESS)))
+    return max(1, min(processors(), len(units), share, int(storing_seconds(plan) / WORTH_A_PROCESS)))
 
 
 def storing_seconds(plan: ConversionPlan) -> float:
@@ -65,4 +65,4 @@ def storing_seconds(plan: ConversionPlan) -> float:
 def _cost(encoding: Encoding) -> float:
     weight_format = encoding.weight_format
     own = encoding is ENCODINGS[weight_format]
-    return SECONDS_PER_GIGAWEIGHT[weight_format] if own else CARRIED_SECONDS_PER_GIGAWEIGHT
+    return SECONDS_PER_GIGAWEIGHT[weight_format] if own else REPACKED_SECONDS_PER_GIGAWEIGHT

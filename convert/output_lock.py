@@ -11,7 +11,7 @@ from anespec.manifests.errors import StorageError, UsageError
 from anespec.manifests.safe_files import Folder
 
 
-class PlaceTakenError(UsageError):
+class OutputTakenError(UsageError):
     """Something was put at the final place while the run went on; its work is kept."""
 
     def __init__(self, output: Path) -> None:
@@ -21,7 +21,7 @@ class PlaceTakenError(UsageError):
         )
 
 
-def final_place(output: Path) -> Path:
+def resolve_output(output: Path) -> Path:
     """Where an artifact meant for `output` will stand: links that a person has put there are followed.
 
     It has a name of its own, which `.` and `..` have not.
@@ -45,7 +45,7 @@ def final_place(output: Path) -> Path:
     return place
 
 
-def standing_at(output: Path) -> os.stat_result | None:
+def output_stat(output: Path) -> os.stat_result | None:
     """What stands at the final place, to know it again by; None where nothing does, or none can look."""
     try:
         return output.lstat()
@@ -54,14 +54,14 @@ def standing_at(output: Path) -> os.stat_result | None:
 
 
 def require_unchanged(output: Path, before: os.stat_result | None) -> None:
-    """Raise PlaceTakenError where something else stands at the final place than `before`."""
-    now = standing_at(output)
+    """Raise OutputTakenError where something else stands at the final place than `before`."""
+    now = output_stat(output)
     if now is not None and (before is None or not os.path.samestat(now, before)):
-        raise PlaceTakenError(output)
+        raise OutputTakenError(output)
 
 
 @contextlib.contextmanager
-def exclusive(work: Path, output: Path) -> Iterator[None]:
+def output_lock(work: Path, output: Path) -> Iterator[None]:
     """Hold the work folder of `output` against a second run; the lock goes with the process, however it ends.
 
     The folder is made, or taken over from an interrupted run without any link that may lie in it.
@@ -109,27 +109,27 @@ def _claim(work: Path, output: Path) -> None:
         # Asked for now, since a run that fails as it ends has lost its work.
         _require_own(beside, _put_aside(work))
         # A run that was killed between its last two steps has left there the only artifact that there is.
-        if standing_at(output) is not None:
+        if output_stat(output) is not None:
             _remove_own(beside, _put_aside(work))
 
 
-def discard(work: Path) -> None:
+def discard_work(work: Path) -> None:
     """Remove the work folder, as far as that is possible."""
     with contextlib.suppress(OSError), Folder.open(work.parent) as beside:
         beside.remove(work.name)
 
 
-def put_in_place(work: Path, output: Path, before: os.stat_result | None) -> None:
+def replace_output(work: Path, output: Path, before: os.stat_result | None) -> None:
     """Rename the finished folder to its place; what stood there `before` goes only after that.
 
     Raises:
-        PlaceTakenError: something else stands there now.
+        OutputTakenError: something else stands there now.
         OSError: the file system refuses; then what stood there stands there still.
     """
     require_unchanged(output, before)
     old = _put_aside(work)
     with Folder.open(output.parent) as beside:
-        replaces = standing_at(output) is not None
+        replaces = output_stat(output) is not None
         if replaces:
             beside.rename(output.name, old)
         try:
@@ -137,7 +137,7 @@ def put_in_place(work: Path, output: Path, before: os.stat_result | None) -> Non
             if replaces:
                 require_unchanged(output.with_name(old), before)
             beside.rename(work.name, output.name)
-        except (OSError, PlaceTakenError):
+        except (OSError, OutputTakenError):
             if replaces:
                 beside.rename(old, output.name)
             raise

@@ -1,4 +1,4 @@
-"""GGUF blocks that are carried over: the same integers and scales, through package and loader.
+"""GGUF blocks that are repacked: the same integers and scales, through package and loader.
 
 gguf-py's own reading of the blocks is the truth.
 """
