@@ -3,7 +3,6 @@
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,7 +168,7 @@ def _request(session: Session, prompt: Prompt, settings: _Settings) -> "Request"
     return Request(
         prompt=_ids(session, prompt, settings.chat),
         max_tokens=prompt.max_tokens or settings.max_tokens,
-        sampling=replace(settings.sampling, **prompt.sampling),
+        sampling=settings.sampling.with_changes(**prompt.sampling),
         drafter=make_drafter(settings.drafter),
         end_ids=frozenset() if settings.ignore_eos else session.tokenizer.end_ids,
     )

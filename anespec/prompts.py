@@ -13,7 +13,8 @@ from pydantic_core import PydanticCustomError
 from anespec.manifests.errors import RequestError, StorageError
 from anespec.manifests.safe_files import open_file
 from anespec.manifests.wording import bytes_text, listed, printable, quoted
-from anespec.runtime.sampling_ranges import BIASES, RANGES, Range
+from anespec.runtime.sampling.parameters import BIASES, RANGES
+from anespec.runtime.sampling.ranges import Range
 
 LONGEST_PROMPT = 1 << 26
 """Bytes of standard input; some ten million tokens."""
@@ -91,7 +92,7 @@ class Prompt(BaseModel):
     @property
     def sampling(self) -> Mapping[str, Any]:
         """Parameters of sampling that were given, by the names of SamplingParameters."""
-        given = {name: value for name in RANGES if (value := getattr(self, name)) is not None}
+        given = {name: value for name in RANGES if (value := getattr(self, name, None)) is not None}
         if self.logit_bias is not None:
             given["logit_bias"] = tuple(self.logit_bias.items())
         return given

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anespec.runtime.sampling_ranges import BIASES, RANGES, Range
+from anespec.runtime.sampling.parameters import BIASES, RANGES
+from anespec.runtime.sampling.ranges import Range
 
 if TYPE_CHECKING:
     from anespec.runtime.sampling import SamplingParameters
@@ -100,5 +101,5 @@ def read_sampling(chosen: dict[str, Any]) -> "SamplingParameters":
     """The verb's keyword arguments as SamplingParameters."""
     from anespec.runtime.sampling import SamplingParameters
 
-    numbers = {name: chosen[name] for name in RANGES}
+    numbers = {name: chosen[name] for name in RANGES if name in chosen}
     return SamplingParameters(**numbers, logit_bias=tuple(dict(chosen["logit_bias"]).items()))
