@@ -271,16 +271,15 @@ class Model:
         yield from run
 
     def _requests(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "list[Request]":
-        from dataclasses import replace
-
         from anespec.runtime.requests import Request
+        from anespec.runtime.sampling import choice_seed
 
         sampling = options.sampling
         return [
             Request(
                 prompt=prompt_ids,
                 max_tokens=options.max_tokens,
-                sampling=replace(sampling, seed=(sampling.seed + number) % 2**64),
+                sampling=sampling.model_copy(update={"seed": choice_seed(sampling.seed, number)}),
                 end_ids=frozenset() if options.ignore_eos else self.tokenizer.end_ids,
                 speculate=options.speculate,
             )
