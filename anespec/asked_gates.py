@@ -144,6 +144,7 @@ def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
         facts = {
             "form": verdict.form,
             "invariances": {i.value: verdict.standing_of(i).value for i in Invariance},
+            "proven_widths": list(verdict.proven_widths),
         }
         shown = [exactness_table(verdict)]
         return Answer(verdict, verdict.standing, shown, lambda: require_exactness(verdict), facts=facts)
