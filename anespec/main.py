@@ -11,6 +11,7 @@ from types import MappingProxyType
 import click
 
 from anespec import __version__
+from anespec.cache_verbs import list_models, remove_models
 from anespec.console import print_json
 from anespec.convert_verb import convert
 from anespec.demo_verb import demo
@@ -39,7 +40,7 @@ def cli() -> None:
     """
 
 
-for verb in (inspect, convert, validate, generate, demo):
+for verb in (inspect, convert, validate, generate, demo, list_models, remove_models):
     cli.add_command(verb)
 
 

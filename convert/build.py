@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from anespec.convert.graph.shards import ProgramScope, head_inputs, head_shard, layer_shard
-from anespec.convert.layers import head_plan, head_weights, layer_weights, norm, per_layer_mix, shard_plan
+from anespec.convert.layers import (
+    head_plan,
+    head_weights,
+    layer_shard_plan,
+    layer_weights,
+    norm,
+    per_layer_mix,
+)
 from anespec.convert.package import OnWritten, WrittenPackage, write_package
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.shard_units import HeadUnit, LayersUnit, ShardUnit
@@ -36,7 +43,7 @@ def _build_layers(
 ) -> LayerShard:
     model, choice, stored = plan.model, plan.options.weights, list[StoredTensor]()
     weights = [layer_weights(model, model.facts.layers[i], choice, stored.append) for i in indices]
-    layers, mix = shard_plan(plan, indices), per_layer_mix(model, indices, choice, stored.append)
+    layers, mix = layer_shard_plan(plan, indices), per_layer_mix(model, indices, choice, stored.append)
     with interrupts_held_back():
         shard = layer_shard(layers, weights, _scope(plan), mix)
     written = write_package(shard, path, threads, on_written)

@@ -10,7 +10,7 @@ from anespec.convert.graph.attention import AttentionSizes, AttentionWeights, Ke
 from anespec.convert.graph.mlp import MLPWeights
 from anespec.convert.graph.per_layer import PerLayerMix, PerLayerWeights
 from anespec.convert.graph.projection import Projection
-from anespec.convert.graph.shards import HeadPlan, LayerPlan, LayerWeights, ShardPlan
+from anespec.convert.graph.shards import HeadPlan, LayerPlan, LayerShardPlan, LayerWeights
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.facts import LayerFacts
 from anespec.convert.source.model import (
@@ -42,10 +42,10 @@ OnStored = Callable[[StoredTensor], None]
 """Told what became of a projection when it is stored, which is when its shard is written."""
 
 
-def shard_plan(plan: ConversionPlan, indices: range) -> ShardPlan:
+def layer_shard_plan(plan: ConversionPlan, indices: range) -> LayerShardPlan:
     """The sizes, pools and rope tables of consecutive layers."""
     facts = plan.model.facts
-    return ShardPlan(
+    return LayerShardPlan(
         layers=tuple(_layer_plan(plan, facts.layers[index]) for index in indices),
         d=facts.d,
         epsilon=facts.epsilon,

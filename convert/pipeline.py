@@ -38,7 +38,7 @@ from anespec.manifests.schema import (
     LayerShard,
     Manifest,
     PerLayerEmbedding,
-    Source,
+    SourceFile,
     TokensFile,
 )
 from anespec.manifests.store import (
@@ -173,7 +173,7 @@ def _is_whole(artifact: Artifact) -> bool:
     return True
 
 
-def _recipe(plan: ConversionPlan, source: Source, unit: str) -> str:
+def _recipe(plan: ConversionPlan, source: SourceFile, unit: str) -> str:
     """Hash of everything that the bytes of `unit` follow from."""
     options = plan.options
     facts: list[object] = [unit, source.sha256, plan.model.facts, GRAPH_VERSION]
@@ -191,7 +191,7 @@ class _Run:
     def __init__(
         self,
         plan: ConversionPlan,
-        source: Source,
+        source: SourceFile,
         work: Path,
         workers: WorkerPool,
         on_progress: Callable[[ShardProgress], None],

@@ -88,7 +88,7 @@ class WeightFormat(StrEnum):
     LUT4 = "lut4"
 
 
-class Source(Record):
+class SourceFile(Record):
     """The GGUF that the artifact was made from; `read_from` is where it lay then, a hint for validate."""
 
     name: str
@@ -279,7 +279,7 @@ class Manifest(Record):
     """manifest.json."""
 
     schema_version: int = Field(default=SCHEMA_VERSION, strict=True, ge=SCHEMA_VERSION, le=SCHEMA_VERSION)
-    source: Source
+    source: SourceFile
     hyperparameters: Hyperparameters
     target: Target
     attention: AttentionShape

@@ -23,7 +23,7 @@ from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import LayerShard, Manifest, Shard
 from anespec.runtime.backends.runner import Feed, ShardRunner, Tensor
 from anespec.runtime.passes import Row
-from anespec.validate.closeness import Closeness, Rows, closeness
+from anespec.validate.closeness import Closeness, Floats, closeness
 from anespec.validate.figures import ShardFigures, StackFigures, Stimulus
 from anespec.validate.progress import StepReport
 from anespec.validate.reference import Reference
@@ -105,7 +105,7 @@ def compare_computed(
         progress(f"shard {Path(shard.path).stem}")
         figures += bench.judge(shard, open_shard, inputs, expected)
         fed = _rounded(expected[0].numpy(), manifest.hidden_scale)
-    logits: Rows = np.empty((len(states), reference.facts.vocabulary), np.float32)
+    logits: Floats = np.empty((len(states), reference.facts.vocabulary), np.float32)
     for head in manifest.head_shards:
         inputs = (fed, _like(fed, count, rng))
         progress(f"reference: logits from {head.first_token} of {reference.facts.vocabulary}")
@@ -144,7 +144,7 @@ class _Bench:
     hidden_scale: float
 
     def judge(
-        self, shard: Shard, open_shard: OpenShard, inputs: Sequence[Rows], expected: Sequence[torch.Tensor]
+        self, shard: Shard, open_shard: OpenShard, inputs: Sequence[Floats], expected: Sequence[torch.Tensor]
     ) -> list[ShardFigures]:
         """The shard's figures on each stimulus: what it is fed, and what the reference makes of that."""
         runner = open_shard(shard)
@@ -158,7 +158,7 @@ class _Bench:
         finally:
             runner.close()
 
-    def feed(self, step: ShardPass, inputs: Rows) -> Mapping[str, Tensor]:
+    def feed(self, step: ShardPass, inputs: Floats) -> Mapping[str, Tensor]:
         """The inputs of one pass."""
         sources = list(step.sources)
         scaled = (inputs[sources] * np.float32(self.hidden_scale)).astype(np.float16)
@@ -168,7 +168,7 @@ class _Bench:
 
 
 def _layer_figures(
-    shard: LayerShard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Rows, expected: Rows
+    shard: LayerShard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Floats, expected: Floats
 ) -> ShardFigures:
     for state in shard.states:
         runner.write_state(state.name, np.zeros(state.shape, np.float16))
@@ -184,7 +184,7 @@ def _layer_figures(
 
 
 def _head_figures(
-    shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Rows, expected: Rows
+    shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Floats, expected: Floats
 ) -> ShardFigures:
     found = _run_shard(shard, runner, bench, plan, inputs)
     return _shard_figures(shard, plan, closeness(expected, found, expected), 0, 0)
@@ -208,7 +208,7 @@ def _shard_figures(
     )
 
 
-def _run_shard(shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Rows) -> Rows:
+def _run_shard(shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Floats) -> Floats:
     """The shard's outputs for every real row of the plan, [rows, channels]."""
     pieces = []
     for step in plan.passes:
@@ -220,13 +220,13 @@ def _run_shard(shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPass
     return np.concatenate(pieces)
 
 
-def _rounded(rows: Rows, hidden_scale: float) -> Rows:
+def _rounded(rows: Floats, hidden_scale: float) -> Floats:
     """Rounded to fp16 as shards hold it; even beyond its range finite, so that the next can be judged."""
     scaled = (rows * np.float32(hidden_scale)).clip(-FP16_MAX, FP16_MAX)
     return scaled.astype(np.float16).astype(np.float32) / np.float32(hidden_scale)
 
 
-def _like(rows: Rows, count: int, rng: np.random.Generator) -> Rows:
+def _like(rows: Floats, count: int, rng: np.random.Generator) -> Floats:
     """`count` random normal rows of the typical size of a channel in `rows` (robust to huge channels)."""
     typical = float(np.median(np.abs(rows))) / 0.6745
     noise = rng.standard_normal((count, rows.shape[1])) * (typical or 1.0)

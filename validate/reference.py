@@ -401,10 +401,10 @@ class Reference:
         return layer
 
     def _projection(self, facts: LayerFacts, role: str) -> _Projection:
-        place = self._model.place(facts, role)
-        rows, bias = slice(place.rows.start, place.rows.stop), bias_name(place.name)
+        found = self._model.tensor_rows(facts, role)
+        rows, bias = slice(found.rows.start, found.rows.stop), bias_name(found.name)
         return _Projection(
-            _tensor(self._matrices.rows(place.name, rows)),
+            _tensor(self._matrices.rows(found.name, rows)),
             self._vector(bias)[rows] if bias in self._file.tensors else None,
         )
 

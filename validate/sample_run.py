@@ -137,7 +137,7 @@ def _read(
             own = None
             if others and small:
                 progress("the reference writes its own")
-                start = text.ids[: others[0].place]
+                start = text.ids[: others[0].index]
                 own = _pieces(tokenizer, _own_text(reference, text, start, tokenizer.end_ids))
             readings.append(ReferenceReading(others=others, own=own))
         return readings
@@ -149,12 +149,12 @@ def _others(
     best = logarithms.argmax(axis=-1)
     return tuple(
         OtherChoice(
-            place=place,
+            index=index,
             text=_shown(tokenizer, int(choice)),
-            probability=_probability(logarithms[place, choice]),
-            chosen_probability=_probability(logarithms[place, own]),
+            probability=_probability(logarithms[index, choice]),
+            chosen_probability=_probability(logarithms[index, own]),
         )
-        for place, (choice, own) in enumerate(zip(best, ids, strict=True))
+        for index, (choice, own) in enumerate(zip(best, ids, strict=True))
         if choice != own
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 from anespec.runtime.passes import Logits, RowKind, Verifier, run_rows
 from anespec.runtime.regions import RegionMap
 from anespec.runtime.rows import chain_rows
-from anespec.validate.closeness import Rows, logits_closeness
+from anespec.validate.closeness import Floats, logits_closeness
 from anespec.validate.figures import StackFigures
 from anespec.validate.progress import StepReport
 
@@ -32,7 +32,7 @@ class PromptRun:
         """The tokens that the verifier was given, from position 0 on."""
         return (*self.prompt, *self.greedy)[: len(self.logits)]
 
-    def against(self, expected: Rows) -> StackFigures:
+    def against(self, expected: Floats) -> StackFigures:
         """The figures, where the reference expects those logits of the same rows."""
         close = logits_closeness(expected, self.logits)
         judged = expected[len(self.prompt) - 1 :][: len(self.greedy)]

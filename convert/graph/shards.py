@@ -76,7 +76,7 @@ class LayerPlan:
 
 
 @dataclass(frozen=True)
-class ShardPlan:
+class LayerShardPlan:
     """Consecutive layers in one program; d is the width of the hidden state.
 
     The hidden state is the model's own times `hidden_scale`.
@@ -165,7 +165,7 @@ def decoder_layer(
     x: Var,
     weights: LayerWeights,
     plan: LayerPlan,
-    shard: ShardPlan,
+    shard: LayerShardPlan,
     inputs: LayerInputs,
     states: Mapping[int, LayerState],
     name: str,
@@ -200,7 +200,7 @@ def decoder_layer(
 
 
 def layer_shard(
-    plan: ShardPlan, weights: list[LayerWeights], scope: "ProgramScope", mix: PerLayerMix | None = None
+    plan: LayerShardPlan, weights: list[LayerWeights], scope: "ProgramScope", mix: PerLayerMix | None = None
 ) -> ShardProgram:
     """The program of consecutive layers; inputs and states as `plan` says, output `hidden`."""
 

@@ -9,8 +9,9 @@ import pytest
 from anespec.convert.graph import attention, kv
 from anespec.convert.graph.attention import AttentionSizes
 from anespec.convert.graph.builder import Var, mb
+from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target, WeightFormat

@@ -9,7 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strict_verifier import StrictVerifier
 
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.errors import RequestError
 from anespec.manifests.gguf_file import GGUFFile

@@ -20,7 +20,7 @@ from planted import (
 )
 
 from anespec.convert.source.facts import LayerFacts
-from anespec.convert.source.model import Rows, SourceModel
+from anespec.convert.source.model import SourceModel, TensorRows
 from anespec.convert.weights.encoding import Floats, Parts, Piece
 from anespec.convert.weights.linear import Int8Channel
 from anespec.manifests.errors import GoldenGateError
@@ -185,12 +185,12 @@ def next_channel_scales(patch: pytest.MonkeyPatch) -> None:
 def gate_and_up_swapped(patch: pytest.MonkeyPatch) -> None:
     """Each of the two projections gets the other's tensor."""
     swap = {"ffn_gate": "ffn_up", "ffn_up": "ffn_gate"}
-    place = SourceModel.place
+    tensor_rows = SourceModel.tensor_rows
 
-    def swapped(self: SourceModel, layer: LayerFacts, role: str) -> Rows:
-        return place(self, layer, swap.get(role, role))
+    def swapped(self: SourceModel, layer: LayerFacts, role: str) -> TensorRows:
+        return tensor_rows(self, layer, swap.get(role, role))
 
-    patch.setattr(SourceModel, "place", swapped)
+    patch.setattr(SourceModel, "tensor_rows", swapped)
 
 
 @pytest.mark.parametrize("plant", [rows_unpermuted, next_channel_scales, gate_and_up_swapped])

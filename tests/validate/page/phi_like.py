@@ -235,8 +235,8 @@ def generation(tokens: int = 47, passes: int = 47, **changes: Any) -> Generation
 
 def sample_of(artifact: Artifact, backend: str = "openvino", **changes: Any) -> SampleRun:
     """One passage that the reference parts from at its third token."""
-    other = OtherChoice(place=2, text=" dog", probability=0.4, chosen_probability=0.35)
-    later = OtherChoice(place=3, text="?", probability=0.9, chosen_probability=0.05)
+    other = OtherChoice(index=2, text=" dog", probability=0.4, chosen_probability=0.35)
+    later = OtherChoice(index=3, text="?", probability=0.9, chosen_probability=0.05)
     passage = Passage(
         prompt="Once upon a time", prompt_tokens=4, pieces=(" there", " was", " cat", "."),
         plain=generation(), drafted=generation(passes=25), same_text=True,
