@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from anespec.manifests.schema import Manifest
     from anespec.runtime.completion import Chunk
     from anespec.runtime.completion import Completion as Run
+    from anespec.runtime.proven import Proven
     from anespec.runtime.requests import Request
     from anespec.runtime.service import Service
     from anespec.runtime.text.tokenizer import Tokenizer
@@ -37,30 +38,33 @@ class Model:
 
     def __init__(self, opened: Opened, options: LoadOptions) -> None:
         """A model that checks requests; `prove` makes it one that runs them."""
-        from anespec.runtime.engine import Engine
         from anespec.runtime.proven import Proven
 
         self._opened = opened
         self._options = options
-        self._engine = Engine(opened.verifier, Proven.nothing(opened.verifier.shape))
-        self._service: Service | None = None
+        self._service = self._serving(Proven.nothing(opened.verifier.shape))
         self.speculates = False
         self.load_seconds = 0.0
 
     def prove(self, watch: Watcher = SILENT) -> None:
         """Read or measure what the exactness gate allows here, and set up the engine accordingly."""
-        from anespec.runtime.drafters.lookup import LookupSource
-        from anespec.runtime.engine import Engine
         from anespec.runtime.proven import Proven
-        from anespec.runtime.service import Service
 
-        verifier = self._opened.verifier
         verdict = exactness_here(self._opened, watch)
         say_inexact(verdict, self._options, watch)
-        proven = Proven.of(verdict, verifier.shape, self._options.allow_inexact)
+        proven = Proven.of(verdict, self._opened.verifier.shape, self._options.allow_inexact)
         self.speculates = proven.speculate
+        self._service.close()
+        self._service = self._serving(proven)
+
+    def _serving(self, proven: "Proven") -> "Service":
+        """An engine on a thread of its own that uses what is proven."""
+        from anespec.runtime.drafters.lookup import LookupSource
+        from anespec.runtime.engine import Engine
+        from anespec.runtime.service import Service
+
         source = LookupSource() if self._options.drafter == "lookup" else None
-        self._service = Service(Engine(verifier, proven, source))
+        return Service(Engine(self._opened.verifier, proven, source))
 
     def __enter__(self) -> Self:
         return self
@@ -72,8 +76,7 @@ class Model:
 
     def close(self) -> None:
         """Release the model's memory; it cannot be used afterwards."""
-        if self._service is not None:
-            self._service.close()
+        self._service.close()
         self._opened.verifier.close()
 
     @property
@@ -238,14 +241,12 @@ class Model:
             RequestError: as running it would.
         """
         for request in self._requests(prompt_ids, options):
-            self._engine.prepare(request)
+            self._service.check(request)
 
     def run(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> "list[Run]":
         """A run for every choice, none of them begun."""
         from anespec.runtime.completion import Completion as Run
 
-        if self._service is None:
-            raise RequestError("the model is not ready to generate; let anespec.load open it")
         requests = self._requests(prompt_ids, options)
         return [Run(self._service, self.tokenizer, request, options.stop) for request in requests]
 
@@ -253,12 +254,7 @@ class Model:
         runs = self.run(prompt_ids, options)
         for run in runs:
             run.start()
-        try:
-            choices = tuple(Choice.of(run.summary) for run in runs)
-        finally:
-            for run in runs:
-                run.cancel()
-        return Completion(tuple(prompt_ids), choices)
+        return Completion(tuple(prompt_ids), tuple(Choice.of(run.summary) for run in runs))
 
     def _stream(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "Iterator[Chunk]":
         if options.choices > 1:
@@ -279,9 +275,9 @@ class Model:
             Request(
                 prompt=prompt_ids,
                 max_tokens=options.max_tokens,
-                sampling=sampling.model_copy(update={"seed": choice_seed(sampling.seed, number)}),
-                end_ids=frozenset() if options.ignore_eos else self.tokenizer.end_ids,
+                sampling=sampling.with_changes(seed=choice_seed(sampling.seed, number)),
                 speculate=options.speculate,
+                end_ids=frozenset() if options.ignore_eos else self.tokenizer.end_ids,
             )
             for number in range(options.choices)
         ]

@@ -46,7 +46,8 @@ def shapes(draw: st.DrawFn) -> VerifierShape:
         needed = -(-min(context, window + block - 1) // unit)
         pools.append(PoolShape("local", draw(st.integers(needed, context // unit)) * unit, window))
     t_max = draw(st.sampled_from([block, block + 1, 2 * block, 48]).filter(lambda most: most >= block))
-    return VerifierShape(block, t_max, context, sequences, VOCABULARY, tuple(pools))
+    partial = draw(st.booleans())
+    return VerifierShape(block, t_max, context, sequences, VOCABULARY, tuple(pools), partial_spans=partial)
 
 
 def measure(shape: VerifierShape, form: Form = "quick") -> ExactnessVerdict:
@@ -57,7 +58,9 @@ def require_cases(verdict: ExactnessVerdict, shape: VerifierShape) -> None:
     assert verdict.allows_speculation
     wanted = {*REQUIRED_FOR_SPECULATION}
     wanted |= {Invariance.REGION} if shape.sequences > 1 else set()
-    wanted |= {Invariance.WIDTH} if len(shape.wide_widths) > 1 else set()
+    wanted |= {Invariance.WIDTH} if len(shape.widths) > 1 else set()
+    steps = [shape.span_steps(pool) for pool in range(len(shape.pools))]
+    wanted |= {Invariance.SPAN} if max(map(len, steps)) > 1 else set()
     assert {v.invariance for v in verdict.invariances if v.cases} == wanted
 
 
