@@ -322,7 +322,7 @@ def chain(programs: Sequence[Program], hidden_in: str, hidden_out: str) -> Progr
     return chained
 
 
-def beside(programs: Sequence[Program]) -> Program:
+def merge(programs: Sequence[Program]) -> Program:
     """One program out of shards that take the same inputs, such as head shards; outputs in order.
 
     Raises:
@@ -336,16 +336,16 @@ def beside(programs: Sequence[Program]) -> Program:
     for number, program in enumerate(programs):
         if program.inputs != programs[0].inputs:
             raise ArtifactError(
-                f"{program.source}: takes other inputs than the shards beside it; convert the model again"
+                f"{program.source}: takes other inputs than those it is merged with; convert the model again"
             )
         renamed = _Renaming({name: name for name in program.inputs}, f"{number}/")
         operations += [renamed.operation(op) for op in program.operations]
         constants |= {renamed(name): value for name, value in program.constants.items()}
         outputs += [renamed(name) for name in program.outputs]
     first = programs[0]
-    stood = Program(_sources(programs), first.inputs, {}, tuple(outputs), tuple(operations), constants)
-    check_sound(stood)
-    return stood
+    merged = Program(_sources(programs), first.inputs, {}, tuple(outputs), tuple(operations), constants)
+    check_sound(merged)
+    return merged
 
 
 def _sources(programs: Sequence[Program]) -> str:
