@@ -87,8 +87,8 @@ def _gates(path: Path) -> dict[str, str]:
         verdicts = recorded_verdicts(Artifact(path))
     except AnespecError:
         return {}
-    newest_last = sorted(verdicts, key=lambda verdict: str(verdict["measured_at"]))
-    return {verdict["gate"]: verdict["standing"] for verdict in newest_last}
+    newest_last = sorted(verdicts, key=lambda verdict: verdict.measured_at)
+    return {verdict.gate: verdict.standing for verdict in newest_last}
 
 
 def _origin(model: CachedModel) -> str:

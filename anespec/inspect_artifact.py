@@ -1,5 +1,6 @@
 """What `inspect` says of an artifact's folder: what it holds, and what its gates found where."""
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,8 @@ from rich.table import Table
 
 from anespec.console import out
 from anespec.inspect_plan import size_range_facts
-from anespec.inspect_verdicts import recorded_verdicts, verdict_table, why_unjudged
+from anespec.inspect_verdicts import verdict_table, why_unjudged
+from anespec.inspection import ArtifactInspection
 from anespec.manifests.formatting import bytes_text, counted
 
 if TYPE_CHECKING:
@@ -18,11 +20,12 @@ def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
     """The artifact for a program: its manifest's facts, how large its parts are, and its verdicts."""
     from anespec.convert.shard_limits import SHARD_LIMITS
 
-    manifest = artifact.manifest
+    found = ArtifactInspection.of(artifact)
+    manifest = found.manifest
     limits = SHARD_LIMITS[manifest.target]
     return {
-        "artifact": str(artifact.root),
-        "bytes": sum(shard.bytes for shard in manifest.shards) + manifest.tokens.bytes,
+        "artifact": str(found.path),
+        "bytes": found.bytes,
         "state_bytes": manifest.state_bytes,
         "topology": list(manifest.topology),
         "layer_shards": [
@@ -46,7 +49,7 @@ def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
             }
             for shard in manifest.head_shards
         ],
-        "gates": recorded_verdicts(artifact),
+        "gates": [dataclasses.asdict(verdict) for verdict in found.verdicts],
     } | manifest.model_dump(
         mode="json", exclude={"layer_shards", "head_shards", "ropes"}
     )  # fmt: skip
@@ -54,7 +57,8 @@ def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
 
 def show_artifact(artifact: "Artifact") -> None:
     """Print what the artifact holds."""
-    facts, manifest = describe_artifact(artifact), artifact.manifest
+    facts, found = describe_artifact(artifact), ArtifactInspection.of(artifact)
+    manifest, verdicts = found.manifest, found.verdicts
     table = Table(show_header=False, box=None, padding=(0, 2))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -87,7 +91,7 @@ def show_artifact(artifact: "Artifact") -> None:
     out().print()
     out().print(_shard_table(facts))
     out().print()
-    out().print(verdict_table(facts["gates"]) if facts["gates"] else why_unjudged(artifact))
+    out().print(verdict_table(verdicts) if verdicts else why_unjudged(artifact))
 
 
 def _shard_table(facts: dict[str, Any]) -> Table:

@@ -53,7 +53,8 @@ def prepare_model(
 
 
 def _convert(gguf: Path, output: Path, build: Build, display: Display) -> None:
-    from anespec.convert.plan import ConversionPlan, ConvertOptions
+    from anespec.convert.options import ConvertOptions
+    from anespec.convert.plan import ConversionPlan
     from anespec.convert.source.model import SourceModel
     from anespec.manifests.gguf_file import GGUFFile
     from anespec.runtime.text.tokenizer import Tokenizer

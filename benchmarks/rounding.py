@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from subjects import ROOT, artifact_of, pass_of
 from torch import Tensor
 
-from anespec.convert.plan import ConvertOptions
+from anespec.convert.options import ConvertOptions
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.weight_choice import WeightChoice

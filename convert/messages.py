@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from anespec.convert.plan import ConvertOptions
+from anespec.convert.options import ConvertOptions
 from anespec.convert.shard_units import ShardUnit
 from anespec.manifests.errors import AnespecError
 

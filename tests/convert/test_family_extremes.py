@@ -8,7 +8,8 @@ import pytest
 from converting import build
 from family_files import Variant
 
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.errors import AnespecError, GGUFError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile

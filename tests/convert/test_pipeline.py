@@ -12,8 +12,9 @@ from converting import build
 from gguf.constants import GGMLQuantizationType
 from tiny_model import TinyModel, write_gguf
 
+from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import ShardProgress
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.convert.source.tokens import write_tokens
 from anespec.manifests.errors import GGUFError, RequestError, StorageError, UsageError

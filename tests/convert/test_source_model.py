@@ -11,7 +11,8 @@ from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.architectures import FAMILIES
 from anespec.convert.architectures.refused import REFUSED
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.errors import AnespecError, GGUFError, RequestError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
@@ -270,10 +271,7 @@ def test_a_missing_head_is_tied_to_the_embedding(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (ConvertOptions(block=0), "--block 0 is not between"),
-        (ConvertOptions(block=65), "--block 65 is not between"),
         (ConvertOptions(context=3), "--context 3 must be at least the block"),
-        (ConvertOptions(sequences=0), "--sequences 0 at least 1"),
         (ConvertOptions(sequences=10**18), "--sequences 1000000000000000000 asks for more than the 16777216"),
         (ConvertOptions(context=2**63), "asks for more than the 16777216 slots"),
         (ConvertOptions(topology=(1, 2)), "the model has 2 layers"),

@@ -8,7 +8,8 @@ from gguf import GGUFWriter
 from tiny_model import TinyModel, add_value, write_gguf
 
 from anespec.convert import worker_count
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.convert.worker_count import suitable_workers
 from anespec.manifests.gguf_file import GGUFFile

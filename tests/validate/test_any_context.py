@@ -9,7 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strict_verifier import StrictVerifier
 
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.errors import RequestError
 from anespec.manifests.gguf_file import GGUFFile
@@ -21,7 +22,8 @@ from anespec.runtime.drafters.lookup import LookupDrafter
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PoolShape, VerifierShape, whole_plan
 from anespec.runtime.requests import FinishReason, Request
-from anespec.validate.exactness import Form, exactness_gate
+from anespec.validate.effort import Form
+from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import Stimulus
 from anespec.validate.gates import golden_gate
 from anespec.validate.shard_passes import plan_passes

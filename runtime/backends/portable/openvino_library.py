@@ -29,7 +29,7 @@ def _absent(package: str) -> Iterator[None]:
 with _absent(REPORTER):
     from openvino import (
         Core,
-    InferRequest,
+        InferRequest,
         Model,
         Node,
         Output,

@@ -108,7 +108,10 @@ def build_model(program: Program, axes: SlotAxes, in_place: bool) -> BuiltModel:
             known.nodes[name] = parameters.add(name, shape)
     variables = {
         name: opset15.read_value(
-            constant(np.zeros(_of_slots(shape, 1), np.float32)), name, Type.f32, PartialShape(_of_slots(shape, -1))
+            constant(np.zeros(_of_slots(shape, 1), np.float32)),
+            name,
+            Type.f32,
+            PartialShape(_of_slots(shape, -1)),
         )
         for name, shape in program.states.items()
     }

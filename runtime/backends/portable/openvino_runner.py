@@ -1,7 +1,7 @@
 """Runs a program with OpenVINO on the CPU; states are variables of one compiled model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -98,8 +98,10 @@ class OpenVINORunner:
         return self.axes is not None
 
     def _compile(self, in_place: bool) -> None:
-        program = self.program if self.axes is None else with_spans(
-            self.program, self.pools, [None] * len(self.pools)
+        program = (
+            self.program
+            if self.axes is None
+            else with_spans(self.program, self.pools, [None] * len(self.pools))
         )
         built = build_model(program, self.axes or {}, in_place)
         options = {

@@ -38,7 +38,13 @@ def write_masks(program: Program) -> frozenset[str]:
 
 def masks_read_elsewhere(program: Program) -> frozenset[str]:
     """Masks of slot writes that other operations of a pruned program read too, as the numbers they are."""
-    read = {name for op in program.operations if op.kind != SLOT_WRITE for names in op.inputs.values() for name in names}
+    read = {
+        name
+        for op in program.operations
+        if op.kind != SLOT_WRITE
+        for names in op.inputs.values()
+        for name in names
+    }
     return write_masks(program) & (read | set(program.outputs))
 
 

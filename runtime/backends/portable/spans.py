@@ -1,8 +1,8 @@
 """Whether a program can look at the first slots of its pools alone, and what must follow for that.
 
 Its masks and states are shorter then. Most operations follow by themselves; a reshape names sizes, so those
-that are numbers of slots must follow. Shapes are followed with all slots and with fewer, side by side: an axis
-whose size differs is one of slots, and a reshape keeps it where it has the same size and the same stride.
+that are numbers of slots must follow. Shapes are looked at with all slots and with fewer, side by side: an
+axis whose size differs is one of slots, and a reshape keeps it where it has the same size and stride.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ SlotAxes = Mapping[str, SlotAxis]
 
 
 def slot_axes(program: Program, pools: Sequence[PoolNames]) -> SlotAxes | None:
-    """Which reshapes must follow the spans; None where some operation cannot, or there is nothing to follow."""
+    """Which reshapes must follow the spans; None where an operation cannot."""
     fewer = [int(pool.slots * FEWER) for pool in pools]
     if not pools or not _are_of_slots(program, pools) or min(fewer) < 1:
         return None

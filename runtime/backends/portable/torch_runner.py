@@ -14,8 +14,8 @@ from anespec.runtime.backends.portable.arguments import Arguments, refusing, unk
 from anespec.runtime.backends.portable.packed import Packed
 from anespec.runtime.backends.portable.program import Constant, Operation, Program
 from anespec.runtime.backends.portable.soundness import require_room_for_states
-from anespec.runtime.backends.portable.torch_table import TABLE
 from anespec.runtime.backends.portable.spans import MASK_AXES, STATE_AXIS, followed, slot_axes
+from anespec.runtime.backends.portable.torch_table import TABLE
 from anespec.runtime.backends.runner import Channels, Inputs, Outputs, PoolNames, Tensor
 
 LIBRARY = "torch"

@@ -13,7 +13,7 @@ from anespec.manifests.schema import AttentionShape, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
-from anespec.runtime.backends.portable.program import Operation, chain, merge, load_program
+from anespec.runtime.backends.portable.program import Operation, chain, load_program, merge
 
 PROMPT = [1, 403, 407, 261, 378, 31, 5, 77, 9, 410]
 
