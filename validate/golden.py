@@ -158,7 +158,7 @@ class _Bench:
         finally:
             runner.close()
 
-    def feed(self, step: ShardPass, inputs: Floats) -> Mapping[str, Tensor]:
+    def inputs_of(self, step: ShardPass, inputs: Floats) -> Inputs:
         """The inputs of one pass."""
         sources = list(step.sources)
         scaled = (inputs[sources] * np.float32(self.hidden_scale)).astype(np.float16)

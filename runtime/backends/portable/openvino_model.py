@@ -9,6 +9,7 @@ from anespec.runtime.backends.portable.arguments import Arguments, unknown_opera
 from anespec.runtime.backends.portable.openvino_layout import Rows, Value, constant, out, planar, rows
 from anespec.runtime.backends.portable.openvino_library import (
     Model,
+    Node,
     Output,
     PartialShape,
     Type,
@@ -81,10 +82,10 @@ class _Parameters:
         return out(parameter)
 
 
-def build_model(program: Program, axes: SlotAxes, in_place: bool) -> BuiltModel:
+def build_model(program: Program, axes: SlotAxes | None, in_place: bool) -> BuiltModel:
     """An OpenVINO model of `program`, whose slot writes are fused and which is pruned.
 
-    `axes` are the reshapes that follow the number of slots; where there are none, it is always the same.
+    `axes` are the reshapes that follow the number of slots; None where that is always the same.
     With `in_place`, a variable is assigned what was read from it: OpenVINO then keeps one buffer for
     it, and the scatter that is the buffer's only other reader works in that buffer.
 
@@ -106,15 +107,7 @@ def build_model(program: Program, axes: SlotAxes, in_place: bool) -> BuiltModel:
             known.nodes[name] = Rows(parameters.add(name, (1, shape[2], shape[1])))
         else:
             known.nodes[name] = parameters.add(name, shape)
-    variables = {
-        name: opset15.read_value(
-            constant(np.zeros(_of_slots(shape, 1), np.float32)),
-            name,
-            Type.f32,
-            PartialShape(_of_slots(shape, -1)),
-        )
-        for name, shape in program.states.items()
-    }
+    variables = {name: _variable(name, shape, axes is not None) for name, shape in program.states.items()}
     current: dict[str, Value] = {name: out(variable) for name, variable in variables.items()}
     for operation in program.operations:
         arguments = Arguments(operation, known, program.constants, program.source)
@@ -125,7 +118,7 @@ def build_model(program: Program, axes: SlotAxes, in_place: bool) -> BuiltModel:
         elif operation.kind == SLOT_WRITE:
             write = writes[arguments.state("mask")]
             known.nodes[operation.outputs[0]] = slot_write(arguments, write.slots, write.lanes)
-        elif operation.name in axes:
+        elif axes is not None and operation.name in axes:
             known.nodes[operation.outputs[0]] = follow_slots(arguments, axes[operation.name])
         elif operation.kind in TABLE:
             result = TABLE[operation.kind](arguments)
@@ -145,5 +138,11 @@ def build_model(program: Program, axes: SlotAxes, in_place: bool) -> BuiltModel:
     return BuiltModel(Model(results, sinks, parameters.nodes, "shards"), in_rows)
 
 
-def _of_slots(shape: tuple[int, ...], slots: int) -> list[int]:
-    return [*shape[:STATE_AXIS], slots, *shape[STATE_AXIS + 1 :]]
+def _variable(name: str, shape: tuple[int, ...], stretches: bool) -> Node:
+    """A state of zeros; one that `stretches` has any number of slots, one at first."""
+    if not stretches:
+        return opset15.read_value(
+            constant(np.zeros(shape, np.float32)), name, Type.f32, PartialShape(list(shape))
+        )
+    one, any_number = ([*shape[:STATE_AXIS], slots, *shape[STATE_AXIS + 1 :]] for slots in (1, -1))
+    return opset15.read_value(constant(np.zeros(one, np.float32)), name, Type.f32, PartialShape(any_number))

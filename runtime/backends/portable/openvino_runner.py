@@ -103,7 +103,7 @@ class OpenVINORunner:
             if self.axes is None
             else with_spans(self.program, self.pools, [None] * len(self.pools))
         )
-        built = build_model(program, self.axes or {}, in_place)
+        built = build_model(program, self.axes, in_place)
         options = {
             "INFERENCE_NUM_THREADS": self.threads,
             "INFERENCE_PRECISION_HINT": "f32",

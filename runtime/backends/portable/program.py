@@ -25,7 +25,7 @@ from anespec.runtime.backends.portable.mil_package import (
 from anespec.runtime.backends.portable.packed import Packed
 from anespec.runtime.backends.portable.soundness import check_sound
 
-__all__ = ["FUNCTION", "Constant", "Operation", "Program", "merge", "chain", "load_program"]
+__all__ = ["FUNCTION", "Constant", "Operation", "Program", "chain", "load_program", "merge"]
 
 BLOB_SENTINEL = 0xDEADBEEF
 BLOB_RECORD = struct.Struct("<IIQQ")

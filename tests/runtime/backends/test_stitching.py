@@ -74,7 +74,7 @@ def test_shards_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
     narrow = reloaded(layers(AttentionShape.GROUPED, rotary_dim=2), tmp_path / "narrow")
     with pytest.raises(ArtifactError, match="takes inputs of other shapes than the shards before it"):
         chain([narrow, second], "x", "hidden")
-    with pytest.raises(ArtifactError, match="takes other inputs than the shards beside it"):
+    with pytest.raises(ArtifactError, match="takes other inputs than those it is merged with"):
         merge([narrow, second])
     identity = Operation("identity", "hidden", {"x": ("rope_cos",)}, ("hidden",))
     narrow_hidden = replace(first, operations=(*first.operations[:-1], identity))
