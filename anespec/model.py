@@ -50,6 +50,7 @@ class Model:
         """Read or measure what the exactness gate allows here, and set up the engine accordingly."""
         from anespec.runtime.proven import Proven
 
+        verifier = self._opened.verifier
         verdict = exactness_here(self._opened, watch)
         say_inexact(verdict, self._options, watch)
         proven = Proven.of(verdict, self._opened.verifier.shape, self._options.allow_inexact)
@@ -247,6 +248,8 @@ class Model:
         """A run for every choice, none of them begun."""
         from anespec.runtime.completion import Completion as Run
 
+        if self._service is None:
+            raise RequestError("the model is not ready to generate; let anespec.load open it")
         requests = self._requests(prompt_ids, options)
         return [Run(self._service, self.tokenizer, request, options.stop) for request in requests]
 
@@ -254,7 +257,12 @@ class Model:
         runs = self.run(prompt_ids, options)
         for run in runs:
             run.start()
-        return Completion(tuple(prompt_ids), tuple(Choice.of(run.summary) for run in runs))
+        try:
+            choices = tuple(Choice.of(run.summary) for run in runs)
+        finally:
+            for run in runs:
+                run.cancel()
+        return Completion(tuple(prompt_ids), choices)
 
     def _stream(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "Iterator[Chunk]":
         if options.choices > 1:
@@ -276,8 +284,8 @@ class Model:
                 prompt=prompt_ids,
                 max_tokens=options.max_tokens,
                 sampling=sampling.with_changes(seed=choice_seed(sampling.seed, number)),
-                speculate=options.speculate,
                 end_ids=frozenset() if options.ignore_eos else self.tokenizer.end_ids,
+                speculate=options.speculate,
             )
             for number in range(options.choices)
         ]
