@@ -1,0 +1,135 @@
+"""How tokens are sampled: every option declared once, with its range, its default and its description.
+
+The command line, prompt files, the configuration and HTTP read these fields.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from anespec.manifests.errors import RequestError
+from anespec.manifests.options import Flag, Options, Range
+
+BIASES = Range(-100.0, 100.0)
+"""What a bias of a logit may be."""
+
+_SEEDS = 1 << 64
+
+
+class GrammarKind(StrEnum):
+    """The languages that a grammar may be written in; `json` is any JSON value and needs no text."""
+
+    GBNF = "gbnf"
+    LARK = "lark"
+    REGEX = "regex"
+    JSON_SCHEMA = "json_schema"
+    JSON = "json"
+
+
+class Grammar(BaseModel):
+    """What the output must match, from its first token to its last."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: GrammarKind
+    text: str = ""
+
+
+def _read_biases(value: object) -> object:
+    """Biases as JSON has them, a mapping by token or a list of lists, as pairs."""
+    if isinstance(value, Mapping):
+        return tuple((int(token) if str(token).isdecimal() else token, bias) for token, bias in value.items())
+    if isinstance(value, list):
+        return tuple(tuple(pair) if isinstance(pair, list) else pair for pair in value)
+    return value
+
+
+def _read_bias(value: object) -> object:
+    """`ID=BIAS`, as the command line has it, as a pair."""
+    if not isinstance(value, str):
+        return value
+    token, _, bias = value.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise RequestError(f"{value[:40]!r} is not ID=BIAS, such as 13=-5") from None
+
+
+def _require_bias(pair: tuple[int, float]) -> tuple[int, float]:
+    token, bias = pair
+    if token < 0:
+        raise RequestError(f"logit_bias names token {token}; ids begin at 0")
+    if bias not in BIASES:
+        raise RequestError(f"logit_bias of token {token} is {bias}; it must lie {BIASES}")
+    return pair
+
+
+class SamplingParameters(Options):
+    """How tokens are sampled; the defaults are greedy.
+
+    `temperature` 0 takes the likeliest token, the lowest id on ties. `top_k` 0, `top_p` 1, `min_p` 0,
+    `typical_p` 1 (Meister et al. 2022, arXiv:2202.00666), `repetition_penalty` 1 and the other penalties 0
+    are off. `repetition_penalty` looks at prompt and output (Keskar et al. 2019, arXiv:1909.05858);
+    `presence_penalty` and `frequency_penalty` at the output alone, as OpenAI's API describes them.
+    `logit_bias` is (token, bias) pairs, or a mapping. `logprobs` of None tells no logprobs, 0 those of the
+    output alone, n also those of the n likeliest tokens.
+
+    Raises RequestError for a value out of range and for an unknown name.
+    """
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    temperature: float = Field(
+        default=0.0, ge=0.0, le=100.0, description="0 is greedy, 1 the model's own distribution."
+    )
+    top_k: int = Field(
+        default=0, ge=0, le=2**31 - 1, description="Sample from the K likeliest tokens only; 0: off."
+    )
+    top_p: float = Field(default=1.0, ge=0.0, le=1.0, description="Nucleus sampling; 1: off.")
+    min_p: float = Field(
+        default=0.0, ge=0.0, le=1.0, description="Drop tokens below this share of the likeliest; 0: off."
+    )
+    typical_p: float = Field(
+        default=1.0,
+        ge=0.0,
+        le=1.0,
+        description="Keep tokens about as likely as expected, up to this share; 1: off.",
+    )
+    seed: int = Field(default=0, ge=0, le=_SEEDS - 1, description="Same seed, same text.")
+    repetition_penalty: Annotated[float, Flag(names=("--repetition-penalty", "--repeat-penalty"))] = Field(
+        default=1.0,
+        ge=0.01,
+        le=100.0,
+        description="Divide the logits of tokens seen before, prompt included; 1: off.",
+    )
+    presence_penalty: float = Field(
+        default=0.0, ge=-2.0, le=2.0, description="Lower the logits of tokens in the output, once; 0: off."
+    )
+    frequency_penalty: float = Field(
+        default=0.0, ge=-2.0, le=2.0, description="Lower them by this much per occurrence; 0: off."
+    )
+    logit_bias: Annotated[
+        tuple[Annotated[tuple[int, float], BeforeValidator(_read_bias), AfterValidator(_require_bias)], ...],
+        BeforeValidator(_read_biases),
+        Flag(metavar="ID=BIAS", multiple=True),
+    ] = Field(
+        default=(), description=f"Add BIAS, {BIASES}, to the logit of token ID; may be given several times."
+    )
+    logprobs: Annotated[int | None, Flag(default="off")] = Field(
+        default=None, ge=0, le=20, description="Tell the logprob of each token, and of the N likeliest."
+    )
+    grammar: Annotated[Grammar | None, Flag(shown=False)] = Field(
+        default=None, description="What the output must match."
+    )
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether a token depends on which tokens came before."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    """The seed of answer number `choice`, from 0 on, where several are asked for: the next one for each."""
+    return (seed + choice) % _SEEDS
