@@ -50,7 +50,6 @@ class Model:
         """Read or measure what the exactness gate allows here, and set up the engine accordingly."""
         from anespec.runtime.proven import Proven
 
-        verifier = self._opened.verifier
         verdict = exactness_here(self._opened, watch)
         say_inexact(verdict, self._options, watch)
         proven = Proven.of(verdict, self._opened.verifier.shape, self._options.allow_inexact)
@@ -295,7 +294,7 @@ class Model:
 
 
 def _options(options: GenerationOptions | None, changes: dict[str, Any]) -> GenerationOptions:
-    return (options or GREEDY).changed(**changes)
+    return (options or GREEDY).with_changes(**changes)
 
 
 async def _in_thread(make: "Callable[[], Iterator[Chunk]]") -> "AsyncIterator[Chunk]":
