@@ -12,6 +12,7 @@ import click
 
 from anespec import __version__
 from anespec.cache_verbs import list_models, remove_models
+from anespec.chat_verb import chat
 from anespec.console import print_json
 from anespec.convert_verb import convert
 from anespec.demo_verb import demo
@@ -40,7 +41,7 @@ def cli() -> None:
     """
 
 
-for verb in (inspect, convert, validate, generate, demo, list_models, remove_models):
+for verb in (inspect, convert, validate, generate, chat, demo, list_models, remove_models):
     cli.add_command(verb)
 
 

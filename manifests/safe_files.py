@@ -84,17 +84,20 @@ class Folder:
             os.close(descriptor)
 
     @contextlib.contextmanager
-    def create(self, relative: str) -> Iterator[BinaryIO]:
-        """A new file to be written, in folders below this one, which are made; it must not exist."""
+    def create(self, relative: str, *, mode: int = 0o666) -> Iterator[BinaryIO]:
+        """A new file to be written, in folders below this one, which are made; it must not exist.
+
+        `mode` is what the umask leaves of it.
+        """
         first, _, rest = relative.partition("/")
         if rest:
-            with self.folder(first, create=True) as below, below.create(rest) as stream:
+            with self.folder(first, create=True) as below, below.create(rest, mode=mode) as stream:
                 yield stream
         else:
-            with os.fdopen(os.open(first, _NEW_FILE, 0o666, dir_fd=self._descriptor), "wb") as stream:
+            with os.fdopen(os.open(first, _NEW_FILE, mode, dir_fd=self._descriptor), "wb") as stream:
                 yield stream
 
-    def replace(self, name: str, content: bytes, *, durable: bool = True) -> None:
+    def replace(self, name: str, content: bytes, *, durable: bool = True, mode: int = 0o666) -> None:
         """Write a file so that a reader sees the old or the new one, never a part.
 
         A `durable` one is on the disk before it has its name, so that a crash leaves no half file either.
@@ -102,7 +105,7 @@ class Folder:
         self._require_replaceable(name)
         partial = f".{secrets.token_hex(16)}.partial"
         try:
-            with self.create(partial) as stream:
+            with self.create(partial, mode=mode) as stream:
                 stream.write(content)
                 stream.flush()
                 if durable:

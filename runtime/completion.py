@@ -45,6 +45,12 @@ class Completion:
         self._ids: list[int] = []
         self._text: list[str] = []
         self._end: tuple[FinishReason, Statistics] | None = None
+        self._statistics = Statistics(len(request.prompt))
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """Give up what is left, after the pass that runs now; whoever iterates sees the end."""
+        self._cancelled = True
 
     def __iter__(self) -> Iterator[Chunk]:
         """The text as it comes.
@@ -56,6 +62,9 @@ class Completion:
         number = self.engine.submit(self.request)
         try:
             while self._end is None:
+                if self._cancelled:
+                    self._end = (FinishReason.CANCELLED, self._statistics)
+                    return
                 for event in self.engine.step():
                     if event.sequence == number:
                         yield from self._take(event)
@@ -63,6 +72,7 @@ class Completion:
             self.engine.cancel(number)
 
     def _take(self, event: Event) -> Iterator[Chunk]:
+        self._statistics = event.statistics
         for token in event.tokens:
             self._ids.append(token.id)
             shown, stopped = self.stops.push(self.decoder.push(token.id))
