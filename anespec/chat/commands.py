@@ -84,7 +84,8 @@ def run_command(conversation: Conversation, text: str) -> Then:
 def _help(chat: Conversation, _: str) -> Then:
     width = max(len(command.usage) for command in COMMANDS)
     lines = [f"{command.usage:<{width}}  {command.help}" for command in COMMANDS]
-    lines += ["", 'Alt-Enter, or """ before and after, for several lines. ^C stops an answer, ^D leaves.']
+    lines += ["", 'Several lines: Alt-Enter between them, or """ before and after.']
+    lines += ["^C stops an answer, ^D leaves. // begins a message that begins with a slash."]
     chat.screen.say("\n".join(lines))
     return Then.GO_ON
 

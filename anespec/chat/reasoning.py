@@ -45,7 +45,7 @@ class ReasoningSplitter:
     def answer(self) -> str:
         """The answer so far, without the reasoning, and without the line ends that part them.
 
-        Nothing else is stripped: what the model has read is reused as far as the next prompt has the same text.
+        Nothing else is stripped: what the model has read is reused as far as the next prompt is the same.
         """
         text = "".join(self._answer)
         return text if self.reasoning is None else text.lstrip("\n")
