@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from anespec.manifests.residency import ResidencyVerdict
     from anespec.manifests.store import Artifact
     from anespec.manifests.verdicts import Circumstances, ExactnessVerdict, Standing, Verdict
-    from anespec.validate.exactness import Form
+    from anespec.validate.effort import Form
     from anespec.validate.figures import GoldenVerdict
     from anespec.validate.progress import Progress
     from anespec.validate.quality.sample import SampleText

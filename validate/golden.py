@@ -28,7 +28,7 @@ from anespec.validate.figures import ShardFigures, StackFigures, Stimulus
 from anespec.validate.progress import StepReport
 from anespec.validate.reference import Reference
 from anespec.validate.shard_passes import ShardPass, ShardPasses, plan_passes
-from anespec.validate.stack_passes import PlayedPrompt
+from anespec.validate.stack_passes import PromptRun
 
 STIMULI: tuple[Stimulus, ...] = ("embeddings", "random")
 OpenShard = Callable[[Shard], ShardRunner]
@@ -67,16 +67,17 @@ def compare_computed(
     open_shard: OpenShard,
     feeds: BlockFeeds,
     own: PerLayerLookup,
-    played: Sequence[PlayedPrompt] = (),
+    prompt_runs: Sequence[PromptRun] = (),
     *,
     ids: Sequence[int] = (),
     seed: int = 0,
     progress: StepReport = lambda _: None,
 ) -> ComputedFigures:
-    """Every shard alone, one open at a time, on token embeddings and on random hidden states; and `played`.
+    """Every shard alone, one open at a time, on token embeddings and on random hidden states; and the
+    `prompt_runs`.
 
-    `ids` are the tokens whose embeddings are fed; random tokens fill up what they lack. `played` are prompts
-    that the whole stack has run.
+    `ids` are the tokens whose embeddings are fed; random tokens fill up what they lack. `prompt_runs` are
+    prompts that the whole stack has run.
 
     Raises:
         ArtifactError: the shards do not make up the whole model.
@@ -88,9 +89,9 @@ def compare_computed(
     missing = [int(i) for i in rng.integers(manifest.hyperparameters.vocabulary, size=count)]
     tokens = [*ids, *missing][:count]
     bench = _Bench(feeds, own, plans, tokens, manifest.hidden_scale)
-    begun = [(prompt.rows, range(len(prompt.rows))) for prompt in played]
+    begun = [(prompt.rows, range(len(prompt.rows))) for prompt in prompt_runs]
     *texts, embedded, random = reference.stretches([*begun, *((tokens, plan.positions) for plan in plans)])
-    read = reference.embed([*(token for prompt in played for token in prompt.rows), *tokens])
+    read = reference.embed([*(token for prompt in prompt_runs for token in prompt.rows), *tokens])
     states, fed = read[:-count], _rounded(read[-count:].numpy(), manifest.hidden_scale)
     figures: list[ShardFigures] = []
     for shard in manifest.layer_shards:
@@ -114,8 +115,10 @@ def compare_computed(
         logits[:, head.first_token : head.end_token] = its_logits.numpy()
         progress(f"shard {Path(head.path).stem}")
         figures += bench.judge(head, open_shard, inputs, expected)
-    ends = np.cumsum([len(prompt.rows) for prompt in played])
-    stack = [prompt.against(rows) for prompt, rows in zip(played, np.split(logits, ends)[:-1], strict=True)]
+    ends = np.cumsum([len(prompt.rows) for prompt in prompt_runs])
+    stack = [
+        prompt.against(rows) for prompt, rows in zip(prompt_runs, np.split(logits, ends)[:-1], strict=True)
+    ]
     return ComputedFigures(tuple(figures), tuple(stack))
 
 

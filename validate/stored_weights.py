@@ -17,12 +17,13 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.manifests.element_types import ElementType
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.formatting import quoted
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Manifest, Shard, StoredTensor
 from anespec.manifests.store import Artifact
-from anespec.runtime.backends.portable.packed import Packed, PackedType
+from anespec.runtime.backends.portable.packed import Packed
 from anespec.runtime.backends.portable.program import Operation, Program, load_program
 from anespec.validate.figures import WeightFigures
 
@@ -260,7 +261,7 @@ class _Part:
     """A constant as (first axis, everything else): numbers, or the bytes of rows of `packed` ones."""
 
     data: NDArray[Any]
-    packed: PackedType | None = None
+    packed: ElementType | None = None
 
     @classmethod
     def of(cls, program: Program, name: str) -> Self:
@@ -270,9 +271,9 @@ class _Part:
         count = value.shape[0]
         if not isinstance(value, Packed):
             return cls(value.reshape(count, -1))
-        if prod(value.shape[1:]) * value.kind.bits % 8:
+        if prod(value.shape[1:]) * value.element.bits % 8:
             return cls(value.unpacked().reshape(count, -1))
-        return cls(value.data.reshape(count, -1), value.kind)
+        return cls(value.data.reshape(count, -1), value.element)
 
     @property
     def count(self) -> int:

@@ -16,9 +16,10 @@ import numpy as np
 from gguf.quants import Q4_K
 from numpy.typing import NDArray
 
-from anespec.convert.weights.encoding import BLOCK, Element, Floats, Part, Parts, Piece
+from anespec.convert.weights.encoding import BLOCK, Floats, Part, Parts, Piece
 from anespec.convert.weights.linear import FP16_TINY, SHIFT_SCALE, scaled_parts
 from anespec.manifests.dequantise import Q8_0_BLOCK
+from anespec.manifests.element_types import ElementType
 from anespec.manifests.schema import WeightFormat
 
 Q4_0_BLOCK = np.dtype([("d", "<f2"), ("q", "u1", (16,))])
@@ -46,7 +47,7 @@ class RepackedQ8(_Repacked):
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
         """Integers and scales."""
-        return scaled_parts(shape, Element.INT8, BLOCK)
+        return scaled_parts(shape, ElementType.INT8, BLOCK)
 
     def encode(self, piece: Piece, into: Parts) -> Floats:
         """See Encoding."""
@@ -65,7 +66,7 @@ class RepackedQ4(_Repacked):
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
         """Integers and scales."""
-        return scaled_parts(shape, Element.INT4, BLOCK)
+        return scaled_parts(shape, ElementType.INT4, BLOCK)
 
     def encode(self, piece: Piece, into: Parts) -> Floats:
         """See Encoding."""
@@ -84,8 +85,8 @@ class _RepackedAffine(_Repacked):
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
         """Integers, scales and offsets."""
-        data, scale = scaled_parts(shape, Element.UINT4, BLOCK)
-        return (data, scale, Part("offset", scale.shape, Element.FP32))
+        data, scale = scaled_parts(shape, ElementType.UINT4, BLOCK)
+        return (data, scale, Part("offset", scale.shape, ElementType.FP32))
 
 
 @dataclass(frozen=True)

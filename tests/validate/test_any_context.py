@@ -22,7 +22,8 @@ from anespec.runtime.drafters.lookup import LookupDrafter
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PoolShape, VerifierShape, whole_plan
 from anespec.runtime.requests import FinishReason, Request
-from anespec.validate.exactness import Form, exactness_gate
+from anespec.validate.effort import Form
+from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import Stimulus
 from anespec.validate.gates import golden_gate
 from anespec.validate.shard_passes import plan_passes

@@ -34,7 +34,7 @@ from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import THRESHOLDS, GoldenVerdict, require_golden
 from anespec.validate.golden import compare_computed
 from anespec.validate.reference import Reference
-from anespec.validate.stack_passes import play_prompts
+from anespec.validate.stack_passes import run_prompts
 from anespec.validate.stored_weights import StoredWeights
 
 
@@ -216,7 +216,7 @@ def test_greedy_tokens_continue_each_prompt(embedded: Artifact) -> None:
             lambda shard: open_shard(embedded, shard, TORCH, 1),
             verifier.feeds,
             verifier.embedding,
-            play_prompts(verifier, prompts, greedy_tokens=6),
+            run_prompts(verifier, prompts, greedy_tokens=6),
         ).stack
     verifier.close()
     context = embedded.manifest.context

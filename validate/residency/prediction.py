@@ -89,7 +89,7 @@ def _function_plan(function: FunctionView, ruled: Sequence[_Ruled], whole: tuple
             PlannedOperation(
                 kind=op.kind,
                 name=op.name,
-                shapes=tuple(value.type.shape for value in op.outputs),
+                shapes=tuple(value.type.shape for value in function.made(op)),
                 device=Device.CPU if reasons else Device.ANE,
                 layer=layer,
                 rules=reasons,
