@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anespec.console import notes, out, watcher
+from anespec.console import aside, notes, out, watcher
 from anespec.leaving import keep
 from anespec.manifests.errors import Interrupted
 from anespec.model_path import ModelPath
@@ -95,7 +95,7 @@ def _talk(
     from anespec.chat.repl import run_lines
 
     in_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-    screen = Screen(out(), out() if in_terminal else notes(), show_drafts)
+    screen = Screen(out(), out() if in_terminal else aside(), notes(), show_drafts)
     stoppable = stopped_by_interrupt if in_terminal else stopped_by_nothing
     conversation = Conversation(LoadedModel(loaded, name), screen, options, system, stoppable)
     if in_terminal:

@@ -30,8 +30,8 @@ class ModelPath(click.Path):
 def _paths(begun: str) -> list[str]:
     """GGUFs, artifacts and, where there are such, the folders beside them, whose names begin so."""
     head, slash, tail = begun.rpartition("/")
-    folder = Path(f"{head}{slash}" or ".").expanduser()
     try:
+        folder = Path(f"{head}{slash}" or ".").expanduser()
         names = sorted(path.name + ("/" if path.is_dir() else "") for path in folder.iterdir())
     except (OSError, RuntimeError):
         return []

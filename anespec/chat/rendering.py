@@ -11,12 +11,13 @@ LONGEST_NAME = 30
 
 
 class Screen:
-    """Two consoles: one for answers, one for all else, which may be the same terminal."""
+    """Consoles for answers, for what else was asked for, and for notes; all may be the same terminal."""
 
-    def __init__(self, answers: Console, others: Console, show_drafts: bool = True) -> None:
+    def __init__(self, answers: Console, others: Console, notes: Console, show_drafts: bool = True) -> None:
         """Consoles decide by themselves whether there are colours."""
         self._answers = answers
         self._others = others
+        self._notes = notes
         self._show_drafts = show_drafts
 
     def piece(self, piece: Piece) -> None:
@@ -36,7 +37,7 @@ class Screen:
 
     def note(self, text: str) -> None:
         """What a person should know without having asked."""
-        self._others.print(f"note: {text}", style=NOTE)
+        self._notes.print(f"note: {text}", style=NOTE)
 
     def error(self, text: str) -> None:
         """What could not be done."""

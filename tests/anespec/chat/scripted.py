@@ -84,7 +84,7 @@ class Seen:
                 highlight=False, markup=False, color_system="standard" if colours else None,
             )  # fmt: skip
 
-        self.screen = Screen(console(self._answers), console(self._others))
+        self.screen = Screen(console(self._answers), console(self._others), console(self._others))
 
     @property
     def answers(self) -> str:
