@@ -263,10 +263,9 @@ class Model:
             yield from run
 
     def _requests(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "list[Request]":
-        from dataclasses import replace
-
         from anespec.runtime.drafters.lookup import LookupDrafter
         from anespec.runtime.requests import Request
+        from anespec.runtime.sampling.parameters import choice_seed
 
         drafts = options.speculate and self._options.drafter == "lookup"
         sampling = options.sampling
@@ -274,7 +273,7 @@ class Model:
             Request(
                 prompt=prompt_ids,
                 max_tokens=options.max_tokens,
-                sampling=replace(sampling, seed=(sampling.seed + number) % 2**64),
+                sampling=sampling.with_changes(seed=choice_seed(sampling.seed, number)),
                 drafter=LookupDrafter() if drafts else None,
                 end_ids=frozenset() if options.ignore_eos else self.tokenizer.end_ids,
             )
@@ -286,7 +285,7 @@ class Model:
 
 
 def _options(options: GenerationOptions | None, changes: dict[str, Any]) -> GenerationOptions:
-    return (options or GREEDY).changed(**changes)
+    return (options or GREEDY).with_changes(**changes)
 
 
 async def _in_thread(make: "Callable[[], Iterator[Chunk]]") -> "AsyncIterator[Chunk]":

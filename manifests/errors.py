@@ -104,6 +104,10 @@ class QualityGateError(AnespecError):
     exit_code = 14
 
 
+class MissingPackageError(AnespecError):
+    """A package is not installed that what was asked for needs; the sentence names the extra that has it."""
+
+
 class Interrupted(AnespecError):  # noqa: N818 (no error: it was wished for)
     """Someone pressed ^C; the sentence says what became of the verb's work."""
 

@@ -81,7 +81,7 @@ def _shorten(folder: Folder) -> None:
         half = content[-LARGEST_HISTORY // 2 :]
         # An entry begins with an empty line and the time.
         content = half[max(0, half.find(b"\n# ")) :]
-    folder.replace(HISTORY_NAME, content, mode=0o600)
+    folder.replace_parts(HISTORY_NAME, (content,), mode=0o600)
 
 
 class _QuietHistory(FileHistory):

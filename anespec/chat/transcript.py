@@ -95,7 +95,7 @@ class Transcript:
         text = _File(messages=messages).model_dump_json(exclude_none=True) + "\n"
         try:
             with Folder.open(path.parent) as folder:
-                folder.replace(path.name, text.encode(), mode=0o600)
+                folder.replace_parts(path.name, (text.encode(),), mode=0o600)
         except OSError as error:
             raise StorageError(f"{path}: cannot be written ({error.strerror})") from error
 

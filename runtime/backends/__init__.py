@@ -6,6 +6,7 @@ from pathlib import Path
 
 from anespec.manifests.errors import ArtifactError, RequestError
 from anespec.manifests.machine import processors
+from anespec.manifests.packages import require_package
 from anespec.manifests.schema import HIDDEN_IN, HIDDEN_OUT, Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, machine_name
@@ -51,8 +52,9 @@ def circumstances(artifact: Artifact, backend: str, threads: int | None = None) 
 
 
 def _runner_factory(backend: str, threads: int | None) -> Callable[[Program], ShardRunner]:
-    count = threads or processors()
-    if resolve_backend(backend) == TORCH:
+    count, name = threads or processors(), resolve_backend(backend)
+    require_package(name, f"the backend {name}")
+    if name == TORCH:
         from anespec.runtime.backends.portable.torch_runner import TorchRunner
 
         return lambda program: TorchRunner(program, count)
