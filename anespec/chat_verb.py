@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from anespec.chat.conversation import Conversation
     from anespec.model import Model
 
-NO_CHOICE = ("max_tokens", "choices")
+WITHOUT = ("max_tokens", "choices", "logprobs")
+"""Options of an answer that a chat has in another way, or does not show."""
 
 
 @click.command(short_help="Talk with a model.")
@@ -32,7 +33,7 @@ NO_CHOICE = ("max_tokens", "choices")
     "-n", "--max-tokens", type=click.IntRange(1), help="Longest answer.  [default: what the context holds]"
 )
 @flags_of(LoadOptions)
-@flags_of(GenerationOptions, without=NO_CHOICE)
+@flags_of(GenerationOptions, without=WITHOUT)
 @click.option("--hide-drafts", is_flag=True, help="Show drafted tokens in no other colour.")
 @click.option("--no-history", is_flag=True, help="Do not keep what is typed.")
 def chat(

@@ -4,8 +4,7 @@ from anespec.chat.model import Answer, ChatPrompt, Messages
 from anespec.manifests.errors import PromptTooLongError
 from anespec.model import Model
 from anespec.runtime.options import GenerationOptions
-
-SEEDS = 1 << 64
+from anespec.runtime.sampling.parameters import choice_seed
 
 TAIL = 16
 """Tokens of the prompt's end that are looked at for what a template has opened there."""
@@ -41,7 +40,7 @@ class LoadedModel:
 
     def answer(self, prompt: ChatPrompt, options: GenerationOptions, attempt: int) -> Answer:
         """An answer; raises like `ChatModel.answer`."""
-        again = options.changed(seed=(options.seed + attempt) % SEEDS)
+        again = options.with_changes(seed=choice_seed(options.seed, attempt))
         self._model.check(prompt.ids, again)
         (run,) = self._model.run(prompt.ids, again)
         return run

@@ -10,7 +10,7 @@ from anespec.runtime.options import GenerationOptions
 
 UNLIMITED = "none"
 
-FIXED = frozenset({"choices"})
+FIXED = frozenset({"choices", "logprobs"})
 """What has no meaning in a conversation."""
 
 
@@ -38,7 +38,7 @@ def changed(options: GenerationOptions, name: str, text: str) -> GenerationOptio
     kind, value = type_of(GenerationOptions.model_fields[name]), None
     if text != UNLIMITED:
         value = _number(kind, name, text)
-    return options.changed(**{name: value})
+    return options.with_changes(**{name: value})
 
 
 def _number(kind: Any, name: str, text: str) -> float:
