@@ -18,7 +18,7 @@ from measure import Budget, emit, machine, show_budgets, show_table
 from numpy.typing import NDArray
 
 from anespec.manifests.schema import Manifest, Pool, RopeTable
-from anespec.runtime.backends.feeds import Feeds
+from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.drafters import Draft, Outcome, RowTops
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine import Engine
@@ -66,12 +66,12 @@ class InstantVerifier:
             write_input="kv_write_mask",
         )
         rope = RopeTable(cos_input="cos", sin_input="sin", frequencies=(1.0,) * 64)
-        self._feeds = Feeds(Manifest.model_construct(pools=(pool,), ropes=(rope,), context=SLOTS))
+        self._inputs = PassInputs(Manifest.model_construct(pools=(pool,), ropes=(rope,), context=SLOTS))
         self._hidden = np.zeros((1, 3072, BLOCK, 1), dtype=np.float16)
         self._logits = logits
 
     def submit(self, plan: PassPlan) -> None:
-        self._feeds.block_feed((*plan.rows, *pad_rows(plan.rows, plan.width)), self._hidden)
+        self._inputs.of((*plan.rows, *pad_rows(plan.rows, plan.width)), self._hidden)
         self._found = {lane: row_logits(self._logits[lane], need) for lane, need in plan.wanted.items()}
 
     def wait(self) -> PassResult:

@@ -13,7 +13,8 @@ from tiny_model import TinyModel, write_gguf
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact, package_bytes, package_sha256
-from anespec.runtime.backends import open_embedding, open_shard, open_verifier
+from anespec.runtime.backends import open_shard, open_verifier
+from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.portable import soundness
 from anespec.runtime.backends.portable.mil_package import read_model
 from anespec.runtime.backends.portable.program import FUNCTION, load_program
