@@ -4,10 +4,12 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anespec.manifests.errors import ArtifactError, GGUFError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.machine import processors
+from anespec.manifests.packages import require_package
 from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
@@ -20,12 +22,12 @@ from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.effort import Form
 from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict
-from anespec.validate.golden import compare_computed
 from anespec.validate.progress import Progress, StepReport, in_steps
 from anespec.validate.prompts import PROMPTS
-from anespec.validate.reference import Reference
 from anespec.validate.stack_passes import GREEDY_TOKENS, PromptRun, run_prompts
-from anespec.validate.stored_weights import StoredWeights
+
+if TYPE_CHECKING:
+    from anespec.validate.reference import Reference
 
 
 def find_source(artifact: Artifact, given: Path | None = None) -> Path:
@@ -66,10 +68,17 @@ def golden_gate(
     """Run the golden gate and record its verdict in gates/golden.json; a failed one does not raise.
 
     Raises:
+        MissingPackageError: torch is not installed.
         GGUFError: the source and the artifact disagree on sizes.
         ArtifactError: the manifest and the shards disagree.
         StorageError: the verdict cannot be written.
     """
+    require_package("torch", "the golden gate's reference")
+    # Loaded here, since who only generates uses this module too, and may have no torch.
+    from anespec.validate.golden import compare_computed
+    from anespec.validate.reference import Reference
+    from anespec.validate.stored_weights import StoredWeights
+
     manifest = artifact.manifest
 
     def one(shard: Shard) -> ShardRunner:
@@ -152,7 +161,7 @@ def recorded_exactness(
     return verdict
 
 
-def require_layers(manifest: Manifest, reference: Reference, source: Path) -> None:
+def require_layers(manifest: Manifest, reference: "Reference", source: Path) -> None:
     """Do nothing where the source has as many layers as the artifact.
 
     Raises:

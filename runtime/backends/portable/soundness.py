@@ -131,7 +131,7 @@ def require_room_for_states(program: Program, bytes_per_number: int) -> None:
     """
     needed = bytes_per_number * sum(prod(shape) for shape in program.states.values())
     memory = machine_memory()
-    if memory is not None and needed > memory:
+    if needed > memory:
         raise ArtifactError(
             f"{program.source}: its K/V states take {bytes_text(needed)} and this machine has "
             f"{bytes_text(memory)} of memory; convert with a shorter --context or fewer --sequences"

@@ -94,7 +94,7 @@ class TorchRunner:
             self.constants
         )
         needed = sum(self.constants[name].numel() for name in weights) * torch.float32.itemsize
-        if needed <= SHARE_FOR_WIDENED * (machine_memory() or 0):
+        if needed <= SHARE_FOR_WIDENED * machine_memory():
             for name in weights:
                 self.constants[name] = self.constants[name].float()
 

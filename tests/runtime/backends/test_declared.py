@@ -194,5 +194,5 @@ def test_states_that_no_memory_could_hold_are_refused(whole: Path, monkeypatch: 
     monkeypatch.setattr(soundness, "machine_memory", lambda: 1000)
     with pytest.raises(ArtifactError, match=r"K/V states take .* and this machine has 1\.0 kB of memory"):
         open_verifier(whole, "torch", 1)
-    monkeypatch.setattr(soundness, "machine_memory", lambda: None)
+    monkeypatch.undo()
     open_verifier(whole, "torch", 1).close()
