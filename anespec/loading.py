@@ -36,13 +36,15 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Open
         RequestError: there is no such backend.
     """
     from anespec.manifests.gguf_file import GGUFFile
+    from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
     from anespec.runtime.backends import circumstances, open_verifier, resolve_backend
     from anespec.runtime.text.tokenizer import Tokenizer
 
     backend = resolve_backend(options.backend)
     artifact = Artifact(
-        resolve_artifact(path, backend=backend, threads=options.threads, display=watch.shares)
+        resolve_artifact(path, backend=backend, threads=options.threads, display=watch.shares),
+        KnownHashes(again=options.verify),
     )
     with watch.steps(f"loading {path}") as report:
         report("vocabulary")

@@ -120,12 +120,14 @@ def run_validation(
         RequestError: there is no such backend.
         StorageError: the text to be scored cannot be read.
     """
+    from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
     from anespec.runtime.backends import resolve_backend
     from anespec.validate.page.write import write_page
     from anespec.validate.summary import summary
 
-    asked = Question(Artifact(path), resolve_backend(options.backend), options.threads, options.gguf)
+    artifact = Artifact(path, KnownHashes(again=options.verify))
+    asked = Question(artifact, resolve_backend(options.backend), options.threads, options.gguf)
     asking = _asking(asked, options)
     results = []
     for name in options.chosen:

@@ -1,15 +1,20 @@
-"""The gates over an artifact on disk: find its source, run, record."""
+"""The gates over an artifact on disk: find its source, run, record.
+
+What only the golden gate needs, torch among it, is imported where that runs: `generate` may have to measure
+exactness, and takes no seconds to load for it.
+"""
 
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anespec.manifests.errors import ArtifactError, GGUFError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.machine import processors
 from anespec.manifests.schema import Manifest, Shard
-from anespec.manifests.store import Artifact, file_sha256
+from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
 from anespec.runtime.backends import circumstances, open_embedding, open_shard, open_verifier
 from anespec.runtime.backends.feeds import Feeds
@@ -19,12 +24,12 @@ from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.effort import Form
 from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict
-from anespec.validate.golden import compare_computed
 from anespec.validate.progress import Progress, StepReport, in_steps
 from anespec.validate.prompts import PROMPTS
-from anespec.validate.reference import Reference
 from anespec.validate.stack_passes import GREEDY_TOKENS, PromptRun, run_prompts
-from anespec.validate.stored_weights import StoredWeights
+
+if TYPE_CHECKING:
+    from anespec.validate.reference import Reference
 
 
 def find_source(artifact: Artifact, given: Path | None = None) -> Path:
@@ -43,7 +48,7 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
         Path(source.read_from), artifact.root.resolve().parent / source.name, Path(source.name)
     ]  # fmt: skip
     for path in places:
-        if path.is_file() and path.stat().st_size == source.bytes and file_sha256(path) == source.sha256:
+        if path.is_file() and path.stat().st_size == source.bytes and artifact.hashes.file(path) == source.sha256:
             return path
     where = str(given) if given else "where it was converted from, beside the artifact or here"
     raise ArtifactError(
@@ -69,6 +74,10 @@ def golden_gate(
         ArtifactError: the manifest and the shards disagree.
         StorageError: the verdict cannot be written.
     """
+    from anespec.validate.golden import compare_computed
+    from anespec.validate.reference import Reference
+    from anespec.validate.stored_weights import StoredWeights
+
     manifest = artifact.manifest
 
     def one(shard: Shard) -> ShardRunner:
@@ -151,7 +160,7 @@ def recorded_exactness(
     return verdict
 
 
-def require_layers(manifest: Manifest, reference: Reference, source: Path) -> None:
+def require_layers(manifest: Manifest, reference: "Reference", source: Path) -> None:
     """Do nothing where the source has as many layers as the artifact.
 
     Raises:
