@@ -17,13 +17,12 @@ import numpy as np
 from anespec.manifests.errors import AnespecError, RequestError
 from anespec.runtime.drafters import Draft, Drafter, Outcome
 from anespec.runtime.passes import (
-    ALL_LOGITS,
+    Need,
     PassPlan,
     PassResult,
     Row,
     RowKind,
     Verifier,
-    all_logits,
     run_pass,
 )
 from anespec.runtime.prefixes import Admission, Prefixes
@@ -318,7 +317,7 @@ class Engine:
     def _pass(self, parts: list[_Part]) -> PassPlan:
         """The rows of all parts, in the next width that a pass may have."""
         rows: list[Row] = []
-        wanted: list[int] = []
+        wanted: dict[int, Need] = {}
         for part in parts:
             s = part.sequence
             kind = RowKind.PROMPT if s.in_prefill else RowKind.CARRY
@@ -326,9 +325,10 @@ class Engine:
             rows += chain_rows(self._map, s.region, s.computed, kind, s.tokens[s.computed : drafted])
             rows += chain_rows(self._map, s.region, drafted, RowKind.DRAFT, part.draft.tokens)
             if part.certain == s.pending:
-                wanted += range(part.first + part.certain - 1, len(rows))
+                lanes = range(part.first + part.certain - 1, len(rows))
+                wanted.update(dict.fromkeys(lanes, s.sampler.need))
         width = next(width for width in self._widths if len(rows) <= width)
-        return PassPlan(tuple(rows), width, self._shape.whole_spans, dict.fromkeys(wanted, ALL_LOGITS))
+        return PassPlan(tuple(rows), width, self._shape.whole_spans, wanted)
 
     def _commit(self, part: _Part, found: PassResult) -> Event | None:
         """Make a pass's certain rows and right drafts part of the sequence; its event, if any."""
@@ -368,7 +368,7 @@ class Engine:
         right = True
         while right and drawn.finish is None:
             try:
-                token = s.sampler.draw(all_logits(found[lane + drawn.accepted]), len(s.tokens))
+                token = s.sampler.sample(found[lane + drawn.accepted], len(s.tokens)).token
             except AnespecError as error:
                 drawn.finish, drawn.error = FinishReason.FAILED, str(error)
                 break

@@ -3,7 +3,6 @@
 Declared once for Python, the command line and JSON lines.
 """
 
-import dataclasses
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from anespec.manifests.errors import RequestError
 from anespec.manifests.options import Flag, Options
-from anespec.runtime.sampling_ranges import BIASES, RANGES
+from anespec.runtime.sampling.parameters import BIASES, RANGES
 
 if TYPE_CHECKING:
     from anespec.runtime.sampling import SamplingParameters
@@ -142,5 +141,5 @@ class GenerationOptions(Options):
         from anespec.runtime.sampling import SamplingParameters
 
         return SamplingParameters(
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(SamplingParameters)}
+            **{name: getattr(self, name) for name in SamplingParameters.model_fields if hasattr(self, name)}
         )

@@ -237,7 +237,7 @@ def test_related_prompts_share_regions_and_give_the_same_texts(data: st.DataObje
 def test_a_perfect_drafter_fills_every_pass(block: int, temperature: float) -> None:
     shape = toy_shape(block=block)
     verifier = ToyVerifier(shape)
-    job = Job((1, 2, 3), 41, SamplingParameters(temperature, seed=5), frozenset(), "oracle", 0)
+    job = Job((1, 2, 3), 41, SamplingParameters(temperature=temperature, seed=5), frozenset(), "oracle", 0)
     engine = Engine(verifier, speculate=True, wide_prefill=False)
     (outcome,) = check(engine, verifier, 0, [job])
     assert outcome.statistics.accepted == outcome.statistics.proposed > 0

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from whole_passes import WholePasses
 
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind, RowSlots, VerifierShape
+from anespec.runtime.row_logits import row_logits
 from anespec.runtime.sampling import Sampler, SamplingParameters
 
 STYLES = 512
@@ -190,7 +191,8 @@ def sequential_text(
                 below = seen(layer - 1, position) if layer else ()
                 layers[layer].append(tag_of(tokens[position], position, below))
             position += 1
-        token = sampler.draw(model.logits(tokens[-1], seen(len(pools) - 1, position - 1)), len(tokens))
+        logits = model.logits(tokens[-1], seen(len(pools) - 1, position - 1))
+        token = sampler.sample(row_logits(logits, sampler.need), len(tokens)).token
         if token in end_ids:
             break
         sampler.accept(token)

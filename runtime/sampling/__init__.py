@@ -1,0 +1,38 @@
+"""From a row of logits to a token, its logprob and those of its rivals.
+
+The order is that of llama.cpp's default sampler chain: bias, penalties, grammar, top_k, typical_p, top_p,
+min_p, temperature, sample (https://github.com/ggml-org/llama.cpp, common/sampling.cpp). So the filters look
+at the distribution at temperature 1, and each at what the one before it left.
+
+The names are found when they are first used: the parameters alone need neither numpy nor a grammar engine.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anespec.runtime.sampling.parameters import Grammar, GrammarKind, SamplingParameters, choice_seed
+    from anespec.runtime.sampling.sampler import Sampled, Sampler, TokenLogprob
+
+__all__ = [
+    "Grammar",
+    "GrammarKind",
+    "Sampled",
+    "Sampler",
+    "SamplingParameters",
+    "TokenLogprob",
+    "choice_seed",
+]
+
+_IN_SAMPLER = ("Sampled", "Sampler", "TokenLogprob")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _IN_SAMPLER:
+        from anespec.runtime.sampling import sampler
+
+        return getattr(sampler, name)
+    from anespec.runtime.sampling import parameters
+
+    return getattr(parameters, name)

@@ -1,0 +1,162 @@
+"""Which tokens may be sampled, and which one is.
+
+A filter takes what the one before it left. At first that is the whole row, of which only the likeliest few
+hundred tokens are looked at: how much the rest weighs is bounded, and summed up only where a result depends
+on it. The result is the same either way, and where one token is likely, which is where drafts come true and
+many rows are sampled, the rest hardly ever matters.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from anespec.runtime.ranking import WIDER, Candidates, Float64, LogitRow, Rest, TokenIds
+from anespec.runtime.sampling.parameters import SamplingParameters
+
+_LEAST_TEMPERATURE = 1e-6
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is left of a row: `candidates`, and with `rest` also all tokens that are less likely."""
+
+    row: LogitRow
+    candidates: Candidates
+    rest: bool = False
+
+    @classmethod
+    def whole(cls, row: LogitRow) -> "Kept":
+        """All tokens."""
+        return cls(row, row.head, rest=True)
+
+    def only(self, candidates: Candidates) -> "Kept":
+        """These candidates and nothing else."""
+        return Kept(self.row, candidates)
+
+    def wider(self) -> "Kept":
+        """The same tokens, more of them as candidates."""
+        count = len(self.candidates) * WIDER
+        candidates = self.row.largest(count)
+        return Kept(self.row, candidates, rest=len(candidates) == count)
+
+
+def filtered(row: LogitRow, parameters: SamplingParameters) -> Kept:
+    """What top_k, typical_p, top_p and min_p leave of a row."""
+    kept = Kept.whole(row)
+    if parameters.top_k:
+        kept = kept.only(row.largest(parameters.top_k))
+    if parameters.typical_p < 1.0:
+        kept = typical(kept, parameters.typical_p)
+    if parameters.top_p < 1.0:
+        kept = nucleus(kept, parameters.top_p)
+    if parameters.min_p > 0.0:
+        kept = likely(kept, parameters.min_p)
+    return kept
+
+
+def nucleus(kept: Kept, share: float) -> Kept:
+    """The fewest of the likeliest tokens whose probabilities reach `share` of what is left."""
+    while True:
+        candidates = kept.candidates
+        last, _ = _locate(kept, _weights(candidates, 1.0), share, 1.0, "left")
+        if last < len(candidates) or not kept.rest:
+            return kept.only(candidates.first(last + 1))
+        kept = kept.wider()
+
+
+def likely(kept: Kept, share: float) -> Kept:
+    """The tokens at least `share` times as likely as the likeliest."""
+    logits = kept.candidates.logits
+    limit = float(logits[0]) + math.log(share)
+    if kept.rest:
+        return kept.only(kept.row.at_least(limit))
+    return kept.only(kept.candidates.first(int(np.searchsorted(-logits, -limit, side="right"))))
+
+
+def typical(kept: Kept, share: float) -> Kept:
+    """The fewest tokens that reach `share`, those first whose information is nearest to the entropy.
+
+    A token of logit x has log(mass) - x nats, and the entropy is log(mass) less the mean logit: so nearest
+    is whose logit is nearest to the mean. Of equals the likelier comes first, then the lower id.
+    """
+    drops, weights = _drops(kept.candidates), _weights(kept.candidates, 1.0)
+    mass, moment = float(weights.sum()), float((weights * drops).sum())
+    if not kept.rest:
+        return kept.only(kept.candidates.take(_nearest(drops, weights, moment / mass, share * mass)))
+    more_mass = kept.row.bound_mass(kept.candidates, 1.0)
+    more_moment = kept.row.bound_moment(kept.candidates)
+    # Which of two tokens is nearer changes once as the mean moves: what is equal at both ends holds between.
+    low = _nearest(drops, weights, moment / (mass + more_mass), share * mass)
+    mean = (moment + more_moment) / mass
+    high = _nearest(drops, weights, mean, share * (mass + more_mass))
+    if np.array_equal(low, high) and _is_inside(drops, high, mean):
+        return kept.only(kept.candidates.take(high))
+    more_mass, more_moment = kept.row.rest_moment(kept.candidates)
+    mass += more_mass
+    mean = (moment + more_moment) / mass
+    while True:
+        chosen = _nearest(drops, weights, mean, share * mass)
+        if not kept.rest or _is_inside(drops, chosen, mean):
+            return kept.only(kept.candidates.take(chosen))
+        kept = kept.wider()
+        drops, weights = _drops(kept.candidates), _weights(kept.candidates, 1.0)
+
+
+def pick(kept: Kept, temperature: float, uniform: float) -> int:
+    """The token where the running sum of probabilities exceeds `uniform`, the likeliest first."""
+    temperature = max(temperature, _LEAST_TEMPERATURE)
+    weights = _weights(kept.candidates, temperature)
+    index, rest = _locate(kept, weights, uniform, temperature, "right")
+    if index < len(weights):
+        return int(kept.candidates.ids[index])
+    if rest is None or rest.mass == 0.0:
+        return int(kept.candidates.ids[np.flatnonzero(weights)[-1]])
+    before = float(weights.sum())
+    return rest.pick(max(0.0, (uniform * (before + rest.mass) - before) / rest.mass))
+
+
+def _locate(
+    kept: Kept, weights: Float64, share: float, temperature: float, side: Literal["left", "right"]
+) -> tuple[int, Rest | None]:
+    """The first candidate where the running sum of weights reaches `share` of all that is kept.
+
+    One past the last where the rest is needed to reach it, which is then returned too. "left": where the sum
+    is equal or more; "right": where it is more.
+    """
+    sums = np.cumsum(weights)
+
+    def place(rest_mass: float) -> int:
+        return int(np.searchsorted(sums, share * (sums[-1] + rest_mass), side=side))
+
+    low = place(0.0)
+    if not kept.rest:
+        return low, None
+    if low < len(weights) and low == place(kept.row.bound_mass(kept.candidates, temperature)):
+        return low, None
+    rest = kept.row.rest(kept.candidates, temperature)
+    return place(rest.mass), rest
+
+
+def _weights(candidates: Candidates, temperature: float) -> Float64:
+    """exp(logit / temperature), the largest being 1."""
+    weights: Float64 = np.exp(_drops(candidates) / -temperature)
+    return weights
+
+
+def _drops(candidates: Candidates) -> Float64:
+    """How far logits are below the largest."""
+    drops: Float64 = candidates.logits[0] - candidates.logits
+    return drops
+
+
+def _nearest(drops: Float64, weights: Float64, mean: float, target: float) -> TokenIds:
+    """The fewest indices whose weights reach `target`, the nearest to `mean` first; all if they do not."""
+    order = np.argsort(np.abs(drops - mean), kind="stable")
+    return order[: int(np.searchsorted(np.cumsum(weights[order]), target)) + 1]
+
+
+def _is_inside(drops: Float64, chosen: TokenIds, mean: float) -> bool:
+    """Whether what was chosen is nearer to the mean than anything that drops further than all of `drops`."""
+    return float(np.abs(drops[chosen] - mean).max()) < float(drops[-1]) - mean
