@@ -41,7 +41,7 @@ class _Memory(BaseModel):
 
 
 class KnownHashes:
-    """Hashes of files and packages, as `store.Hashes`; those in one folder's memory are not computed again."""
+    """Hashes of files and packages (see `store.Hashes`); what a folder's memory has is not read again."""
 
     def __init__(self, folder: Path | None = None, *, again: bool = False) -> None:
         """`folder` is the user's cache folder where None is given, or one below it.
@@ -92,10 +92,11 @@ class KnownHashes:
 
     @cached_property
     def _remembered(self) -> dict[str, str]:
-        with contextlib.suppress(OSError, StorageError), private_folder(self._folder) as folder:
-            with contextlib.suppress(ValidationError):
+        try:
+            with private_folder(self._folder) as folder:
                 return _Memory.model_validate_json(folder.read(MEMORY_NAME, LARGEST_MEMORY)).known
-        return {}
+        except (OSError, StorageError, ValidationError):
+            return {}
 
     @property
     def _folder(self) -> Path:

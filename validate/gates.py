@@ -48,7 +48,11 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
         Path(source.read_from), artifact.root.resolve().parent / source.name, Path(source.name)
     ]  # fmt: skip
     for path in places:
-        if path.is_file() and path.stat().st_size == source.bytes and artifact.hashes.file(path) == source.sha256:
+        if (
+            path.is_file()
+            and path.stat().st_size == source.bytes
+            and artifact.hashes.file(path) == source.sha256
+        ):
             return path
     where = str(given) if given else "where it was converted from, beside the artifact or here"
     raise ArtifactError(

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.runtime.backends.portable.arguments import Arguments, refusing, unknown_operation
+from anespec.runtime.backends.portable.mapped_weights import MappedWeights
 from anespec.runtime.backends.portable.openvino_layout import Value, constant, out, planar
 from anespec.runtime.backends.portable.openvino_library import (
     Core,
@@ -53,9 +54,13 @@ class OpenVINORunner:
         self.program = fuse_slot_writes(program)
         self.masks = write_masks(self.program)
         self.threads = threads
-        with refusing(program.source, LIBRARY):
+        weights = MappedWeights(self.program.constants.values())
+        with refusing(program.source, LIBRARY), weights.released_meanwhile():
             self._compile(in_place=True)
-            if self.program.states and not self._writes_in_place():
+            # The first pass makes OpenVINO rearrange the weights for itself, and read them for the last time.
+            if not self.program.states:
+                self._warm()
+            elif not self._writes_in_place():
                 self._compile(in_place=False)
                 self._clear_states()
 
@@ -70,6 +75,10 @@ class OpenVINORunner:
         self.compiled = _core().compile_model(model, "CPU", options)
         self.request = self.compiled.create_infer_request()
         self.states = {state.name: state for state in self.request.query_state()}
+
+    def _warm(self) -> None:
+        inputs = self.program.inputs.items()
+        self.run({name: np.ones([size or 1 for size in shape], np.float16) for name, shape in inputs})
 
     def _clear_states(self) -> None:
         for name, shape in self.program.states.items():
