@@ -95,6 +95,32 @@ class Sampler:
             return Sampled(token)
         return Sampled(token, float(logits[token]) - told.log_mass, told.top)
 
+    @property
+    def need_forced(self) -> Need | None:
+        """What `score` wants of a row whose token is forced; None for nothing."""
+        return ALL_LOGITS if self._parameters.logprobs is not None else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing but an end may follow."""
+        return False
+
+    def forced(self) -> tuple[int, ...]:
+        """The tokens that must follow what was accepted."""
+        return ()
+
+    def allows_prefix(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens may follow, one after the other."""
+        return len(tokens)
+
+    def score(self, row: RowLogits, token: int) -> Sampled:
+        """A token that is not sampled, with what is wanted to be known of it."""
+        if self._parameters.logprobs is None:
+            return Sampled(token)
+        logits = all_logits(row)
+        told = _Told.of(LogitRow(logits, self._pages), self._parameters.logprobs)
+        return Sampled(token, float(logits[token]) - told.log_mass, told.top)
+
     def accept(self, token: int) -> None:
         """Note that `token` is part of the output."""
         if self._parameters.has_penalties:
