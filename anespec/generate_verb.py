@@ -15,6 +15,7 @@ from anespec.leaving import keep
 from anespec.manifests.errors import Interrupted, RequestError
 from anespec.manifests.formatting import counted
 from anespec.messages import Message
+from anespec.model_path import ModelPath
 from anespec.option_flags import flags_of, read_flags
 from anespec.prompts import Prompt, PromptFile, read_standard_input
 from anespec.results import Choice
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("artifact", type=click.Path(path_type=Path))
+@click.argument("artifact", type=ModelPath())
 @click.option("-p", "--prompt", help="The text to continue; - reads standard input.")
 @click.option(
     "--prompt-file",

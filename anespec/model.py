@@ -247,6 +247,8 @@ class Model:
         """A run for every choice, none of them begun."""
         from anespec.runtime.completion import Completion as Run
 
+        if self._service is None:
+            raise RequestError("the model is not ready to generate; let anespec.load open it")
         requests = self._requests(prompt_ids, options)
         return [Run(self._service, self.tokenizer, request, options.stop) for request in requests]
 
@@ -254,7 +256,12 @@ class Model:
         runs = self.run(prompt_ids, options)
         for run in runs:
             run.start()
-        return Completion(tuple(prompt_ids), tuple(Choice.of(run.summary) for run in runs))
+        try:
+            choices = tuple(Choice.of(run.summary) for run in runs)
+        finally:
+            for run in runs:
+                run.cancel()
+        return Completion(tuple(prompt_ids), choices)
 
     def _stream(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "Iterator[Chunk]":
         if options.choices > 1:
@@ -276,8 +283,8 @@ class Model:
                 prompt=prompt_ids,
                 max_tokens=options.max_tokens,
                 sampling=sampling.with_changes(seed=choice_seed(sampling.seed, number)),
-                speculate=options.speculate,
                 end_ids=frozenset() if options.ignore_eos else self.tokenizer.end_ids,
+                speculate=options.speculate,
             )
             for number in range(options.choices)
         ]
@@ -287,7 +294,7 @@ class Model:
 
 
 def _options(options: GenerationOptions | None, changes: dict[str, Any]) -> GenerationOptions:
-    return (options or GREEDY).changed(**changes)
+    return (options or GREEDY).with_changes(**changes)
 
 
 async def _in_thread(make: "Callable[[], Iterator[Chunk]]") -> "AsyncIterator[Chunk]":

@@ -18,6 +18,7 @@ from anespec.asked_gates import (
 )
 from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
 from anespec.manifests.verdicts import Standing
+from anespec.model_cache import is_gguf, resolve_artifact
 from anespec.watching import SILENT, Watcher
 
 if TYPE_CHECKING:
@@ -126,8 +127,10 @@ def run_validation(
     from anespec.validate.page.write import write_page
     from anespec.validate.summary import summary
 
-    artifact = Artifact(path, KnownHashes(again=options.verify))
-    asked = Question(artifact, resolve_backend(options.backend), options.threads, options.gguf)
+    root = resolve_artifact(path, backend=options.backend, threads=options.threads, display=watch.shares)
+    source = path if options.gguf is None and is_gguf(path) else options.gguf
+    artifact = Artifact(root, KnownHashes(again=options.verify))
+    asked = Question(artifact, resolve_backend(options.backend), options.threads, source)
     asking = _asking(asked, options)
     results = []
     for name in options.chosen:

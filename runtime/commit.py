@@ -89,7 +89,7 @@ def look_ahead(sequence: ActiveSequence) -> None:
 
 def _next(sequence: ActiveSequence, row: RowLogits) -> Sampled:
     if sequence.forced:
-        return sequence.sampler.score(row, sequence.forced[0])
+        return sequence.sampler.score(row, sequence.forced[0], len(sequence.tokens))
     return sequence.sampler.sample(row, len(sequence.tokens))
 
 

@@ -36,7 +36,7 @@ class Proven:
         speculate = verdict.allows_speculation or allow_inexact
         return cls(
             speculate=speculate,
-            widths=tuple(sorted({shape.block, *set(shape.widths) & set(verdict.proven_widths)})),
+            widths=tuple(sorted({shape.block, *verdict.proven_widths} & {*shape.widths})),
             region_independent=verdict.proves(Invariance.REGION),
             partial_spans=verdict.proves(Invariance.SPAN),
             reuse_prefixes=speculate,

@@ -1,8 +1,4 @@
-"""The gates over an artifact on disk: find its source, run, record.
-
-What only the golden gate needs, torch among it, is imported where that runs: `generate` may have to measure
-exactness, and takes no seconds to load for it.
-"""
+"""The gates over an artifact on disk: find its source, run, record."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,6 +9,7 @@ from typing import TYPE_CHECKING
 from anespec.manifests.errors import ArtifactError, GGUFError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.machine import processors
+from anespec.manifests.packages import require_package
 from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
@@ -75,10 +72,13 @@ def golden_gate(
     """Run the golden gate and record its verdict in gates/golden.json; a failed one does not raise.
 
     Raises:
+        MissingPackageError: torch is not installed.
         GGUFError: the source and the artifact disagree on sizes.
         ArtifactError: the manifest and the shards disagree.
         StorageError: the verdict cannot be written.
     """
+    require_package("torch", "the golden gate's reference")
+    # Loaded here, since who only generates uses this module too: torch takes seconds, and may be missing.
     from anespec.validate.golden import compare_computed
     from anespec.validate.reference import Reference
     from anespec.validate.stored_weights import StoredWeights

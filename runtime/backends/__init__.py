@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from anespec.manifests.errors import RequestError
+from anespec.manifests.errors import MissingPackageError, RequestError
 from anespec.manifests.machine import processors
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
@@ -47,13 +47,14 @@ def resolve_backend(name: str) -> str:
     """The backend that `name` means here; `auto` is the fast portable one.
 
     Raises:
-        RequestError: there is no such backend, or it cannot run here.
+        RequestError: there is no such backend.
+        MissingPackageError: it cannot run here.
     """
     name = OPENVINO if name == AUTO else name
     if name not in BACKENDS:
         raise RequestError(f"there is no backend {name!r}; choose one of {', '.join((AUTO, *BACKENDS))}")
     if (reason := BACKENDS[name].unavailable()) is not None:
-        raise RequestError(f"the backend {name!r} cannot run here: {reason}")
+        raise MissingPackageError(f"the backend {name} needs what is not here: {reason}")
     return name
 
 
@@ -61,7 +62,8 @@ def circumstances(artifact: Artifact, backend: str, threads: int | None = None) 
     """Where a verdict on this artifact, run by this backend here, holds.
 
     Raises:
-        RequestError: there is no such backend, or it cannot run here.
+        RequestError: there is no such backend.
+        MissingPackageError: it cannot run here.
     """
     backend = resolve_backend(backend)
     return Circumstances(
@@ -80,7 +82,8 @@ def open_shard(artifact: Artifact, shard: Shard, backend: str, threads: int | No
     Raises:
         ArtifactError: the shard is missing, damaged or has an operation that the backend lacks, or is not
             what the manifest says.
-        RequestError: there is no such backend, or it cannot run here.
+        RequestError: there is no such backend.
+        MissingPackageError: it cannot run here.
     """
     return BACKENDS[resolve_backend(backend)].open_shard(artifact, shard, threads or processors())
 
@@ -91,7 +94,8 @@ def open_verifier(path: Path | Artifact, backend: str = AUTO, threads: int | Non
     Raises:
         ArtifactError: the artifact or a shard is missing, damaged, not what the manifest says or has an
             unknown operation.
-        RequestError: there is no such backend, or it cannot run here.
+        RequestError: there is no such backend.
+        MissingPackageError: it cannot run here.
     """
     artifact = path if isinstance(path, Artifact) else Artifact(path)
     return BACKENDS[resolve_backend(backend)].open(artifact, threads or processors())

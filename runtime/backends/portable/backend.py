@@ -1,10 +1,10 @@
 """A backend that executes .mlpackages with a library; the library is imported when a shard is opened."""
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from anespec.manifests.packages import missing_package
 from anespec.manifests.schema import HIDDEN_IN, HIDDEN_OUT, Shard
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.declared import load_declared
@@ -26,9 +26,7 @@ class PortableBackend:
 
     def unavailable(self) -> str | None:
         """Why it cannot run here; see Backend."""
-        if importlib.util.find_spec(self.library) is not None:
-            return None
-        return f"{self.library} is not installed; run `pip install {self.library}`"
+        return missing_package(self.library)
 
     def library_version(self) -> str:
         """The library's; see Backend."""

@@ -35,7 +35,7 @@ def shared_view(values: NDArray[Any]) -> NDArray[Any]:
     It does not keep `values` alive. A write to a file that is mapped for reading ends the process.
     """
     memory = (ctypes.c_uint8 * values.nbytes).from_address(values.ctypes.data)
-    return np.frombuffer(memory, values.dtype).reshape(values.shape)
+    return np.ctypeslib.as_array(memory).view(values.dtype).reshape(values.shape)
 
 
 class MappedWeights:
