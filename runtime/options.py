@@ -4,17 +4,13 @@ Declared once for Python, the command line and JSON lines.
 """
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from anespec.manifests.errors import RequestError
 from anespec.manifests.options import Flag, Options
-from anespec.runtime.sampling.parameters import BIASES, RANGES
-
-if TYPE_CHECKING:
-    from anespec.runtime.sampling import SamplingParameters
+from anespec.runtime.sampling.parameters import SamplingParameters
 
 BACKEND_CHOICES = ("auto", "torch", "openvino")
 """What runtime.backends knows, said here so that nothing heavy is loaded for it."""
@@ -40,32 +36,6 @@ def _require_texts(stops: tuple[str, ...]) -> tuple[str, ...]:
     return stops
 
 
-def _read_biases(value: Any) -> Any:
-    """A mapping of biases by token as pairs."""
-    return tuple(value.items()) if isinstance(value, Mapping) else value
-
-
-def _read_bias(value: Any) -> Any:
-    """`ID=BIAS` as a pair; JSON has the id as text."""
-    try:
-        if isinstance(value, str):
-            token, _, bias = value.partition("=")
-            return int(token), float(bias)
-        token, bias = value
-        return (int(token), bias) if isinstance(token, str) else (token, bias)
-    except (TypeError, ValueError):
-        raise RequestError(f"{str(value)[:40]!r} is not ID=BIAS, such as 13=-5") from None
-
-
-TokenId = Annotated[int, Field(ge=0)]
-Bias = Annotated[float, Field(ge=BIASES.lowest, le=BIASES.highest)]
-
-
-def _in_range(name: str, default: float, description: str, **more: Any) -> Any:
-    allowed = RANGES[name]
-    return Field(default=default, ge=allowed.lowest, le=allowed.highest, description=description, **more)
-
-
 class BackendOptions(Options):
     """What runs the shards, and on how many threads."""
 
@@ -87,13 +57,11 @@ class LoadOptions(BackendOptions):
     allow_inexact: bool = Field(default=False, description="Speculate even where it may change the text.")
 
 
-class GenerationOptions(Options):
+class GenerationOptions(SamplingParameters):
     """How one prompt is continued. The defaults are greedy.
 
     `max_tokens` of None means up to the context's end. Choice number i is drawn with `seed` + i.
     """
-
-    model_config = ConfigDict(strict=True)
 
     max_tokens: Annotated[int | None, Flag(names=("-n", "--max-tokens"))] = Field(
         default=128, ge=1, description="Output length."
@@ -107,35 +75,7 @@ class GenerationOptions(Options):
     )
     choices: int = Field(default=1, ge=1, le=MOST_CHOICES, description="How many continuations.")
 
-    temperature: float = _in_range("temperature", 0.0, "0 is greedy, 1 the model's own distribution.")
-    top_k: int = _in_range("top_k", 0, "Sample from the K likeliest tokens only; 0 is off.")
-    top_p: float = _in_range("top_p", 1.0, "Nucleus sampling; 1 is off.")
-    min_p: float = _in_range("min_p", 0.0, "Drop tokens below this share of the likeliest; 0 is off.")
-    repetition_penalty: Annotated[float, Flag(names=("--repetition-penalty", "--repeat-penalty"))] = (
-        _in_range(
-            "repetition_penalty", 1.0, "Divide the logits of tokens seen before, prompt included; 1 is off."
-        )
-    )
-    presence_penalty: float = _in_range(
-        "presence_penalty", 0.0, "Lower the logits of tokens in the output, once; 0 is off."
-    )
-    frequency_penalty: float = _in_range(
-        "frequency_penalty", 0.0, "Lower them by this much per occurrence; 0 is off."
-    )
-    logit_bias: Annotated[
-        tuple[Annotated[tuple[TokenId, Bias], BeforeValidator(_read_bias)], ...],
-        BeforeValidator(_read_biases),
-        Flag(metavar="ID=BIAS", multiple=True),
-    ] = Field(
-        default=(), description=f"Add BIAS, {BIASES}, to the logit of token ID; may be given several times."
-    )
-    seed: int = _in_range("seed", 0, "Same seed, same text.")
-
     @property
-    def sampling(self) -> "SamplingParameters":
-        """What of them says how tokens are drawn."""
-        from anespec.runtime.sampling import SamplingParameters
-
-        return SamplingParameters(
-            **{name: getattr(self, name) for name in SamplingParameters.model_fields if hasattr(self, name)}
-        )
+    def sampling(self) -> SamplingParameters:
+        """What of them says how tokens are sampled."""
+        return SamplingParameters(**{name: getattr(self, name) for name in SamplingParameters.model_fields})

@@ -18,9 +18,10 @@ from anespec.manifests.schema import Manifest, Pool, Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, Circumstances, ExactnessVerdict, Invariance
 from anespec.runtime.backends import open_verifier
-from anespec.runtime.drafters.lookup import LookupDrafter
+from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PoolShape, VerifierShape, whole_plan
+from anespec.runtime.proven import Proven
 from anespec.runtime.requests import FinishReason, Request
 from anespec.validate.effort import Form
 from anespec.validate.exactness import exactness_gate
@@ -149,9 +150,8 @@ def test_a_tiny_context_works_through_gates_and_generation(
     assert golden_gate(artifact, gguf, "torch", 1, lambda *_: None).passed
     verifier = open_verifier(artifact, "openvino", 1)
     require_cases(exactness_gate(verifier, HERE, form="quick"), verifier.shape)
-    engine = Engine(verifier, speculate=True, wide_prefill=True)
-    request = Request([1, 5, 9], max_tokens=1000, drafter=LookupDrafter())
-    events = list(engine.generate(request))
+    engine = Engine(verifier, Proven(speculate=True, widths=verifier.shape.widths), LookupSource())
+    events = list(engine.generate(Request([1, 5, 9], max_tokens=1000)))
     verifier.close()
     assert events[-1].finish is FinishReason.CONTEXT
     assert 3 + sum(len(event.tokens) for event in events) == verifier.shape.context

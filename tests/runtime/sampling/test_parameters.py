@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from anespec.manifests.errors import RequestError
+from anespec.manifests.options import range_of
 from anespec.runtime.sampling import Grammar, SamplingParameters, choice_seed
-from anespec.runtime.sampling.parameters import RANGES, range_of
 
 
 @pytest.mark.parametrize(
@@ -40,17 +40,18 @@ def test_values_out_of_range_are_refused_in_a_sentence(name: str, value: object,
 
 
 def test_limits_themselves_are_taken_and_every_number_has_a_range() -> None:
-    for name, allowed in RANGES.items():
-        for limit in (allowed.lowest, allowed.highest):
-            assert getattr(SamplingParameters(**{name: limit}), name) == limit
+    ranges = {name: range_of(field) for name, field in SamplingParameters.model_fields.items()}
+    for name, allowed in ranges.items():
+        if allowed is not None:
+            for limit in (allowed.lowest, allowed.highest):
+                assert getattr(SamplingParameters(**{name: limit}), name) == limit
     numbers = {
         name
         for name, field in SamplingParameters.model_fields.items()
         if field.annotation in (int, float, int | None)
     }
-    assert numbers == set(RANGES)
+    assert numbers == {name for name, allowed in ranges.items() if allowed is not None}
     assert all(field.description for field in SamplingParameters.model_fields.values())
-    assert range_of(SamplingParameters.model_fields["grammar"]) is None
 
 
 def test_parameters_are_read_from_json_as_from_python() -> None:
