@@ -15,6 +15,7 @@ from anespec.leaving import keep
 from anespec.manifests.errors import Interrupted, RequestError
 from anespec.manifests.formatting import counted
 from anespec.messages import Message
+from anespec.model_path import ModelPath
 from anespec.option_flags import flags_of, read_flags
 from anespec.prompts import Prompt, PromptFile, read_standard_input
 from anespec.results import Choice
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("artifact", type=click.Path(path_type=Path))
+@click.argument("artifact", type=ModelPath())
 @click.option("-p", "--prompt", help="The text to continue; - reads standard input.")
 @click.option(
     "--prompt-file",
@@ -209,7 +210,7 @@ def _show(choice: Choice, model: "Model") -> None:
 
     statistics = choice.statistics
     tokens = len(choice.output_ids)
-    rate = statistics.drawn_in_decode / statistics.decode_seconds if statistics.decode_seconds else 0.0
+    rate = statistics.decoded_tokens / statistics.decode_seconds if statistics.decode_seconds else 0.0
     prefill = statistics.prompt_tokens - statistics.reused_tokens
     prefill_rate = prefill / statistics.prefill_seconds if statistics.prefill_seconds else 0.0
     pairs = zip(statistics.accepted_by_position, statistics.proposed_by_position, strict=True)

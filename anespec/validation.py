@@ -18,6 +18,7 @@ from anespec.asked_gates import (
 )
 from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
 from anespec.manifests.verdicts import Standing
+from anespec.model_cache import is_gguf, resolve_artifact
 from anespec.watching import SILENT, Watcher
 
 if TYPE_CHECKING:
@@ -125,7 +126,9 @@ def run_validation(
     from anespec.validate.page.write import write_page
     from anespec.validate.summary import summary
 
-    asked = Question(Artifact(path), resolve_backend(options.backend), options.threads, options.gguf)
+    root = resolve_artifact(path, backend=options.backend, threads=options.threads, display=watch.shares)
+    source = path if options.gguf is None and is_gguf(path) else options.gguf
+    asked = Question(Artifact(root), resolve_backend(options.backend), options.threads, source)
     asking = _asking(asked, options)
     results = []
     for name in options.chosen:

@@ -76,6 +76,10 @@ class RequestError(AnespecError):
     exit_code = 7
 
 
+class PromptTooLongError(RequestError):
+    """A prompt that the context cannot hold, however short the answer."""
+
+
 class ResidencyGateError(AnespecError):
     """The residency gate fails."""
 
