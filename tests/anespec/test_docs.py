@@ -22,8 +22,6 @@ def examples(page: str) -> list[str]:
 
 PAGES = ("README.md", "docs/library.md")
 EXAMPLES = [(page, number) for page in PAGES for number in range(len(examples(page)))]
-    (page, number) for page in ("README.md", "docs/library.md") for number in range(len(examples(page)))
-]
 
 
 @pytest.fixture(scope="module")
