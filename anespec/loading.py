@@ -13,6 +13,7 @@ from anespec.watching import Watcher
 if TYPE_CHECKING:
     from anespec.manifests.store import Artifact
     from anespec.manifests.verdicts import Circumstances, ExactnessVerdict
+    from anespec.runtime.drafters import DraftSource
     from anespec.runtime.options import BackendOptions, LoadOptions
     from anespec.runtime.passes import Verifier
     from anespec.runtime.text.tokenizer import Tokenizer
@@ -68,6 +69,18 @@ def _read_vocabulary(tokens: Path) -> "Tokenizer":
 
     with GGUFFile(tokens) as file:
         return Tokenizer.from_gguf(file)
+
+
+def make_source(options: "LoadOptions") -> "DraftSource | None":
+    """Who guesses, as the options say; None for nobody.
+
+    Raises:
+        RequestError: the limits of lookup make no sense together.
+    """
+    from anespec.runtime.drafters.lookup import LookupSettings, LookupSource
+
+    settings = LookupSettings(options.lookup_max, options.lookup_min, options.lookup_choose)
+    return LookupSource(settings) if options.drafter == "lookup" else None
 
 
 def exactness_here(opened: Opened, watch: Watcher) -> "ExactnessVerdict":
