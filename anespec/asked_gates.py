@@ -152,6 +152,7 @@ def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
         facts = {
             "form": verdict.form,
             "invariances": {i.value: verdict.standing_of(i).value for i in Invariance},
+            "proven_widths": list(verdict.proven_widths),
         }
         return Answer(
             verdict,

@@ -210,7 +210,7 @@ def _show(choice: Choice, model: "Model") -> None:
 
     statistics = choice.statistics
     tokens = len(choice.output_ids)
-    rate = statistics.drawn_in_decode / statistics.decode_seconds if statistics.decode_seconds else 0.0
+    rate = statistics.decoded_tokens / statistics.decode_seconds if statistics.decode_seconds else 0.0
     prefill = statistics.prompt_tokens - statistics.reused_tokens
     prefill_rate = prefill / statistics.prefill_seconds if statistics.prefill_seconds else 0.0
     pairs = zip(statistics.accepted_by_position, statistics.proposed_by_position, strict=True)

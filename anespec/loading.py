@@ -13,8 +13,8 @@ from anespec.watching import Watcher
 if TYPE_CHECKING:
     from anespec.manifests.store import Artifact
     from anespec.manifests.verdicts import Circumstances, ExactnessVerdict
-    from anespec.runtime.backends.verifier import ArtifactVerifier
     from anespec.runtime.options import BackendOptions, LoadOptions
+    from anespec.runtime.passes import Verifier
     from anespec.runtime.text.tokenizer import Tokenizer
 
 
@@ -24,7 +24,7 @@ class Opened:
 
     artifact: "Artifact"
     tokenizer: "Tokenizer"
-    verifier: "ArtifactVerifier"
+    verifier: "Verifier"
     here: "Circumstances"
 
 

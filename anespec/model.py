@@ -1,7 +1,6 @@
 """A model ready to generate: what `anespec.load` returns."""
 
 import asyncio
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +18,9 @@ if TYPE_CHECKING:
     from anespec.manifests.schema import Manifest
     from anespec.runtime.completion import Chunk
     from anespec.runtime.completion import Completion as Run
+    from anespec.runtime.proven import Proven
     from anespec.runtime.requests import Request
+    from anespec.runtime.service import Service
     from anespec.runtime.text.tokenizer import Tokenizer
 
 GREEDY = GenerationOptions()
@@ -37,31 +38,33 @@ class Model:
 
     def __init__(self, opened: Opened, options: LoadOptions) -> None:
         """A model that checks requests; `prove` makes it one that runs them."""
-        from anespec.runtime.engine import Engine
+        from anespec.runtime.proven import Proven
 
         self._opened = opened
         self._options = options
-        self._engine = Engine(opened.verifier, speculate=False, wide_prefill=False)
-        self._turn = threading.Lock()
+        self._service = self._serving(Proven.nothing(opened.verifier.shape))
         self.speculates = False
         self.load_seconds = 0.0
 
     def prove(self, watch: Watcher = SILENT) -> None:
         """Read or measure what the exactness gate allows here, and set up the engine accordingly."""
-        from anespec.manifests.verdicts import Invariance
-        from anespec.runtime.engine import Engine
+        from anespec.runtime.proven import Proven
 
         verdict = exactness_here(self._opened, watch)
         say_inexact(verdict, self._options, watch)
-        self.speculates = verdict.allows_speculation or self._options.allow_inexact
-        self._engine = Engine(
-            self._opened.verifier,
-            speculate=self.speculates,
-            wide_prefill=verdict.proves(Invariance.WIDTH),
-            region_independent=verdict.proves(Invariance.REGION),
-            # A prefix that an earlier prompt left was cut into other blocks, beside other rows.
-            reuse_prefixes=self.speculates,
-        )
+        proven = Proven.of(verdict, self._opened.verifier.shape, self._options.allow_inexact)
+        self.speculates = proven.speculate
+        self._service.close()
+        self._service = self._serving(proven)
+
+    def _serving(self, proven: "Proven") -> "Service":
+        """An engine on a thread of its own that uses what is proven."""
+        from anespec.runtime.drafters.lookup import LookupSource
+        from anespec.runtime.engine import Engine
+        from anespec.runtime.service import Service
+
+        source = LookupSource() if self._options.drafter == "lookup" else None
+        return Service(Engine(self._opened.verifier, proven, source))
 
     def __enter__(self) -> Self:
         return self
@@ -73,6 +76,7 @@ class Model:
 
     def close(self) -> None:
         """Release the model's memory; it cannot be used afterwards."""
+        self._service.close()
         self._opened.verifier.close()
 
     @property
@@ -237,18 +241,26 @@ class Model:
             RequestError: as running it would.
         """
         for request in self._requests(prompt_ids, options):
-            self._engine.cancel(self._engine.submit(request))
+            self._service.check(request)
 
     def run(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> "list[Run]":
         """A run for every choice, none of them begun."""
         from anespec.runtime.completion import Completion as Run
 
+        if self._service is None:
+            raise RequestError("the model is not ready to generate; let anespec.load open it")
         requests = self._requests(prompt_ids, options)
-        return [Run(self._engine, self.tokenizer, request, options.stop) for request in requests]
+        return [Run(self._service, self.tokenizer, request, options.stop) for request in requests]
 
     def _complete(self, prompt_ids: Sequence[int], options: GenerationOptions) -> Completion:
-        with self._turn:
-            choices = tuple(Choice.of(run.summary) for run in self.run(prompt_ids, options))
+        runs = self.run(prompt_ids, options)
+        for run in runs:
+            run.start()
+        try:
+            choices = tuple(Choice.of(run.summary) for run in runs)
+        finally:
+            for run in runs:
+                run.cancel()
         return Completion(tuple(prompt_ids), choices)
 
     def _stream(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "Iterator[Chunk]":
@@ -258,24 +270,21 @@ class Model:
         return self._chunks(prompt_ids, options)
 
     def _chunks(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "Iterator[Chunk]":
-        with self._turn:
-            (run,) = self.run(prompt_ids, options)
-            yield from run
+        (run,) = self.run(prompt_ids, options)
+        yield from run
 
     def _requests(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "list[Request]":
-        from anespec.runtime.drafters.lookup import LookupDrafter
         from anespec.runtime.requests import Request
-        from anespec.runtime.sampling.parameters import choice_seed
+        from anespec.runtime.sampling import choice_seed
 
-        drafts = options.speculate and self._options.drafter == "lookup"
         sampling = options.sampling
         return [
             Request(
                 prompt=prompt_ids,
                 max_tokens=options.max_tokens,
                 sampling=sampling.with_changes(seed=choice_seed(sampling.seed, number)),
-                drafter=LookupDrafter() if drafts else None,
                 end_ids=frozenset() if options.ignore_eos else self.tokenizer.end_ids,
+                speculate=options.speculate,
             )
             for number in range(options.choices)
         ]

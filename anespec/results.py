@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from anespec.runtime.completion import Summary
-    from anespec.runtime.requests import FinishReason, Statistics
+    from anespec.runtime.requests import FinishReason
+    from anespec.runtime.statistics import Statistics
 
 
 @dataclass(frozen=True)

@@ -109,8 +109,7 @@ def convert(
     started = time.monotonic()
     require_package("coremltools", "a conversion")
     output = resolve_output(output)
-    count = min(jobs or suitable_workers(plan), len(shard_units(plan)))
-    with WorkerPool(plan, count) as workers:
+    with WorkerPool(plan, process_count(plan, jobs)) as workers:
         source = plan.model.source()
         recipe = _recipe(plan, source, "artifact")
         before = output_stat(output)
@@ -137,6 +136,11 @@ def convert(
                 raise
     seconds = time.monotonic() - started
     return Conversion(output, manifest, seconds, run.reused, False, workers.peak_memory_bytes)
+
+
+def process_count(plan: ConversionPlan, jobs: int | None) -> int:
+    """How many processes build shards where so many are asked for; where it is one, it is this one."""
+    return min(jobs or suitable_workers(plan), len(shard_units(plan)))
 
 
 def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:

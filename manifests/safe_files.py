@@ -225,7 +225,11 @@ def first_link(root: Path, relative: str) -> Path | None:
 
 
 def _locked(descriptor: int) -> bool:
-    """Whether there is nothing to wait for: it is locked now, or the file system knows no locks."""
+    """Whether there is nothing to wait for: it is locked now, or the file system knows no locks.
+
+    filelock would lock a file that it finds by its path; this is the open folder itself, which nobody can
+    swap, and nothing is left lying in it.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -71,7 +71,7 @@ class Target(StrEnum):
 
 
 class AttentionShape(StrEnum):
-    """How a layer's attention is written in the graph (DESIGN.md section 4)."""
+    """How a layer's attention is written in the graph (docs/graph.md)."""
 
     PER_KV_HEAD = "per_kv_head"
     GROUPED = "grouped"

@@ -13,8 +13,9 @@ from anespec.manifests.packages import require_package
 from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
-from anespec.runtime.backends import circumstances, open_embedding, open_shard, open_verifier
-from anespec.runtime.backends.feeds import Feeds
+from anespec.runtime.backends import circumstances, open_shard, open_verifier
+from anespec.runtime.backends.embedding import open_embedding
+from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.passes import Verifier
 from anespec.runtime.text.tokenizer import Tokenizer
@@ -94,7 +95,7 @@ def golden_gate(
         prompt_runs = _prompt_runs(artifact, prompts, backend, threads, step)
         with open_embedding(artifact) as own:
             computed = compare_computed(
-                manifest, reference, one, Feeds(manifest), own, prompt_runs, ids=ids, progress=step
+                manifest, reference, one, PassInputs(manifest), own, prompt_runs, ids=ids, progress=step
             )
         step("stored weights: those that no layer has read")
         stored = tuple(weights.figures())

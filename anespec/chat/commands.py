@@ -156,7 +156,7 @@ def statistics_lines(summary: "Summary") -> list[str]:
     return [
         f"prompt: {prompt}, {statistics.reused_tokens} of them kept from before, {computed} computed"
         f"{_rate(computed, statistics.prefill_seconds)}",
-        f"answer: {answer} in {passes}{_rate(statistics.drawn_in_decode, statistics.decode_seconds)}, "
+        f"answer: {answer} in {passes}{_rate(statistics.decoded_tokens, statistics.decode_seconds)}, "
         f"{statistics.tokens_per_pass:.2f} per decode pass",
         f"drafts: {statistics.accepted} of {statistics.proposed} right",
     ]

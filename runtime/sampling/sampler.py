@@ -69,6 +69,37 @@ class Sampler:
         is_plain = parameters.temperature == 0.0 and parameters.logprobs is None and not self._adjusts
         return BEST_LOGIT if is_plain else ALL_LOGITS
 
+    @property
+    def need_forced(self) -> Need | None:
+        """What `score` wants of a row; None for nothing."""
+        return None if self._parameters.logprobs is None else ALL_LOGITS
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing but an end may follow."""
+        return False
+
+    def forced(self) -> tuple[int, ...]:
+        """The tokens that must follow what was accepted."""
+        return ()
+
+    def allows_prefix(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens may follow, one after the other."""
+        return len(tokens)
+
+    def score(self, row: RowLogits, token: int, position: int) -> Sampled:
+        """A token at `position` that is not sampled, with what is wanted to be known of it.
+
+        Raises AnespecError where that is something and the logits are not finite numbers.
+        """
+        if self._parameters.logprobs is None:
+            return Sampled(token)
+        logits = all_logits(row)
+        ranked = LogitRow(logits, self._pages)
+        _check_finite(ranked.highest, position)
+        told = _Told.of(ranked, self._parameters.logprobs)
+        return Sampled(token, float(logits[token]) - told.log_mass, told.top)
+
     def sample(self, row: RowLogits, position: int) -> Sampled:
         """The token at absolute `position`, from the row before it, which has what is needed.
 

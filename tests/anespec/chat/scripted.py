@@ -12,7 +12,9 @@ from anespec.chat.rendering import Screen
 from anespec.manifests.errors import PromptTooLongError
 from anespec.runtime.completion import Chunk, Summary
 from anespec.runtime.options import GenerationOptions
-from anespec.runtime.requests import FinishReason, Statistics
+from anespec.runtime.passes import RowKind
+from anespec.runtime.requests import FinishReason, OutputToken
+from anespec.runtime.statistics import Statistics
 
 
 class ScriptedAnswer:
@@ -30,16 +32,21 @@ class ScriptedAnswer:
             if self.finish is FinishReason.CANCELLED:
                 return
             self.given.append(text)
-            yield Chunk(text, drafted=len(self.given) % 2 == 0)
+            yield Chunk(text, _token(len(self.given)))
 
     def cancel(self) -> None:
         self.finish = FinishReason.CANCELLED
 
     @property
     def summary(self) -> Summary:
-        ids = tuple(range(len(self.given)))
+        tokens = tuple(_token(number) for number in range(len(self.given)))
         statistics = Statistics(prompt_tokens=len(self.prompt.ids))
-        return Summary(self.prompt.ids, ids, "".join(self.given), self.finish, statistics)
+        return Summary(self.prompt.ids, tokens, "".join(self.given), self.finish, statistics)
+
+
+def _token(number: int) -> OutputToken:
+    """Every second token was drafted."""
+    return OutputToken(number, RowKind.CARRY if number % 2 else RowKind.DRAFT)
 
 
 @dataclass
