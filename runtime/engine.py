@@ -7,7 +7,7 @@ back. So the text does not depend on the drafts, only the number of passes does.
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -27,6 +27,7 @@ from anespec.runtime.proven import Proven
 from anespec.runtime.region_store import RING_BYTES, RegionStore
 from anespec.runtime.requests import Event, FinishReason, Request, checked_prompt
 from anespec.runtime.sampling import Sampler
+from anespec.runtime.saved_prefix import SavedPrefix
 from anespec.runtime.scheduler import Scheduler
 from anespec.runtime.sequences import ActiveSequence, WaitingRequest
 from anespec.runtime.speculation import Ask, Speculation
@@ -174,6 +175,14 @@ class Engine:
                 yield from self.step()
         finally:
             self.cancel(number)
+
+    def save_prefix(self, prompt: Sequence[int]) -> SavedPrefix | None:
+        """A copy of a prompt's K/V, to be kept elsewhere; None where it is not there (any more)."""
+        return self._store.save(prompt)
+
+    def restore_prefix(self, saved: SavedPrefix) -> bool:
+        """Have later prompts go on from a saved prefix; whether it could be used: see RegionStore."""
+        return self._store.restore(saved)
 
     def close(self) -> None:
         """End all sequences and close their draft sessions; verifier and source stay their owner's."""
