@@ -253,12 +253,12 @@ def ended(events: Sequence[Event]) -> bool:
 
 
 def test_whatever_happens_every_text_is_its_own() -> None:
-    run_state_machine_as_test(EngineMachine, settings=settings(max_examples=10, deadline=None))
+    run_state_machine_as_test(EngineMachine, settings=settings(max_examples=6, deadline=None))
 
 
 def test_what_the_machine_is_to_show_happens() -> None:
     TOTALS.clear()
-    always_alike = settings(max_examples=30, stateful_step_count=25, deadline=None, derandomize=True)
+    always_alike = settings(max_examples=20, stateful_step_count=25, deadline=None, derandomize=True)
     run_state_machine_as_test(EngineMachine, settings=always_alike)
     happened = {
         "accepted drafts",
