@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from tiny_model import write_gguf
 
-from anespec.embedded import model_path
-
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 
@@ -25,10 +23,10 @@ EXAMPLES = [(page, number) for page in PAGES for number in range(len(examples(pa
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the examples run: with the models that they name, and a cache that they share."""
     folder = tmp_path_factory.mktemp("examples")
-    shutil.copy(model_path(), folder / "model.gguf")
+    shutil.copy(gguf, folder / "model.gguf")
     write_gguf(folder / "chat.gguf", metadata={"tokenizer.chat_template": TEMPLATE})
     return folder
 
