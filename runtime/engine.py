@@ -21,7 +21,6 @@ from anespec.runtime.passes import (
     StateLostError,
     Verifier,
     VerifierShape,
-    run_pass,
 )
 from anespec.runtime.planner import PlannedRow, Planner, Run, share_drafts
 from anespec.runtime.proven import Proven
@@ -144,8 +143,8 @@ class Engine:
     def step(self, meanwhile: Callable[[], None] = _nothing) -> tuple[Event, ...]:
         """Admit what fits, run one pass, commit; the events of all sequences that got on or ended.
 
-        A pass that ran only prompt rows yields no event. `meanwhile` is called once a pass is planned, just
-        before it runs. If the verifier raises, nothing was committed and the step can be
+        A pass that ran only prompt rows yields no event. `meanwhile` is called while the pass runs.
+        If the verifier raises, nothing was committed and the step can be
         tried again; where its state is lost, that is done: all sequences go back to their prefill.
         """
         try:
@@ -196,8 +195,9 @@ class Engine:
         planned, plan = self._plan()
         for part in planned:
             self._store.will_write(part.sequence.region, part.end)
+        self._verifier.submit(plan)
         meanwhile()
-        found = run_pass(self._verifier, plan)
+        found = self._verifier.wait()
         kept = [self._commit(part, found) for part in planned]
         for part, rows in zip(planned, kept, strict=True):
             self._verifier.commit(part.sequence.region, rows)

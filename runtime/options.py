@@ -48,6 +48,10 @@ class BackendOptions(Options):
     threads: Annotated[int | None, Flag(default="all")] = Field(
         default=None, ge=1, le=MOST_THREADS, description="Processor threads."
     )
+    verify: bool = Field(
+        default=False,
+        description="Read all files for their hashes, also those that are the same to the file system.",
+    )
 
 
 class LoadOptions(BackendOptions):
