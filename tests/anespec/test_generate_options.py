@@ -1,4 +1,4 @@
-"""What `generate` offers beside one plain continuation: lines together, choices, logprobs, lookup, references."""
+"""What `generate` offers beside one continuation: lines together, choices, logprobs, lookup, references."""
 
 import json
 from pathlib import Path
