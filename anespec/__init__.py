@@ -1,3 +1,72 @@
-"""anespec: a GGUF becomes Neural Engine shards, and exact speculative text comes out of them."""
+"""anespec: a GGUF becomes Neural Engine shards, and exact speculative text comes out of them.
+
+    import anespec
+
+    artifact = anespec.convert("model.gguf", options=anespec.ConvertOptions(target=anespec.Target.CPU)).path
+    anespec.validate(artifact).require()
+    with anespec.load(artifact) as model:
+        print(model.generate("Once upon a time", max_tokens=40).text)
+
+`convert` and `validate` are functions of this module and packages beneath it, under one name each: the
+packages can be called. Nothing is loaded before it is used.
+"""
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_HOMES: Mapping[str, str] = MappingProxyType(
+    {
+        "inspect": "anespec.api",
+        "load": "anespec.api",
+        "Model": "anespec.model",
+        "AnespecError": "anespec.manifests.errors",
+        "ConvertOptions": "anespec.convert.options",
+        "Target": "anespec.manifests.schema",
+    }
+)
+"""Where the public names come from that are no packages."""
+
+_CALLABLE = ("convert", "validate")
+
+__all__ = ["AnespecError", "ConvertOptions", "Model", "Target", "convert", "inspect", "load", "validate"]
+
+if TYPE_CHECKING:
+    from anespec.api import convert as convert
+    from anespec.api import inspect as inspect
+    from anespec.api import load as load
+    from anespec.api import validate as validate
+    from anespec.convert.options import ConvertOptions as ConvertOptions
+    from anespec.manifests.errors import AnespecError as AnespecError
+    from anespec.manifests.schema import Target as Target
+    from anespec.model import Model as Model
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_HOMES[name]), name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
+
+class _CallablePackage(ModuleType):
+    """A package that is also the function of its name in anespec.api.
+
+    Python makes a package an attribute of its parent whenever it is imported, so a function of that name
+    beside it would last only until then.
+    """
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        function = getattr(import_module("anespec.api"), self.__name__.rpartition(".")[2])
+        return function(*arguments, **options)
+
+
+for _name in _CALLABLE:
+    import_module(f"{__name__}.{_name}")
+    sys.modules[f"{__name__}.{_name}"].__class__ = _CallablePackage

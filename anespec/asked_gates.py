@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from anespec.manifests.residency import ResidencyVerdict
     from anespec.manifests.store import Artifact
     from anespec.manifests.verdicts import Circumstances, ExactnessVerdict, Standing, Verdict
-    from anespec.validate.exactness import Form
+    from anespec.validate.effort import Form
     from anespec.validate.figures import GoldenVerdict
     from anespec.validate.progress import Progress
     from anespec.validate.quality.sample import SampleText
@@ -30,7 +30,7 @@ class Answer:
 
     verdict: "Verdict"
     standing: "Standing"
-    shown: "Sequence[RenderableType]"
+    shown: "Callable[[], Sequence[RenderableType]]"
     require: Callable[[], None]
     decides: bool = True
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -87,8 +87,11 @@ def residency_gate(
         standing = verdict.standing
         if does_decide:
             standing = Standing.PASS if verdict.passed else Standing.FAIL
-        shown = residency_parts(verdict, artifact.manifest.target, does_decide)
         facts = {"source": verdict.source.value}
+
+        def shown() -> "Sequence[RenderableType]":
+            return residency_parts(verdict, artifact.manifest.target, does_decide)
+
         return Answer(verdict, standing, shown, lambda: require_residency(verdict), does_decide, facts)
 
     def kept() -> "ResidencyVerdict | None":
@@ -115,8 +118,13 @@ def golden_gate(asked: Question) -> "Gate[GoldenVerdict]":
         from anespec.validate.report import golden_tables
 
         facts = {"failures": list(verdict.failures)}
-        shown = [*golden_tables(verdict)]
-        return Answer(verdict, verdict.standing, shown, lambda: require_golden(verdict), facts=facts)
+        return Answer(
+            verdict,
+            verdict.standing,
+            lambda: [*golden_tables(verdict)],
+            lambda: require_golden(verdict),
+            facts=facts,
+        )
 
     def kept() -> "GoldenVerdict | None":
         from anespec.validate.kept import kept_golden
@@ -145,8 +153,13 @@ def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
             "form": verdict.form,
             "invariances": {i.value: verdict.standing_of(i).value for i in Invariance},
         }
-        shown = [exactness_table(verdict)]
-        return Answer(verdict, verdict.standing, shown, lambda: require_exactness(verdict), facts=facts)
+        return Answer(
+            verdict,
+            verdict.standing,
+            lambda: [exactness_table(verdict)],
+            lambda: require_exactness(verdict),
+            facts=facts,
+        )
 
     def kept() -> "ExactnessVerdict | None":
         from anespec.validate.kept import kept_exactness
@@ -174,7 +187,7 @@ def quality_gate(asked: Question, task: "QualityTask", text: "SampleText") -> "G
         return Answer(
             verdict,
             verdict.standing,
-            [quality_table(verdict)],
+            lambda: [quality_table(verdict)],
             lambda: require_quality(verdict),
             facts={
                 "failures": list(verdict.failures),

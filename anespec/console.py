@@ -25,7 +25,8 @@ from rich.table import Column
 from rich.text import Text
 
 from anespec.manifests.errors import AnespecError
-from anespec.manifests.wording import duration_text, harmless
+from anespec.manifests.formatting import duration_text, sanitize_terminal
+from anespec.watching import Watcher
 
 if TYPE_CHECKING:
     from anespec.validate.progress import Progress as ShareReport
@@ -58,7 +59,7 @@ class _HarmlessConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=harmless(segment.text))
+            yield segment if segment.control else segment._replace(text=sanitize_terminal(segment.text))
 
 
 def out() -> Console:
@@ -138,6 +139,15 @@ def timed_progress(title: str, shown: bool) -> "Iterator[ShareReport]":
         return
     lines = _PlainLines(title, console)
     yield lines.report
+
+
+def watcher(shown: bool) -> Watcher:
+    """What tells a person of long work: notes always, progress only where it is `shown`."""
+    return Watcher(
+        note=lambda text: notes().print(f"note: {text}", style="yellow"),
+        steps=lambda title: step_progress(title, shown),
+        shares=lambda title: timed_progress(title, shown),
+    )
 
 
 class _PlainLines:

@@ -6,9 +6,11 @@ from typing import Any
 import click
 
 from anespec.console import byte_progress, json_option, notes, out, print_json
-from anespec.conversion_options import conversion_options, read_options
+from anespec.conversion import default_output, open_plan
+from anespec.convert.options import ConvertOptions
 from anespec.manifests.errors import Interrupted
-from anespec.manifests.wording import bytes_text, counted
+from anespec.manifests.formatting import bytes_text, counted
+from anespec.option_flags import flags_of, read_flags
 from anespec.weights_report import weights_facts, weights_lines
 
 
@@ -20,7 +22,7 @@ from anespec.weights_report import weights_facts, weights_lines
     type=click.Path(path_type=Path),
     help="The artifact folder.  [default: NAME.anespec here]",
 )
-@conversion_options
+@flags_of(ConvertOptions)
 @click.option("--jobs", type=click.IntRange(1), help="Shards built at once.  [default: what pays]")
 @click.option("--force", is_flag=True, help="Replace an artifact that stands there and differs.")
 @json_option
@@ -35,15 +37,9 @@ def convert(
     Example:
       anespec convert model.gguf -o model.anespec --target cpu --context 4096
     """
-    from anespec.convert.plan import ConversionPlan
     from anespec.convert.plan_report import explain
-    from anespec.convert.source.model import SourceModel
-    from anespec.manifests.gguf_file import GGUFFile
-    from anespec.runtime.text.tokenizer import Tokenizer
 
-    with GGUFFile(gguf) as file:
-        plan = ConversionPlan(SourceModel(file), read_options(chosen))
-        Tokenizer.from_gguf(file)
+    with open_plan(gguf, read_flags(ConvertOptions, chosen)) as plan:
         if plan.beyond_training:
             notes().print(
                 f"note: a context of {plan.context} is longer than the {plan.model.sizes.trained_context} "
@@ -53,7 +49,7 @@ def convert(
         if any(chosen[option] is not None for option in ("topology", "head_shards", "preset")):
             for warning in explain(plan.sharding).warnings:
                 notes().print(f"note: {warning}", style="yellow")
-        target = output if output is not None else Path(f"{gguf.stem}.anespec")
+        target = output if output is not None else default_output(gguf)
         with byte_progress(f"converting {gguf.name}", plan.weight_bytes(), shown=not as_json) as report:
             from anespec.convert.pipeline import convert as run
 

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from anespec.backend_options import backend_option
+from anespec import leaving
 from anespec.console import json_option, out, result_as_json, step_progress, timed_progress
-from anespec.leaving import keep
 from anespec.manifests.errors import ExactnessGateError, Interrupted, UsageError
-from anespec.manifests.wording import bytes_text, counted, listed
-from anespec.session import Session, make_drafter, open_session
+from anespec.manifests.formatting import bytes_text, counted, listed
+from anespec.model import Model, load_model
+from anespec.option_flags import flags_of
+from anespec.runtime.options import BackendOptions, GenerationOptions, LoadOptions
+from anespec.watching import SILENT
 
 if TYPE_CHECKING:
-    from anespec.runtime.completion import Summary
+    from anespec.results import Completion
 
 DEMO_TOKENS = 160
 
@@ -60,7 +62,7 @@ PROMPTS = (DemoPrompt(TESTS, 0.0), DemoPrompt(METHODS, 0.6))
 
 
 @click.command(short_help="See all of it at work on the embedded model.")
-@backend_option
+@flags_of(BackendOptions, without=("threads",))
 @click.option(
     "--keep", type=click.Path(path_type=Path), help="Keep the artifact here.  [default: a temporary folder]"
 )
@@ -89,8 +91,9 @@ def demo(backend: str, keep: Path | None, as_json: bool) -> None:
 
 
 def _convert(artifact: Path, quiet: bool) -> dict[str, Any]:
+    from anespec.convert.options import ConvertOptions
     from anespec.convert.pipeline import convert
-    from anespec.convert.plan import ConversionPlan, ConvertOptions
+    from anespec.convert.plan import ConversionPlan
     from anespec.convert.source.model import SourceModel
     from anespec.embedded import model_path
     from anespec.manifests.gguf_file import GGUFFile
@@ -149,8 +152,8 @@ class _Pair:
     """One prompt continued without and with speculation."""
 
     prompt: DemoPrompt
-    plain: "Summary"
-    drafted: "Summary"
+    plain: "Completion"
+    drafted: "Completion"
 
     @property
     def identical(self) -> bool:
@@ -175,14 +178,14 @@ class _Pair:
 
 
 def _generate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
-    session = open_session(artifact, backend)
+    model = load_model(artifact, LoadOptions(backend=backend), SILENT)
     try:
         pairs = [
-            _Pair(prompt, _complete(session, prompt, "none"), _complete(session, prompt, "lookup"))
+            _Pair(prompt, _complete(model, prompt, False), _complete(model, prompt, True))
             for prompt in PROMPTS
         ]
     finally:
-        keep(session)
+        leaving.keep(model)
     if not quiet:
         _show(pairs)
     return {
@@ -191,19 +194,11 @@ def _generate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
     }
 
 
-def _complete(session: Session, prompt: DemoPrompt, drafter: str) -> "Summary":
-    from anespec.runtime.completion import Completion
-    from anespec.runtime.requests import Request
-    from anespec.runtime.sampling import SamplingParameters
-
-    request = Request(
-        prompt=tuple(session.tokenizer.encode(prompt.text)),
-        max_tokens=DEMO_TOKENS,
-        sampling=SamplingParameters(temperature=prompt.temperature, seed=1),
-        drafter=make_drafter(drafter),
-        end_ids=session.tokenizer.end_ids,
+def _complete(model: Model, prompt: DemoPrompt, speculate: bool) -> "Completion":
+    options = GenerationOptions(
+        max_tokens=DEMO_TOKENS, temperature=prompt.temperature, seed=1, speculate=speculate
     )
-    return Completion(session.engine, session.tokenizer, request).summary
+    return model.generate(prompt.text, options)
 
 
 def _show(pairs: list[_Pair]) -> None:

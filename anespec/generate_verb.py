@@ -2,28 +2,28 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
 
-from anespec.backend_options import backend_option, threads_option
-from anespec.console import json_option, notes, out, print_json
+from anespec.console import json_option, notes, out, print_json, watcher
 from anespec.leaving import keep
 from anespec.manifests.errors import Interrupted, RequestError
-from anespec.manifests.wording import counted
+from anespec.manifests.formatting import counted
+from anespec.messages import Message
+from anespec.option_flags import flags_of, read_flags
 from anespec.prompts import Prompt, PromptFile, read_standard_input
-from anespec.sampling_options import read_sampling, sampling_options
-from anespec.session import DRAFTERS, Session, make_drafter, open_session
+from anespec.results import Choice
+from anespec.runtime.options import GenerationOptions, LoadOptions
 
 if TYPE_CHECKING:
-    from anespec.runtime.completion import Completion, Summary
-    from anespec.runtime.requests import Request
-    from anespec.runtime.text.tokenizer import Tokenizer
-
-DEFAULT_TOKENS = 128
+    from anespec.model import Model
+    from anespec.results import Completion
+    from anespec.runtime.completion import Chunk
 
 
 @click.command()
@@ -39,26 +39,19 @@ DEFAULT_TOKENS = 128
 @click.option(
     "--chat", is_flag=True, help="Take the prompt as a user's message in the model's chat template."
 )
-@backend_option
-@threads_option
-@click.option(
-    "-n",
-    "--max-tokens",
-    type=click.IntRange(1),
-    default=DEFAULT_TOKENS,
-    show_default=True,
-    help="Output length.",
-)
-@click.option(
-    "--drafter", type=click.Choice(DRAFTERS), default="lookup", show_default=True, help="Who guesses."
-)
-@sampling_options
-@click.option("--stop", multiple=True, help="End before this text; may be given several times.")
-@click.option("--ignore-eos", is_flag=True, help="Go on past the model's end tokens.")
+@flags_of(LoadOptions)
+@flags_of(GenerationOptions)
 @click.option("--show-drafts", is_flag=True, help="Show drafted tokens in another colour.")
-@click.option("--allow-inexact", is_flag=True, help="Speculate even where it may change the text.")
 @json_option
-def generate(artifact: Path, **chosen: Any) -> None:
+def generate(
+    artifact: Path,
+    prompt: str | None,
+    prompt_file: Path | None,
+    chat: bool,
+    show_drafts: bool,
+    as_json: bool,
+    **chosen: Any,
+) -> None:
     """Continue a prompt with ARTIFACT's model.
 
     Speculation never changes a token: it is only used where the exactness gate has proven so for this
@@ -68,179 +61,107 @@ def generate(artifact: Path, **chosen: Any) -> None:
     Example:
       anespec generate model.anespec -p "Once upon a time" -n 200 --show-drafts
     """
-    if (chosen["prompt"] is None) == (chosen["prompt_file"] is None):
+    if (prompt is None) == (prompt_file is None):
         raise click.UsageError("give one prompt with -p, or many with --prompt-file")
-    if "" in chosen["stop"]:
-        raise click.BadParameter("an empty text stops nothing.", param_hint="'--stop'")
-    settings = _Settings(chosen)
+    verb = _Verb(
+        artifact,
+        read_flags(LoadOptions, chosen),
+        read_flags(GenerationOptions, chosen),
+        chat,
+        quiet=as_json or prompt_file is not None,
+    )
     try:
-        if settings.prompt_file is None:
-            _generate_one(artifact, settings)
+        if prompt_file is not None:
+            _generate_many(verb, prompt_file)
         else:
-            _generate_many(artifact, settings.prompt_file, settings)
+            text = read_standard_input() if prompt == "-" else prompt or ""
+            _generate_one(verb, Prompt(prompt=text), show_drafts, as_json)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; what was printed is whole as far as it goes") from None
 
 
-def _generate_one(artifact: Path, settings: "_Settings") -> None:
-    text = read_standard_input() if settings.prompt == "-" else settings.prompt
-    prompt = Prompt(prompt=text)
-    checked: list[Request] = []
+@dataclass(frozen=True)
+class _Verb:
+    """What one run of the verb was asked."""
 
-    def check(session: Session) -> None:
-        checked.append(_checked(session, prompt, settings))
+    artifact: Path
+    loading: LoadOptions
+    options: GenerationOptions
+    chat: bool
+    quiet: bool
 
-    with _opened(artifact, settings, check) as session:
-        completion = _completion(session, prompt, checked[0], settings)
-        _hint_at_template(session, settings)
-        if settings.as_json:
-            print_json(_facts(completion.summary, session.load_seconds))
+    @contextlib.contextmanager
+    def opened(self, check: "Callable[[Model], None]") -> "Iterator[Model]":
+        """The model, once `check` has had nothing against what is to be generated."""
+        from anespec.model import load_model
+
+        model = load_model(self.artifact, self.loading, watcher(shown=not self.quiet), check)
+        try:
+            yield model
+        finally:
+            keep(model)
+
+    def ids(self, model: "Model", prompt: Prompt) -> tuple[int, ...]:
+        """The prompt's tokens."""
+        if prompt.prompt_ids is not None:
+            return prompt.prompt_ids
+        if prompt.messages is not None:
+            return model.chat_ids(prompt.messages)
+        text = prompt.prompt or ""
+        if self.chat:
+            return model.chat_ids([Message(role="user", content=text)])
+        return model.prompt_ids(text)
+
+    def hint(self, model: "Model") -> None:
+        """Say that there is a template, to who does not use it."""
+        if model.chat_template is not None and not self.chat:
+            notes().print(
+                "note: this model has a chat template, which --chat puts the prompt into; without it the "
+                "prompt is continued as it is",
+                style="dim",
+            )
+
+
+def _generate_one(verb: _Verb, prompt: Prompt, show_drafts: bool, as_json: bool) -> None:
+    with verb.opened(lambda model: model.check(verb.ids(model, prompt), verb.options)) as model:
+        ids = verb.ids(model, prompt)
+        verb.hint(model)
+        if as_json:
+            print_json(facts_of(model.generate(ids, verb.options), model))
+        elif verb.options.choices > 1:
+            _print_choices(model.generate(ids, verb.options), model)
         else:
-            _stream(completion, settings.show_drafts)
-            _show(completion.summary, session)
+            run = model.run(ids, verb.options)[0]
+            _stream(run, show_drafts)
+            _show(Choice.of(run.summary), model)
 
 
-def _generate_many(artifact: Path, path: Path, settings: "_Settings") -> None:
+def _generate_many(verb: _Verb, path: Path) -> None:
     """One line after another, all of them checked before the first is run."""
     with PromptFile(path) as prompts:
 
-        def check(session: Session) -> None:
+        def check(model: "Model") -> None:
             for place, prompt in prompts:
                 try:
-                    _checked(session, prompt, settings)
+                    model.check(verb.ids(model, prompt), prompt.options(verb.options))
                 except RequestError as error:
                     raise RequestError(f"{place}: {error}") from None
 
         plain = Counter(prompt.prompt is not None for _, prompt in prompts)
         if not plain:
             raise RequestError(f'{path}: holds no prompt; each line is one, as in {{"prompt": "Hello"}}')
-        with _opened(artifact, settings, check) as session:
+        with verb.opened(check) as model:
             if plain[True]:
-                _hint_at_template(session, settings)
+                verb.hint(model)
             for _, prompt in prompts:
-                completion = _completion(session, prompt, _request(session, prompt, settings), settings)
-                print_json(_facts(completion.summary, session.load_seconds))
+                completion = model.generate(verb.ids(model, prompt), prompt.options(verb.options))
+                print_json(facts_of(completion, model))
 
 
-@contextlib.contextmanager
-def _opened(artifact: Path, settings: "_Settings", check: Callable[[Session], None]) -> Iterator[Session]:
-    session = open_session(
-        artifact, settings.backend, settings.threads, settings.allow_inexact, settings.quiet, check
-    )
-    try:
-        yield session
-    finally:
-        keep(session)
-
-
-class _Settings:
-    """The verb's options, typed."""
-
-    def __init__(self, chosen: dict[str, Any]) -> None:
-        self.prompt: str = chosen["prompt"] or ""
-        self.prompt_file: Path | None = chosen["prompt_file"]
-        self.chat: bool = chosen["chat"]
-        self.backend: str = chosen["backend"]
-        self.threads: int | None = chosen["threads"]
-        self.max_tokens: int = chosen["max_tokens"]
-        self.drafter: str = chosen["drafter"]
-        self.stops: tuple[str, ...] = chosen["stop"]
-        self.ignore_eos: bool = chosen["ignore_eos"]
-        self.show_drafts: bool = chosen["show_drafts"]
-        self.allow_inexact: bool = chosen["allow_inexact"]
-        self.as_json: bool = chosen["as_json"]
-        self.sampling = read_sampling(chosen)
-
-    @property
-    def quiet(self) -> bool:
-        """Whether progress must not be shown."""
-        return self.as_json or self.prompt_file is not None
-
-
-def _request(session: Session, prompt: Prompt, settings: _Settings) -> "Request":
-    """What the prompt and the options ask for.
-
-    Raises:
-        RequestError: the prompt does not fit, or the model has no template for it.
-    """
-    from anespec.runtime.requests import Request
-
-    return Request(
-        prompt=_ids(session, prompt, settings.chat),
-        max_tokens=prompt.max_tokens or settings.max_tokens,
-        sampling=settings.sampling.with_changes(**prompt.sampling),
-        drafter=make_drafter(settings.drafter),
-        end_ids=frozenset() if settings.ignore_eos else session.tokenizer.end_ids,
-    )
-
-
-def _checked(session: Session, prompt: Prompt, settings: _Settings) -> "Request":
-    """The request; raises the RequestError that running it would raise."""
-    request = _request(session, prompt, settings)
-    session.engine.cancel(session.engine.submit(request))
-    return request
-
-
-def _completion(session: Session, prompt: Prompt, request: "Request", settings: _Settings) -> "Completion":
-    """The prompt's request on the session's engine, not yet begun."""
-    from anespec.runtime.completion import Completion
-
-    stops = settings.stops if prompt.stops is None else prompt.stops
-    return Completion(session.engine, session.tokenizer, request, stops)
-
-
-def _ids(session: Session, prompt: Prompt, chat: bool) -> tuple[int, ...]:
-    from anespec.runtime.text.fitting import require_fitting
-
-    if prompt.prompt_ids is not None:
-        return prompt.prompt_ids
-    tokenizer, context = session.tokenizer, session.verifier.shape.context
-    text = prompt.prompt or ""
-    require_fitting(text, tokenizer, context)
-    conversation = prompt.conversation
-    if conversation is None and chat:
-        conversation = [{"role": "user", "content": text}]
-    if conversation is None:
-        return tuple(tokenizer.encode(text))
-    return _encode(tokenizer, conversation, context)
-
-
-def _encode(
-    tokenizer: "Tokenizer", conversation: Sequence[Mapping[str, object]], context: int
-) -> tuple[int, ...]:
-    from anespec.runtime.text.chat import render_chat
-    from anespec.runtime.text.fitting import require_fitting
-
-    if tokenizer.chat_template is None:
-        raise RequestError("this model has no chat template; give a plain prompt, without --chat or messages")
-    rendered = render_chat(
-        tokenizer.chat_template,
-        conversation,
-        add_generation_prompt=True,
-        bos=_text_of(tokenizer, tokenizer.bos_id),
-        eos=_text_of(tokenizer, tokenizer.eos_id),
-    )
-    require_fitting(rendered, tokenizer, context)
-    return tuple(tokenizer.encode(rendered, add_special=False, parse_special=True))
-
-
-def _hint_at_template(session: Session, settings: _Settings) -> None:
-    if session.tokenizer.chat_template is not None and not settings.chat:
-        notes().print(
-            "note: this model has a chat template, which --chat puts the prompt into; without it the prompt "
-            "is continued as it is",
-            style="dim",
-        )
-
-
-def _text_of(tokenizer: "Tokenizer", token: int | None) -> str:
-    return "" if token is None else tokenizer.decode([token], skip_special=False)
-
-
-def _stream(completion: "Completion", show_drafts: bool) -> None:
+def _stream(chunks: "Iterable[Chunk]", show_drafts: bool) -> None:
     console = out()
     try:
-        for chunk in completion:
+        for chunk in chunks:
             style = "green" if show_drafts and chunk.drafted else ""
             console.print(Text(chunk.text, style=style), end="")
             console.file.flush()
@@ -250,17 +171,31 @@ def _stream(completion: "Completion", show_drafts: bool) -> None:
     console.print()
 
 
-def _facts(summary: "Summary", load_seconds: float) -> dict[str, Any]:
-    statistics = summary.statistics
+def _print_choices(completion: "Completion", model: "Model") -> None:
+    for number, choice in enumerate(completion.choices, start=1):
+        notes().print(f"choice {number} of {len(completion.choices)}:", style="dim")
+        out().print(Text(choice.text))
+        _show(choice, model)
+
+
+def facts_of(completion: "Completion", model: "Model") -> dict[str, Any]:
+    """A completion for a program: the first choice's facts, and those of all where there are several."""
+    facts = {"prompt_ids": list(completion.prompt_ids)}
+    choices = [_choice_facts(choice, model.load_seconds) for choice in completion.choices]
+    facts |= choices[0]
+    return facts | {"choices": choices} if len(choices) > 1 else facts
+
+
+def _choice_facts(choice: Choice, load_seconds: float) -> dict[str, Any]:
+    statistics = choice.statistics
     return {
-        "prompt_ids": list(summary.prompt_ids),
-        "output_ids": list(summary.output_ids),
-        "text": summary.text,
+        "output_ids": list(choice.output_ids),
+        "text": choice.text,
         "passes": statistics.passes,
         "tokens_per_pass": round(statistics.tokens_per_pass, 4),
         "accepted_by_position": list(statistics.accepted_by_position),
         "proposed_by_position": list(statistics.proposed_by_position),
-        "finish_reason": summary.finish.value,
+        "finish_reason": choice.finish.value,
         "seconds": {
             "load": round(load_seconds, 4),
             "prefill": round(statistics.prefill_seconds, 4),
@@ -269,26 +204,24 @@ def _facts(summary: "Summary", load_seconds: float) -> dict[str, Any]:
     }
 
 
-def _show(summary: "Summary", session: Session) -> None:
+def _show(choice: Choice, model: "Model") -> None:
     from anespec.runtime.requests import FinishReason
 
-    statistics = summary.statistics
-    tokens = len(summary.output_ids)
+    statistics = choice.statistics
+    tokens = len(choice.output_ids)
     rate = statistics.drawn_in_decode / statistics.decode_seconds if statistics.decode_seconds else 0.0
     prefill = statistics.prompt_tokens - statistics.reused_tokens
     prefill_rate = prefill / statistics.prefill_seconds if statistics.prefill_seconds else 0.0
     pairs = zip(statistics.accepted_by_position, statistics.proposed_by_position, strict=True)
     acceptance = " ".join(f"{accepted}/{proposed}" for accepted, proposed in pairs) or "none proposed"
     ending = (
-        f"the context of {session.verifier.shape.context} is full"
-        if summary.finish is FinishReason.CONTEXT
-        else summary.finish
+        f"the context of {model.context} is full" if choice.finish is FinishReason.CONTEXT else choice.finish
     )
     notes().print(
         f"{counted(tokens, 'token')} in {counted(statistics.passes, 'pass', 'passes')} ({ending}), "
         f"{statistics.tokens_per_pass:.2f} tokens per decode pass\n"
         f"drafts accepted by position: {acceptance}\n"
         f"{rate:.1f} tokens/s; prefill {counted(prefill, 'token')} at {prefill_rate:.1f} tokens/s; "
-        f"load {session.load_seconds:.1f} s on {session.backend}",
+        f"load {model.load_seconds:.1f} s on {model.backend}",
         style="dim",
     )

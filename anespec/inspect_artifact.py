@@ -1,14 +1,16 @@
 """What `inspect` says of an artifact's folder: what it holds, and what its gates found where."""
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from anespec.console import out
-from anespec.inspect_plan import band_facts
-from anespec.inspect_verdicts import recorded_verdicts, verdict_table, why_unjudged
-from anespec.manifests.wording import bytes_text, counted
+from anespec.inspect_plan import size_range_facts
+from anespec.inspect_verdicts import verdict_table, why_unjudged
+from anespec.inspection import ArtifactInspection
+from anespec.manifests.formatting import bytes_text, counted
 
 if TYPE_CHECKING:
     from anespec.manifests.store import Artifact
@@ -16,13 +18,14 @@ if TYPE_CHECKING:
 
 def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
     """The artifact for a program: its manifest's facts, how large its parts are, and its verdicts."""
-    from anespec.convert.bands import SIZES
+    from anespec.convert.shard_limits import SHARD_LIMITS
 
-    manifest = artifact.manifest
-    sizes = SIZES[manifest.target]
+    found = ArtifactInspection.of(artifact)
+    manifest = found.manifest
+    limits = SHARD_LIMITS[manifest.target]
     return {
-        "artifact": str(artifact.root),
-        "bytes": sum(shard.bytes for shard in manifest.shards) + manifest.tokens.bytes,
+        "artifact": str(found.path),
+        "bytes": found.bytes,
         "state_bytes": manifest.state_bytes,
         "topology": list(manifest.topology),
         "layer_shards": [
@@ -32,7 +35,7 @@ def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
                 "bytes": shard.bytes,
                 "state_bytes": shard.state_bytes,
                 "weights": [weight_format.value for weight_format in shard.formats],
-                "band": band_facts(sizes.band(shard.bytes)),
+                "size_range": size_range_facts(limits.range_of(shard.bytes)),
             }
             for shard in manifest.layer_shards
         ],
@@ -42,11 +45,11 @@ def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
                 "tokens": [shard.first_token, shard.end_token],
                 "bytes": shard.bytes,
                 "weights": [weight_format.value for weight_format in shard.formats],
-                "band": band_facts(sizes.band(shard.bytes)),
+                "size_range": size_range_facts(limits.range_of(shard.bytes)),
             }
             for shard in manifest.head_shards
         ],
-        "gates": recorded_verdicts(artifact),
+        "gates": [dataclasses.asdict(verdict) for verdict in found.verdicts],
     } | manifest.model_dump(
         mode="json", exclude={"layer_shards", "head_shards", "ropes"}
     )  # fmt: skip
@@ -54,7 +57,8 @@ def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
 
 def show_artifact(artifact: "Artifact") -> None:
     """Print what the artifact holds."""
-    facts, manifest = describe_artifact(artifact), artifact.manifest
+    facts, found = describe_artifact(artifact), ArtifactInspection.of(artifact)
+    manifest, verdicts = found.manifest, found.verdicts
     table = Table(show_header=False, box=None, padding=(0, 2))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -87,7 +91,7 @@ def show_artifact(artifact: "Artifact") -> None:
     out().print()
     out().print(_shard_table(facts))
     out().print()
-    out().print(verdict_table(facts["gates"]) if facts["gates"] else why_unjudged(artifact))
+    out().print(verdict_table(verdicts) if verdicts else why_unjudged(artifact))
 
 
 def _shard_table(facts: dict[str, Any]) -> Table:
@@ -105,8 +109,8 @@ def _shard_table(facts: dict[str, Any]) -> Table:
 
 
 def _add_shard(table: Table, shard: dict[str, Any], holds: str) -> None:
-    band = shard["band"]
-    known = f"{band['finding']} ({band['grade']}: {band['source']})"
+    size_range = shard["size_range"]
+    known = f"{size_range['finding']} ({size_range['grade']}: {size_range['source']})"
     table.add_row(
         Path(shard["path"]).stem, holds, bytes_text(shard["bytes"]), ", ".join(shard["weights"]), known
     )

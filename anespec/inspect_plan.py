@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from anespec.console import out
-from anespec.manifests.wording import bytes_text
+from anespec.manifests.formatting import bytes_text
 
 if TYPE_CHECKING:
-    from anespec.convert.bands import Band
     from anespec.convert.plan import ConversionPlan
     from anespec.convert.plan_report import PlanReport, ShardRow
+    from anespec.convert.shard_limits import SizeRange
 
 
 def describe_plan(plan: "ConversionPlan") -> dict[str, Any]:
-    """The plan for a program: shards with their bands, reasons and warnings."""
+    """The plan for a program: shards with their ranges, reasons and warnings."""
     from anespec.convert.plan_report import explain
 
     report = explain(plan.sharding)
@@ -40,17 +40,17 @@ def describe_plan(plan: "ConversionPlan") -> dict[str, Any]:
 
 
 def _size(row: "ShardRow") -> dict[str, Any]:
-    return {"bytes": row.bytes, "band": band_facts(row.band)}
+    return {"bytes": row.bytes, "size_range": size_range_facts(row.size_range)}
 
 
-def band_facts(band: "Band") -> dict[str, Any]:
-    """A band for a program."""
+def size_range_facts(size_range: "SizeRange") -> dict[str, Any]:
+    """A range for a program."""
     return {
-        "at_least": band.at_least,
-        "outlook": band.outlook.value,
-        "finding": band.finding,
-        "grade": band.grade,
-        "source": band.source,
+        "at_least": size_range.at_least,
+        "outlook": size_range.outlook.value,
+        "finding": size_range.finding,
+        "grade": size_range.grade,
+        "source": size_range.source,
     }
 
 
@@ -76,7 +76,7 @@ def _shard_table(report: "PlanReport") -> Table:
     for row in report.layer_shards:
         last = row.part.stop - 1
         holds = f"layers {row.part.start}-{last}" if last > row.part.start else f"layer {last}"
-        table.add_row(holds, row.kinds, bytes_text(row.bytes), str(row.band))
+        table.add_row(holds, row.kinds, bytes_text(row.bytes), str(row.size_range))
     widest = max(report.head_shards, key=lambda row: len(row.part))
     narrowest = min(report.head_shards, key=lambda row: len(row.part))
     widths = f"{len(narrowest.part)}" + (
@@ -87,13 +87,13 @@ def _shard_table(report: "PlanReport") -> Table:
         "head" if count == 1 else f"head x {count}",
         f"{widths} token" if widths == "1" else f"{widths} tokens",
         bytes_text(widest.bytes),
-        str(widest.band),
+        str(widest.size_range),
     )
     return table
 
 
 def _memory_sentence(plan: "ConversionPlan", report: "PlanReport") -> str:
-    from anespec.convert.bands import PROCESS_EVIDENCE
+    from anespec.convert.shard_limits import PROCESS_EVIDENCE
 
     sentence = (
         f"{bytes_text(report.total_bytes)} of weights and {bytes_text(plan.state_bytes())} of KV state "

@@ -1,27 +1,24 @@
 """`anespec inspect`: what a GGUF is and what would be built from it, or what an artifact holds."""
 
-from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.table import Table
 
 from anespec.console import json_option, out, print_json
-from anespec.conversion_options import conversion_options, read_options
+from anespec.convert.options import ConvertOptions
 from anespec.inspect_artifact import describe_artifact, show_artifact
 from anespec.inspect_plan import describe_plan, show_plan
-from anespec.manifests.wording import bytes_text, counted, printable
-
-if TYPE_CHECKING:
-    from anespec.convert.plan import ConversionPlan
-    from anespec.manifests.gguf_file import GGUFFile
+from anespec.inspection import read_plan
+from anespec.manifests.formatting import bytes_text, counted, printable
+from anespec.option_flags import flags_of, read_flags
 
 
 @click.command(short_help="Show what a GGUF or an artifact is, and what would be built.")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--plan", "explained", is_flag=True, help="Explain the topology: every shard, and why.")
-@conversion_options
+@flags_of(ConvertOptions)
 @json_option
 def inspect(path: Path, explained: bool, as_json: bool, **chosen: Any) -> None:
     """Show what the GGUF at PATH is, and what `convert` would build from it. Nothing is written.
@@ -54,10 +51,8 @@ def _inspect_gguf(path: Path, explained: bool, as_json: bool, chosen: dict[str, 
     from anespec.manifests.gguf_file import GGUFFile
 
     with GGUFFile(path) as file:
-        plan, unsupported = _read_plan(file, chosen)
-        facts = describe_file(file) | {"convertible": not unsupported, "unsupported": unsupported}
-        if plan is not None:
-            facts |= plan_facts(plan)
+        found, plan = read_plan(file, read_flags(ConvertOptions, chosen))
+        facts = found.facts()
         if plan is not None and explained:
             facts["plan"] = describe_plan(plan)
     if as_json:
@@ -66,77 +61,6 @@ def _inspect_gguf(path: Path, explained: bool, as_json: bool, chosen: dict[str, 
     _show(facts)
     if plan is not None and explained:
         show_plan(plan)
-
-
-def describe_file(file: "GGUFFile") -> dict[str, Any]:
-    """What the header says, whether or not the model can be converted."""
-    kinds: Counter[str] = Counter()
-    for info in file:
-        kinds[info.kind.name] += info.nbytes
-    tokens = file.metadata.get("tokenizer.ggml.tokens")
-    return {
-        "file": str(file.path),
-        "bytes": file.nbytes,
-        "architecture": _text(file, "general.architecture"),
-        "name": _text(file, "general.name"),
-        "tensors": len(file.tensors),
-        "parameters": sum(info.elements for info in file),
-        "quantisation": dict(kinds.most_common()),
-        "tokenizer": _text(file, "tokenizer.ggml.model"),
-        "pre_tokenizer": _text(file, "tokenizer.ggml.pre"),
-        "vocabulary": len(tokens) if isinstance(tokens, list) else None,
-        "chat_template": "tokenizer.chat_template" in file.metadata,
-    }
-
-
-def _text(file: "GGUFFile", key: str) -> str | None:
-    value = file.metadata.get(key)
-    return value if isinstance(value, str) else None
-
-
-def _read_plan(file: "GGUFFile", chosen: dict[str, Any]) -> tuple["ConversionPlan | None", list[str]]:
-    """What would be built, None where the model is unsupported; and everything that is in the way."""
-    from anespec.convert.plan import ConversionPlan
-    from anespec.convert.source.model import SourceModel
-    from anespec.manifests.errors import GGUFError, UnsupportedModelError
-    from anespec.runtime.text.tokenizer import Tokenizer
-
-    unsupported: list[str] = []
-    plan: ConversionPlan | None = None
-    try:
-        plan = ConversionPlan(SourceModel(file), read_options(chosen))
-    except UnsupportedModelError as error:
-        unsupported.append(str(error))
-    try:
-        Tokenizer.from_gguf(file)
-    except (UnsupportedModelError, GGUFError) as error:
-        unsupported.append(str(error))
-    return plan, unsupported
-
-
-def plan_facts(plan: "ConversionPlan") -> dict[str, Any]:
-    """What would be built."""
-    sizes = plan.model.sizes
-    return {
-        "family": plan.model.facts.family.title,
-        "hyperparameters": sizes.model_dump(),
-        "tied_head": plan.model.tied_head,
-        "target": plan.options.target.value,
-        "attention": plan.attention.value,
-        "weights": str(plan.options.weights),
-        "block": plan.options.block,
-        "context": plan.context,
-        "beyond_training": plan.beyond_training,
-        "sequences": plan.options.sequences,
-        "topology": list(plan.topology.layers),
-        "topology_from": plan.sharding.origin.value,
-        "preset": plan.sharding.preset.preset.name if plan.sharding.preset else None,
-        "head_shards": [len(tokens) for tokens in plan.topology.heads],
-        "layer_bytes": list(plan.sharding.stack.layer_bytes),
-        "head_bytes": plan.head_bytes(),
-        "artifact_bytes": plan.estimated_bytes(),
-        "state_bytes": plan.state_bytes(),
-    }
 
 
 def _show(facts: dict[str, Any]) -> None:

@@ -1,11 +1,12 @@
 """What `inspect` says of an artifact's verdicts: every recorded one, what it found, and where that holds."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from anespec.manifests.wording import counted
+from anespec.manifests.formatting import counted
 
 if TYPE_CHECKING:
     from anespec.manifests.residency import ResidencyVerdict
@@ -15,16 +16,33 @@ if TYPE_CHECKING:
     from anespec.validate.quality.verdict import QualityVerdict
 
 
-def recorded_verdicts(artifact: "Artifact") -> list[dict[str, Any]]:
-    """Every recorded verdict on this artifact for a program, in the order of the gates.
+@dataclass(frozen=True)
+class RecordedVerdict:
+    """What one gate found, and where that holds.
 
-    Those on what it was before it changed say nothing of it, and are left out. `decides` is false for what
-    fails no run: a residency verdict that is only predicted.
+    `decides` is false for what fails no run: a residency verdict that is only predicted.
     """
-    return list(_verdicts(artifact))
+
+    gate: str
+    standing: str
+    decides: bool
+    finding: str
+    backend: str
+    library_version: str
+    machine: str
+    threads: int
+    measured_at: str
 
 
-def _verdicts(artifact: "Artifact") -> Iterator[dict[str, Any]]:
+def recorded_verdicts(artifact: "Artifact") -> tuple[RecordedVerdict, ...]:
+    """Every recorded verdict on this artifact, in the order of the gates.
+
+    Those on what it was before it changed say nothing of it, and are left out.
+    """
+    return tuple(_verdicts(artifact))
+
+
+def _verdicts(artifact: "Artifact") -> Iterator[RecordedVerdict]:
     from anespec.manifests.residency import ResidencyFile
     from anespec.manifests.verdicts import ExactnessFile
     from anespec.validate.figures import GoldenFile
@@ -33,14 +51,14 @@ def _verdicts(artifact: "Artifact") -> Iterator[dict[str, Any]]:
 
     for residency in _of_now(artifact, ResidencyFile):
         finding = _residency_finding(residency, artifact.manifest)
-        yield _facts("residency", residency, residency.standing, finding, decides(residency, False))
+        yield _recorded("residency", residency, residency.standing, finding, decides(residency, False))
     for golden in _of_now(artifact, GoldenFile):
         finding = "; ".join(golden.failures) or "every shard computes what the GGUF means"
-        yield _facts("golden", golden, golden.standing, finding)
+        yield _recorded("golden", golden, golden.standing, finding)
     for exactness in _of_now(artifact, ExactnessFile):
-        yield _facts("exactness", exactness, exactness.standing, _exactness_finding(exactness))
+        yield _recorded("exactness", exactness, exactness.standing, _exactness_finding(exactness))
     for quality in _of_now(artifact, QualityFile):
-        yield _facts("quality", quality, quality.standing, _quality_finding(quality))
+        yield _recorded("quality", quality, quality.standing, _quality_finding(quality))
 
 
 def why_unjudged(artifact: "Artifact") -> str:
@@ -92,37 +110,37 @@ def _quality_finding(verdict: "QualityVerdict") -> str:
     return "; ".join([measured, *verdict.failures, *([verdict.warning] if verdict.warning else [])])
 
 
-def _facts(
+def _recorded(
     gate: str, verdict: "Verdict", standing: "Standing", finding: str, decisive: bool = True
-) -> dict[str, Any]:
+) -> RecordedVerdict:
     here = verdict.circumstances
-    return {
-        "gate": gate,
-        "standing": standing.value,
-        "decides": decisive,
-        "finding": finding,
-        "backend": here.backend,
-        "library_version": here.library_version,
-        "machine": here.machine,
-        "threads": here.threads,
-        "measured_at": verdict.measured_at.isoformat(),
-    }
+    return RecordedVerdict(
+        gate=gate,
+        standing=standing.value,
+        decides=decisive,
+        finding=finding,
+        backend=here.backend,
+        library_version=here.library_version,
+        machine=here.machine,
+        threads=here.threads,
+        measured_at=verdict.measured_at.isoformat(),
+    )
 
 
-def verdict_table(verdicts: list[dict[str, Any]]) -> Table:
+def verdict_table(verdicts: Sequence[RecordedVerdict]) -> Table:
     """The verdicts for a person, one a row."""
     from anespec.manifests.verdicts import Standing
     from anespec.validate.report import STYLES
 
     table = Table("gate", "verdict", "found", "where", box=None)
     for verdict in verdicts:
-        style = STYLES[Standing(verdict["standing"])]
-        table.add_row(verdict["gate"], verdict["standing"], verdict["finding"], _where(verdict), style=style)
+        style = STYLES[Standing(verdict.standing)]
+        table.add_row(verdict.gate, verdict.standing, verdict.finding, _where(verdict), style=style)
     return table
 
 
-def _where(verdict: dict[str, Any]) -> str:
-    if verdict["machine"] == "any":
-        return f"{verdict['backend']} version {verdict['library_version']}, anywhere"
-    threads = counted(verdict["threads"], "thread")
-    return f"{verdict['backend']} {verdict['library_version']}, {threads}, {verdict['machine']}"
+def _where(verdict: RecordedVerdict) -> str:
+    if verdict.machine == "any":
+        return f"{verdict.backend} version {verdict.library_version}, anywhere"
+    threads = counted(verdict.threads, "thread")
+    return f"{verdict.backend} {verdict.library_version}, {threads}, {verdict.machine}"

@@ -11,6 +11,7 @@ from types import MappingProxyType
 import click
 
 from anespec import __version__
+from anespec.cache_verbs import list_models, remove_models
 from anespec.console import print_json
 from anespec.convert_verb import convert
 from anespec.demo_verb import demo
@@ -18,7 +19,7 @@ from anespec.generate_verb import generate
 from anespec.inspect_verb import inspect
 from anespec.leaving import Kept, leave
 from anespec.manifests.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
-from anespec.manifests.wording import LONGEST_REASON, harmless, printable
+from anespec.manifests.formatting import LONGEST_REASON, printable, sanitize_terminal
 from anespec.validate_verb import validate
 
 EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
@@ -39,7 +40,7 @@ def cli() -> None:
     """
 
 
-for verb in (inspect, convert, validate, generate, demo):
+for verb in (inspect, convert, validate, generate, demo, list_models, remove_models):
     cli.add_command(verb)
 
 
@@ -58,7 +59,7 @@ def main() -> None:
     except ReaderGone as error:
         code = error.exit_code
     except AnespecError as error:
-        code, sentence = error.exit_code, harmless(str(error))
+        code, sentence = error.exit_code, sanitize_terminal(str(error))
         shown = sentence if isinstance(error, Interrupted) else f"error: {sentence}"
         _tell(code, str(error), lambda: click.echo(shown, err=True), error.facts)
     # What is decided and said is not taken back by a ^C that comes while the process ends.

@@ -1,20 +1,19 @@
 """What is given to be continued: a text, or the lines of a JSONL file; read bounded and checked first."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, ValidationError, model_validator
 
 from anespec.manifests.errors import RequestError, StorageError
+from anespec.manifests.formatting import bytes_text
 from anespec.manifests.safe_files import open_file
-from anespec.manifests.wording import bytes_text, listed, printable, quoted
-from anespec.runtime.sampling.parameters import BIASES, RANGES
-from anespec.runtime.sampling.ranges import Range
+from anespec.messages import Message, read_conversation
+from anespec.runtime.options import GenerationOptions
 
 LONGEST_PROMPT = 1 << 26
 """Bytes of standard input; some ten million tokens."""
@@ -26,76 +25,45 @@ SOURCES = ("prompt", "prompt_ids", "messages")
 BOM = b"\xef\xbb\xbf"
 
 
-def _within(allowed: Range) -> Callable[[float], float]:
-    def check(value: float) -> float:
-        if value not in allowed:
-            raise PydanticCustomError("range", "must lie {range}", {"range": str(allowed)})
-        return value
-
-    return check
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
-class Message(BaseModel):
-    """One message of a conversation, as chat templates read them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    role: str
-    content: str | tuple[dict[str, Any], ...] | None = None
-    name: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: tuple[dict[str, Any], ...] | None = None
-    tool_call_id: str | None = None
+def _read_messages(value: Any) -> Any:
+    return read_conversation(value) if isinstance(value, list | tuple) else value
 
 
-class Prompt(BaseModel):
-    """A text, token ids or a conversation, and what differs from the command line's options for it."""
+class Prompt(GenerationOptions):
+    """A text, token ids or a conversation, and what differs from the command line's options for it.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    A key of null is as if it were left out.
+    """
 
     prompt: str | None = None
-    prompt_ids: tuple[int, ...] | None = None
-    messages: Annotated[tuple[Message, ...], Field(min_length=1)] | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    stop: str | tuple[str, ...] | None = None
-    temperature: Annotated[float, AfterValidator(_within(RANGES["temperature"]))] | None = None
-    top_k: Annotated[int, AfterValidator(_within(RANGES["top_k"]))] | None = None
-    top_p: Annotated[float, AfterValidator(_within(RANGES["top_p"]))] | None = None
-    min_p: Annotated[float, AfterValidator(_within(RANGES["min_p"]))] | None = None
-    seed: Annotated[int, AfterValidator(_within(RANGES["seed"]))] | None = None
-    repetition_penalty: Annotated[float, AfterValidator(_within(RANGES["repetition_penalty"]))] | None = None
-    presence_penalty: Annotated[float, AfterValidator(_within(RANGES["presence_penalty"]))] | None = None
-    frequency_penalty: Annotated[float, AfterValidator(_within(RANGES["frequency_penalty"]))] | None = None
-    logit_bias: dict[int, Annotated[float, AfterValidator(_within(BIASES))]] | None = None
+    prompt_ids: Annotated[tuple[int, ...] | None, BeforeValidator(_as_tuple)] = None
+    messages: Annotated[tuple[Message, ...] | None, BeforeValidator(_read_messages)] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, line: Any) -> Any:
+        return (
+            {key: value for key, value in line.items() if value is not None}
+            if isinstance(line, dict)
+            else line
+        )
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
         if sum(getattr(self, name) is not None for name in SOURCES) != 1:
-            raise PydanticCustomError(
-                "source",
-                'must have exactly one of "prompt", a text, "prompt_ids", a list of ids, and "messages"',
+            raise RequestError(
+                'must have exactly one of "prompt", a text, "prompt_ids", a list of ids, and "messages"'
             )
         return self
 
-    @property
-    def stops(self) -> tuple[str, ...] | None:
-        """The stop strings; None where the command line's hold."""
-        return (self.stop,) if isinstance(self.stop, str) else self.stop
-
-    @property
-    def conversation(self) -> list[dict[str, object]] | None:
-        """The messages as a chat template takes them: with the keys that were given."""
-        if self.messages is None:
-            return None
-        return [message.model_dump(mode="json", exclude_unset=True) for message in self.messages]
-
-    @property
-    def sampling(self) -> Mapping[str, Any]:
-        """Parameters of sampling that were given, by the names of SamplingParameters."""
-        given = {name: value for name in RANGES if (value := getattr(self, name, None)) is not None}
-        if self.logit_bias is not None:
-            given["logit_bias"] = tuple(self.logit_bias.items())
-        return given
+    def options(self, base: GenerationOptions) -> GenerationOptions:
+        """How this prompt is continued where `base` holds for what it does not say."""
+        own = self.model_fields_set - set(SOURCES)
+        return base.changed(**{name: getattr(self, name) for name in own})
 
 
 def read_standard_input() -> str:
@@ -170,19 +138,7 @@ def _parsed(line: bytes, place: str) -> Prompt:
         return Prompt.model_validate_json(line)
     except UnicodeDecodeError:
         raise RequestError(f"{place} is not UTF-8 text; convert the file to UTF-8") from None
-    except ValidationError as error:
-        raise RequestError(f"{place} {_complaint(error)}") from None
-
-
-def _complaint(error: ValidationError) -> str:
-    first = error.errors()[0]
-    *parents, last = first["loc"] or ("",)
-    where = printable(".".join(map(str, first["loc"])))
-    match first["type"]:
-        case "json_invalid":
-            return "is not JSON"
-        case "extra_forbidden":
-            known = Message.model_fields if parents else Prompt.model_fields
-            return f"has the unknown key {quoted(str(last))}; known are {listed(list(known))}"
-    message = first["msg"][:1].lower() + first["msg"][1:]
-    return f"is no prompt: {where}: {message}" if where else message
+    except ValidationError:
+        raise RequestError(f"{place} is not JSON") from None
+    except RequestError as error:
+        raise RequestError(f"{place}: {error}") from None

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from anespec.manifests.wording import bytes_text
+from anespec.manifests.formatting import bytes_text
 
 if TYPE_CHECKING:
     from anespec.manifests.schema import Manifest

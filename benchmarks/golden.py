@@ -122,7 +122,7 @@ def main() -> None:
 def _converted(options: argparse.Namespace) -> Path:
     from subjects import artifact_of
 
-    from anespec.convert.plan import ConvertOptions
+    from anespec.convert.options import ConvertOptions
     from anespec.manifests.schema import Target, WeightFormat
     from anespec.manifests.weight_choice import WeightChoice
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from peer import Peer
 from subjects import artifact_of, pass_of, prefill
 
-from anespec.convert.plan import ConvertOptions
+from anespec.convert.options import ConvertOptions
 from anespec.manifests.machine import processors
 from anespec.manifests.schema import Target
 from anespec.runtime.backends import BACKENDS, OPENVINO, open_verifier

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from subjects import ROOT, artifact_of, pass_of
 from torch import Tensor
 
-from anespec.convert.plan import ConvertOptions
+from anespec.convert.options import ConvertOptions
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
@@ -40,7 +40,7 @@ from family_files import FAMILIES, Variant
 
 BASES = ("gemma4", "gemma4-ple")
 CONTEXT, TOKENS = 192, 120
-Rows = NDArray[np.float32]
+Floats = NDArray[np.float32]
 Rounds = Callable[[str, Tensor], bool]
 """Whether a result of an operation of some kind is rounded."""
 
@@ -97,7 +97,7 @@ def _table(rounds: Rounds) -> dict[str, Lowering]:
     }
 
 
-def _logits(artifact: Path, tokens: Sequence[int], backend: str, rounds: Rounds) -> Rows:
+def _logits(artifact: Path, tokens: Sequence[int], backend: str, rounds: Rounds) -> Floats:
     """The artifact's logits of every row; on torch the operations are rounded as `rounds` says."""
     with patch.dict(TABLE, _table(rounds)):  # type: ignore[arg-type]
         verifier = open_verifier(artifact, backend, 1)
@@ -110,19 +110,19 @@ def _logits(artifact: Path, tokens: Sequence[int], backend: str, rounds: Rounds)
     return np.concatenate([np.asarray(rows, np.float32) for rows in passes])
 
 
-def _expected(gguf: Path, tokens: Sequence[int]) -> Rows:
+def _expected(gguf: Path, tokens: Sequence[int]) -> Floats:
     with GGUFFile(gguf) as file:
         reference = Reference(file, CONTEXT)
         layers, count = len(reference.facts.layers), len(tokens)
         hidden = reference.layers(
             0, layers, reference.embed(tokens), range(count), reference.caches(), tokens
         )
-        logits: Rows = reference.logits(hidden).numpy()
+        logits: Floats = reference.logits(hidden).numpy()
     return logits
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RoundingResult:
     """One model run in one way: root mean square of the logits' error, and rows whose best token differs."""
 
     model: str
@@ -131,7 +131,7 @@ class Outcome:
     differing: int
 
 
-def measured(gguf: Path, tokens: Sequence[int]) -> list[Outcome]:
+def measured(gguf: Path, tokens: Sequence[int]) -> list[RoundingResult]:
     """One model in every way."""
     options = ConvertOptions(weights=WeightChoice(WeightFormat.FP16), context=CONTEXT)
     artifact, expected = artifact_of(gguf, options), _expected(gguf, tokens)
@@ -141,11 +141,11 @@ def measured(gguf: Path, tokens: Sequence[int]) -> list[Outcome]:
     for way, found in found_by.items():
         error = float(np.sqrt(np.square(found - expected).mean()))
         differing = int((found.argmax(axis=1) != expected.argmax(axis=1)).sum())
-        outcomes.append(Outcome(gguf.stem, way, error, differing))
+        outcomes.append(RoundingResult(gguf.stem, way, error, differing))
     return outcomes
 
 
-def summary(outcomes: Sequence[Outcome]) -> list[tuple[str, float, float, float, int]]:
+def summary(outcomes: Sequence[RoundingResult]) -> list[tuple[str, float, float, float, int]]:
     """Per way: the error over the shipped one's (geometric mean, least, largest), and rows that differ."""
     shipped = {outcome.model: outcome.error for outcome in outcomes if outcome.way == "as shipped"}
     rows = []
@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="random models of each size beside the files")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
-    outcomes: list[Outcome] = []
+    outcomes: list[RoundingResult] = []
     with tempfile.TemporaryDirectory() as folder:
         models = chosen.models or [
             *(FAMILIES / f"{base}.gguf" for base in BASES),

@@ -17,7 +17,7 @@ from pathlib import Path
 from measure import emit, machine, show_table
 from subjects import artifact_of
 
-from anespec.convert.plan import ConvertOptions
+from anespec.convert.options import ConvertOptions
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact

@@ -3,8 +3,9 @@
 import re
 from pathlib import Path
 
+from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.runtime.passes import PassPlan, RowKind, Verifier, run_pass, whole_plan

@@ -2,9 +2,9 @@
 
     python benchmarks/weight_formats.py [--rows 4096] [--columns 3072] [--json]
 
-Random weights in F16, Q8_0 and Q4_0 (dequantised, or carried over by the formats that can), as they come out
-of a GGUF; the least processor time of three turns. `convert/crew_size.py` decides by these figures how many
-processes a conversion is worth.
+Random weights in F16, Q8_0 and Q4_0 (dequantised, or repacked by the formats that can), as they come out
+of a GGUF; the least processor time of three turns. `convert/worker_count.py` decides by these figures how
+many processes a conversion is worth.
 """
 
 import argparse

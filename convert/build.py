@@ -1,20 +1,27 @@
-"""Builds one part of an artifact: its package, and its entry in the manifest."""
+"""Builds one shard unit: its package, and its entry in the manifest."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from anespec.convert.graph.shards import ProgramScope, head_inputs, head_shard, layer_shard
-from anespec.convert.layers import head_plan, head_weights, layer_weights, norm, per_layer_mix, shard_plan
+from anespec.convert.layers import (
+    head_plan,
+    head_weights,
+    layer_shard_plan,
+    layer_weights,
+    norm,
+    per_layer_mix,
+)
 from anespec.convert.package import OnWritten, WrittenPackage, write_package
-from anespec.convert.parts import HeadPart, LayersPart, Part
 from anespec.convert.plan import ConversionPlan
+from anespec.convert.shard_units import HeadUnit, LayersUnit, ShardUnit
 from anespec.convert.source.model import OUTPUT_NORM
 from anespec.manifests.interrupts import interrupts_held_back
 from anespec.manifests.schema import HIDDEN_OUT, HeadShard, LayerShard, Shard, StoredTensor, TensorSpec
 
 
-def build_part(
-    plan: ConversionPlan, part: Part, path: Path, recipe: str, threads: int, on_written: OnWritten
+def build_unit(
+    plan: ConversionPlan, unit: ShardUnit, path: Path, recipe: str, threads: int, on_written: OnWritten
 ) -> LayerShard | HeadShard:
     """Write the package to `path`, with so many threads, and describe it.
 
@@ -24,11 +31,11 @@ def build_part(
         GGUFError, UnsupportedModelError: a tensor cannot be converted.
         StorageError: the disk is full or refuses.
     """
-    match part:
-        case LayersPart():
-            return _build_layers(plan, part.indices, path, recipe, threads, on_written)
-        case HeadPart():
-            return _build_head(plan, part, path, recipe, threads, on_written)
+    match unit:
+        case LayersUnit():
+            return _build_layers(plan, unit.indices, path, recipe, threads, on_written)
+        case HeadUnit():
+            return _build_head(plan, unit, path, recipe, threads, on_written)
 
 
 def _build_layers(
@@ -36,7 +43,7 @@ def _build_layers(
 ) -> LayerShard:
     model, choice, stored = plan.model, plan.options.weights, list[StoredTensor]()
     weights = [layer_weights(model, model.facts.layers[i], choice, stored.append) for i in indices]
-    layers, mix = shard_plan(plan, indices), per_layer_mix(model, indices, choice, stored.append)
+    layers, mix = layer_shard_plan(plan, indices), per_layer_mix(model, indices, choice, stored.append)
     with interrupts_held_back():
         shard = layer_shard(layers, weights, _scope(plan), mix)
     written = write_package(shard, path, threads, on_written)
@@ -51,20 +58,20 @@ def _build_layers(
 
 
 def _build_head(
-    plan: ConversionPlan, part: HeadPart, path: Path, recipe: str, threads: int, on_written: OnWritten
+    plan: ConversionPlan, unit: HeadUnit, path: Path, recipe: str, threads: int, on_written: OnWritten
 ) -> HeadShard:
     stored: list[StoredTensor] = []
-    weights = head_weights(plan.model, part.tokens, plan.options.weights, stored.append)
+    weights = head_weights(plan.model, unit.tokens, plan.options.weights, stored.append)
     final_norm = norm(plan.model, OUTPUT_NORM)
-    output = f"logits_{part.number}"
+    output = f"logits_{unit.number}"
     with interrupts_held_back():
         shard = head_shard(head_plan(plan), final_norm, weights, output, _scope(plan))
     written = write_package(shard, path, threads, on_written)
-    outputs = (TensorSpec(name=output, shape=(1, len(part.tokens), None, 1)),)
+    outputs = (TensorSpec(name=output, shape=(1, len(unit.tokens), None, 1)),)
     return HeadShard(
         **dict(_described(stored, written, path, recipe, head_inputs(plan.model.facts.d), outputs)),
-        first_token=part.tokens.start,
-        end_token=part.tokens.stop,
+        first_token=unit.tokens.start,
+        end_token=unit.tokens.stop,
     )
 
 

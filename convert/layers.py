@@ -10,7 +10,7 @@ from anespec.convert.graph.attention import AttentionSizes, AttentionWeights, Ke
 from anespec.convert.graph.mlp import MLPWeights
 from anespec.convert.graph.per_layer import PerLayerMix, PerLayerWeights
 from anespec.convert.graph.projection import Projection
-from anespec.convert.graph.shards import HeadPlan, LayerPlan, LayerWeights, ShardPlan
+from anespec.convert.graph.shards import HeadPlan, LayerPlan, LayerShardPlan, LayerWeights
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.facts import LayerFacts
 from anespec.convert.source.model import (
@@ -42,10 +42,10 @@ OnStored = Callable[[StoredTensor], None]
 """Told what became of a projection when it is stored, which is when its shard is written."""
 
 
-def shard_plan(plan: ConversionPlan, indices: range) -> ShardPlan:
+def layer_shard_plan(plan: ConversionPlan, indices: range) -> LayerShardPlan:
     """The sizes, pools and rope tables of consecutive layers."""
     facts = plan.model.facts
-    return ShardPlan(
+    return LayerShardPlan(
         layers=tuple(_layer_plan(plan, facts.layers[index]) for index in indices),
         d=facts.d,
         epsilon=facts.epsilon,
@@ -69,7 +69,7 @@ def _layer_plan(plan: ConversionPlan, layer: LayerFacts) -> LayerPlan:
             epsilon=facts.epsilon,
             head_norm=facts.family.head_norm,
             norm_values=facts.family.value_norm is WeightlessNorm.EACH_HEAD,
-            score_cap=facts.score_cap,
+            attention_softcap=facts.attention_softcap,
         ),
         pool=plan.pool_of(layer),
         query_rope=query_rope,
@@ -84,7 +84,7 @@ def head_plan(plan: ConversionPlan) -> HeadPlan:
     """How logits are made."""
     facts = plan.model.facts
     hidden_epsilon = facts.epsilon * facts.family.hidden_scale**2
-    return HeadPlan(facts.d, hidden_epsilon, facts.logit_scale, facts.logit_cap)
+    return HeadPlan(facts.d, hidden_epsilon, facts.logit_scale, facts.logit_softcap)
 
 
 def layer_weights(

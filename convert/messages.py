@@ -1,10 +1,10 @@
-"""What a run and the processes that build its parts tell each other."""
+"""What a run and the processes that build its units tell each other."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from anespec.convert.parts import Part
-from anespec.convert.plan import ConvertOptions
+from anespec.convert.options import ConvertOptions
+from anespec.convert.shard_units import ShardUnit
 from anespec.manifests.errors import AnespecError
 
 
@@ -19,16 +19,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Task:
-    """One part to build at `path`; `recipe` is the hash of all that it follows from."""
+    """One shard unit to build at `path`; `recipe` is the hash of all that it follows from."""
 
-    part: Part
+    unit: ShardUnit
     path: Path
     recipe: str
 
 
 @dataclass(frozen=True)
 class Written:
-    """So many more bytes of a part's weights are written."""
+    """So many more bytes of a unit's weights are written."""
 
     bytes: int
 
@@ -43,14 +43,14 @@ class Memory:
 
 @dataclass(frozen=True)
 class Finished:
-    """A part is built, and its note lies beside it."""
+    """A unit is built, and its checkpoint lies beside it."""
 
     memory: Memory
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A part, or getting ready, failed: with what a person can act on, or with a bug's traceback."""
+    """A unit, or getting ready, failed: with what a person can act on, or with a bug's traceback."""
 
     error: AnespecError | None
     traceback: str

@@ -28,7 +28,7 @@ from anespec.convert.graph.placeholder import Placeholder
 from anespec.convert.graph.shards import ShardProgram
 from anespec.convert.storage import storage_errors
 from anespec.convert.weight_file import Chunks, WeightFile
-from anespec.convert.weights.encoding import Element
+from anespec.manifests.element_types import ElementType
 from anespec.manifests.interrupts import interrupts_held_back
 from anespec.manifests.safe_files import Folder
 from anespec.manifests.store import PackageDigest
@@ -38,8 +38,8 @@ MODEL_FILE = f"{AUTHOR}/model.mlmodel"
 WEIGHTS_FOLDER = f"{AUTHOR}/weights"
 WEIGHTS_FILE = "weight.bin"
 
-ELEMENTS: Mapping[np.dtype[Any], Element] = MappingProxyType(
-    {element.dtype: element for element in (Element.INT8, Element.FP16, Element.FP32)}
+ELEMENTS: Mapping[np.dtype[Any], ElementType] = MappingProxyType(
+    {each.dtype: each for each in (ElementType.INT8, ElementType.FP16, ElementType.FP32)}
 )
 """Of the constants that are no weights."""
 
@@ -143,14 +143,14 @@ class _Exporter(MILProtoExporter):
     def get_milproto_value(self, var: Var) -> Any:
         """A placeholder's values go to the weight file, however few they are."""
         if isinstance(var.val, Placeholder):
-            return self._place(var, var.val.element, var.val.chunks)
+            return self._reserve(var, var.val.element, var.val.chunks)
         return super().get_milproto_value(var)
 
     def create_file_value(self, var: Var) -> Any:
         """What else is large: norms and tables."""
-        return self._place(var, ELEMENTS[var.val.dtype], lambda _: (var.val,))
+        return self._reserve(var, ELEMENTS[var.val.dtype], lambda _: (var.val,))
 
-    def _place(self, var: Var, element: Element, chunks: Chunks) -> Any:
+    def _reserve(self, var: Var, element: ElementType, chunks: Chunks) -> Any:
         """A reference to the place in the weight file where the values of `var` will stand."""
         offset = self._weights.add(element, var.val.size, chunks)
         return file_value(var, offset, f"@model_path/weights/{WEIGHTS_FILE}")

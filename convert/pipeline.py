@@ -11,33 +11,34 @@ from importlib.metadata import version
 from pathlib import Path
 
 from anespec import __version__
-from anespec.convert.crew_size import suitable_workers
-from anespec.convert.finished import Entry, read_note
 from anespec.convert.messages import Task
-from anespec.convert.parts import Part, parts_of
-from anespec.convert.place import (
-    PlaceTakenError,
-    discard,
-    exclusive,
-    final_place,
-    put_in_place,
+from anespec.convert.output_lock import (
+    OutputTakenError,
+    discard_work,
+    output_lock,
+    output_stat,
+    replace_output,
     require_unchanged,
-    standing_at,
+    resolve_output,
 )
 from anespec.convert.plan import ConversionPlan
+from anespec.convert.shard_checkpoint import Entry, read_checkpoint
+from anespec.convert.shard_units import ShardUnit, shard_units
 from anespec.convert.source.facts import EMBEDDING
 from anespec.convert.source.model import PER_LAYER_EMBEDDING
 from anespec.convert.source.tokens import write_tokens
 from anespec.convert.storage import TAKEN_AWAY, storage_errors
-from anespec.convert.workers import Crew
+from anespec.convert.worker_count import suitable_workers
+from anespec.convert.worker_pool import WorkerPool
 from anespec.manifests.errors import ArtifactError, StorageError, UsageError
+from anespec.manifests.formatting import counted
 from anespec.manifests.safe_files import Folder, write_atomically
 from anespec.manifests.schema import (
     HeadShard,
     LayerShard,
     Manifest,
     PerLayerEmbedding,
-    Source,
+    SourceFile,
     TokensFile,
 )
 from anespec.manifests.store import (
@@ -47,7 +48,6 @@ from anespec.manifests.store import (
     package_bytes,
     package_sha256,
 )
-from anespec.manifests.wording import counted
 
 GRAPH_VERSION = 6
 """Part of every recipe: raise it when the graph or a weight format changes. What a family's data or the
@@ -105,35 +105,35 @@ def convert(
         KeyboardInterrupt: with a text that says what is kept, once shards are being built.
     """
     started = time.monotonic()
-    output = final_place(output)
-    workers = min(jobs or suitable_workers(plan), len(parts_of(plan)))
-    with Crew(plan, workers) as crew:
+    output = resolve_output(output)
+    count = min(jobs or suitable_workers(plan), len(shard_units(plan)))
+    with WorkerPool(plan, count) as workers:
         source = plan.model.source()
         recipe = _recipe(plan, source, "artifact")
-        before = standing_at(output)
+        before = output_stat(output)
         if (present := _present(output, recipe, replace)) is not None:
             seconds, reused = time.monotonic() - started, len(present.shards)
-            return Conversion(output, present, seconds, reused, True, crew.peak_memory_bytes)
+            return Conversion(output, present, seconds, reused, True, workers.peak_memory_bytes)
         work = output.with_name(f".{output.name}.partial")
-        with storage_errors(output), exclusive(work, output):
-            run = _Run(plan, source, work, crew, on_progress, on_bytes)
+        with storage_errors(output), output_lock(work, output):
+            run = _Run(plan, source, work, workers, on_progress, on_bytes)
             try:
                 manifest = run.build(recipe)
                 require_unchanged(output, before)
                 run.drop_leftovers(manifest)
-                put_in_place(work, output, before)
+                replace_output(work, output, before)
             except KeyboardInterrupt:
-                crew.stop()
+                workers.stop()
                 raise KeyboardInterrupt(run.what_is_kept()) from None
-            except PlaceTakenError:
-                crew.stop()
+            except OutputTakenError:
+                workers.stop()
                 raise
             except Exception:
-                crew.stop()
-                discard(work)
+                workers.stop()
+                discard_work(work)
                 raise
     seconds = time.monotonic() - started
-    return Conversion(output, manifest, seconds, run.reused, False, crew.peak_memory_bytes)
+    return Conversion(output, manifest, seconds, run.reused, False, workers.peak_memory_bytes)
 
 
 def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:
@@ -173,14 +173,14 @@ def _is_whole(artifact: Artifact) -> bool:
     return True
 
 
-def _recipe(plan: ConversionPlan, source: Source, part: str) -> str:
-    """Hash of everything that the bytes of `part` follow from."""
+def _recipe(plan: ConversionPlan, source: SourceFile, unit: str) -> str:
+    """Hash of everything that the bytes of `unit` follow from."""
     options = plan.options
-    facts: list[object] = [part, source.sha256, plan.model.facts, GRAPH_VERSION]
+    facts: list[object] = [unit, source.sha256, plan.model.facts, GRAPH_VERSION]
     facts += [version(name) for name in ("coremltools", "gguf", "numpy")]
     facts += [str(options.weights), plan.attention, options.block, plan.t_max, plan.pools]
     facts += [plan.ropes]
-    if part == "artifact":
+    if unit == "artifact":
         facts += [plan.topology, options.target]
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
@@ -191,9 +191,9 @@ class _Run:
     def __init__(
         self,
         plan: ConversionPlan,
-        source: Source,
+        source: SourceFile,
         work: Path,
-        crew: Crew,
+        workers: WorkerPool,
         on_progress: Callable[[ShardProgress], None],
         on_bytes: Callable[[int], None],
     ) -> None:
@@ -201,34 +201,34 @@ class _Run:
         self.model = plan.model
         self.source = source
         self.work = work
-        self.crew = crew
+        self.workers = workers
         self.on_progress = on_progress
         self.on_bytes = on_bytes
-        self.tasks = [self._task(part) for part in parts_of(plan)]
+        self.tasks = [self._task(unit) for unit in shard_units(plan)]
         self.reused = 0
         self.done_bytes = 0
         self.under_way: dict[Task, int] = {}
 
-    def _task(self, part: Part) -> Task:
-        path = self.work / SHARDS_FOLDER / f"{part.name}.mlpackage"
-        return Task(part, path, _recipe(self.plan, self.source, repr(part)))
+    def _task(self, unit: ShardUnit) -> Task:
+        path = self.work / SHARDS_FOLDER / f"{unit.name}.mlpackage"
+        return Task(unit, path, _recipe(self.plan, self.source, repr(unit)))
 
     def build(self, recipe: str) -> Manifest:
         plan, model = self.plan, self.model
         (self.work / SHARDS_FOLDER).mkdir(parents=True, exist_ok=True)
-        entries: dict[Part, Entry] = {}
+        entries: dict[ShardUnit, Entry] = {}
         tasks: list[Task] = []
         for task in self.tasks:
             if (finished := self._finished(task)) is not None:
-                entries[task.part] = finished
+                entries[task.unit] = finished
             else:
                 tasks.append(task)
-        building = self.crew.build(tasks, self._move)
+        building = self.workers.build(tasks, self._move)
         tokens = self._tokens()
         for task, entry in building:
-            entries[task.part] = entry
+            entries[task.unit] = entry
             self._report(task, reused=False)
-        built = [entries[part] for part in parts_of(plan)]
+        built = [entries[unit] for unit in shard_units(plan)]
         manifest = Manifest(
             source=self.source,
             hyperparameters=model.sizes,
@@ -288,7 +288,7 @@ class _Run:
 
     def _finished(self, task: Task) -> Entry | None:
         """The shard of an interrupted run, if it was built from the same things and is whole."""
-        entry = read_note(task.path)
+        entry = read_checkpoint(task.path)
         if entry is None:
             return None
         path = self.work / entry.path
@@ -300,8 +300,8 @@ class _Run:
 
     def what_is_kept(self) -> str:
         """A sentence on what the next run will find; a worker may have finished a shard unheard."""
-        notes = ((task, read_note(task.path)) for task in self.tasks)
-        kept = sum(note is not None and note.recipe == task.recipe for task, note in notes)
+        entries = ((task, read_checkpoint(task.path)) for task in self.tasks)
+        kept = sum(entry is not None and entry.recipe == task.recipe for task, entry in entries)
         if not kept:
             return "interrupted; nothing was finished"
         shards = f"{kept} of {counted(len(self.tasks), 'shard')} {'is' if kept == 1 else 'are'} kept"
@@ -309,17 +309,17 @@ class _Run:
 
     def _move(self, task: Task, written: int) -> None:
         """Some more of a shard is written; headers and norms, which are no stored weights, do not count."""
-        limit = task.part.weight_bytes(self.plan)
+        limit = task.unit.weight_bytes(self.plan)
         self.under_way[task] = min(self.under_way.get(task, 0) + written, limit)
         self.on_bytes(self.done_bytes + sum(self.under_way.values()))
 
     def _report(self, task: Task, reused: bool) -> None:
         self.under_way.pop(task, None)
-        self.done_bytes += task.part.weight_bytes(self.plan)
-        self.on_progress(ShardProgress(task.part.name, reused, self.done_bytes, self.plan.weight_bytes()))
+        self.done_bytes += task.unit.weight_bytes(self.plan)
+        self.on_progress(ShardProgress(task.unit.name, reused, self.done_bytes, self.plan.weight_bytes()))
 
     def drop_leftovers(self, manifest: Manifest) -> None:
-        """Remove progress notes, and shards of an interrupted run with other options."""
+        """Remove checkpoints, and shards of an interrupted run with other options."""
         wanted = {Path(s.path).name for s in manifest.shards}
         shards = self.work / SHARDS_FOLDER
         with Folder.open(shards, follow=False) as folder:

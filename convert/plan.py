@@ -1,10 +1,10 @@
 """What a conversion will build: the options checked against the model, before any weight is read."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from anespec.convert.bands import SIZES
+from anespec.convert.options import ConvertOptions
 from anespec.convert.preset_choice import choose_preset
+from anespec.convert.shard_limits import SHARD_LIMITS
 from anespec.convert.source.facts import EMBEDDING, LayerFacts
 from anespec.convert.source.model import PER_LAYER_EMBEDDING, PER_LAYER_PROJECTION, SourceModel
 from anespec.convert.topology import StackSizes, Topology, TopologyPlan, plan_topology
@@ -14,38 +14,16 @@ from anespec.manifests.errors import RequestError, UnsupportedModelError
 from anespec.manifests.presets import MatchedModel
 from anespec.manifests.schema import (
     BASE_ALIGNMENT,
-    MAX_BLOCK,
     MOST_SLOTS,
     AttentionShape,
     Pool,
     RopeTable,
     Target,
 )
-from anespec.manifests.weight_choice import HEAD, PER_LAYER, WeightChoice
+from anespec.manifests.weight_choice import HEAD, PER_LAYER
 
 WIDEST_CPU_PASS = 128
 """The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
-
-DEFAULT_WEIGHTS = WeightChoice()
-
-
-@dataclass(frozen=True)
-class ConvertOptions:
-    """What a person may choose. None means: from the target or from the model.
-
-    `context` is in slots (tokens) per sequence and is rounded up to a multiple of 64. `preset` is the
-    name of one, or `none`; a preset that matches the model applies by itself.
-    """
-
-    target: Target = Target.MAC
-    block: int = 4
-    context: int | None = None
-    sequences: int = 1
-    weights: WeightChoice = DEFAULT_WEIGHTS
-    attention: AttentionShape | None = None
-    topology: tuple[int, ...] | None = None
-    head_shards: int | None = None
-    preset: str | None = None
 
 
 class ConversionPlan:
@@ -58,16 +36,11 @@ class ConversionPlan:
 
     def __init__(self, model: SourceModel, options: ConvertOptions) -> None:
         sizes = model.sizes
-        if not 1 <= options.block <= MAX_BLOCK:
-            raise RequestError(f"--block {options.block} is not between 1 and {MAX_BLOCK}")
         context = options.context or max(
-            options.block, min(SIZES[options.target].context, sizes.trained_context)
+            options.block, min(SHARD_LIMITS[options.target].context, sizes.trained_context)
         )
-        if context < options.block or options.sequences < 1:
-            raise RequestError(
-                f"--context {context} must be at least the block ({options.block}), "
-                f"--sequences {options.sequences} at least 1"
-            )
+        if context < options.block:
+            raise RequestError(f"--context {context} must be at least the block ({options.block})")
         self.model = model
         self.options = options
         self.context = _aligned(context)
@@ -200,7 +173,7 @@ class ConversionPlan:
     def _layer_encodings(self, layer: LayerFacts) -> Iterator[tuple[Encoding, tuple[int, int]]]:
         model, width = self.model, self.model.facts.per_layer_width
         for role, shape in model.matrices(layer).items():
-            yield self._encoding(model.place(layer, role).name, role, shape[1]), shape
+            yield self._encoding(model.tensor_rows(layer, role).name, role, shape[1]), shape
         if width:
             shape = (width, model.facts.d)
             yield self._encoding(PER_LAYER_PROJECTION, PER_LAYER, shape[1]), shape

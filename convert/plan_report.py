@@ -2,18 +2,18 @@
 
 from dataclasses import dataclass
 
-from anespec.convert.bands import (
+from anespec.convert.shard_limits import (
     HEAD_CHANNELS,
     HEAD_EVIDENCE,
     PROCESS_BYTES,
     PROCESS_EVIDENCE,
-    SIZES,
-    Band,
+    SHARD_LIMITS,
     Outlook,
+    SizeRange,
 )
 from anespec.convert.topology import Origin, TopologyPlan, describe_kinds
+from anespec.manifests.formatting import bytes_text
 from anespec.manifests.schema import Target
-from anespec.manifests.wording import bytes_text
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class ShardRow:
     part: range
     kinds: str
     bytes: int
-    band: Band
+    size_range: SizeRange
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class PlanReport:
 
 def explain(plan: TopologyPlan) -> PlanReport:
     """What `plan` builds, why, and what speaks against it."""
-    sizes, topology = SIZES[plan.target], plan.topology
+    limits, topology = SHARD_LIMITS[plan.target], plan.topology
     layer_rows = tuple(
-        ShardRow(part, describe_kinds(plan.stack.kinds[part.start : part.stop]), size, sizes.band(size))
+        ShardRow(part, describe_kinds(plan.stack.kinds[part.start : part.stop]), size, limits.range_of(size))
         for part, size in zip(topology.layer_ranges, plan.layer_shard_bytes, strict=True)
     )
     head_rows = tuple(
-        ShardRow(tokens, "head", size, sizes.band(size))
+        ShardRow(tokens, "head", size, limits.range_of(size))
         for tokens, size in zip(topology.heads, plan.head_shard_bytes, strict=True)
     )
     on_engine = plan.target is not Target.CPU
@@ -83,36 +83,36 @@ def _preset_warnings(plan: TopologyPlan) -> list[str]:
 def _layer_warnings(plan: TopologyPlan, rows: tuple[ShardRow, ...]) -> list[str]:
     """One sentence for each outlook that is not good: the shards it holds for, the finding, the mend."""
     warnings: list[str] = []
-    for band in SIZES[plan.target].bands:
-        inside = [row for row in rows if row.band == band]
-        # A preset was measured at its very sizes, which says more than a band.
+    for known in SHARD_LIMITS[plan.target].ranges:
+        inside = [row for row in rows if row.size_range == known]
+        # A preset was measured at its very sizes, which says more than a range.
         measured = plan.origin is Origin.PRESET and plan.preset is not None and not plan.preset.differences
-        if band.outlook is Outlook.GOOD or not inside or (measured and band.outlook is Outlook.UNSURE):
+        if known.outlook is Outlook.GOOD or not inside or (measured and known.outlook is Outlook.UNSURE):
             continue
         names = ", ".join(_layers_text(row.part) for row in inside[:4]) + (" …" if len(inside) > 4 else "")
         size = max(row.bytes for row in inside)
         warnings.append(
-            f"Layers {names} (up to {bytes_text(size)} in a shard): {band}; {_layer_mend(plan, inside)}."
+            f"Layers {names} (up to {bytes_text(size)} in a shard): {known}; {_layer_mend(plan, inside)}."
         )
     return warnings
 
 
 def _layer_mend(plan: TopologyPlan, rows: list[ShardRow]) -> str:
-    sizes = SIZES[plan.target]
-    if rows[0].bytes < sizes.smallest:
-        if sum(plan.stack.layer_bytes) < sizes.smallest:
+    limits = SHARD_LIMITS[plan.target]
+    if rows[0].bytes < limits.smallest:
+        if sum(plan.stack.layer_bytes) < limits.smallest:
             return "the whole model is that small, so --target cpu suits it better"
         return "give them to a neighbour with --topology, or leave the topology to the planner"
     if any(len(row.part) == 1 for row in rows):
         return "one layer alone is that large, so choose a smaller weight format with --weights"
-    limit = bytes_text(sizes.limit)
+    limit = bytes_text(limits.planned_bytes)
     return (
         f"give --topology with fewer layers in a shard, or leave the topology to the planner (up to {limit})"
     )
 
 
 def _head_warnings(plan: TopologyPlan, rows: tuple[ShardRow, ...]) -> list[str]:
-    sizes, vocabulary = SIZES[plan.target], plan.stack.vocabulary
+    limits, vocabulary = SHARD_LIMITS[plan.target], plan.stack.vocabulary
     fewest = -(-vocabulary // HEAD_CHANNELS)
     widest = max(len(row.part) for row in rows)
     warnings: list[str] = []
@@ -122,13 +122,13 @@ def _head_warnings(plan: TopologyPlan, rows: tuple[ShardRow, ...]) -> list[str]:
             f"Engine ({HEAD_EVIDENCE}); give --head-shards {fewest} or more."
         )
     smallest = min(row.bytes for row in rows)
-    if smallest < sizes.smallest:
+    if smallest < limits.smallest:
         mend = (
             f"give --head-shards {fewest}"
             if len(rows) > fewest
             else "there is nothing to merge them with, so the head may run on the CPU"
         )
-        warnings.append(f"Head shards of {bytes_text(smallest)}: {sizes.band(smallest)}; {mend}.")
+        warnings.append(f"Head shards of {bytes_text(smallest)}: {limits.range_of(smallest)}; {mend}.")
     return warnings
 
 

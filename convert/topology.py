@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate, pairwise
 
-from anespec.convert.bands import HEAD_CHANNELS, HEAD_EVIDENCE, SIZES, TargetSizes
 from anespec.convert.preset_choice import PresetChoice
+from anespec.convert.shard_limits import HEAD_CHANNELS, HEAD_EVIDENCE, SHARD_LIMITS, ShardLimits
 from anespec.manifests.errors import RequestError
+from anespec.manifests.formatting import bytes_text, counted, printable
 from anespec.manifests.schema import Target
-from anespec.manifests.wording import bytes_text, counted, printable
 
 LONGEST_PATTERN = 32
 """Layers in a repeating pattern of kinds; families have 2 to 8."""
@@ -131,10 +131,10 @@ def plan_topology(
             )
         counts, origin, reasons = preset.preset.topology, Origin.PRESET, list(preset.reasons)
     else:
-        sizes = SIZES[target]
-        counts = group_layers(stack.layer_bytes, stack.kinds, sizes, stack.joined)
+        limits = SHARD_LIMITS[target]
+        counts = group_layers(stack.layer_bytes, stack.kinds, limits, stack.joined)
         origin = Origin.PLANNED
-        reasons = _planning_reasons(stack, counts, sizes)
+        reasons = _planning_reasons(stack, counts, limits)
     if split := sorted(set(accumulate(counts)) & stack.joined):
         raise RequestError(
             f"a shard of {'+'.join(map(str, counts))} layers ends before layer {split[0]}, which attends to "
@@ -173,7 +173,7 @@ def _plan_heads(vocabulary: int, asked: int | None) -> tuple[tuple[range, ...], 
 def group_layers(
     layer_bytes: Sequence[int],
     kinds: Sequence[str],
-    sizes: TargetSizes,
+    limits: ShardLimits,
     joined: frozenset[int] = frozenset(),
 ) -> tuple[int, ...]:
     """Layers per shard, in order. A shard is one layer, or as many as fit below the target's limit.
@@ -197,9 +197,9 @@ def group_layers(
             size += layer_bytes[start]
             if start in joined:
                 continue
-            if size > sizes.limit and chosen[0] >= 0:
+            if size > limits.planned_bytes and chosen[0] >= 0:
                 break
-            cost = best[start][0] + size * size + (small_cost if size < sizes.smallest else 0)
+            cost = best[start][0] + size * size + (small_cost if size < limits.smallest else 0)
             # Of equals the smallest last shard stays, so that larger ones come first.
             if chosen[0] < 0 or cost < chosen[0]:
                 chosen = cost, start
@@ -240,8 +240,8 @@ def _repetitions(kinds: Sequence[str], place: int, length: int) -> int:
     return count
 
 
-def _planning_reasons(stack: StackSizes, counts: Sequence[int], sizes: TargetSizes) -> list[str]:
-    reasons = [f"Shards are filled up to {bytes_text(sizes.limit)}, {sizes.reason}."]
+def _planning_reasons(stack: StackSizes, counts: Sequence[int], limits: ShardLimits) -> list[str]:
+    reasons = [f"Shards are filled up to {bytes_text(limits.planned_bytes)}, {limits.reason}."]
     layers, total = counted(len(stack.layer_bytes), "layer"), bytes_text(sum(stack.layer_bytes))
     reasons.append(f"{layers}, {total} together, need {counted(len(counts), 'shard')}, filled evenly.")
     ends = pattern_ends(stack.kinds)

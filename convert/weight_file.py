@@ -6,15 +6,14 @@ A header; then each constant's own header and its bytes, both beginning at a mul
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.convert.weights.encoding import Element
+from anespec.manifests.element_types import ElementType
 
 ALIGNMENT = 64
 VERSION = 2
@@ -23,17 +22,6 @@ HEADER = struct.Struct("<II56x")
 """Constants, version."""
 BLOB_HEADER = struct.Struct("<IIQQQ32x")
 """Sentinel, type, bytes, offset of the bytes, bits of the last byte that are not used."""
-
-BLOB_TYPES: Mapping[Element, int] = MappingProxyType(
-    {
-        Element.FP16: 1,
-        Element.FP32: 2,
-        Element.INT8: 4,
-        Element.INT4: 8,
-        Element.UINT4: 11,
-        Element.UINT6: 13,
-    }
-)
 
 Chunks = Callable[[int], Iterable[NDArray[Any]]]
 """Gives a constant's values in order, some at a time, made by as many threads as it is told.
@@ -44,14 +32,14 @@ All but the last of the arrays fill whole bytes.
 
 @dataclass(frozen=True)
 class _Blob:
-    element: Element
+    element: ElementType
     count: int
     offset: int
     chunks: Chunks
 
     @property
     def nbytes(self) -> int:
-        return -(-self.count * self.element.bits // 8)
+        return self.element.nbytes((self.count,))
 
     @property
     def start(self) -> int:
@@ -64,7 +52,7 @@ class _Blob:
 
     def header(self) -> bytes:
         unused = 8 * self.nbytes - self.element.bits * self.count
-        return BLOB_HEADER.pack(SENTINEL, BLOB_TYPES[self.element], self.nbytes, self.start, unused)
+        return BLOB_HEADER.pack(SENTINEL, self.element.blob, self.nbytes, self.start, unused)
 
 
 class WeightFile:
@@ -78,7 +66,7 @@ class WeightFile:
         """Bytes of the file so far."""
         return self._blobs[-1].end if self._blobs else HEADER.size
 
-    def add(self, element: Element, count: int, chunks: Chunks) -> int:
+    def add(self, element: ElementType, count: int, chunks: Chunks) -> int:
         """Give `count` values their place; returns the offset that the model's constant names."""
         offset = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
         self._blobs.append(_Blob(element, count, offset, chunks))

@@ -1,4 +1,4 @@
-"""A process that builds parts for a run: `python -P -m anespec.convert.worker CONTROL CONNECTION...`.
+"""A process that builds shard units for a run: `python -P -m anespec.convert.worker CONTROL CONNECTION...`.
 
 It is given sockets by their descriptors: one to be told its job, and one for each worker that it is to be. A
 single worker is this process itself. Several are forked, once all is imported and planned, so that they share
@@ -13,9 +13,9 @@ import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
-from anespec.convert.finished import write_note
 from anespec.convert.messages import Ended, Failed, Finished, Job, Memory, Task, Written
 from anespec.convert.plan import ConversionPlan
+from anespec.convert.shard_checkpoint import write_checkpoint
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.child_python import end_with_parent
 from anespec.manifests.errors import AnespecError
@@ -75,7 +75,7 @@ def _serve_forked(plan: ConversionPlan, threads: int, worker: Connection, shared
 
 
 def _serve(plan: ConversionPlan, threads: int, worker: Connection, shared: int) -> None:
-    """Build one part after the other; raises EOFError or ConnectionError when the run hangs up."""
+    """Build one unit after the other; raises EOFError or ConnectionError when the run hangs up."""
     end_with_parent()
     while True:
         task: Task = worker.recv()
@@ -89,13 +89,13 @@ def _serve(plan: ConversionPlan, threads: int, worker: Connection, shared: int) 
 
 
 def _build(plan: ConversionPlan, task: Task, threads: int, worker: Connection) -> None:
-    """Build a part and leave its entry in a note, by which it is finished even if nobody hears."""
-    from anespec.convert.build import build_part
+    """Build a unit and leave its entry in a checkpoint, by which it is finished even if nobody hears."""
+    from anespec.convert.build import build_unit
 
     def on_written(count: int) -> None:
         worker.send(Written(count))
 
-    write_note(task.path, build_part(plan, task.part, task.path, task.recipe, threads, on_written))
+    write_checkpoint(task.path, build_unit(plan, task.unit, task.path, task.recipe, threads, on_written))
 
 
 def _failure(error: Exception) -> Failed:

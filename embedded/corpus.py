@@ -33,31 +33,31 @@ HELD_OUT = (
 
 
 @dataclass(frozen=True)
-class Source:
+class Document:
     """The text of one file, named by its path in the standard library."""
 
     name: str
     text: str
 
 
-def standard_library() -> list[Source]:
+def standard_library() -> list[Document]:
     """Every program of the running Python's standard library, sorted by name."""
     root = Path(sysconfig.get_paths()["stdlib"])
-    sources: list[Source] = []
+    sources: list[Document] = []
     for path in sorted(root.rglob("*.py")):
         place = path.relative_to(root)
         generated = place.name.startswith("_sysconfigdata") or place.parts[0].startswith("config-")
         if generated or LEFT_OUT.intersection(place.parts) or place.as_posix() in LEFT_OUT_FILES:
             continue
         try:
-            sources.append(Source(place.as_posix(), path.read_text("utf-8")))
+            sources.append(Document(place.as_posix(), path.read_text("utf-8")))
         except UnicodeDecodeError:
             # A few old modules declare another encoding; they are not worth a special case.
             continue
     return sources
 
 
-def split(sources: Sequence[Source]) -> tuple[list[Source], list[Source]]:
+def split(sources: Sequence[Document]) -> tuple[list[Document], list[Document]]:
     """Divide into (training, held out)."""
     return (
         [source for source in sources if source.name not in HELD_OUT],
@@ -74,7 +74,7 @@ def byte_level_bpe(model: models.BPE) -> Tokenizer:
     return tokenizer
 
 
-def train_tokenizer(sources: Sequence[Source], vocabulary: int) -> Tokenizer:
+def train_tokenizer(sources: Sequence[Document], vocabulary: int) -> Tokenizer:
     """A byte-level BPE learnt from `sources`; token 0 is the end of a text."""
     tokenizer = byte_level_bpe(models.BPE())
     trainer = trainers.BpeTrainer(
@@ -95,7 +95,7 @@ def end_of_text(tokenizer: Tokenizer) -> int:
     return token
 
 
-def token_stream(sources: Sequence[Source], tokenizer: Tokenizer) -> NDArray[np.int64]:
+def token_stream(sources: Sequence[Document], tokenizer: Tokenizer) -> NDArray[np.int64]:
     """All files one after another, int64 [tokens], each behind an end-of-text token."""
     end = end_of_text(tokenizer)
     encodings = tokenizer.encode_batch([source.text for source in sources], add_special_tokens=False)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from anespec.manifests.formatting import quoted
 from anespec.manifests.residency import shape_text
 from anespec.manifests.schema import (
     BASE_ALIGNMENT,
@@ -24,7 +25,6 @@ from anespec.manifests.schema import (
     Shard,
     StateSpec,
 )
-from anespec.manifests.wording import quoted
 
 Shape = tuple[int | None, ...]
 
@@ -45,8 +45,8 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
     yield from _untaken(manifest)
     for head in manifest.head_shards:
         yield from _head_shard(manifest, head)
-    if not manifest.ropes and (parted := [t for t in manifest.tensors if t.pairs_parted]):
-        yield f"the rows of {quoted(parted[0].tensor)} stand as a rope wants them, and there is none"
+    if not manifest.ropes and (permuted := [t for t in manifest.tensors if t.rope_permuted]):
+        yield f"the rows of {quoted(permuted[0].tensor)} stand as a rope wants them, and there is none"
 
 
 def fed_inputs(manifest: Manifest) -> dict[str, Shape]:

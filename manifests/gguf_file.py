@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from anespec.manifests.dequantise import dequantised
 from anespec.manifests.errors import GGUFError, StorageError
-from anespec.manifests.wording import quoted
+from anespec.manifests.formatting import quoted
 
 MAGIC = b"GGUF"
 SUPPORTED_VERSIONS = (2, 3)

@@ -85,7 +85,7 @@ class FunctionPlan(Record):
     operations: tuple[PlannedOperation, ...]
 
 
-class ShardPlan(Record):
+class ShardComputePlan(Record):
     """One shard, by its path and sha256 in the manifest. `refusal` is a sentence where there is no plan."""
 
     shard: str
@@ -106,7 +106,7 @@ class Plan(Record):
     source: PlanSource
     circumstances: Circumstances
     block: Count
-    shards: tuple[ShardPlan, ...]
+    shards: tuple[ShardComputePlan, ...]
 
 
 class DeviceTotals(Record):
@@ -175,7 +175,7 @@ class ShardResidency(Record):
     refusal: str | None = None
 
     @classmethod
-    def of(cls, plan: ShardPlan) -> "ShardResidency":
+    def of(cls, plan: ShardComputePlan) -> "ShardResidency":
         """Count one shard's plan."""
         operations = plan.operations
         compute = DeviceTotals.of(operations)

@@ -20,10 +20,11 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from anespec.manifests.errors import StorageError
-from anespec.manifests.wording import bytes_text
+from anespec.manifests.formatting import bytes_text
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+_PRIVATE = 0o700
 # A pipe that nobody writes to would keep an ordinary opening waiting.
 _AT_ONCE = os.O_RDONLY | os.O_NONBLOCK
 
@@ -150,6 +151,12 @@ class Folder:
         """Raise StorageError where the folder belongs to another user, who could change it at any time."""
         if os.fstat(self._descriptor).st_uid != os.geteuid():
             raise StorageError(f"{self.path}: belongs to another user; remove it or choose another place")
+
+    def make_private(self) -> None:
+        """Let nobody else in; raises StorageError where the folder belongs to another user."""
+        self.require_own()
+        if stat.S_IMODE(os.fstat(self._descriptor).st_mode) != _PRIVATE:
+            os.fchmod(self._descriptor, _PRIVATE)
 
     def remove_traps(self) -> None:
         """Remove whatever below is neither a folder nor a file with this one name."""

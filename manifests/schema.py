@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 InsidePath = Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)*$", max_length=255)]
 """A path below the artifact's folder, parts joined by `/`."""
@@ -88,7 +88,7 @@ class WeightFormat(StrEnum):
     LUT4 = "lut4"
 
 
-class Source(Record):
+class SourceFile(Record):
     """The GGUF that the artifact was made from; `read_from` is where it lay then, a hint for validate."""
 
     name: str
@@ -169,7 +169,7 @@ class StateSpec(Record):
 class StoredTensor(Record):
     """One projection of a shard: where it came from, how it is stored, and what storing it added.
 
-    It holds `rows` rows of the GGUF's `tensor` from `first_row` on. Where `pairs_parted`, each head's
+    It holds `rows` rows of the GGUF's `tensor` from `first_row` on. Where `rope_permuted`, each head's
     rotary rows 0, 1, 2, 3 ... stand as 0, 2 ... 1, 3 ... The errors are those of the stored numbers
     against the GGUF's, both in full precision: `relative_error` is the root of the summed squared errors
     over the root of the summed squares, `max_error` the largest error of one number.
@@ -180,7 +180,7 @@ class StoredTensor(Record):
     first_row: Index
     rows: Count
     columns: Count
-    pairs_parted: bool
+    rope_permuted: bool
     source_type: str = Field(description="the GGUF's own type of the tensor, such as Q8_0")
     weights: WeightFormat
     fallback: str | None = Field(description="why it is not stored as was asked; null where it is")
@@ -279,7 +279,7 @@ class Manifest(Record):
     """manifest.json."""
 
     schema_version: int = Field(default=SCHEMA_VERSION, strict=True, ge=SCHEMA_VERSION, le=SCHEMA_VERSION)
-    source: Source
+    source: SourceFile
     hyperparameters: Hyperparameters
     target: Target
     attention: AttentionShape

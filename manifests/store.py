@@ -13,10 +13,10 @@ from pydantic_core import from_json
 
 from anespec.manifests.errors import ArtifactError, StorageError
 from anespec.manifests.fingerprint import manifest_fingerprint
+from anespec.manifests.formatting import LONGEST_REASON, printable, quoted
 from anespec.manifests.safe_files import Folder, first_link, open_plain_file
 from anespec.manifests.schema import SCHEMA_VERSION, Manifest, Shard
 from anespec.manifests.verdicts import VerdictFile, VerdictT
-from anespec.manifests.wording import LONGEST_REASON, printable, quoted
 
 MANIFEST_NAME = "manifest.json"
 GATES_FOLDER = "gates"

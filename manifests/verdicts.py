@@ -1,6 +1,7 @@
 """What the gates write and the runtime reads: verdicts per backend, library version and machine."""
 
 import platform
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, ClassVar, Generic, Literal, Self, TypeVar
@@ -17,8 +18,10 @@ class Invariance(StrEnum):
     NEIGHBOURS = "neighbours"
     STALE = "stale"
     PARTITION = "partition"
-    REGION = "region"
+    WANTED = "wanted"
     WIDTH = "width"
+    SPAN = "span"
+    REGION = "region"
 
 
 REQUIRED_FOR_SPECULATION = (
@@ -26,6 +29,7 @@ REQUIRED_FOR_SPECULATION = (
     Invariance.NEIGHBOURS,
     Invariance.STALE,
     Invariance.PARTITION,
+    Invariance.WANTED,
 )
 
 
@@ -52,6 +56,15 @@ class Standing(StrEnum):
     REPORTED = "reported"
     NO_CASES = "no cases"
     NOT_RUN = "not run"
+
+    @classmethod
+    def worst(cls, standings: Iterable["Standing"]) -> "Standing":
+        """The one that says most against what was asked; `not run` where there are none."""
+        found = set(standings)
+        return next((standing for standing in WORST_FIRST if standing in found), cls.NOT_RUN)
+
+
+WORST_FIRST = (Standing.FAIL, Standing.NOT_RUN, Standing.NO_CASES, Standing.REPORTED, Standing.PASS)
 
 
 class InvarianceVerdict(Record):
@@ -114,10 +127,26 @@ class VerdictFile(Record, Generic[VerdictT]):
 
 
 class ExactnessVerdict(Verdict):
-    """One run of the exactness gate."""
+    """One run of the exactness gate.
+
+    `proven_widths` are the numbers of rows that a pass may have, ascending, since they leave the same bits as
+    the block's: the block itself, and narrower and wider ones. Empty in a verdict of before they were noted.
+    """
 
     form: Literal["quick", "full"]
     invariances: tuple[InvarianceVerdict, ...]
+    proven_widths: tuple[Count, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every invariance that is known today was looked at."""
+        return not self.unmeasured
+
+    @property
+    def unmeasured(self) -> tuple[Invariance, ...]:
+        """The invariances that nobody knew of, or that were left out, when this was measured."""
+        looked_at = {v.invariance for v in self.invariances}
+        return tuple(invariance for invariance in Invariance if invariance not in looked_at)
 
     def proves(self, invariance: Invariance) -> bool:
         """Whether this invariance was measured and held."""
@@ -125,21 +154,17 @@ class ExactnessVerdict(Verdict):
 
     @property
     def allows_speculation(self) -> bool:
-        """Whether the four invariances that speculation needs all hold."""
+        """Whether the invariances that speculation needs all hold."""
         return all(self.proves(invariance) for invariance in REQUIRED_FOR_SPECULATION)
 
     def standing_of(self, invariance: Invariance) -> Standing:
         """How one invariance stands; a difference in any of its entries is one."""
-        found = {v.standing for v in self.invariances if v.invariance is invariance}
-        ranked = (Standing.FAIL, Standing.PASS, Standing.NO_CASES)
-        return next((standing for standing in ranked if standing in found), Standing.NOT_RUN)
+        return Standing.worst(v.standing for v in self.invariances if v.invariance is invariance)
 
     @property
     def standing(self) -> Standing:
         """The outcome for speculation: `pass` where all that it needs was compared and held."""
-        required = {self.standing_of(invariance) for invariance in REQUIRED_FOR_SPECULATION}
-        ranked = (Standing.FAIL, Standing.NOT_RUN, Standing.NO_CASES)
-        return next((standing for standing in ranked if standing in required), Standing.PASS)
+        return Standing.worst(map(self.standing_of, REQUIRED_FOR_SPECULATION))
 
 
 class ExactnessFile(VerdictFile[ExactnessVerdict]):
@@ -150,12 +175,13 @@ class ExactnessFile(VerdictFile[ExactnessVerdict]):
     def with_verdict(self, verdict: ExactnessVerdict) -> Self:
         """This file with `verdict`, unless it is a quick one that proves no less than a full one here."""
         known = self.find(verdict.circumstances)
-        if known is None or known.form == verdict.form or verdict.form == "full":
+        if known is None or known.form == verdict.form or verdict.form == "full" or not known.complete:
             return super().with_verdict(verdict)
         refuted = {v.invariance for v in verdict.invariances if v.unequal}
-        if not any(known.proves(invariance) for invariance in refuted):
-            return self
-        return super().with_verdict(verdict)
+        fewer_widths = not set(known.proven_widths) <= set(verdict.proven_widths)
+        if fewer_widths or any(known.proves(invariance) for invariance in refuted):
+            return super().with_verdict(verdict)
+        return self
 
 
 def machine_name() -> str:

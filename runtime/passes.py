@@ -234,15 +234,20 @@ def run_pass(verifier: Verifier, plan: PassPlan) -> PassResult:
     return verifier.wait()
 
 
-def whole_plan(shape: VerifierShape, rows: Sequence[Row], *, wants_logits: bool = True) -> PassPlan:
-    """A pass of just these rows over every slot, with all logits of every row, or none."""
+def whole_plan(
+    shape: VerifierShape, rows: Sequence[Row], *, width: int | None = None, wants_logits: bool = True
+) -> PassPlan:
+    """A pass of these rows over every slot, with all logits of every row, or none.
+
+    It is as wide as there are rows, unless another width is given.
+    """
     wanted = dict.fromkeys(range(len(rows)), ALL_LOGITS) if wants_logits else {}
-    return PassPlan(tuple(rows), len(rows), shape.whole_spans, wanted)
+    return PassPlan(tuple(rows), width or len(rows), shape.whole_spans, wanted)
 
 
-def run_rows(verifier: Verifier, rows: Sequence[Row]) -> Logits:
-    """The logits [rows, vocabulary] of a pass of just these rows, in which every slot is attended to."""
-    result = run_pass(verifier, whole_plan(verifier.shape, rows))
+def run_rows(verifier: Verifier, rows: Sequence[Row], width: int | None = None) -> Logits:
+    """The logits [rows, vocabulary] of a pass of these rows, in which every slot is attended to."""
+    result = run_pass(verifier, whole_plan(verifier.shape, rows, width=width))
     return np.stack([all_logits(result[lane]) for lane in range(len(rows))])
 
 

@@ -13,7 +13,7 @@ ROUNDING_FLOOR = 1 / 256
 ROWS_AT_ONCE = 32
 """Rows that are compared in float64 at once: those of logits are long."""
 
-Rows = NDArray[np.float32]
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Closeness:
     not_finite: int
 
 
-def closeness(expected: Rows, found: NDArray[np.floating[Any]], change: Rows) -> Closeness:
+def closeness(expected: Floats, found: NDArray[np.floating[Any]], change: Floats) -> Closeness:
     """Compare rows of two arrays [rows, channels]; values that are not finite count as zero.
 
     `change` is what errors are measured by (see GoldenThresholds).
@@ -37,7 +37,7 @@ def closeness(expected: Rows, found: NDArray[np.floating[Any]], change: Rows) ->
     )
 
 
-def logits_closeness(expected: Rows, found: NDArray[np.floating[Any]]) -> Closeness:
+def logits_closeness(expected: Floats, found: NDArray[np.floating[Any]]) -> Closeness:
     """The same of rows of logits, each less its mean."""
     return _worst(
         _some(_centred(expected[some]), _centred(found[some].astype(np.float32)), _centred(expected[some]))
@@ -49,12 +49,14 @@ def _slices(count: int) -> Iterable[slice]:
     return (slice(first, first + ROWS_AT_ONCE) for first in range(0, count, ROWS_AT_ONCE))
 
 
-def _centred(rows: Rows) -> Rows:
-    centred: Rows = rows - rows.mean(axis=1, keepdims=True)
+def _centred(rows: Floats) -> Floats:
+    centred: Floats = rows - rows.mean(axis=1, keepdims=True)
     return centred
 
 
-def _some(expected: Rows, found: NDArray[np.floating[Any]], change: Rows) -> tuple[NDArray[np.float64], ...]:
+def _some(
+    expected: Floats, found: NDArray[np.floating[Any]], change: Floats
+) -> tuple[NDArray[np.float64], ...]:
     """Each row's cosine, error and largest difference, and how many of its values are not finite."""
     finite = np.isfinite(found)
     found = np.where(finite, found, 0).astype(np.float64)

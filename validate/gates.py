@@ -16,13 +16,14 @@ from anespec.runtime.backends.feeds import Feeds
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.passes import Verifier
 from anespec.runtime.text.tokenizer import Tokenizer
-from anespec.validate.exactness import Form, exactness_gate
+from anespec.validate.effort import Form
+from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict
 from anespec.validate.golden import compare_computed
 from anespec.validate.progress import Progress, StepReport, in_steps
 from anespec.validate.prompts import PROMPTS
 from anespec.validate.reference import Reference
-from anespec.validate.stack_passes import GREEDY_TOKENS, PlayedPrompt, play_prompts
+from anespec.validate.stack_passes import GREEDY_TOKENS, PromptRun, run_prompts
 from anespec.validate.stored_weights import StoredWeights
 
 
@@ -81,10 +82,10 @@ def golden_gate(
         prompts = prompt_ids(artifact)
         ids = [token for prompt in prompts for token in prompt]
         step = in_steps(progress, _golden_steps(manifest, prompts))
-        played = _played(artifact, prompts, backend, threads, step)
+        prompt_runs = _prompt_runs(artifact, prompts, backend, threads, step)
         with open_embedding(artifact) as own:
             computed = compare_computed(
-                manifest, reference, one, Feeds(manifest), own, played, ids=ids, progress=step
+                manifest, reference, one, Feeds(manifest), own, prompt_runs, ids=ids, progress=step
             )
         step("stored weights: those that no layer has read")
         stored = tuple(weights.figures())
@@ -103,17 +104,17 @@ def _golden_steps(manifest: Manifest, prompts: Sequence[Sequence[int]]) -> int:
     )
 
 
-def _played(
+def _prompt_runs(
     artifact: Artifact,
     prompts: Sequence[Sequence[int]],
     backend: str,
     threads: int | None,
     progress: StepReport,
-) -> tuple[PlayedPrompt, ...]:
+) -> tuple[PromptRun, ...]:
     """What the whole stack makes of prompts; nothing of it stays in memory beside the shards that follow."""
     progress("opening the whole stack")
     with closing(open_verifier(artifact, backend, threads)) as verifier:
-        return play_prompts(verifier, prompts, progress=progress)
+        return run_prompts(verifier, prompts, progress=progress)
 
 
 def exactness_of(

@@ -23,12 +23,12 @@ from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import LayerShard, Manifest, Shard
 from anespec.runtime.backends.runner import Feed, ShardRunner, Tensor
 from anespec.runtime.passes import Row
-from anespec.validate.closeness import Closeness, Rows, closeness
+from anespec.validate.closeness import Closeness, Floats, closeness
 from anespec.validate.figures import ShardFigures, StackFigures, Stimulus
 from anespec.validate.progress import StepReport
 from anespec.validate.reference import Reference
 from anespec.validate.shard_passes import ShardPass, ShardPasses, plan_passes
-from anespec.validate.stack_passes import PlayedPrompt
+from anespec.validate.stack_passes import PromptRun
 
 STIMULI: tuple[Stimulus, ...] = ("embeddings", "random")
 OpenShard = Callable[[Shard], ShardRunner]
@@ -67,16 +67,17 @@ def compare_computed(
     open_shard: OpenShard,
     feeds: BlockFeeds,
     own: PerLayerLookup,
-    played: Sequence[PlayedPrompt] = (),
+    prompt_runs: Sequence[PromptRun] = (),
     *,
     ids: Sequence[int] = (),
     seed: int = 0,
     progress: StepReport = lambda _: None,
 ) -> ComputedFigures:
-    """Every shard alone, one open at a time, on token embeddings and on random hidden states; and `played`.
+    """Every shard alone, one open at a time, on token embeddings and on random hidden states; and the
+    `prompt_runs`.
 
-    `ids` are the tokens whose embeddings are fed; random tokens fill up what they lack. `played` are prompts
-    that the whole stack has run.
+    `ids` are the tokens whose embeddings are fed; random tokens fill up what they lack. `prompt_runs` are
+    prompts that the whole stack has run.
 
     Raises:
         ArtifactError: the shards do not make up the whole model.
@@ -88,9 +89,9 @@ def compare_computed(
     missing = [int(i) for i in rng.integers(manifest.hyperparameters.vocabulary, size=count)]
     tokens = [*ids, *missing][:count]
     bench = _Bench(feeds, own, plans, tokens, manifest.hidden_scale)
-    begun = [(prompt.rows, range(len(prompt.rows))) for prompt in played]
+    begun = [(prompt.rows, range(len(prompt.rows))) for prompt in prompt_runs]
     *texts, embedded, random = reference.stretches([*begun, *((tokens, plan.positions) for plan in plans)])
-    read = reference.embed([*(token for prompt in played for token in prompt.rows), *tokens])
+    read = reference.embed([*(token for prompt in prompt_runs for token in prompt.rows), *tokens])
     states, fed = read[:-count], _rounded(read[-count:].numpy(), manifest.hidden_scale)
     figures: list[ShardFigures] = []
     for shard in manifest.layer_shards:
@@ -104,7 +105,7 @@ def compare_computed(
         progress(f"shard {Path(shard.path).stem}")
         figures += bench.judge(shard, open_shard, inputs, expected)
         fed = _rounded(expected[0].numpy(), manifest.hidden_scale)
-    logits: Rows = np.empty((len(states), reference.facts.vocabulary), np.float32)
+    logits: Floats = np.empty((len(states), reference.facts.vocabulary), np.float32)
     for head in manifest.head_shards:
         inputs = (fed, _like(fed, count, rng))
         progress(f"reference: logits from {head.first_token} of {reference.facts.vocabulary}")
@@ -114,8 +115,10 @@ def compare_computed(
         logits[:, head.first_token : head.end_token] = its_logits.numpy()
         progress(f"shard {Path(head.path).stem}")
         figures += bench.judge(head, open_shard, inputs, expected)
-    ends = np.cumsum([len(prompt.rows) for prompt in played])
-    stack = [prompt.against(rows) for prompt, rows in zip(played, np.split(logits, ends)[:-1], strict=True)]
+    ends = np.cumsum([len(prompt.rows) for prompt in prompt_runs])
+    stack = [
+        prompt.against(rows) for prompt, rows in zip(prompt_runs, np.split(logits, ends)[:-1], strict=True)
+    ]
     return ComputedFigures(tuple(figures), tuple(stack))
 
 
@@ -141,7 +144,7 @@ class _Bench:
     hidden_scale: float
 
     def judge(
-        self, shard: Shard, open_shard: OpenShard, inputs: Sequence[Rows], expected: Sequence[torch.Tensor]
+        self, shard: Shard, open_shard: OpenShard, inputs: Sequence[Floats], expected: Sequence[torch.Tensor]
     ) -> list[ShardFigures]:
         """The shard's figures on each stimulus: what it is fed, and what the reference makes of that."""
         runner = open_shard(shard)
@@ -155,7 +158,7 @@ class _Bench:
         finally:
             runner.close()
 
-    def feed(self, step: ShardPass, inputs: Rows) -> Mapping[str, Tensor]:
+    def feed(self, step: ShardPass, inputs: Floats) -> Mapping[str, Tensor]:
         """The inputs of one pass."""
         sources = list(step.sources)
         scaled = (inputs[sources] * np.float32(self.hidden_scale)).astype(np.float16)
@@ -165,7 +168,7 @@ class _Bench:
 
 
 def _layer_figures(
-    shard: LayerShard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Rows, expected: Rows
+    shard: LayerShard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Floats, expected: Floats
 ) -> ShardFigures:
     for state in shard.states:
         runner.write_state(state.name, np.zeros(state.shape, np.float16))
@@ -181,7 +184,7 @@ def _layer_figures(
 
 
 def _head_figures(
-    shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Rows, expected: Rows
+    shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Floats, expected: Floats
 ) -> ShardFigures:
     found = _run_shard(shard, runner, bench, plan, inputs)
     return _shard_figures(shard, plan, closeness(expected, found, expected), 0, 0)
@@ -205,7 +208,7 @@ def _shard_figures(
     )
 
 
-def _run_shard(shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Rows) -> Rows:
+def _run_shard(shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Floats) -> Floats:
     """The shard's outputs for every real row of the plan, [rows, channels]."""
     pieces = []
     for step in plan.passes:
@@ -217,13 +220,13 @@ def _run_shard(shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPass
     return np.concatenate(pieces)
 
 
-def _rounded(rows: Rows, hidden_scale: float) -> Rows:
+def _rounded(rows: Floats, hidden_scale: float) -> Floats:
     """Rounded to fp16 as shards hold it; even beyond its range finite, so that the next can be judged."""
     scaled = (rows * np.float32(hidden_scale)).clip(-FP16_MAX, FP16_MAX)
     return scaled.astype(np.float16).astype(np.float32) / np.float32(hidden_scale)
 
 
-def _like(rows: Rows, count: int, rng: np.random.Generator) -> Rows:
+def _like(rows: Floats, count: int, rng: np.random.Generator) -> Floats:
     """`count` random normal rows of the typical size of a channel in `rows` (robust to huge channels)."""
     typical = float(np.median(np.abs(rows))) / 0.6745
     noise = rng.standard_normal((count, rows.shape[1])) * (typical or 1.0)

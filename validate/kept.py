@@ -4,12 +4,12 @@ A verdict is about files whose hashes the manifest has, so before one is kept th
 finds a kept verdict knows that it is about what lies there. All functions raise ArtifactError otherwise.
 """
 
+from anespec.manifests.formatting import counted, listed
 from anespec.manifests.residency import PlanSource, ResidencyFile, ResidencyVerdict
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict, Invariance, VerdictT
-from anespec.manifests.wording import counted, listed
-from anespec.validate.exactness import Form
+from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict, VerdictT
+from anespec.validate.effort import Form
 from anespec.validate.figures import THRESHOLDS, GoldenFile, GoldenVerdict
 from anespec.validate.quality.verdict import QualityFile, QualityTask, QualityVerdict
 from anespec.validate.residency.compute_plan import CoreML, plan_circumstances
@@ -37,7 +37,7 @@ def kept_golden(artifact: Artifact, here: Circumstances) -> GoldenVerdict | None
 def kept_exactness(artifact: Artifact, here: Circumstances, form: Form) -> ExactnessVerdict | None:
     """The exactness verdict of here on all invariances, in this form or the full one, which saw more."""
     verdict = artifact.read_verdicts(ExactnessFile).find(here)
-    if verdict is None or {v.invariance for v in verdict.invariances} != set(Invariance):
+    if verdict is None or not verdict.complete:
         return None
     return _intact(artifact, verdict) if verdict.form in (form, "full") else None
 
@@ -62,11 +62,17 @@ def _intact(artifact: Artifact, verdict: VerdictT) -> VerdictT:
 
 def why_exactness_is_unknown(artifact: Artifact, here: Circumstances) -> str:
     """Why no verdict holds here, by the recorded one whose circumstances are nearest."""
-    found = [_differences(v.circumstances, here) for v in artifact.read_verdicts(ExactnessFile).verdicts]
+    verdicts = artifact.read_verdicts(ExactnessFile).verdicts
+    found = [[*_differences(v.circumstances, here), *_lacks(v)] for v in verdicts]
     nearest = min(found, key=len, default=None)
     if nearest is None:
         return "exactness was never measured for this artifact"
-    return f"exactness was measured {listed(nearest) or 'in part'}"
+    return f"exactness was measured {listed(nearest)}"
+
+
+def _lacks(verdict: ExactnessVerdict) -> list[str]:
+    """In words, what an older version of anespec did not look at."""
+    return [f"without {listed(list(verdict.unmeasured), 'or')}"] if verdict.unmeasured else []
 
 
 def _differences(there: Circumstances, here: Circumstances) -> list[str]:

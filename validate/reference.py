@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anespec.convert.architectures.family import Activation, HeadNorm, RopeLayout, WeightlessNorm
+from anespec.convert.architectures.family import Activation, HeadNorm, RopeStyle, WeightlessNorm
 from anespec.convert.source.facts import EMBEDDING, LayerFacts
 from anespec.convert.source.model import (
     ATTENTION_OUTPUT,
@@ -235,7 +235,7 @@ class Reference:
             stop = min(start + HEAD_ROWS_AT_ONCE, end_token)
             weight = _tensor(self._matrices.rows(self._model.head_tensor, slice(start, stop)))
             pieces.append(normed @ weight.T)
-        return capped(torch.cat(pieces, dim=1) * self.facts.logit_scale, self.facts.logit_cap)
+        return softcapped(torch.cat(pieces, dim=1) * self.facts.logit_scale, self.facts.logit_softcap)
 
     def _attention(self, layer: Layer, facts: LayerFacts, x: Tensor, stretches: Sequence[Stretch]) -> Tensor:
         """Attention of the rows [rows, d] of several sequences, each among its own rows alone."""
@@ -265,7 +265,9 @@ class Reference:
             # [rows, n_kv, heads of each, head_dim] -> [n_kv, heads of each * rows, head_dim]
             shape = (len(some), facts.kv_heads, facts.heads // facts.kv_heads, facts.head_dim)
             grouped = some.reshape(shape).permute(1, 2, 0, 3).reshape(facts.kv_heads, -1, facts.head_dim)
-            scores = capped(grouped @ cache.keys.transpose(1, 2) * facts.scale, self.facts.score_cap)
+            scores = softcapped(
+                grouped @ cache.keys.transpose(1, 2) * facts.scale, self.facts.attention_softcap
+            )
             unseen = ~cache.visible(positions, facts.window).repeat(shape[2], 1)
             weights = torch.softmax(scores.masked_fill(unseen, -torch.inf), dim=-1)
             mixed = (weights @ cache.values).view(shape[1], shape[2], shape[0], shape[3])
@@ -369,7 +371,7 @@ class Reference:
         sin = (torch.sin(angles) * layer.magnitude).float()
         half = len(layer.frequencies)
         rotary, passing = heads[..., : 2 * half], heads[..., 2 * half :]
-        if self.facts.rope_layout is RopeLayout.INTERLEAVED:
+        if self.facts.rope_style is RopeStyle.GPTJ:
             first, second = rotary[..., 0::2], rotary[..., 1::2]
             turned = torch.stack((first * cos - second * sin, first * sin + second * cos), dim=-1).flatten(-2)
         else:
@@ -399,10 +401,10 @@ class Reference:
         return layer
 
     def _projection(self, facts: LayerFacts, role: str) -> _Projection:
-        place = self._model.place(facts, role)
-        rows, bias = slice(place.rows.start, place.rows.stop), bias_name(place.name)
+        found = self._model.tensor_rows(facts, role)
+        rows, bias = slice(found.rows.start, found.rows.stop), bias_name(found.name)
         return _Projection(
-            _tensor(self._matrices.rows(place.name, rows)),
+            _tensor(self._matrices.rows(found.name, rows)),
             self._vector(bias)[rows] if bias in self._file.tensors else None,
         )
 
@@ -416,7 +418,7 @@ class Reference:
         return torch.tensor(self._file.rows(name)).flatten()
 
 
-def capped(x: Tensor, cap: float | None) -> Tensor:
+def softcapped(x: Tensor, cap: float | None) -> Tensor:
     """Scores or logits softly bounded by `cap`, where there is one."""
     return x if cap is None else cap * torch.tanh(x / cap)
 

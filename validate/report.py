@@ -7,6 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from anespec.manifests.formatting import counted
 from anespec.manifests.residency import (
     DeviceTotals,
     Placement,
@@ -18,7 +19,6 @@ from anespec.manifests.residency import (
 )
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, ExactnessVerdict, Standing
-from anespec.manifests.wording import counted
 from anespec.validate.figures import GoldenVerdict
 from anespec.validate.quality.verdict import QualityVerdict
 

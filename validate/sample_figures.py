@@ -38,7 +38,7 @@ class OtherChoice(Record):
     `probability` is what the reference gives to its choice, `chosen_probability` to the artifact's.
     """
 
-    place: Index = Field(description="index of the artifact's token among those generated")
+    index: Index = Field(description="index of the artifact's token among those generated")
     text: str = Field(description="the reference's choice")
     probability: float = Field(ge=0, le=1)
     chosen_probability: float = Field(ge=0, le=1)
@@ -76,15 +76,15 @@ class Passage(Record):
     reference: ReferenceReading | None = Field(description="None where the GGUF was not at hand")
 
     @model_validator(mode="after")
-    def _places_are_pieces(self) -> Self:
+    def _indices_are_of_pieces(self) -> Self:
         others = self.reference.others if self.reference is not None else ()
-        if any(other.place >= len(self.pieces) for other in others):
-            raise ValueError("the reference must choose at places of the text")
+        if any(other.index >= len(self.pieces) for other in others):
+            raise ValueError("the reference must choose at tokens of the text")
         return self
 
     @property
     def parting(self) -> OtherChoice | None:
-        """The first place where the reference's text and the artifact's part."""
+        """The first token where the reference's text and the artifact's part."""
         return self.reference.others[0] if self.reference is not None and self.reference.others else None
 
 

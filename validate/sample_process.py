@@ -18,11 +18,11 @@ from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.machine import peak_memory
 from anespec.manifests.schema import Record
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict, Invariance
+from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
 from anespec.runtime.backends import circumstances, open_verifier
-from anespec.runtime.passes import Verifier
 from anespec.runtime.drafters.lookup import LookupDrafter
 from anespec.runtime.engine import Engine
+from anespec.runtime.passes import Verifier
 from anespec.runtime.requests import Request, Statistics
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.prompts import SAMPLE_PROMPTS
@@ -71,10 +71,11 @@ def _write(
     verifier: Verifier, tokenizer: Tokenizer, prompt: str, verdict: ExactnessVerdict | None
 ) -> Written:
     speculates = verdict is not None and verdict.allows_speculation
+    widths = verdict.proven_widths if verdict is not None else ()
     engine = Engine(
         verifier,
         speculate=speculates,
-        wide_prefill=verdict is not None and verdict.proves(Invariance.WIDTH),
+        wide_prefill=set(verifier.shape.wide_widths) <= set(widths),
         reuse_prefixes=False,
     )
     prompt_ids = tuple(tokenizer.encode(prompt)[: max(1, verifier.shape.context - MOST_TOKENS)])

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from anespec.manifests.child_python import child_command, child_environment
 from anespec.manifests.errors import AnespecError
+from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile
-from anespec.manifests.wording import LONGEST_REASON, printable
 from anespec.runtime.backends import circumstances
 from anespec.runtime.text.stream import StreamDecoder
 from anespec.runtime.text.tokenizer import Tokenizer
@@ -137,7 +137,7 @@ def _read(
             own = None
             if others and small:
                 progress("the reference writes its own")
-                start = text.ids[: others[0].place]
+                start = text.ids[: others[0].index]
                 own = _pieces(tokenizer, _own_text(reference, text, start, tokenizer.end_ids))
             readings.append(ReferenceReading(others=others, own=own))
         return readings
@@ -149,12 +149,12 @@ def _others(
     best = logarithms.argmax(axis=-1)
     return tuple(
         OtherChoice(
-            place=place,
+            index=index,
             text=_shown(tokenizer, int(choice)),
-            probability=_probability(logarithms[place, choice]),
-            chosen_probability=_probability(logarithms[place, own]),
+            probability=_probability(logarithms[index, choice]),
+            chosen_probability=_probability(logarithms[index, own]),
         )
-        for place, (choice, own) in enumerate(zip(best, ids, strict=True))
+        for index, (choice, own) in enumerate(zip(best, ids, strict=True))
         if choice != own
     )
 

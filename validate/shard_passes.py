@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from anespec.manifests.schema import Manifest
 from anespec.runtime.passes import PoolShape, Row, RowKind, RowSlots
 from anespec.runtime.regions import RegionMap
+from anespec.runtime.rows import pad_rows
 from anespec.validate.figures import Stimulus
-from anespec.validate.plays import Cell, row_of
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,9 @@ def plan_passes(manifest: Manifest, stimulus: Stimulus) -> ShardPasses:
     passes, done = [], 0
     for width, real in fitting:
         rows = [_row(region_map, positions[: index + 1], region) for index in range(done, done + real)]
-        pad = row_of(Cell(RowKind.PAD, 0, positions[done], region), region_map)
         passes.append(
             ShardPass(
-                (*rows, *(pad,) * (width - real)),
+                (*rows, *pad_rows(rows, width)),
                 (*range(done, done + real), *(done,) * (width - real)),
                 real,
             )

@@ -11,16 +11,16 @@ import numpy as np
 
 from anespec.runtime.passes import Logits, RowKind, Verifier, run_rows
 from anespec.runtime.regions import RegionMap
-from anespec.validate.closeness import Rows, logits_closeness
+from anespec.runtime.rows import chain_rows
+from anespec.validate.closeness import Floats, logits_closeness
 from anespec.validate.figures import StackFigures
-from anespec.validate.plays import Cell, padded, row_of
 from anespec.validate.progress import StepReport
 
 GREEDY_TOKENS = 24
 
 
 @dataclass(frozen=True)
-class PlayedPrompt:
+class PromptRun:
     """A prompt and the greedy tokens after it; `logits` are those of every row but the last token's."""
 
     prompt: tuple[int, ...]
@@ -32,7 +32,7 @@ class PlayedPrompt:
         """The tokens that the verifier was given, from position 0 on."""
         return (*self.prompt, *self.greedy)[: len(self.logits)]
 
-    def against(self, expected: Rows) -> StackFigures:
+    def against(self, expected: Floats) -> StackFigures:
         """The figures, where the reference expects those logits of the same rows."""
         close = logits_closeness(expected, self.logits)
         judged = expected[len(self.prompt) - 1 :][: len(self.greedy)]
@@ -53,44 +53,39 @@ class PlayedPrompt:
         )
 
 
-def play_prompts(
+def run_prompts(
     verifier: Verifier,
     prompts: Sequence[Sequence[int]],
     *,
     greedy_tokens: int = GREEDY_TOKENS,
     progress: StepReport = lambda _: None,
-) -> tuple[PlayedPrompt, ...]:
+) -> tuple[PromptRun, ...]:
     """Every prompt in blocks, then greedy tokens. A prompt is cut to what the context can hold."""
     room = verifier.shape.context - greedy_tokens
-    played = []
+    runs = []
     for number, prompt in enumerate(prompts):
         name = f"whole stack: prompt {number + 1} of {len(prompts)}"
         ids = tuple(prompt[: max(1, room)])
-        played.append(_played(verifier, ids, min(greedy_tokens, max(0, room)), name, progress))
-    return tuple(played)
+        runs.append(_run(verifier, ids, min(greedy_tokens, max(0, room)), name, progress))
+    return tuple(runs)
 
 
-def _played(
+def _run(
     verifier: Verifier, prompt: tuple[int, ...], greedy_tokens: int, name: str, progress: StepReport
-) -> PlayedPrompt:
+) -> PromptRun:
     block, region_map = verifier.shape.block, RegionMap.of(verifier.shape)
     total = len(prompt) + max(0, greedy_tokens - 1)
     found: list[Logits] = []
     for done in range(0, len(prompt), block):
         progress(f"{name}, {done} of {total} tokens")
-        cells = [Cell(RowKind.PROMPT, t, done + i) for i, t in enumerate(prompt[done : done + block])]
-        found.append(_forward(verifier, cells, region_map))
+        rows = chain_rows(region_map, 0, done, RowKind.PROMPT, prompt[done : done + block])
+        found.append(run_rows(verifier, rows, block))
     greedy: list[int] = []
     while len(greedy) < greedy_tokens:
         if greedy:
             position = len(prompt) + len(greedy) - 1
             progress(f"{name}, {position} of {total} tokens")
-            found.append(_forward(verifier, [Cell(RowKind.CARRY, greedy[-1], position)], region_map))
+            carry = chain_rows(region_map, 0, position, RowKind.CARRY, greedy[-1:])
+            found.append(run_rows(verifier, carry, block))
         greedy.append(int(np.nan_to_num(found[-1][-1]).argmax()))
-    return PlayedPrompt(prompt, tuple(greedy), np.concatenate(found))
-
-
-def _forward(verifier: Verifier, cells: Sequence[Cell], region_map: RegionMap) -> Logits:
-    """Logits of the cells' rows; a copy, so that those of pads are not kept."""
-    lanes = padded(cells, verifier.shape.block)
-    return run_rows(verifier, [row_of(cell, region_map) for cell in lanes])[: len(cells)].copy()
+    return PromptRun(prompt, tuple(greedy), np.concatenate(found))

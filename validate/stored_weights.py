@@ -17,19 +17,20 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.manifests.element_types import ElementType
 from anespec.manifests.errors import ArtifactError
+from anespec.manifests.formatting import quoted
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Manifest, Shard, StoredTensor
 from anespec.manifests.store import Artifact
-from anespec.manifests.wording import quoted
-from anespec.runtime.backends.portable.packed import Packed, PackedType
+from anespec.runtime.backends.portable.packed import Packed
 from anespec.runtime.backends.portable.program import Operation, Program, load_program
 from anespec.validate.figures import WeightFigures
 
 NUMBERS_AT_ONCE = 1 << 18
 """Weights that a thread dequantises and compares at once: they stay in a core's cache."""
 
-Rows = NDArray[np.float32]
+Floats = NDArray[np.float32]
 RowNumbers = NDArray[np.intp]
 
 
@@ -81,7 +82,7 @@ class StoredWeights:
                 piece = _Piece(shard, tensor, artifact.manifest)
                 self._pieces.setdefault(tensor.tensor, []).append(piece)
 
-    def rows(self, name: str, rows: slice | None = None) -> Rows:
+    def rows(self, name: str, rows: slice | None = None) -> Floats:
         """Rows of the tensor `name`, all of them where `rows` is None: (rows, in).
 
         Raises:
@@ -123,7 +124,7 @@ class StoredWeights:
             yield piece.figures()
 
     def _read(
-        self, piece: _Piece, stored: RowNumbers, found: Rows | None = None, first_wanted: int = 0
+        self, piece: _Piece, stored: RowNumbers, found: Floats | None = None, first_wanted: int = 0
     ) -> None:
         """Compare stored rows that were not yet; put all into `found`, whose first row is `first_wanted`."""
         if not stored.size:
@@ -171,7 +172,7 @@ class StoredWeights:
 def file_rows(tensor: StoredTensor, manifest: Manifest) -> RowNumbers:
     """For every stored row its number in the GGUF's tensor."""
     numbers = np.arange(tensor.rows)
-    if tensor.pairs_parted:
+    if tensor.rope_permuted:
         head, place = np.divmod(numbers, manifest.hyperparameters.head_dim)
         half = len(manifest.ropes[0].frequencies)
         turned = np.where(place < half, 2 * place, 2 * (place - half) + 1)
@@ -182,7 +183,7 @@ def file_rows(tensor: StoredTensor, manifest: Manifest) -> RowNumbers:
 class StoredWeight(Protocol):
     """The weight of one convolution, as its parts are stored."""
 
-    def rows(self, rows: RowNumbers) -> Rows:
+    def rows(self, rows: RowNumbers) -> Floats:
         """Some of its rows, (rows, in) in float32.
 
         Raises:
@@ -195,7 +196,7 @@ class StoredWeight(Protocol):
 class _Plain:
     weight: "_Part"
 
-    def rows(self, rows: RowNumbers) -> Rows:
+    def rows(self, rows: RowNumbers) -> Floats:
         return self.weight.rows(rows).astype(np.float32)
 
 
@@ -207,8 +208,8 @@ class _Linear:
     scale: "_Part"
     offset: "_Part | None"
 
-    def rows(self, rows: RowNumbers) -> Rows:
-        data: Rows = self.data.rows(rows).astype(np.float32)
+    def rows(self, rows: RowNumbers) -> Floats:
+        data: Floats = self.data.rows(rows).astype(np.float32)
         scale = self.scale.rows(rows).astype(np.float32)
         blocks = data.reshape(*scale.shape, -1)
         if self.offset is not None:
@@ -222,9 +223,9 @@ class _Palettised:
     """palette[index], each palette for a group of consecutive rows; `palettes` are (groups, entries)."""
 
     indices: "_Part"
-    palettes: Rows
+    palettes: Floats
 
-    def rows(self, rows: RowNumbers) -> Rows:
+    def rows(self, rows: RowNumbers) -> Floats:
         groups, entries = self.palettes.shape
         numbers = self.indices.rows(rows).astype(np.intp)
         if numbers.max(initial=0) >= entries:
@@ -260,7 +261,7 @@ class _Part:
     """A constant as (first axis, everything else): numbers, or the bytes of rows of `packed` ones."""
 
     data: NDArray[Any]
-    packed: PackedType | None = None
+    packed: ElementType | None = None
 
     @classmethod
     def of(cls, program: Program, name: str) -> Self:
@@ -270,9 +271,9 @@ class _Part:
         count = value.shape[0]
         if not isinstance(value, Packed):
             return cls(value.reshape(count, -1))
-        if prod(value.shape[1:]) * value.kind.bits % 8:
+        if prod(value.shape[1:]) * value.element.bits % 8:
             return cls(value.unpacked().reshape(count, -1))
-        return cls(value.data.reshape(count, -1), value.kind)
+        return cls(value.data.reshape(count, -1), value.element)
 
     @property
     def count(self) -> int:

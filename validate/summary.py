@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from anespec.manifests.formatting import counted, listed, printable
 from anespec.manifests.residency import PlanSource, ResidencyFile, ResidencyVerdict
 from anespec.manifests.schema import Manifest, Target
 from anespec.manifests.store import Artifact
@@ -13,7 +14,6 @@ from anespec.manifests.verdicts import (
     Invariance,
     Standing,
 )
-from anespec.manifests.wording import counted, listed, printable
 from anespec.runtime.passes import VerifierShape
 from anespec.validate.figures import GoldenFile, GoldenVerdict
 from anespec.validate.quality.verdict import QualityFile, QualityVerdict

@@ -19,7 +19,7 @@ from anespec.convert.architectures.seed_oss import SEED_OSS
 from anespec.convert.architectures.smollm3 import SMOLLM3
 from anespec.convert.architectures.xverse import XVERSE
 from anespec.manifests.errors import UnsupportedModelError
-from anespec.manifests.wording import quoted
+from anespec.manifests.formatting import quoted
 
 FAMILIES = {
     family.architecture: family

@@ -4,7 +4,7 @@ from anespec.convert.architectures.family import (
     Family,
     HeadNorm,
     Norms,
-    RopeLayout,
+    RopeStyle,
     SlidingPattern,
     SlidingRope,
 )
@@ -12,13 +12,13 @@ from anespec.convert.architectures.family import (
 EXAONE = Family(
     architecture="exaone",
     title="EXAONE 3",
-    rope_layout=RopeLayout.HALVES,
+    rope_style=RopeStyle.NEOX,
 )
 
 EXAONE4 = Family(
     architecture="exaone4",
     title="EXAONE 4",
-    rope_layout=RopeLayout.HALVES,
+    rope_style=RopeStyle.NEOX,
     norms=Norms(attention=None, after_attention="post_attention_norm", mlp=None, after_mlp="post_ffw_norm"),
     head_norm=HeadNorm.BEFORE_ROPE,
     sliding=SlidingPattern(

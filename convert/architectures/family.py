@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class RopeLayout(StrEnum):
-    """How the GGUF orders the rows of q and k within a head.
+class RopeStyle(StrEnum):
+    """Which rows of q and k within a head rotate together, as the GGUF orders them.
 
-    `INTERLEAVED`: rows 2i and 2i + 1 rotate together (GGML's NORM rope). `HALVES`: rows i and
-    i + rotary_dim / 2 do (NEOX). The block graph always uses halves; the converter reorders rows.
+    `GPTJ`: rows 2i and 2i + 1 (GGML calls it NORM). `NEOX`: rows i and i + rotary_dim / 2. The block graph
+    always is neox; the converter permutes rows.
     """
 
-    INTERLEAVED = "interleaved"
-    HALVES = "halves"
+    GPTJ = "gptj"
+    NEOX = "neox"
 
 
 class Activation(StrEnum):
@@ -113,10 +113,10 @@ class Family:
     `attention_scale` multiplies the scores instead of 1 / sqrt(head_dim). Models of
     `wide_scale_layers` layers use 1 / sqrt(d / heads). With `reads_scales` the keys `attention.scale`,
     `residual_scale` and `logit_scale` hold. Every `rope_free_step`-th layer has no rope.
-    `score_cap` and `logit_cap` are soft caps where the file gives none: cap * tanh(x / cap); 0 caps nothing.
-    Families of None have no cap, whatever the file says. With `tunes_yarn` the keys of YaRN's betas and
-    of its `yarn_log_multiplier` hold. `rope_switch`: the key `rope.scaling.finetuned` may turn rope off.
-    With `sections_in_halves` files that have `rope.dimension_sections` order q and k in halves.
+    `attention_softcap` and `logit_softcap` hold where the file gives none: cap * tanh(x / cap); 0 caps
+    nothing. Families of None have no cap, whatever the file says. With `tunes_yarn` the keys of YaRN's betas
+    and of its `yarn_log_multiplier` hold. `rope_switch`: the key `rope.scaling.finetuned` may turn rope off.
+    With `sections_mean_neox` files that have `rope.dimension_sections` are of the style neox.
     With `key_is_value` a layer without V projection uses K's. `layer_scale`: a layer's output may be
     multiplied by a number of its own. `per_layer_inputs`: embeddings may feed every layer.
 
@@ -126,7 +126,7 @@ class Family:
 
     architecture: str
     title: str
-    rope_layout: RopeLayout
+    rope_style: RopeStyle
     norms: Norms = Norms()
     head_norm: HeadNorm = HeadNorm.NONE
     value_norm: WeightlessNorm = WeightlessNorm.NONE
@@ -135,12 +135,12 @@ class Family:
     attention_scale: float | None = None
     wide_scale_layers: int | None = None
     reads_scales: bool = False
-    score_cap: float | None = None
-    logit_cap: float | None = None
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
     sliding: SlidingPattern | None = None
     rope_free_step: int | None = None
     rope_switch: bool = False
-    sections_in_halves: bool = False
+    sections_mean_neox: bool = False
     tunes_yarn: bool = False
     score_temperature: bool = False
     key_is_value: bool = False
@@ -151,7 +151,7 @@ class Family:
     def __post_init__(self) -> None:
         # Every family is made when the package is imported, so what is wrong here meets no user.
         # K's rows are reordered for its rope; V's must not be.
-        assert not self.key_is_value or self.rope_layout is RopeLayout.HALVES
+        assert not self.key_is_value or self.rope_style is RopeStyle.NEOX
         assert self.hidden_scale == 1 or (self.norms.after_attention and self.norms.after_mlp)
         # Scores grow through the rope rows of queries, which a norm after it would undo.
         assert not self.score_temperature or self.head_norm is not HeadNorm.AFTER_ROPE

@@ -10,7 +10,7 @@ from anespec.convert.architectures.family import (
     Family,
     HeadNorm,
     Norms,
-    RopeLayout,
+    RopeStyle,
     SlidingPattern,
     SlidingRope,
     WeightlessNorm,
@@ -24,7 +24,7 @@ NORMS = Norms(after_attention="post_attention_norm", after_mlp="post_ffw_norm")
 GEMMA = Family(
     architecture="gemma",
     title="Gemma",
-    rope_layout=RopeLayout.HALVES,
+    rope_style=RopeStyle.NEOX,
     activation=Activation.GELU,
     embedding_scale=EmbeddingScale.SQRT_WIDTH,
 )
@@ -32,35 +32,35 @@ GEMMA = Family(
 GEMMA2 = Family(
     architecture="gemma2",
     title="Gemma 2",
-    rope_layout=RopeLayout.HALVES,
+    rope_style=RopeStyle.NEOX,
     norms=NORMS,
     hidden_scale=HIDDEN_SCALE,
     activation=Activation.GELU,
     embedding_scale=EmbeddingScale.SQRT_WIDTH,
     wide_scale_layers=46,
-    score_cap=50.0,
-    logit_cap=30.0,
+    attention_softcap=50.0,
+    logit_softcap=30.0,
     sliding=SlidingPattern(period=2, window=4096, rope=SlidingRope.SAME),
 )
 
 GEMMA3 = Family(
     architecture="gemma3",
     title="Gemma 3 (text)",
-    rope_layout=RopeLayout.HALVES,
+    rope_style=RopeStyle.NEOX,
     norms=NORMS,
     hidden_scale=HIDDEN_SCALE,
     head_norm=HeadNorm.BEFORE_ROPE,
     activation=Activation.GELU,
     embedding_scale=EmbeddingScale.SQRT_WIDTH,
     wide_scale_layers=62,
-    logit_cap=0.0,
+    logit_softcap=0.0,
     sliding=SlidingPattern(period=6, rope_base=10000.0),
 )
 
 GEMMA4 = Family(
     architecture="gemma4",
     title="Gemma 4 (text, dense)",
-    rope_layout=RopeLayout.HALVES,
+    rope_style=RopeStyle.NEOX,
     norms=NORMS,
     hidden_scale=HIDDEN_SCALE,
     head_norm=HeadNorm.BEFORE_ROPE,
@@ -68,7 +68,7 @@ GEMMA4 = Family(
     activation=Activation.GELU,
     embedding_scale=EmbeddingScale.SQRT_WIDTH,
     attention_scale=1.0,
-    logit_cap=0.0,
+    logit_softcap=0.0,
     sliding=SlidingPattern(period=None, rope_base=10000.0),
     key_is_value=True,
     layer_scale=True,

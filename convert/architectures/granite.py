@@ -1,11 +1,11 @@
 """`granite`: a Llama with scales on embeddings, scores, residual additions and logits."""
 
-from anespec.convert.architectures.family import EmbeddingScale, Family, RopeLayout
+from anespec.convert.architectures.family import EmbeddingScale, Family, RopeStyle
 
 GRANITE = Family(
     architecture="granite",
     title="Granite 3 and 4 (dense)",
-    rope_layout=RopeLayout.INTERLEAVED,
+    rope_style=RopeStyle.GPTJ,
     embedding_scale=EmbeddingScale.KEY,
     reads_scales=True,
     rope_switch=True,

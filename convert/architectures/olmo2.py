@@ -4,7 +4,7 @@ from anespec.convert.architectures.family import (
     Family,
     HeadNorm,
     Norms,
-    RopeLayout,
+    RopeStyle,
     SlidingPattern,
     SlidingRope,
 )
@@ -12,7 +12,7 @@ from anespec.convert.architectures.family import (
 OLMO2 = Family(
     architecture="olmo2",
     title="OLMo 2 and 3",
-    rope_layout=RopeLayout.HALVES,
+    rope_style=RopeStyle.NEOX,
     norms=Norms(attention=None, after_attention="post_attention_norm", mlp=None, after_mlp="post_ffw_norm"),
     head_norm=HeadNorm.ALL_HEADS,
     sliding=SlidingPattern(period=4, rope=SlidingRope.PLAIN),

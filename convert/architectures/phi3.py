@@ -3,10 +3,10 @@
 A sliding window in the file is ignored, as llama.cpp does: it stands there for models without one.
 """
 
-from anespec.convert.architectures.family import Family, RopeLayout
+from anespec.convert.architectures.family import Family, RopeStyle
 
 PHI3 = Family(
     architecture="phi3",
     title="Phi-3, Phi-4-mini",
-    rope_layout=RopeLayout.HALVES,
+    rope_style=RopeStyle.NEOX,
 )

@@ -5,12 +5,12 @@ Without images every section of a Qwen-VL's rope stands at the same position: it
 
 from dataclasses import replace
 
-from anespec.convert.architectures.family import Family, HeadNorm, RopeLayout
+from anespec.convert.architectures.family import Family, HeadNorm, RopeStyle
 
 QWEN2 = Family(
     architecture="qwen2",
     title="Qwen 2 and 2.5",
-    rope_layout=RopeLayout.HALVES,
+    rope_style=RopeStyle.NEOX,
 )
 
 QWEN2VL = replace(QWEN2, architecture="qwen2vl", title="Qwen 2-VL and 2.5-VL (text)")
@@ -18,7 +18,7 @@ QWEN2VL = replace(QWEN2, architecture="qwen2vl", title="Qwen 2-VL and 2.5-VL (te
 QWEN3 = Family(
     architecture="qwen3",
     title="Qwen 3",
-    rope_layout=RopeLayout.HALVES,
+    rope_style=RopeStyle.NEOX,
     head_norm=HeadNorm.BEFORE_ROPE,
 )
 

@@ -1,9 +1,9 @@
 """`xverse`: a Llama in all but name."""
 
-from anespec.convert.architectures.family import Family, RopeLayout
+from anespec.convert.architectures.family import Family, RopeStyle
 
 XVERSE = Family(
     architecture="xverse",
     title="XVERSE",
-    rope_layout=RopeLayout.INTERLEAVED,
+    rope_style=RopeStyle.GPTJ,
 )

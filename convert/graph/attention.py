@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from anespec.convert.architectures.family import HeadNorm
 from anespec.convert.graph import kv
 from anespec.convert.graph.builder import Var, mb
+from anespec.convert.graph.logit_softcap import logit_softcap
 from anespec.convert.graph.norm import HEAD, rms_norm
 from anespec.convert.graph.projection import Projection, project
 from anespec.convert.graph.rope import rotate
-from anespec.convert.graph.soft_cap import soft_cap
 from anespec.manifests.schema import AttentionShape
 
 
@@ -28,7 +28,7 @@ class AttentionSizes:
     epsilon: float
     head_norm: HeadNorm = HeadNorm.NONE
     norm_values: bool = False
-    score_cap: float | None = None
+    attention_softcap: float | None = None
 
     @property
     def group(self) -> int:
@@ -153,7 +153,7 @@ def merge_heads(x: Var, sizes: AttentionSizes) -> Var:
 
 
 def _masked(scores: Var, mask: Var, sizes: AttentionSizes) -> Var:
-    capped = scores if sizes.score_cap is None else soft_cap(scores, sizes.score_cap)
+    capped = scores if sizes.attention_softcap is None else logit_softcap(scores, sizes.attention_softcap)
     return mb.add(x=capped, y=mask)
 
 

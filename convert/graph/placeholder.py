@@ -4,36 +4,25 @@ A placeholder is an array of the right shape and type whose strides are all zero
 memory; coremltools passes it through to the writer, which asks it for the values.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anespec.convert.graph.builder import types
-from anespec.convert.weights.encoding import Element, Part
+from anespec.convert.weights.encoding import Part
 from anespec.convert.weights.stored import DeferredWeight
+from anespec.manifests.element_types import ElementType
 
 Values = NDArray[Any]
-
-MIL_TYPES: Mapping[Element, type] = MappingProxyType(
-    {
-        Element.INT4: types.int4,
-        Element.UINT4: types.uint4,
-        Element.UINT6: types.uint6,
-        Element.INT8: types.int8,
-        Element.FP16: types.fp16,
-        Element.FP32: types.fp32,
-    }
-)
 
 
 class Placeholder(np.ndarray[Any, np.dtype[Any]]):
     """Stands for a constant of `element`s; `chunks` gives the values, once (see weight_file.Chunks)."""
 
-    element: Element
+    element: ElementType
     chunks: Callable[[int], Iterable[Values]]
 
 
@@ -59,7 +48,7 @@ def placeholders(weight: DeferredWeight, projection: str) -> dict[str, Placehold
 
 
 def _placeholder(part: Part, chunks: Callable[[int], Iterable[Values]]) -> Placeholder:
-    zero = np.zeros((), types.nptype_from_builtin(MIL_TYPES[part.element]))
+    zero = np.zeros((), types.nptype_from_builtin(getattr(types, part.element.label)))
     array = np.broadcast_to(zero, part.shape).view(Placeholder)
     array.element, array.chunks = part.element, chunks
     return array

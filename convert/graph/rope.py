@@ -1,4 +1,4 @@
-"""Rotary position embedding; the pairs of a head stand in halves (i, i + rotary_dim / 2)."""
+"""Rotary position embedding; neox style, so the pairs of a head are (i, i + rotary_dim / 2)."""
 
 from anespec.convert.graph.builder import Var, mb
 

@@ -18,6 +18,7 @@ from anespec.convert.graph.attention import (
     write_keys_values,
 )
 from anespec.convert.graph.builder import Function, Program, Var, ct, mb, types
+from anespec.convert.graph.logit_softcap import logit_softcap
 from anespec.convert.graph.mlp import MLPWeights, gated_mlp
 from anespec.convert.graph.norm import rms_norm
 from anespec.convert.graph.per_layer import (
@@ -27,7 +28,6 @@ from anespec.convert.graph.per_layer import (
     mix_per_layer,
 )
 from anespec.convert.graph.projection import Projection, project
-from anespec.convert.graph.soft_cap import soft_cap
 from anespec.manifests.schema import EMBEDDED, HIDDEN_IN, HIDDEN_OUT, Pool, RopeTable, StateSpec, TensorSpec
 
 Norm = NDArray[np.float16]
@@ -76,7 +76,7 @@ class LayerPlan:
 
 
 @dataclass(frozen=True)
-class ShardPlan:
+class LayerShardPlan:
     """Consecutive layers in one program; d is the width of the hidden state.
 
     The hidden state is the model's own times `hidden_scale`.
@@ -165,7 +165,7 @@ def decoder_layer(
     x: Var,
     weights: LayerWeights,
     plan: LayerPlan,
-    shard: ShardPlan,
+    shard: LayerShardPlan,
     inputs: LayerInputs,
     states: Mapping[int, LayerState],
     name: str,
@@ -200,7 +200,7 @@ def decoder_layer(
 
 
 def layer_shard(
-    plan: ShardPlan, weights: list[LayerWeights], scope: "ProgramScope", mix: PerLayerMix | None = None
+    plan: LayerShardPlan, weights: list[LayerWeights], scope: "ProgramScope", mix: PerLayerMix | None = None
 ) -> ShardProgram:
     """The program of consecutive layers; inputs and states as `plan` says, output `hidden`."""
 
@@ -249,12 +249,12 @@ def head_inputs(d: int) -> tuple[TensorSpec, ...]:
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """How logits are made: their scale and soft cap are those of the whole vocabulary."""
+    """How logits are made: their scale and softcap are those of the whole vocabulary."""
 
     d: int
     epsilon: float
     scale: float
-    cap: float | None
+    softcap: float | None
 
 
 def head_shard(
@@ -267,9 +267,9 @@ def head_shard(
         normed = rms_norm(by_name[HIDDEN_IN], norm, plan.epsilon, "final_norm")
         if plan.scale != 1:
             normed = mb.mul(x=normed, y=np.float16(plan.scale))
-        if plan.cap is None:
+        if plan.softcap is None:
             return project(normed, projection, output)
-        return mb.identity(x=soft_cap(project(normed, projection, "head"), plan.cap), name=output)
+        return mb.identity(x=logit_softcap(project(normed, projection, "head"), plan.softcap), name=output)
 
     program = _program(build, {s.name: scope.placeholder(s) for s in input_specs})
     return ShardProgram(program, scope.types(input_specs), [ct.TensorType(output, dtype=np.float16)])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anespec.convert.architectures import MIXTURE, family_of
-from anespec.convert.architectures.family import EmbeddingScale, Family, RopeLayout
+from anespec.convert.architectures.family import EmbeddingScale, Family, RopeStyle
 from anespec.manifests.errors import GGUFError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import LARGEST_FACTOR, MOST_LAYERS, MOST_TOKENS, WIDEST
@@ -56,7 +56,7 @@ class LayerFacts:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model's sizes and scales. A soft cap of None means that there is none."""
+    """A model's sizes and scales. A softcap of None means that there is none."""
 
     family: Family
     d: int
@@ -67,10 +67,10 @@ class ModelFacts:
     embedding_scale: float
     residual_scale: float
     logit_scale: float
-    score_cap: float | None
-    logit_cap: float | None
+    attention_softcap: float | None
+    logit_softcap: float | None
     per_layer_width: int
-    rope_layout: RopeLayout
+    rope_style: RopeStyle
 
     @property
     def widest(self) -> LayerFacts:
@@ -129,21 +129,21 @@ class _Reader:
                 "residual_scale", (file.number(self.key("residual_scale"), 0.0) if scales else 0.0) or 1.0
             ),
             logit_scale=self.factor("logit_scale", 1.0 / logit_scale if logit_scale else 1.0),
-            score_cap=self.cap("attn_logit_softcapping", family.score_cap),
-            logit_cap=self.cap("final_logit_softcapping", family.logit_cap),
+            attention_softcap=self.softcap("attn_logit_softcapping", family.attention_softcap),
+            logit_softcap=self.softcap("final_logit_softcapping", family.logit_softcap),
             per_layer_width=(
                 file.integer(self.key("embedding_length_per_layer_input"), 0)
                 if family.per_layer_inputs
                 else 0
             ),
-            rope_layout=self.rope_layout(),
+            rope_style=self.rope_style(),
         )
 
-    def rope_layout(self) -> RopeLayout:
+    def rope_style(self) -> RopeStyle:
         sections = self.file.metadata.get(self.key("rope.dimension_sections"))
-        if self.family.sections_in_halves and sections is not None:
-            return RopeLayout.HALVES
-        return self.family.rope_layout
+        if self.family.sections_mean_neox and sections is not None:
+            return RopeStyle.NEOX
+        return self.family.rope_style
 
     def embedding_scale(self, d: int) -> float:
         match self.family.embedding_scale:
@@ -155,11 +155,11 @@ class _Reader:
                 scale = self.file.number(self.key("embedding_scale"), 0.0) or 1.0
                 return self.factor("embedding_scale", scale)
 
-    def cap(self, suffix: str, default: float | None) -> float | None:
-        """A soft cap, of families that have it; 0 in the file means none, as in llama.cpp."""
+    def softcap(self, suffix: str, default: float | None) -> float | None:
+        """A softcap, of families that have it; 0 in the file means none, as in llama.cpp."""
         cap = 0.0 if default is None else self.file.number(self.key(suffix), default)
         if cap < 0:
-            raise self.corrupt(f"the soft cap {self.key(suffix)!r} is {cap:g}")
+            raise self.corrupt(f"the softcap {self.key(suffix)!r} is {cap:g}")
         if cap:
             # The graph multiplies by both.
             self.factor(suffix, 1.0 / cap)

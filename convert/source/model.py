@@ -10,7 +10,7 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
-from anespec.convert.architectures.family import HeadNorm, RopeLayout
+from anespec.convert.architectures.family import HeadNorm, RopeStyle
 from anespec.convert.source.facts import EMBEDDING, LayerFacts, ModelFacts, read_facts
 from anespec.convert.source.ropes import (
     LONG_FACTORS,
@@ -23,7 +23,7 @@ from anespec.convert.source.ropes import (
 )
 from anespec.manifests.errors import GGUFError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.schema import Hyperparameters, Source
+from anespec.manifests.schema import Hyperparameters, SourceFile
 from anespec.manifests.store import file_sha256
 
 OUTPUT = "output.weight"
@@ -42,7 +42,7 @@ INPUT_GATE, INPUT_PROJECTION, INPUT_NORM = "inp_gate", "proj", "post_norm"
 
 
 @dataclass(frozen=True)
-class Rows:
+class TensorRows:
     """Where a projection stands: some rows of the tensor `name`."""
 
     name: str
@@ -170,7 +170,7 @@ class SourceModel:
         fused: Counter[str] = Counter()
         columns: dict[str, int] = {}
         for role, (rows, width) in self.matrices(layer).items():
-            name = self.place(layer, role).name
+            name = self.tensor_rows(layer, role).name
             fused[name] += rows
             columns[name] = width
         for name, rows in fused.items():
@@ -222,11 +222,11 @@ class SourceModel:
         absent = tensor_name(layer, V) not in self.file.tensors
         return self.facts.family.key_is_value and layer.owns_kv and absent
 
-    def place(self, layer: LayerFacts, role: str) -> Rows:
+    def tensor_rows(self, layer: LayerFacts, role: str) -> TensorRows:
         """Where the projection of that role stands; q, k, v and gate, up may share a tensor."""
         matrices, tensors = self.matrices(layer), self.file.tensors
         parts: tuple[str, ...]
-        whole = Rows(tensor_name(layer, role), range(matrices[role][0]))
+        whole = TensorRows(tensor_name(layer, role), range(matrices[role][0]))
         if role in (Q, K, V) and tensor_name(layer, Q) not in tensors:
             fused, parts = tensor_name(layer, FUSED_QKV), (Q, K, V)
         elif role in (GATE, UP) and tensor_name(layer, GATE) not in tensors:
@@ -236,7 +236,7 @@ class SourceModel:
         if fused not in tensors:
             return whole
         first = sum(matrices[part][0] for part in parts[: parts.index(role)] if part in matrices)
-        return Rows(fused, range(first, first + matrices[role][0]))
+        return TensorRows(fused, range(first, first + matrices[role][0]))
 
     @property
     def head_tensor(self) -> str:
@@ -256,9 +256,9 @@ class SourceModel:
             bytes_by_kind[info.kind] += info.nbytes
         return str(bytes_by_kind.most_common(1)[0][0].name)
 
-    def source(self) -> Source:
+    def source(self) -> SourceFile:
         """The manifest's description of the file; reads all of it once, for the hash."""
-        return Source(
+        return SourceFile(
             name=self.file.path.name,
             read_from=str(self.file.path.resolve()),
             bytes=self.file.nbytes,
@@ -278,34 +278,34 @@ class SourceModel:
         return Matrix(self, name, chosen, (len(chosen), width))
 
     def layer_matrix(self, layer: LayerFacts, role: str) -> Matrix:
-        """A layer's projection; q and k rows come in `halves` order."""
-        place = self.place(layer, role)
-        matrix = self.matrix(place.name, place.rows)
-        return Matrix(self, place.name, matrix.order[self._order(layer, role)], matrix.shape)
+        """A layer's projection; q and k rows come in neox order."""
+        found = self.tensor_rows(layer, role)
+        matrix = self.matrix(found.name, found.rows)
+        return Matrix(self, found.name, matrix.order[self._order(layer, role)], matrix.shape)
 
     def layer_bias(self, layer: LayerFacts, role: str) -> NDArray[np.float32] | None:
         """The bias of a layer's projection, ordered like its rows, or None where there is none."""
-        place = self.place(layer, role)
-        name = bias_name(place.name)
+        found = self.tensor_rows(layer, role)
+        name = bias_name(found.name)
         if name not in self.file.tensors:
             return None
-        return self.vector(name)[place.rows.start : place.rows.stop][self._order(layer, role)]
+        return self.vector(name)[found.rows.start : found.rows.stop][self._order(layer, role)]
 
     def head_norm(self, layer: LayerFacts, role: str) -> NDArray[np.float32]:
         """The weight of the norm on q or k, ordered like the rows of the projection."""
         values = self.vector(tensor_name(layer, role))
-        return values[self._halves_order(layer, len(values) // layer.head_dim)]
+        return values[self._neox_order(layer, len(values) // layer.head_dim)]
 
     def _order(self, layer: LayerFacts, role: str) -> NDArray[np.intp]:
         heads = {Q: layer.heads, K: layer.kv_heads}.get(role)
         if heads is None:
             return np.arange(self.matrices(layer)[role][0])
-        return self._halves_order(layer, heads)
+        return self._neox_order(layer, heads)
 
-    def _halves_order(self, layer: LayerFacts, heads: int) -> NDArray[np.intp]:
+    def _neox_order(self, layer: LayerFacts, heads: int) -> NDArray[np.intp]:
         """Row numbers that bring every head's rotating pairs from 2i, 2i + 1 to i, i + half."""
         within = np.arange(layer.head_dim)
-        if self.facts.rope_layout is RopeLayout.INTERLEAVED:
+        if self.facts.rope_style is RopeStyle.GPTJ:
             turning = within[: layer.rotary_dim]
             within = np.concatenate([turning[0::2], turning[1::2], within[layer.rotary_dim :]])
         return (np.arange(heads)[:, None] * layer.head_dim + within).reshape(-1)

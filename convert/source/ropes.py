@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from anespec.convert.architectures.family import SlidingRope
 from anespec.convert.source.facts import LayerFacts, ModelFacts
 from anespec.manifests.errors import GGUFError, UnsupportedModelError
+from anespec.manifests.formatting import quoted
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import LARGEST_FACTOR, LARGEST_FREQUENCY
-from anespec.manifests.wording import quoted
 
 ROPE_FACTORS = "rope_freqs.weight"
 LONG_FACTORS = "rope_factors_long.weight"

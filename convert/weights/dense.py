@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from anespec.convert.weights.encoding import Element, Floats, Part, Parts, Piece
+from anespec.convert.weights.encoding import Floats, Part, Parts, Piece
+from anespec.manifests.element_types import ElementType
 from anespec.manifests.schema import WeightFormat
 
 
@@ -15,7 +16,7 @@ class Dense:
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
         """The weight itself."""
-        return (Part("weight", (*shape, 1, 1), Element.FP16),)
+        return (Part("weight", (*shape, 1, 1), ElementType.FP16),)
 
     def row_multiple(self, shape: tuple[int, int]) -> int:
         """Every row stands alone."""

@@ -1,15 +1,14 @@
 """What a weight format is: which constants a matrix becomes, and how rows of numbers get there."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Protocol
 
 import numpy as np
 from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
+from anespec.manifests.element_types import ElementType
 from anespec.manifests.errors import UnsupportedModelError
 from anespec.manifests.schema import WeightFormat
 
@@ -23,36 +22,21 @@ Floats = NDArray[np.float32]
 Parts = Mapping[str, NDArray[Any]]
 
 
-class Element(Enum):
-    """The type of a constant's numbers in the weight file: bits each, and the numpy type they wait in."""
-
-    INT4 = (4, np.int8)
-    UINT4 = (4, np.uint8)
-    UINT6 = (6, np.uint8)
-    INT8 = (8, np.int8)
-    FP16 = (16, np.float16)
-    FP32 = (32, np.float32)
-
-    def __init__(self, bits: int, dtype: type) -> None:
-        self.bits = bits
-        self.dtype = np.dtype(dtype)
-
-
 @dataclass(frozen=True)
 class Part:
     """One constant of a stored matrix; `name` is the input of the MIL operation that takes it."""
 
     name: str
     shape: tuple[int, ...]
-    element: Element
+    element: ElementType
 
     @property
     def nbytes(self) -> int:
         """Bytes in the weight file."""
-        return -(-math.prod(self.shape) * self.element.bits // 8)
+        return self.element.nbytes(self.shape)
 
 
-class Source(Protocol):
+class SourceMatrix(Protocol):
     """A matrix of the GGUF, or some of its rows, in any order."""
 
     @property
@@ -115,7 +99,7 @@ class Encoding(Protocol):
 
     @property
     def lossless(self) -> bool:
-        """Whether the GGUF's own integers and scales are carried over."""
+        """Whether the GGUF's own integers and scales are kept."""
         ...
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:

@@ -6,11 +6,11 @@ from types import MappingProxyType
 
 from gguf.constants import GGMLQuantizationType
 
-from anespec.convert.weights.carried import CarriedQ4, CarriedQ4K, CarriedQ4WithMinimum, CarriedQ8
 from anespec.convert.weights.dense import Dense
 from anespec.convert.weights.encoding import BLOCK, Encoding
 from anespec.convert.weights.linear import INT4_BLOCKS, INT8_BLOCKS, Int8Channel
 from anespec.convert.weights.palettes import LUT4, LUT6
+from anespec.convert.weights.repacked import RepackedQ4, RepackedQ4K, RepackedQ4WithMinimum, RepackedQ8
 from anespec.manifests.schema import WeightFormat
 
 ENCODINGS: Mapping[WeightFormat, Encoding] = MappingProxyType(
@@ -25,12 +25,12 @@ ENCODINGS: Mapping[WeightFormat, Encoding] = MappingProxyType(
 )
 """What each format makes of any tensor."""
 
-CARRIED: Mapping[tuple[WeightFormat, GGMLQuantizationType], Encoding] = MappingProxyType(
+REPACKED: Mapping[tuple[WeightFormat, GGMLQuantizationType], Encoding] = MappingProxyType(
     {
-        (WeightFormat.INT8_BLOCK32, GGMLQuantizationType.Q8_0): CarriedQ8(),
-        (WeightFormat.INT4_BLOCK32, GGMLQuantizationType.Q4_0): CarriedQ4(),
-        (WeightFormat.INT4_BLOCK32, GGMLQuantizationType.Q4_1): CarriedQ4WithMinimum(),
-        (WeightFormat.INT4_BLOCK32, GGMLQuantizationType.Q4_K): CarriedQ4K(),
+        (WeightFormat.INT8_BLOCK32, GGMLQuantizationType.Q8_0): RepackedQ8(),
+        (WeightFormat.INT4_BLOCK32, GGMLQuantizationType.Q4_0): RepackedQ4(),
+        (WeightFormat.INT4_BLOCK32, GGMLQuantizationType.Q4_1): RepackedQ4WithMinimum(),
+        (WeightFormat.INT4_BLOCK32, GGMLQuantizationType.Q4_K): RepackedQ4K(),
     }
 )
 """Where a format can take over the GGUF's own integers."""
@@ -54,4 +54,4 @@ def choose(asked: WeightFormat, width: int, kind: GGMLQuantizationType) -> Choic
     if asked in BLOCKWISE and width % BLOCK:
         reason = f"rows of {width} are no whole number of blocks of {BLOCK}"
         return Choice(ENCODINGS[WeightFormat.INT8_CHANNEL], reason)
-    return Choice(CARRIED.get((asked, kind), ENCODINGS[asked]))
+    return Choice(REPACKED.get((asked, kind), ENCODINGS[asked]))

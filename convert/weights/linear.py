@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from anespec.convert.weights.encoding import (
     BLOCK,
     FP16_MAX,
-    Element,
     Floats,
     Part,
     Parts,
@@ -16,6 +15,7 @@ from anespec.convert.weights.encoding import (
     extremes_of,
     squares_of_rows,
 )
+from anespec.manifests.element_types import ElementType
 from anespec.manifests.schema import WeightFormat
 
 SHIFT_SCALE = "constexpr_blockwise_shift_scale"
@@ -129,7 +129,7 @@ class Int8Channel:
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
         """Integers and scales."""
-        return scaled_parts(shape, Element.INT8, shape[1])
+        return scaled_parts(shape, ElementType.INT8, shape[1])
 
     def row_multiple(self, shape: tuple[int, int]) -> int:
         """Every row stands alone."""
@@ -148,7 +148,7 @@ class _Blocks:
     """Integers times one fp16 scale per 32 weights of a row, quantised here from any source."""
 
     weight_format: WeightFormat
-    element: Element
+    element: ElementType
     grid: Grid
     operation: str = SHIFT_SCALE
     lossless: bool = False
@@ -171,14 +171,14 @@ class _Blocks:
         return whole.reshape(shape)
 
 
-INT8_BLOCKS = _Blocks(WeightFormat.INT8_BLOCK32, Element.INT8, INT8)
-INT4_BLOCKS = _Blocks(WeightFormat.INT4_BLOCK32, Element.INT4, INT4)
+INT8_BLOCKS = _Blocks(WeightFormat.INT8_BLOCK32, ElementType.INT8, INT8)
+INT4_BLOCKS = _Blocks(WeightFormat.INT4_BLOCK32, ElementType.INT4, INT4)
 
 
-def scaled_parts(shape: tuple[int, int], element: Element, width: int) -> tuple[Part, ...]:
+def scaled_parts(shape: tuple[int, int], element: ElementType, width: int) -> tuple[Part, ...]:
     """Integers (out, in, 1, 1) with a scale for every `width` of them along a row."""
     rows, columns = shape
     return (
         Part("data", (rows, columns, 1, 1), element),
-        Part("scale", (rows, columns // width, 1, 1), Element.FP16),
+        Part("scale", (rows, columns // width, 1, 1), ElementType.FP16),
     )

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.convert.weights.encoding import Element, Floats, Part, Parts, Piece
+from anespec.convert.weights.encoding import Floats, Part, Parts, Piece
+from anespec.manifests.element_types import ElementType
 from anespec.manifests.schema import WeightFormat
 
 GROUP_ROWS = 16
@@ -31,14 +32,14 @@ class Palettes:
     """Indices of `element` (out, in, 1, 1) into palettes (groups, 1, 1, 1, 2^bits, 1)."""
 
     weight_format: WeightFormat
-    element: Element
+    element: ElementType
     operation: str = "constexpr_lut_to_dense"
     lossless: bool = False
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
         """Indices and palettes."""
         palettes = (shape[0] // group_rows(shape[0]), 1, 1, 1, 1 << self.element.bits, 1)
-        return (Part("indices", (*shape, 1, 1), self.element), Part("lut", palettes, Element.FP16))
+        return (Part("indices", (*shape, 1, 1), self.element), Part("lut", palettes, ElementType.FP16))
 
     def row_multiple(self, shape: tuple[int, int]) -> int:
         """A group's rows."""
@@ -59,8 +60,8 @@ class Palettes:
         return stored.reshape(piece.values.shape)
 
 
-LUT6 = Palettes(WeightFormat.LUT6, Element.UINT6)
-LUT4 = Palettes(WeightFormat.LUT4, Element.UINT4)
+LUT6 = Palettes(WeightFormat.LUT6, ElementType.UINT6)
+LUT4 = Palettes(WeightFormat.LUT4, ElementType.UINT4)
 
 
 def fp16_palette(values: Floats, size: int) -> NDArray[np.float16]:

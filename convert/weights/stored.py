@@ -16,7 +16,7 @@ from anespec.convert.weights.encoding import (
     Part,
     Parts,
     Piece,
-    Source,
+    SourceMatrix,
     extremes_of,
     require_fp16_range,
     squares_of_rows,
@@ -74,7 +74,7 @@ class DeferredWeight:
     `on_stored` is told what became of it, once it is.
     """
 
-    source: Source
+    source: SourceMatrix
     asked: WeightFormat
     on_stored: Callable[[StoredTensor], None] = lambda _: None
 
@@ -110,7 +110,7 @@ class DeferredWeight:
             first_row=int(order.min()),
             rows=source.shape[0],
             columns=source.shape[1],
-            pairs_parted=bool((np.diff(order) != 1).any()),
+            rope_permuted=bool((np.diff(order) != 1).any()),
             source_type=source.kind.name,
             weights=encoding.weight_format,
             fallback=self.choice.fallback,
@@ -122,7 +122,7 @@ class DeferredWeight:
         )
 
 
-def stored_pieces(source: Source, choice: Choice, threads: int = 1) -> Iterator[StoredWeight]:
+def stored_pieces(source: SourceMatrix, choice: Choice, threads: int = 1) -> Iterator[StoredWeight]:
     """Bring a matrix into the parts of its encoding, a few rows at a time, in order.
 
     A piece stays in a core's cache from the source's blocks to the stored bytes. Of each part it has the
@@ -149,7 +149,7 @@ def stored_pieces(source: Source, choice: Choice, threads: int = 1) -> Iterator[
     return _in_order(convert, range(0, count, step), threads)
 
 
-def store(source: Source, choice: Choice) -> StoredWeight:
+def store(source: SourceMatrix, choice: Choice) -> StoredWeight:
     """The same at once."""
     pieces = list(stored_pieces(source, choice))
     names = pieces[0].parts

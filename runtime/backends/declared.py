@@ -4,11 +4,12 @@ The runtime and the gates address inputs, outputs and states by the manifest's n
 program knew of would be neither cleared, nor copied, nor compared.
 """
 
+from anespec.manifests.element_types import ElementType
 from anespec.manifests.errors import ArtifactError
+from anespec.manifests.formatting import printable, quoted
 from anespec.manifests.residency import shape_text
 from anespec.manifests.schema import LayerShard, Manifest, Shard
 from anespec.manifests.store import Artifact
-from anespec.manifests.wording import printable, quoted
 from anespec.runtime.backends.portable.program import Program, load_program
 
 Shape = tuple[int | None, ...]
@@ -35,7 +36,7 @@ def load_declared(artifact: Artifact, shard: Shard) -> Program:
                     f"{_described(found.get(name))} in the program, but {_described(declared.get(name))} in "
                     "the manifest; convert the model again"
                 )
-    strange = [name for name, value in program.interface.items() if not value.fp16]
+    strange = [name for name, value in program.interface.items() if value.element is not ElementType.FP16]
     if strange or len(program.outputs) != len(shard.outputs):
         raise ArtifactError(
             f"{artifact.root}: {shard.path} has inputs, outputs or states that are not fp16 or have one name "

@@ -6,16 +6,12 @@ The command line, prompt files, the configuration and HTTP read these fields.
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from annotated_types import Ge, Le
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from anespec.manifests.errors import RequestError
-from anespec.manifests.wording import listed, printable, quoted
-from anespec.runtime.sampling.ranges import Range
+from anespec.manifests.options import Flag, Options, Range, range_of
 
 BIASES = Range(-100.0, 100.0)
 """What a bias of a logit may be."""
@@ -34,33 +30,37 @@ class GrammarKind(StrEnum):
     JSON = "json"
 
 
-class Grammar(BaseModel):
+class Grammar(Options):
     """What the output must match, from its first token to its last."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: GrammarKind
     text: str = ""
 
 
-def _pairs(value: object) -> object:
-    """Biases as JSON has them, a mapping by token or a list of lists, as pairs."""
+def _read_biases(value: Any) -> Any:
+    """A mapping of biases by token, or a list of pairs, as pairs."""
     if isinstance(value, Mapping):
-        return tuple((int(token) if str(token).isdecimal() else token, bias) for token, bias in value.items())
-    if isinstance(value, list):
-        return tuple(tuple(pair) if isinstance(pair, list) else pair for pair in value)
-    return value
+        return tuple(value.items())
+    return tuple(value) if isinstance(value, list) else value
 
 
-def _in_range(pairs: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
-    for token, bias in pairs:
-        if bias not in BIASES:
-            reason = f"logit_bias of token {token} is {bias}; it must lie {BIASES}"
-            raise PydanticCustomError("bias", "{reason}", {"reason": reason})
-    return pairs
+def _read_bias(value: Any) -> Any:
+    """`ID=BIAS` as a pair; JSON has the id as text."""
+    try:
+        if isinstance(value, str):
+            token, _, bias = value.partition("=")
+            return int(token), float(bias)
+        token, bias = value
+        return (int(token), bias) if isinstance(token, str) else (token, bias)
+    except (TypeError, ValueError):
+        raise RequestError(f"{str(value)[:_SHOWN]!r} is not ID=BIAS, such as 13=-5") from None
 
 
-class SamplingParameters(BaseModel):
+TokenId = Annotated[int, Field(ge=0)]
+Bias = Annotated[float, Field(ge=BIASES.lowest, le=BIASES.highest)]
+
+
+class SamplingParameters(Options):
     """How tokens are sampled; the defaults are greedy.
 
     `temperature` 0 takes the likeliest token, the lowest id on ties. `top_k` 0, `top_p` 1, `min_p` 0,
@@ -70,50 +70,54 @@ class SamplingParameters(BaseModel):
     `logit_bias` is (token, bias) pairs, or a mapping. `logprobs` of None tells no logprobs, 0 those of the
     output alone, n also those of the n likeliest tokens.
 
-    Raises RequestError for a value out of range and for an unknown name.
+    Raises:
+        RequestError: a value is of another type or out of its range, or there is no such option.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True)
 
     temperature: float = Field(
-        0.0, ge=0.0, le=100.0, description="0 is greedy, 1 the model's own distribution."
+        default=0.0, ge=0.0, le=100.0, description="0 is greedy, 1 the model's own distribution."
     )
-    top_k: int = Field(0, ge=0, le=2**31 - 1, description="Sample from the K likeliest tokens only.")
-    top_p: float = Field(1.0, ge=0.0, le=1.0, description="Nucleus sampling.")
-    min_p: float = Field(0.0, ge=0.0, le=1.0, description="Drop tokens below this share of the likeliest.")
+    top_k: int = Field(
+        default=0, ge=0, le=2**31 - 1, description="Sample from the K likeliest tokens only; 0 is off."
+    )
+    top_p: float = Field(default=1.0, ge=0.0, le=1.0, description="Nucleus sampling; 1 is off.")
+    min_p: float = Field(
+        default=0.0, ge=0.0, le=1.0, description="Drop tokens below this share of the likeliest; 0 is off."
+    )
     typical_p: float = Field(
-        1.0,
+        default=1.0,
         ge=0.0,
         le=1.0,
-        description="Keep tokens about as likely as expected, up to this share.",
+        description="Keep the most typical tokens up to this share; 1 is off.",
     )
-    seed: int = Field(0, ge=0, le=_SEEDS - 1, description="Same seed, same text.")
-    repetition_penalty: float = Field(
-        1.0, ge=0.01, le=100.0, description="Divide the logits of tokens seen before, prompt included."
+    repetition_penalty: Annotated[float, Flag(names=("--repetition-penalty", "--repeat-penalty"))] = Field(
+        default=1.0,
+        ge=0.01,
+        le=100.0,
+        description="Divide the logits of tokens seen before; 1 is off.",
     )
     presence_penalty: float = Field(
-        0.0, ge=-2.0, le=2.0, description="Lower the logits of tokens in the output, once."
+        default=0.0, ge=-2.0, le=2.0, description="Lower the logits of tokens in the output, once; 0 is off."
     )
     frequency_penalty: float = Field(
-        0.0, ge=-2.0, le=2.0, description="Lower them by this much per occurrence."
+        default=0.0, ge=-2.0, le=2.0, description="Lower them by this much per occurrence; 0 is off."
     )
     logit_bias: Annotated[
-        tuple[tuple[int, float], ...], BeforeValidator(_pairs), AfterValidator(_in_range)
-    ] = Field((), description="Add a bias to the logits of tokens.")
-    logprobs: int | None = Field(
-        None, ge=0, le=20, description="Tell the logprob of each token, and of the N likeliest."
+        tuple[Annotated[tuple[TokenId, Bias], BeforeValidator(_read_bias)], ...],
+        BeforeValidator(_read_biases),
+        Flag(metavar="ID=BIAS", multiple=True),
+    ] = Field(
+        default=(), description=f"Add BIAS, {BIASES}, to the logit of token ID; may be given several times."
     )
-    grammar: Grammar | None = Field(None, description="What the output must match.")
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise RequestError(_complaint(error, type(self))) from None
-
-    def with_changes(self, **changes: Any) -> Self:
-        """A copy with other values, checked as at the beginning."""
-        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
+    seed: int = Field(default=0, ge=0, le=_SEEDS - 1, description="Same seed, same text.")
+    logprobs: Annotated[int | None, Flag(default="off")] = Field(
+        default=None, ge=0, le=20, description="Tell the logprob of each token, and of the N likeliest."
+    )
+    grammar: Annotated[Grammar | None, Flag(shown=False)] = Field(
+        default=None, description="What the output must match."
+    )
 
     @property
     def has_penalties(self) -> bool:
@@ -126,15 +130,6 @@ def choice_seed(seed: int, choice: int) -> int:
     return (seed + choice) % _SEEDS
 
 
-def range_of(field: FieldInfo) -> Range | None:
-    """The numbers that a field takes; None where it is not declared with both limits."""
-    lowest = next((mark.ge for mark in field.metadata if isinstance(mark, Ge)), None)
-    highest = next((mark.le for mark in field.metadata if isinstance(mark, Le)), None)
-    if isinstance(lowest, int | float) and isinstance(highest, int | float):
-        return Range(lowest, highest)
-    return None
-
-
 RANGES: Mapping[str, Range] = MappingProxyType(
     {
         name: allowed
@@ -143,24 +138,3 @@ RANGES: Mapping[str, Range] = MappingProxyType(
     }
 )
 """By the names of SamplingParameters."""
-
-
-def _complaint(error: ValidationError, options: type[BaseModel]) -> str:
-    """The first thing that is wrong, as one sentence."""
-    first = error.errors(include_url=False)[0]
-    name, *inner = map(str, first["loc"])
-    value = first["input"]
-    shown = quoted(value, _SHOWN) if isinstance(value, str) else printable(str(value), _SHOWN)
-    if first["type"] == "extra_forbidden" and not inner:
-        return f"there is no option {quoted(name)}; the options are {listed(list(options.model_fields))}"
-    if first["type"] == "bias":
-        return str(first["msg"])
-    allowed = range_of(options.model_fields[name])
-    if allowed is not None and first["type"] in ("int_type", "float_type"):
-        return (
-            f"{name} is {shown}; it must be {'an integer' if allowed.of_integers else 'a number'} {allowed}"
-        )
-    if allowed is not None:
-        return f"{name} is {shown}; it must lie {allowed}"
-    message = str(first["msg"])
-    return f"{'.'.join((name, *inner))} is {shown}: {message[:1].lower()}{message[1:]}"

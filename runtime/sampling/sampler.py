@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from anespec.manifests.errors import AnespecError, RequestError
 from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, Need, RowLogits, all_logits
@@ -13,6 +14,9 @@ from anespec.runtime.sampling.adjustments import Adjustments
 from anespec.runtime.sampling.filters import filtered, pick
 from anespec.runtime.sampling.parameters import SamplingParameters
 from anespec.runtime.sampling.uniform import uniform
+
+if TYPE_CHECKING:
+    from anespec.runtime.sampling.grammars import GrammarTokens
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,18 @@ class Sampler:
     Memory of the vocabulary's size is taken at the first token, and only where the parameters need it.
     """
 
-    def __init__(self, parameters: SamplingParameters, prompt: Sequence[int], vocabulary: int) -> None:
-        """Raises RequestError where a bias is of a token that the vocabulary does not have."""
+    def __init__(
+        self,
+        parameters: SamplingParameters,
+        prompt: Sequence[int],
+        vocabulary: int,
+        grammar_tokens: "GrammarTokens | None" = None,
+    ) -> None:
+        """Prepares the grammar, which `grammar_tokens` may have done before.
+
+        Raises:
+            RequestError: a bias is of a token that the vocabulary does not have, or the grammar is not valid.
+        """
         for token, _ in parameters.logit_bias:
             if not 0 <= token < vocabulary:
                 raise RequestError(
@@ -53,6 +67,13 @@ class Sampler:
         self._prompt = prompt
         self._vocabulary = vocabulary
         self._adjusts = parameters.has_penalties or bool(parameters.logit_bias)
+        self._grammar = None
+        if parameters.grammar is not None:
+            if grammar_tokens is None:
+                raise RequestError(
+                    "a grammar was given, but not the tokens of the model that is to follow it"
+                )
+            self._grammar = grammar_tokens.follow(parameters.grammar)
 
     @cached_property
     def _pages(self) -> Pages:
@@ -66,14 +87,37 @@ class Sampler:
     def need(self) -> Need:
         """What `sample` wants of a row."""
         parameters = self._parameters
-        is_plain = parameters.temperature == 0.0 and parameters.logprobs is None and not self._adjusts
-        return BEST_LOGIT if is_plain else ALL_LOGITS
+        if self._adjusts or self._grammar is not None or parameters.logprobs is not None:
+            return ALL_LOGITS
+        return BEST_LOGIT if parameters.temperature == 0.0 else ALL_LOGITS
+
+    def forced(self) -> tuple[int, ...]:
+        """The tokens that a grammar forces next: to be committed without being sampled, `accept`ed in turn.
+
+        `sample` returns the first of them as well, whatever the row says.
+        """
+        return () if self._grammar is None else self._grammar.forced()
+
+    @property
+    def finished(self) -> bool:
+        """Whether a grammar allows nothing but an end any more."""
+        return self._grammar is not None and self._grammar.finished
+
+    def allows_prefix(self, tokens: Sequence[int]) -> int:
+        """How many leading ones of `tokens` a grammar allows next; no state is changed."""
+        return len(tokens) if self._grammar is None else self._grammar.allows_prefix(tokens)
 
     def sample(self, row: RowLogits, position: int) -> Sampled:
         """The token at absolute `position`, from the row before it, which has what is needed.
 
-        Raises AnespecError where the logits are not finite numbers.
+        A token that a grammar forces is returned as it is; its row then needs logits for logprobs only.
+
+        Raises:
+            AnespecError: the logits are not finite numbers, or the grammar cannot be followed any further.
         """
+        forced = self.forced()
+        if forced and self._parameters.logprobs is None:
+            return Sampled(forced[0])
         if self.need == BEST_LOGIT:
             if row.best is None:
                 raise AnespecError("the verifier returned no likeliest token for a row of which it is wanted")
@@ -85,12 +129,8 @@ class Sampler:
         if self._parameters.logprobs is not None:
             _check_finite(ranked.highest, position)
             told = _Told.of(ranked, self._parameters.logprobs)
-            ranked = LogitRow(logits, self._pages) if self._adjusts else ranked
-        if self._adjusts:
-            ids = self._adjustments.ids
-            ranked.change(ids, self._adjustments.adjusted(ranked.values(ids)))
-        _check_finite(ranked.highest, position)
-        token = self._choose(ranked, position)
+            ranked = LogitRow(logits, self._pages)
+        token = forced[0] if forced else self._choose(ranked, position)
         if told is None:
             return Sampled(token)
         return Sampled(token, float(logits[token]) - told.log_mass, told.top)
@@ -99,16 +139,26 @@ class Sampler:
         """Note that `token` is part of the output."""
         if self._parameters.has_penalties:
             self._adjustments.accept(token)
+        if self._grammar is not None:
+            self._grammar.accept(token)
 
     def fork(self) -> "Sampler":
         """A copy with its own state."""
         copied = copy.copy(self)
         if "_adjustments" in self.__dict__:
             copied._adjustments = self._adjustments.fork()
+        if self._grammar is not None:
+            copied._grammar = self._grammar.fork()
         return copied
 
     def _choose(self, row: LogitRow, position: int) -> int:
         parameters = self._parameters
+        if self._adjusts:
+            ids = self._adjustments.ids
+            row.change(ids, self._adjustments.adjusted(row.values(ids)))
+        if self._grammar is not None:
+            row.only(self._grammar.allowed())
+        _check_finite(row.highest, position)
         if parameters.temperature == 0.0:
             return int(row.largest(1).ids[0])
         kept = filtered(row, parameters)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anespec.manifests.errors import UnsupportedModelError
-from anespec.manifests.wording import quoted
+from anespec.manifests.formatting import quoted
 
 _SPACES = r"\s+(?!\S)|\s+"
 _LINES = r"\s*[\r\n]+"

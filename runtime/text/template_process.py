@@ -17,7 +17,7 @@ from pathlib import Path
 from weakref import finalize
 
 from anespec.manifests.errors import AnespecError, RequestError
-from anespec.manifests.wording import LONGEST_REASON, printable
+from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.runtime.text import template_worker
 
 SECONDS_TO_START = 60.0

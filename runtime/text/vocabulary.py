@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import GGUFError
+from anespec.manifests.formatting import quoted
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.wording import quoted
 
 TOKENS_KEY = "tokenizer.ggml.tokens"
 KINDS_KEY = "tokenizer.ggml.token_type"

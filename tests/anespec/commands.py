@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CommandResult:
     """What a command left behind."""
 
     code: int
@@ -42,9 +42,9 @@ def command_of(*arguments: object) -> list[str]:
     return [sys.executable, "-c", "from anespec.main import main; main()", *map(str, arguments)]
 
 
-def run(*arguments: object, cwd: Path | None = None, stdin: str = "") -> Outcome:
+def run(*arguments: object, cwd: Path | None = None, stdin: str = "") -> CommandResult:
     """Run `anespec` with the arguments."""
     done = subprocess.run(
         command_of(*arguments), cwd=cwd, input=stdin, capture_output=True, text=True, timeout=300, check=False
     )
-    return Outcome(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)

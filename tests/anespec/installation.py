@@ -9,7 +9,7 @@ import venv
 from dataclasses import dataclass
 from pathlib import Path
 
-from commands import Outcome
+from commands import CommandResult
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
@@ -32,14 +32,14 @@ class Installation:
         """Its interpreter."""
         return self.folder / "bin" / "python"
 
-    def run(self, *arguments: object, cwd: Path) -> Outcome:
+    def run(self, *arguments: object, cwd: Path) -> CommandResult:
         """Run the command `anespec` as the installed script does, in a folder."""
         command = [str(self.folder / "bin" / "anespec"), *map(str, arguments)]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         done = subprocess.run(
             command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
-        return Outcome(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
 def install(folder: Path) -> Installation:

@@ -241,7 +241,7 @@ def test_an_interrupted_run_says_what_is_kept(judged: Path, monkeypatch: pytest.
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("anespec.validate_verb.exactness_gate", stopped)
+    monkeypatch.setattr("anespec.validation.exactness_gate", stopped)
     outcome = CliRunner().invoke(validate, [str(judged), "--gate", "residency", "--gate", "exactness"])
     assert isinstance(outcome.exception, Interrupted)
     assert str(outcome.exception) == "interrupted; the verdicts of gates that ended are kept"

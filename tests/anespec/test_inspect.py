@@ -68,7 +68,7 @@ def test_a_large_model_is_explained(tmp_path: Path) -> None:
     plan = facts["plan"]
     shards = plan["layer_shards"]
     assert [shard["layers"] for shard in shards] == [[0, 8], [8, 16], [16, 23], [23, 30]]
-    assert {shard["band"]["outlook"] for shard in shards} == {"good"}
+    assert {shard["size_range"]["outlook"] for shard in shards} == {"good"}
     assert sum(shard["bytes"] for shard in shards) == sum(facts["layer_bytes"]) == 30 * 100_718_592
     assert sum(end - first for first, end in (shard["tokens"] for shard in plan["head_shards"])) == 50_000
     assert plan["process_bytes"] == 3_000_000_000

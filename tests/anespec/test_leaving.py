@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import Outcome
+from commands import CommandResult
 
 COMMAND = "import sys, anespec.main as command; sys.argv[0] = 'anespec'; {planted}; command.main()"
 
@@ -24,7 +24,7 @@ CRASHES_WHERE_A_MODEL_IS_DESTROYED = (
 )
 
 
-def run_with(planted: str, *arguments: object, into: Path | None = None) -> Outcome:
+def run_with(planted: str, *arguments: object, into: Path | None = None) -> CommandResult:
     """Run a verb in a process that does what is `planted` before; standard output goes to a file if given."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with Path(into or os.devnull).open("w") as output:
@@ -37,7 +37,7 @@ def run_with(planted: str, *arguments: object, into: Path | None = None) -> Outc
             timeout=300,
             check=False,
         )
-    return Outcome(done.returncode, done.stdout or "", done.stderr)
+    return CommandResult(done.returncode, done.stdout or "", done.stderr)
 
 
 @pytest.mark.parametrize("planted", [CRASHES_IN_A_STATIC_DESTRUCTOR, CRASHES_AT_THE_INTERPRETERS_END])

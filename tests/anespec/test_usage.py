@@ -4,10 +4,10 @@ import pytest
 from click.testing import CliRunner
 from rich.progress import Progress
 
-from anespec.backend_options import BACKEND_CHOICES
 from anespec.console import TimesColumn
 from anespec.main import cli
 from anespec.runtime.backends import AUTO, BACKENDS
+from anespec.runtime.options import BACKEND_CHOICES
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import Outcome, command_of, run
+from commands import CommandResult, command_of, run
 
 IDS = [5, 17, 300, 41, 5, 17, 300, 41, 5, 17]
 
@@ -308,7 +308,7 @@ def test_standard_input_that_is_no_text(artifact: Path, redirection: str) -> Non
     """Closed, and binary."""
     command = f"{shlex.join(command_of('generate', artifact, '-p', '-', '--threads', 1))} {redirection}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300, check=False)
-    outcome = Outcome(done.returncode, done.stdout, done.stderr)
+    outcome = CommandResult(done.returncode, done.stdout, done.stderr)
     assert outcome.code == 7
     assert outcome.is_one_sentence()
 

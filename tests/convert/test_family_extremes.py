@@ -8,7 +8,8 @@ import pytest
 from converting import build
 from family_files import Variant
 
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.errors import AnespecError, GGUFError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
@@ -38,7 +39,7 @@ def refusal(variant: Variant, folder: Path, kind: type[AnespecError]) -> str:
 @pytest.mark.parametrize("key", SCALES)
 def test_a_scale_that_fp16_cannot_hold(tmp_path: Path, key: str, value: float) -> None:
     if value < 0 and "softcapping" in key:
-        assert "soft cap" in refusal(Variant(SCALES[key], {key: value}), tmp_path, GGUFError)
+        assert "softcap" in refusal(Variant(SCALES[key], {key: value}), tmp_path, GGUFError)
         return
     assert key in refusal(Variant(SCALES[key], {key: value}), tmp_path, UnsupportedModelError)
 

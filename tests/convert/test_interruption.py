@@ -89,13 +89,13 @@ def test_finished_shards_are_reused(
         Artifact(output).shard_path(shard)
 
 
-@pytest.mark.parametrize("damage", ["note", "weights"])
+@pytest.mark.parametrize("damage", ["checkpoint", "weights"])
 def test_a_damaged_shard_of_an_interrupted_run_is_built_again(
     gguf: Path, tmp_path: Path, uninterrupted: dict[str, bytes], damage: str
 ) -> None:
     output = tmp_path / "m.anespec"
     interrupted(gguf, output, 2, topology=TOPOLOGY)
-    if damage == "note":
+    if damage == "checkpoint":
         next(tmp_path.rglob("layer_00.json")).write_text("{")
     else:
         file = next(path for path in tmp_path.rglob("weight.bin") if "layer_00" in str(path))

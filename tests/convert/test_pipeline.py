@@ -12,8 +12,9 @@ from converting import build
 from gguf.constants import GGMLQuantizationType
 from tiny_model import TinyModel, write_gguf
 
+from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import ShardProgress
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.convert.source.tokens import write_tokens
 from anespec.manifests.errors import GGUFError, RequestError, StorageError, UsageError
@@ -375,11 +376,11 @@ def test_no_more_processes_than_there_are_parts(
 
     asked: list[int] = []
 
-    def crew(plan: ConversionPlan, workers: int) -> None:
+    def pool(plan: ConversionPlan, workers: int) -> None:
         asked.append(workers)
         raise Stopped
 
-    monkeypatch.setattr(pipeline, "Crew", crew)
+    monkeypatch.setattr(pipeline, "WorkerPool", pool)
     with GGUFFile(write_gguf(tmp_path / "m.gguf", TinyModel(layers=2))) as file:
         plan = ConversionPlan(SourceModel(file), ConvertOptions(topology=(1, 1)))
         with pytest.raises(Stopped):

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from family_files import Variant
 
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.errors import UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile

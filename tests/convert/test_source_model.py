@@ -11,7 +11,8 @@ from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.architectures import FAMILIES
 from anespec.convert.architectures.refused import REFUSED
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.errors import AnespecError, GGUFError, RequestError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
@@ -202,9 +203,7 @@ def test_rope_factors_must_be_positive(tmp_path: Path) -> None:
         opened(write_gguf(tmp_path / "m.gguf", tensors={"rope_freqs.weight": factors}))
 
 
-def turned_neighbours(
-    heads: NDArray[np.float64], angles: NDArray[np.float64], rotary: int
-) -> NDArray[np.float64]:
+def turned_gptj(heads: NDArray[np.float64], angles: NDArray[np.float64], rotary: int) -> NDArray[np.float64]:
     """Rotate the pairs 2i, 2i + 1 of each head (GGML's layout) as complex numbers."""
     pairs = heads[:, :rotary:2] + 1j * heads[:, 1:rotary:2]
     turned = pairs * np.exp(1j * angles)
@@ -213,9 +212,7 @@ def turned_neighbours(
     return result
 
 
-def turned_halves(
-    heads: NDArray[np.float64], angles: NDArray[np.float64], rotary: int
-) -> NDArray[np.float64]:
+def turned_neox(heads: NDArray[np.float64], angles: NDArray[np.float64], rotary: int) -> NDArray[np.float64]:
     """Rotate the pairs i, i + rotary / 2 of each head as complex numbers."""
     half = rotary // 2
     turned = (heads[:, :half] + 1j * heads[:, half:rotary]) * np.exp(1j * angles)
@@ -223,7 +220,7 @@ def turned_halves(
 
 
 @pytest.mark.parametrize("rotary", [8, 4])
-def test_halves_leave_every_product_of_q_and_k_unchanged(tmp_path: Path, rotary: int) -> None:
+def test_neox_rows_leave_every_product_of_q_and_k_unchanged(tmp_path: Path, rotary: int) -> None:
     biases = {
         "blk.0.attn_q.bias": np.linspace(-1, 1, 32, dtype=np.float32),
         "blk.0.attn_k.bias": np.linspace(-2, 2, 16, dtype=np.float32),
@@ -246,7 +243,7 @@ def test_halves_leave_every_product_of_q_and_k_unchanged(tmp_path: Path, rotary:
         return (weight.astype(np.float64) @ x + bias).reshape(-1, 8)
 
     def products(reordered: bool) -> NDArray[np.float64]:
-        turn = turned_halves if reordered else turned_neighbours
+        turn = turned_neox if reordered else turned_gptj
         q = turn(heads(x[0], "attn_q", reordered), 11 * frequencies, rotary)
         k = turn(heads(x[1], "attn_k", reordered), 5 * frequencies, rotary)
         return np.einsum("gid,gd->gi", q.reshape(2, 2, 8), k)
@@ -274,10 +271,7 @@ def test_a_missing_head_is_tied_to_the_embedding(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (ConvertOptions(block=0), "--block 0 is not between"),
-        (ConvertOptions(block=65), "--block 65 is not between"),
         (ConvertOptions(context=3), "--context 3 must be at least the block"),
-        (ConvertOptions(sequences=0), "--sequences 0 at least 1"),
         (ConvertOptions(sequences=10**18), "--sequences 1000000000000000000 asks for more than the 16777216"),
         (ConvertOptions(context=2**63), "asks for more than the 16777216 slots"),
         (ConvertOptions(topology=(1, 2)), "the model has 2 layers"),

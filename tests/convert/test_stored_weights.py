@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
-from anespec.convert.weights.encoding import FP16_MAX, Element, extremes_of, stored_bytes
+from anespec.convert.weights.encoding import FP16_MAX, extremes_of, stored_bytes
 from anespec.convert.weights.formats import choose
 from anespec.convert.weights.linear import INT4, INT8, Grid, quantise_rows
 from anespec.convert.weights.palettes import GROUP_ROWS, fp16_palette, group_rows
@@ -219,7 +219,3 @@ def test_a_palette_of_normal_numbers_is_near_the_optimum() -> None:
     for size, optimum in ((16, 0.009497), (64, 0.000671)):
         error = nearest_error(values, fp16_palette(values, size).astype(np.float64)) / len(values)
         assert error < 1.05 * optimum
-
-
-def test_elements_say_how_wide_they_are() -> None:
-    assert [e.bits for e in Element] == [4, 4, 6, 8, 16, 32]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anespec.convert.bands import HEAD_CHANNELS, SIZES, Outlook
 from anespec.convert.plan_report import explain
 from anespec.convert.preset_choice import choose_preset
+from anespec.convert.shard_limits import HEAD_CHANNELS, SHARD_LIMITS, Outlook
 from anespec.convert.topology import (
     Origin,
     StackSizes,
@@ -71,7 +71,7 @@ def test_a_plan_covers_everything_once_and_within_limits(
     assert [i for shard in topology.layer_ranges for i in shard] == list(range(len(sizes)))
     assert sum(plan.layer_shard_bytes) == sum(sizes)
     for part, size in zip(topology.layer_ranges, plan.layer_shard_bytes, strict=True):
-        assert len(part) == 1 or size <= SIZES[target].limit
+        assert len(part) == 1 or size <= SHARD_LIMITS[target].planned_bytes
 
     assert topology.heads[0].start == 0
     assert topology.heads[-1].stop == vocabulary
@@ -95,12 +95,12 @@ def test_a_plan_covers_everything_once_and_within_limits(
 def test_no_grouping_is_better(sizes: list[int], target: Target, data: st.DataObject) -> None:
     """Against every grouping there is: too small, too many, broken patterns, unevenness, in this order."""
     kinds = data.draw(st.lists(st.sampled_from(KINDS), min_size=len(sizes), max_size=len(sizes)))
-    limits, natural = SIZES[target], pattern_ends(kinds)
+    limits, natural = SHARD_LIMITS[target], pattern_ends(kinds)
 
     def cost(counts: tuple[int, ...]) -> tuple[int, int, int, int] | None:
         ends = list(accumulate(counts))
         shards = [sum(sizes[end - count : end]) for count, end in zip(counts, ends, strict=True)]
-        if any(size > limits.limit and count > 1 for size, count in zip(shards, counts, strict=True)):
+        if any(size > limits.planned_bytes and count > 1 for size, count in zip(shards, counts, strict=True)):
             return None
         small = sum(size < limits.smallest for size in shards)
         return small, len(shards), sum(end not in natural for end in ends[:-1]), sum(s * s for s in shards)
@@ -118,16 +118,16 @@ def test_no_grouping_is_better(sizes: list[int], target: Target, data: st.DataOb
 def test_equal_layers_are_shared_out_evenly_larger_shards_first(
     count: int, size: int, target: Target
 ) -> None:
-    counts = group_layers([size] * count, ["full"] * count, SIZES[target])
+    counts = group_layers([size] * count, ["full"] * count, SHARD_LIMITS[target])
     assert max(counts) - min(counts) <= 1
     assert list(counts) == sorted(counts, reverse=True)
-    assert len(counts) == 1 or -(-count // (len(counts) - 1)) * size > SIZES[target].limit
+    assert len(counts) == 1 or -(-count // (len(counts) - 1)) * size > SHARD_LIMITS[target].planned_bytes
 
 
 def test_small_layers_go_to_a_neighbour_even_where_that_takes_a_shard_more() -> None:
     # Two shards of a gigabyte would leave the small layer alone between them.
     sizes = [1000 * MB, 2 * MB, 400 * MB, 600 * MB]
-    assert group_layers(sizes, ["full"] * 4, SIZES[Target.MAC]) == (1, 2, 1)
+    assert group_layers(sizes, ["full"] * 4, SHARD_LIMITS[Target.MAC]) == (1, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_shard_ends_with_a_pattern_where_bytes_allow() -> None:
 
 
 def test_thousands_of_layers_are_planned_in_seconds() -> None:
-    counts = group_layers([2 * MB] * 2048, ["full"] * 2048, SIZES[Target.MAC])
+    counts = group_layers([2 * MB] * 2048, ["full"] * 2048, SHARD_LIMITS[Target.MAC])
     assert sum(counts) == 2048
     assert len(counts) == 5
 
@@ -283,10 +283,10 @@ def test_the_report_has_every_shard_in_its_band(sizes: list[int], target: Target
     assert [row.part for row in report.layer_shards] == list(plan.topology.layer_ranges)
     assert report.total_bytes == plan.stack.total_bytes
     for row in report.layer_shards:
-        above = [band.at_least for band in SIZES[target].bands if band.at_least > row.band.at_least]
-        assert row.band.at_least <= row.bytes < min(above, default=row.bytes + 1)
-        mentioned = any(row.band.finding in warning for warning in report.warnings)
-        assert mentioned or row.band.outlook is Outlook.GOOD
+        above = [r.at_least for r in SHARD_LIMITS[target].ranges if r.at_least > row.size_range.at_least]
+        assert row.size_range.at_least <= row.bytes < min(above, default=row.bytes + 1)
+        mentioned = any(row.size_range.finding in warning for warning in report.warnings)
+        assert mentioned or row.size_range.outlook is Outlook.GOOD
     assert target is not Target.CPU or not report.warnings
 
 

@@ -11,34 +11,39 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from anespec.convert.weight_file import WeightFile, packed
-from anespec.convert.weights.encoding import Element
+from anespec.manifests.element_types import ElementType
 
 pytest.importorskip("coremltools")
 from coremltools.libmilstoragepython import _BlobStorageWriter
 
-RANGES = {Element.INT4: (-8, 8), Element.UINT4: (0, 16), Element.UINT6: (0, 64), Element.INT8: (-128, 128)}
+RANGES = {
+    ElementType.INT4: (-8, 8),
+    ElementType.UINT4: (0, 16),
+    ElementType.UINT6: (0, 64),
+    ElementType.INT8: (-128, 128),
+}
 METHODS = {
-    Element.INT4: "write_int4_data",
-    Element.UINT4: "write_uint4_data",
-    Element.UINT6: "write_uint6_data",
-    Element.INT8: "write_int8_data",
-    Element.FP16: "write_fp16_data",
-    Element.FP32: "write_float_data",
+    ElementType.INT4: "write_int4_data",
+    ElementType.UINT4: "write_uint4_data",
+    ElementType.UINT6: "write_uint6_data",
+    ElementType.INT8: "write_int8_data",
+    ElementType.FP16: "write_fp16_data",
+    ElementType.FP32: "write_float_data",
 }
 
 
-def values_of(element: Element, count: int, seed: int) -> NDArray[Any]:
+def values_of(element: ElementType, count: int, seed: int) -> NDArray[Any]:
     rng = np.random.default_rng(seed)
     if element in RANGES:
         return rng.integers(*RANGES[element], count).astype(element.dtype)
     return rng.normal(size=count).astype(element.dtype)
 
 
-def native(path: Path, constants: Iterable[tuple[Element, NDArray[Any]]]) -> tuple[list[int], bytes]:
+def native(path: Path, constants: Iterable[tuple[ElementType, NDArray[Any]]]) -> tuple[list[int], bytes]:
     """Offsets and file as coremltools writes them."""
     writer = _BlobStorageWriter(str(path))
     offsets = [
-        getattr(writer, METHODS[element])(values.view(np.uint16) if element is Element.FP16 else values)
+        getattr(writer, METHODS[element])(values.view(np.uint16) if element is ElementType.FP16 else values)
         for element, values in constants
     ]
     del writer
@@ -59,7 +64,7 @@ constants = st.lists(
 
 @given(constants)
 def test_the_bytes_are_coremltools_own(
-    tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple[Element, int, int]]
+    tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple[ElementType, int, int]]
 ) -> None:
     made = [(element, values_of(element, count, seed)) for seed, (element, count, _) in enumerate(wanted)]
     offsets, expected = native(tmp_path_factory.mktemp("blob") / "weight.bin", made)
@@ -74,7 +79,7 @@ def test_the_bytes_are_coremltools_own(
 @pytest.mark.parametrize("given", [15, 17])
 def test_too_few_or_too_many_values_are_noticed(given: int) -> None:
     file = WeightFile()
-    file.add(Element.INT8, 16, lambda _: (np.zeros(given, np.int8),))
+    file.add(ElementType.INT8, 16, lambda _: (np.zeros(given, np.int8),))
     with pytest.raises(ValueError, match=f"a constant of 16 bytes got {given}"):
         list(file.content(1))
 
@@ -88,7 +93,7 @@ def test_values_are_asked_for_in_turn_with_the_threads_that_were_said() -> None:
 
     file = WeightFile()
     for name in ("a", "b"):
-        file.add(Element.INT8, 8, lambda threads, name=name: chunks(name, threads))
+        file.add(ElementType.INT8, 8, lambda threads, name=name: chunks(name, threads))
     content = file.content(3)
     assert asked == []
     for _ in range(4):

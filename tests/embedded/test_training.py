@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from anespec.embedded.corpus import (
     HELD_OUT,
-    Source,
+    Document,
     consecutive_windows,
     end_of_text,
     random_windows,
@@ -33,17 +33,17 @@ RECIPE = Recipe(minutes=600.0, tokens_per_step=256, short_length=32, long_length
 
 
 @pytest.fixture(scope="module")
-def sources() -> list[Source]:
+def sources() -> list[Document]:
     return [source for source in standard_library() if source.name.startswith("json/")]
 
 
 @pytest.fixture(scope="module")
-def tokenizer(sources: list[Source]) -> Tokenizer:
+def tokenizer(sources: list[Document]) -> Tokenizer:
     return train_tokenizer(sources, VOCABULARY)
 
 
 @pytest.fixture(scope="module")
-def streams(sources: list[Source], tokenizer: Tokenizer) -> Streams:
+def streams(sources: list[Document], tokenizer: Tokenizer) -> Streams:
     training, held_out = token_stream(sources[1:], tokenizer), token_stream(sources[:1], tokenizer)
     return Streams(training, held_out, end_of_text(tokenizer))
 
@@ -68,7 +68,7 @@ def test_held_out_files_are_one_to_three_percent_and_never_learnt() -> None:
     assert 0.01 < size / total < 0.03
 
 
-def test_every_document_begins_with_the_end_of_text(sources: list[Source], tokenizer: Tokenizer) -> None:
+def test_every_document_begins_with_the_end_of_text(sources: list[Document], tokenizer: Tokenizer) -> None:
     stream = token_stream(sources, tokenizer)
     end = end_of_text(tokenizer)
     assert stream[0] == end == 0

@@ -4,13 +4,14 @@ import warnings
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
-from anespec.convert.layers import head_weights, layer_weights, norm, per_layer_mix, shard_plan
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.layers import head_weights, layer_shard_plan, layer_weights, norm, per_layer_mix
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.plan_report import explain
 from anespec.convert.source.model import OUTPUT_NORM, SourceModel
 from anespec.convert.source.tokens import write_tokens
 from anespec.convert.weights.stored import DeferredWeight
-from anespec.inspect_verb import describe_file, plan_facts
+from anespec.inspection import FileFacts, PlanFacts
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target
@@ -36,7 +37,7 @@ def pursue(path: Path, *, read_weights: bool) -> bool:
     # A person would see a library's warning on the terminal beside the one sentence.
     warnings.simplefilter("error")
     with _Refusal() as refusal, GGUFFile(path) as file:
-        describe_file(file)
+        FileFacts.of(file)
         with _Refusal() as unsupported:
             _plan(file, read_weights)
         with _Refusal() as mute:
@@ -68,7 +69,7 @@ def _plan(file: GGUFFile, read_weights: bool) -> None:
     model = SourceModel(file)
     for target in Target:
         plan = ConversionPlan(model, ConvertOptions(target=target))
-        plan_facts(plan)
+        PlanFacts.of(plan)
         explain(plan.sharding)
     if read_weights and file.nbytes < SMALL_DATA:
         _read(plan)
@@ -79,7 +80,7 @@ def _read(plan: ConversionPlan) -> None:
     model, weights = plan.model, plan.options.weights
     for index in range(min(model.sizes.layers, LAYERS_READ)):
         indices = range(index, index + 1)
-        shard_plan(plan, indices)
+        layer_shard_plan(plan, indices)
         _store_all(layer_weights(model, model.facts.layers[index], weights))
         _store_all(per_layer_mix(model, indices, weights))
     norm(model, OUTPUT_NORM)

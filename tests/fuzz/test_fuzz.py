@@ -12,7 +12,8 @@ from gguf_form import read_form
 from seeds import seeds, shrunk
 
 from anespec.convert.architectures import FAMILIES
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.runtime.text.tokenizer import Tokenizer

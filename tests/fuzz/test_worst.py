@@ -39,7 +39,8 @@ from gguf_form import (
 from odd_llama import odd_llama
 from pursuit import pursue
 
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.errors import AnespecError, GGUFError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile

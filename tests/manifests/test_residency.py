@@ -18,7 +18,7 @@ from anespec.manifests.residency import (
     PlanSource,
     ResidencyFile,
     ResidencyVerdict,
-    ShardPlan,
+    ShardComputePlan,
     ShardResidency,
     layers_by_name,
 )
@@ -33,12 +33,12 @@ def operation(
     return PlannedOperation(kind=kind, name=name, shapes=((1, None),), device=device, cost=cost)
 
 
-def shard(*operations: PlannedOperation, refusal: str | None = None) -> ShardPlan:
+def shard(*operations: PlannedOperation, refusal: str | None = None) -> ShardComputePlan:
     function = FunctionPlan(name="main", operations=operations)
-    return ShardPlan(shard="shards/a.mlpackage", sha256="0", functions=(function,), refusal=refusal)
+    return ShardComputePlan(shard="shards/a.mlpackage", sha256="0", functions=(function,), refusal=refusal)
 
 
-def verdict(source: PlanSource, *shards: ShardPlan) -> ResidencyVerdict:
+def verdict(source: PlanSource, *shards: ShardComputePlan) -> ResidencyVerdict:
     judged = tuple(ShardResidency.of(plan) for plan in shards)
     return ResidencyVerdict(circumstances=HERE, source=source, block=4, shards=judged)
 

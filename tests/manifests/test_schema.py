@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from anespec.manifests.schema import LayerShard, Manifest, StoredTensor, WeightFormat, relative_error
+from anespec.manifests.schema import (
+    SCHEMA_VERSION,
+    LayerShard,
+    Manifest,
+    StoredTensor,
+    WeightFormat,
+    relative_error,
+)
 
 
 def stored_tensor(projection: str, weights: str, **changes: Any) -> dict[str, Any]:
@@ -18,7 +25,7 @@ def stored_tensor(projection: str, weights: str, **changes: Any) -> dict[str, An
         "first_row": 0,
         "rows": 8,
         "columns": 8,
-        "pairs_parted": True,
+        "rope_permuted": True,
         "source_type": "Q8_0",
         "weights": weights,
         "fallback": None,
@@ -171,7 +178,7 @@ PER_LAYER = {"tensor": "per_layer_token_embd.weight", "width": 4, "scale": 2.0}
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"schema_version": 2}, "schema_version"),
+        ({"schema_version": SCHEMA_VERSION + 1}, "schema_version"),
         ({"block": 9}, "block 9 is outside 1..8"),
         ({"t_min": 5}, "block 4 is outside 5..8"),
         ({"block": 0}, "block"),
@@ -190,7 +197,7 @@ PER_LAYER = {"tensor": "per_layer_token_embd.weight", "width": 4, "scale": 2.0}
         ({"attention": "flash"}, "attention"),
         ({"surprise": 1}, "surprise"),
         ({"schema_version": True}, "schema_version"),
-        ({"schema_version": 1.0}, "schema_version"),
+        ({"schema_version": float(SCHEMA_VERSION)}, "schema_version"),
         ({"block": 65, "t_max": 65, "context": 64}, "block 65 is more than the context"),
         ({"context": 1 << 25}, "context"),
         ({"context": 1 << 20, "sequences": 32}, "more than the 16777216"),

@@ -153,7 +153,7 @@ def test_wide_prefill_takes_few_passes_and_decodes_at_block() -> None:
     events = list(engine.generate(Request([i % 12 for i in range(40)], 5)))
     assert events[-1].statistics.prompt_passes == 3
     assert [len(plan.rows) for plan in verifier.passes_run] == [16, 16, 8, 4, 4, 4, 4]
-    assert [plan.wanted for plan in verifier.passes_run[:3]] == [False, False, True]
+    assert [bool(plan.wanted) for plan in verifier.passes_run[:3]] == [False, False, True]
 
 
 def test_a_pass_without_prompt_rows_is_never_wide() -> None:

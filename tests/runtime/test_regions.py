@@ -38,10 +38,10 @@ def test_the_longest_run_never_overwrites_what_its_first_row_sees(
     assert region_map.longest_run >= block
     run = range(start, start + region_map.longest_run)
     (first,) = region_map.slots(0, start)
-    written = {region_map.slots(0, position)[0].slot for position in run}
+    written = {region_map.slots(0, position)[0].home for position in run}
     assert len(written) == len(run)
-    assert set(slots(first.visible)) & written == {first.slot}
-    beyond = region_map.slots(0, run.stop)[0].slot
+    assert set(slots(first.visible)) & written == {first.home}
+    beyond = region_map.slots(0, run.stop)[0].home
     if start >= window - 1 > 0:
         assert beyond in slots(first.visible)
 

@@ -62,6 +62,6 @@ def test_pads_write_nowhere_and_see_one_written_slot() -> None:
     assert len(pads) == 3
     for pad in pads:
         assert pad.kind is RowKind.PAD
-        assert [place.home for place in pad.places] == [None, None]
-        assert [place.visible for place in pad.places] == [(range(84, 85),), (range(84, 85),)]
+        assert [place.home for place in pad.slots] == [None, None]
+        assert [place.visible for place in pad.slots] == [(range(84, 85),), (range(84, 85),)]
     assert pad_rows(rows * 5, 4) == []

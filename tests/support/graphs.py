@@ -13,9 +13,9 @@ from anespec.convert.graph.mlp import MLPWeights
 from anespec.convert.graph.projection import Projection, project
 from anespec.convert.graph.shards import (
     LayerPlan,
+    LayerShardPlan,
     LayerWeights,
     ProgramScope,
-    ShardPlan,
     ShardProgram,
     layer_shard,
 )
@@ -72,7 +72,7 @@ def layers(
         LayerPlan(index, sizes, POOL, rope, rope, index, Activation.SILU, residual_scale=1.0)
         for index in indices
     )
-    return layer_shard(ShardPlan(plans, D, EPSILON), weights, ProgramScope(block, t_max))
+    return layer_shard(LayerShardPlan(plans, D, EPSILON), weights, ProgramScope(block, t_max))
 
 
 def program_of(

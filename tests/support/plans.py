@@ -10,8 +10,9 @@ from typing import Any
 
 from anespec.convert.graph.builder import ct
 from anespec.manifests.residency import Device
+from anespec.runtime.backends.portable.mil_package import Operation
 from anespec.validate.residency.compute_plan import ComputePlan, CoreMLTools
-from anespec.validate.residency.shard_view import Operation, ShardView, has_device, view_package
+from anespec.validate.residency.shard_view import ShardView, has_device, view_package
 
 _plan = ct.models.compute_plan
 _device = ct.models.compute_device
@@ -96,16 +97,14 @@ def plan_of(functions: Mapping[str, Any], placing: Placing, cost: float | None =
     return found
 
 
-def blocks_of(view: ShardView) -> dict[str, Any]:
+def blocks_of(shard: ShardView) -> dict[str, Any]:
     """A package's functions as a compiled model shows them."""
-    return {
-        function.name: structure_block(map(_structure, function.operations)) for function in view.functions
-    }
+    return {view.name: structure_block(map(_structure, view.function.operations)) for view in shard.functions}
 
 
 def _structure(op: Operation) -> Any:
     nested = [structure_block(map(_structure, block)) for block in op.blocks]
-    return structure_op(op.kind, [value.name for value in op.outputs], op.inputs, nested)
+    return structure_op(op.kind, op.outputs, op.inputs, nested)
 
 
 class StandInCoreML(CoreMLTools):

@@ -5,12 +5,23 @@ its neighbours, the partition, the base or the width, unless a fault makes it.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 from whole_passes import WholePasses
 
-from anespec.runtime.passes import Logits, PassPlan, PoolShape, Row, RowSlots, VerifierShape
+from anespec.runtime.passes import (
+    Candidate,
+    Logits,
+    PassPlan,
+    PassResult,
+    PoolShape,
+    Row,
+    RowKind,
+    RowSlots,
+    VerifierShape,
+)
 
 D, HEADS, HEAD_DIM, VOCABULARY = 16, 2, 8, 40
 MASKED = -1e4
@@ -18,13 +29,22 @@ Values = NDArray[np.float64]
 
 
 def shape_of(
-    *, block: int = 4, t_max: int = 8, context: int = 128, sequences: int = 1, window: int | None = None
+    *,
+    block: int = 4,
+    t_max: int = 8,
+    context: int = 128,
+    sequences: int = 1,
+    window: int | None = None,
+    ring: int = 64,
+    partial_spans: bool = False,
 ) -> VerifierShape:
     """One global pool and, where there is a window, a ring beside it."""
     pools = [PoolShape("global", context, None)]
     if window is not None:
-        pools.append(PoolShape("local", 64, window))
-    return VerifierShape(block, t_max, context, sequences, VOCABULARY, tuple(pools))
+        pools.append(PoolShape("local", ring, window))
+    return VerifierShape(
+        block, t_max, context, sequences, VOCABULARY, tuple(pools), partial_spans=partial_spans
+    )
 
 
 def rounded(values: Values) -> Values:
@@ -97,7 +117,7 @@ class NumpyVerifier(WholePasses):
                 self.values[layer][slot] = rounded(self.v[layer] @ x)
         mixed = np.stack(
             [
-                self.attend(layer, query, row.slots[pool])
+                self.attend(layer, query, row.slots[pool], plan.spans[pool])
                 for query, row in zip(queries, plan.rows, strict=True)
             ],
             axis=1,
@@ -105,14 +125,13 @@ class NumpyVerifier(WholePasses):
         outputs = self.merged(mixed)
         return [rounded(x + self.out[layer] @ outputs[lane]) for lane, x in enumerate(hidden)]
 
-    def attend(self, layer: int, query: Values, place: RowSlots) -> Values:
-        """[heads, head_dim] of one row, over every slot through the mask."""
-        slots = len(self.keys[layer])
-        mask = np.full(slots, MASKED)
-        mask[self.visible(place, slots)] = 0
-        scores = query @ self.keys[layer].T + mask
+    def attend(self, layer: int, query: Values, place: RowSlots, span: int) -> Values:
+        """[heads, head_dim] of one row, over every slot of the span through the mask."""
+        mask = np.full(span, MASKED)
+        mask[self.visible(place, span)] = 0
+        scores = query @ self.keys[layer][:span].T + mask
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return rounded((weights / weights.sum(axis=1, keepdims=True)) @ self.values[layer])
+        return rounded((weights / weights.sum(axis=1, keepdims=True)) @ self.values[layer][:span])
 
     def arrays(self, pool: int) -> list[Values]:
         return [
@@ -216,6 +235,79 @@ class BaseDependent(NumpyVerifier):
 class WidthDependent(NumpyVerifier):
     def disturbance(self, lane: int, plan: PassPlan) -> float:
         return 1.0 if len(plan.rows) == self.shape.block else SLIGHTLY
+
+
+class OneWidthDependent(NumpyVerifier):
+    """Passes of 16 rows have other bits, and no others."""
+
+    def disturbance(self, lane: int, plan: PassPlan) -> float:
+        return SLIGHTLY if len(plan.rows) == 16 else 1.0
+
+
+class NarrowDependent(NumpyVerifier):
+    """Passes of two rows have other bits, and no others."""
+
+    def disturbance(self, lane: int, plan: PassPlan) -> float:
+        return SLIGHTLY if len(plan.rows) == 2 else 1.0
+
+
+class SpanDependent(NumpyVerifier):
+    """A sum over fewer slots rounds differently."""
+
+    def disturbance(self, lane: int, plan: PassPlan) -> float:
+        return SLIGHTLY if plan.spans != self.shape.whole_spans else 1.0
+
+
+class OneSpanDependent(NumpyVerifier):
+    """The same for one number of slots in the last pool only."""
+
+    def disturbance(self, lane: int, plan: PassPlan) -> float:
+        return SLIGHTLY if plan.spans[-1] == 384 else 1.0
+
+
+class SpanTooShort(NumpyVerifier):
+    """The last slot of a partial span is left out."""
+
+    def visible(self, place: RowSlots, slots: int) -> list[int]:
+        whole = slots in self.shape.whole_spans
+        return [slot for slot in super().visible(place, slots) if whole or slot < slots - 1]
+
+
+class HeadOfWantedRows(NumpyVerifier):
+    """The head runs on the rows that are wanted alone, where its sums add up differently."""
+
+    def forward(self, plan: PassPlan) -> Logits | None:
+        logits = super().forward(plan)
+        return (
+            logits if logits is None or len(plan.wanted) == len(plan.rows) else logits * np.float16(SLIGHTLY)
+        )
+
+
+class SkipsUnwanted(NumpyVerifier):
+    """Rows of which nothing is wanted are computed another way."""
+
+    def disturbance(self, lane: int, plan: PassPlan) -> float:
+        return 1.0 if lane in plan.wanted else SLIGHTLY
+
+
+class BestIsOff(NumpyVerifier):
+    """All logits are right, but the best of them is said to be the token after it."""
+
+    def wait(self) -> PassResult:
+        return {
+            lane: found
+            if found.best is None
+            else replace(found, best=Candidate(found.best.token + 1, found.best.logit))
+            for lane, found in super().wait().items()
+        }
+
+
+class OwnPadsDisturb(NumpyVerifier):
+    """The pads that the verifier makes up disturb the row that they look at."""
+
+    def disturbance(self, lane: int, plan: PassPlan) -> float:
+        own = any(row.kind is RowKind.PAD and row.position == 0 for row in plan.rows)
+        return SLIGHTLY if own and plan.rows[lane].position else 1.0
 
 
 class Wavering(NumpyVerifier):

@@ -9,8 +9,9 @@ import pytest
 from anespec.convert.graph import attention, kv
 from anespec.convert.graph.attention import AttentionSizes
 from anespec.convert.graph.builder import Var, mb
+from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target, WeightFormat
@@ -23,7 +24,7 @@ from anespec.runtime.passes import Row
 from anespec.validate.figures import GoldenVerdict, golden_verdict
 from anespec.validate.golden import compare_computed
 from anespec.validate.reference import Reference
-from anespec.validate.stack_passes import play_prompts
+from anespec.validate.stack_passes import run_prompts
 from anespec.validate.stored_weights import StoredWeights
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,7 +79,7 @@ def golden_of(
             lambda shard: open_shard(artifact, shard, backend, 1),
             verifier.feeds,
             verifier.embedding,
-            play_prompts(verifier, PROMPTS, greedy_tokens=greedy_tokens),
+            run_prompts(verifier, PROMPTS, greedy_tokens=greedy_tokens),
         )
         verifier.close()
         stored = tuple(weights.figures())

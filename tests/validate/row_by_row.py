@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anespec.convert.source.facts import LayerFacts
-from anespec.validate.reference import Layer, Reference, capped
+from anespec.validate.reference import Layer, Reference, softcapped
 
 
 @dataclass
@@ -59,7 +59,7 @@ def attention(
     for head, query in enumerate(queries):
         source = head // (facts.heads // facts.kv_heads)
         scores = torch.stack([past.keys[row][source] @ query for row in seen]) * facts.scale
-        weights = torch.softmax(capped(scores, reference.facts.score_cap), dim=0)
+        weights = torch.softmax(softcapped(scores, reference.facts.attention_softcap), dim=0)
         mixed.append(
             sum((w * past.values[row][source] for w, row in zip(weights, seen, strict=True)), 0 * query)
         )

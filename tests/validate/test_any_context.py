@@ -9,7 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strict_verifier import StrictVerifier
 
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.errors import RequestError
 from anespec.manifests.gguf_file import GGUFFile
@@ -19,9 +20,10 @@ from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, Circumstances, 
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.drafters.lookup import LookupDrafter
 from anespec.runtime.engine import Engine
-from anespec.runtime.passes import PoolShape, VerifierShape
+from anespec.runtime.passes import PoolShape, VerifierShape, whole_plan
 from anespec.runtime.requests import FinishReason, Request
-from anespec.validate.exactness import Form, exactness_gate
+from anespec.validate.effort import Form
+from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import Stimulus
 from anespec.validate.gates import golden_gate
 from anespec.validate.shard_passes import plan_passes
@@ -54,7 +56,7 @@ def require_cases(verdict: ExactnessVerdict, shape: VerifierShape) -> None:
     assert verdict.allows_speculation
     wanted = {*REQUIRED_FOR_SPECULATION}
     wanted |= {Invariance.REGION} if shape.sequences > 1 else set()
-    wanted |= {Invariance.WIDTH} if len(shape.widths) > 1 else set()
+    wanted |= {Invariance.WIDTH} if len(shape.wide_widths) > 1 else set()
     assert {v.invariance for v in verdict.invariances if v.cases} == wanted
 
 
@@ -101,7 +103,7 @@ def test_the_golden_gate_s_passes_fit_any_shape(shape: VerifierShape, stimulus: 
     assert len(plan.positions) == len(set(plan.positions)) == sum(step.real for step in plan.passes)
     for step in plan.passes:
         assert step.real
-        strict.check(step.block)
+        strict.check(whole_plan(shape, step.rows))
 
 
 @settings(deadline=None, max_examples=8)

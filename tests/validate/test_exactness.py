@@ -1,17 +1,28 @@
 """The exactness gate: green on a verifier that keeps the law, red by the right name on each that does not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy_verifier import (
     BaseDependent,
+    BestIsOff,
     Flattened,
+    HeadOfWantedRows,
     LaneVariant,
     LogitsNaN,
     MaskOffByOne,
+    NarrowDependent,
     NeighbourDependent,
     NumpyVerifier,
+    OneSpanDependent,
+    OneWidthDependent,
+    OwnPadsDisturb,
     PadsWriteNaN,
     PartitionDependent,
+    SkipsUnwanted,
+    SpanDependent,
+    SpanTooShort,
     StaleNaN,
     SwappedPairOffLane0,
     Wavering,
@@ -29,11 +40,14 @@ from anespec.manifests.verdicts import (
     Standing,
 )
 from anespec.runtime.passes import PassPlan, VerifierShape
-from anespec.validate.exactness import Form, exactness_gate, require_exactness
+from anespec.validate.effort import Form
+from anespec.validate.exactness import exactness_gate, require_exactness
 
 HERE = Circumstances(backend="numpy", library_version="2", machine="any", threads=1, artifact="0")
-LANE, NEIGHBOURS, STALE, PARTITION, REGION, WIDTH = Invariance
+LANE, NEIGHBOURS, STALE, PARTITION, WANTED, WIDTH, SPAN, REGION = Invariance
 ALL = set(Invariance)
+TWO_POOLS = shape_of(t_max=32, context=320, window=250, ring=320, sequences=2, partial_spans=True)
+"""Two regions and pools, each with three spans below the whole."""
 
 
 def gate(verifier: NumpyVerifier, form: Form = "quick") -> ExactnessVerdict:
@@ -52,6 +66,9 @@ def unproven(verdict: ExactnessVerdict) -> set[Invariance]:
         (shape_of(sequences=2, context=256, window=40), "full"),
         (shape_of(block=2, t_max=2, sequences=2, context=64), "full"),
         (shape_of(block=8, t_max=16, sequences=2, window=7), "quick"),
+        (shape_of(context=320, sequences=2, window=200, ring=320, partial_spans=True), "quick"),
+        (shape_of(context=640, window=20, partial_spans=True), "quick"),
+        (shape_of(context=320, window=250, ring=256, partial_spans=True), "full"),
     ],
     ids=[
         "two regions",
@@ -59,19 +76,26 @@ def unproven(verdict: ExactnessVerdict) -> set[Invariance]:
         "a scene that runs round a ring",
         "one width",
         "eight lanes and a ring",
+        "spans of two pools over two regions",
+        "spans of one pool of two",
+        "spans in full",
     ],
 )
 def test_a_lawful_verifier_is_green(shape: VerifierShape, form: Form) -> None:
     verdict = gate(NumpyVerifier(shape), form)
-    one_width_only = {WIDTH} if shape.t_max == 2 else set()
-    assert unproven(verdict) <= one_width_only
+    assert unproven(verdict) == ({REGION} if shape.sequences == 1 else set()) | (
+        set() if shape.partial_spans else {SPAN}
+    )
+    assert verdict.proven_widths == shape.widths
     assert verdict.allows_speculation
     require_exactness(verdict)
 
 
 def test_what_cannot_be_compared_is_not_proven() -> None:
-    verdict = gate(NumpyVerifier(shape_of(block=4, t_max=4, sequences=1)))
-    assert unproven(verdict) == {REGION, WIDTH}
+    verdict = gate(NumpyVerifier(replace(shape_of(block=4, t_max=4, sequences=1), t_min=4)))
+    assert unproven(verdict) == {REGION, WIDTH, SPAN}
+    assert verdict.proven_widths == (4,)
+    assert not any(v.unequal for v in verdict.invariances)
     assert verdict.allows_speculation
 
 
@@ -91,14 +115,14 @@ def test_a_tiny_context_is_measured_as_far_as_it_goes(context: int) -> None:
         (Flattened, {LANE, NEIGHBOURS, PARTITION}, {REGION}),
         (WrongSlot, {LANE, PARTITION}, {REGION, STALE}),
         (MaskOffByOne, {NEIGHBOURS, STALE, PARTITION}, {LANE}),
-        (StaleNaN, {STALE}, ALL - {STALE}),
+        (StaleNaN, {STALE}, ALL - {STALE, SPAN}),
         (PadsWriteNaN, {LANE, STALE}, set()),
         (SwappedPairOffLane0, {LANE, PARTITION}, {REGION, STALE}),
         (LaneVariant, {LANE, PARTITION}, {REGION, STALE}),
         (PartitionDependent, {PARTITION}, {LANE, STALE, REGION}),
         (NeighbourDependent, {NEIGHBOURS, PARTITION}, {STALE, REGION}),
-        (BaseDependent, {REGION}, ALL - {REGION}),
-        (WidthDependent, {WIDTH}, ALL - {WIDTH}),
+        (BaseDependent, {REGION}, ALL - {REGION, SPAN}),
+        (WidthDependent, {WIDTH}, ALL - {WIDTH, SPAN}),
         (Wavering, {LANE}, set()),
         (LogitsNaN, {LANE}, set()),
     ],
@@ -116,6 +140,52 @@ def test_a_fault_turns_the_right_invariance_red(
             require_exactness(verdict)
     else:
         require_exactness(verdict)
+
+
+@pytest.mark.parametrize(
+    ("faulty", "red"),
+    [
+        (WidthDependent, WIDTH),
+        (OneWidthDependent, WIDTH),
+        (NarrowDependent, WIDTH),
+        (SpanDependent, SPAN),
+        (OneSpanDependent, SPAN),
+        (SpanTooShort, SPAN),
+        (HeadOfWantedRows, WANTED),
+        (SkipsUnwanted, WANTED),
+        (BestIsOff, WANTED),
+        (OwnPadsDisturb, NEIGHBOURS),
+    ],
+)
+def test_one_fault_turns_only_its_own_invariance_red(faulty: type[NumpyVerifier], red: Invariance) -> None:
+    assert unproven(gate(faulty(TWO_POOLS))) == {red}
+
+
+def test_the_full_form_tells_faults_apart_too() -> None:
+    for faulty, red in ((SpanTooShort, SPAN), (HeadOfWantedRows, WANTED)):
+        assert unproven(gate(faulty(TWO_POOLS), "full")) == {red}
+
+
+@pytest.mark.parametrize("form", ["quick", "full"])
+@pytest.mark.parametrize(
+    ("faulty", "proven"),
+    [
+        (NumpyVerifier, (1, 2, 4, 8, 16, 32)),
+        (OneWidthDependent, (1, 2, 4, 8, 32)),
+        (NarrowDependent, (1, 4, 8, 16, 32)),
+        (WidthDependent, (4,)),
+    ],
+)
+def test_the_widths_that_are_equal_are_told_apart(
+    faulty: type[NumpyVerifier], proven: tuple[int, ...], form: Form
+) -> None:
+    assert gate(faulty(shape_of(t_max=32)), form).proven_widths == proven
+
+
+def test_where_no_width_is_equal_the_quick_form_tries_few() -> None:
+    verifier = WidthDependent(shape_of(t_max=128, context=256))
+    assert gate(verifier).proven_widths == (4,)
+    assert verifier.passes <= 80
 
 
 def test_an_invariance_that_was_not_measured_is_named() -> None:
@@ -204,5 +274,5 @@ def test_the_quick_form_sees_every_lane_and_every_width() -> None:
 def test_full_measures_more_than_quick() -> None:
     quick, full = gate(NumpyVerifier(shape_of())), gate(NumpyVerifier(shape_of()), "full")
     more = zip(quick.invariances, full.invariances, strict=True)
-    assert all(b.cases > 2 * a.cases for a, b in more if a.invariance is not REGION)
+    assert all(b.cases > 2 * a.cases for a, b in more if a.invariance not in (REGION, SPAN))
     assert np.all([v.unequal == 0 for v in full.invariances])

@@ -20,7 +20,7 @@ from planted import (
 )
 
 from anespec.convert.source.facts import LayerFacts
-from anespec.convert.source.model import Rows, SourceModel
+from anespec.convert.source.model import SourceModel, TensorRows
 from anespec.convert.weights.encoding import Floats, Parts, Piece
 from anespec.convert.weights.linear import Int8Channel
 from anespec.manifests.errors import GoldenGateError
@@ -34,7 +34,7 @@ from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import THRESHOLDS, GoldenVerdict, require_golden
 from anespec.validate.golden import compare_computed
 from anespec.validate.reference import Reference
-from anespec.validate.stack_passes import play_prompts
+from anespec.validate.stack_passes import run_prompts
 from anespec.validate.stored_weights import StoredWeights
 
 
@@ -165,9 +165,9 @@ def test_another_weight_in_one_layer_is_red(embedded: Artifact) -> None:
     assert [w.tensor for w in stored if not w.sound] == ["blk.0.ffn_down.weight"]
 
 
-def rows_unparted(patch: pytest.MonkeyPatch) -> None:
+def rows_unpermuted(patch: pytest.MonkeyPatch) -> None:
     """Rotating pairs stay beside each other."""
-    patch.setattr(SourceModel, "_halves_order", lambda self, layer, heads: np.arange(heads * layer.head_dim))
+    patch.setattr(SourceModel, "_neox_order", lambda self, layer, heads: np.arange(heads * layer.head_dim))
 
 
 def next_channel_scales(patch: pytest.MonkeyPatch) -> None:
@@ -185,15 +185,15 @@ def next_channel_scales(patch: pytest.MonkeyPatch) -> None:
 def gate_and_up_swapped(patch: pytest.MonkeyPatch) -> None:
     """Each of the two projections gets the other's tensor."""
     swap = {"ffn_gate": "ffn_up", "ffn_up": "ffn_gate"}
-    place = SourceModel.place
+    tensor_rows = SourceModel.tensor_rows
 
-    def swapped(self: SourceModel, layer: LayerFacts, role: str) -> Rows:
-        return place(self, layer, swap.get(role, role))
+    def swapped(self: SourceModel, layer: LayerFacts, role: str) -> TensorRows:
+        return tensor_rows(self, layer, swap.get(role, role))
 
-    patch.setattr(SourceModel, "place", swapped)
+    patch.setattr(SourceModel, "tensor_rows", swapped)
 
 
-@pytest.mark.parametrize("plant", [rows_unparted, next_channel_scales, gate_and_up_swapped])
+@pytest.mark.parametrize("plant", [rows_unpermuted, next_channel_scales, gate_and_up_swapped])
 def test_a_bug_in_storing_is_red(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
@@ -216,7 +216,7 @@ def test_greedy_tokens_continue_each_prompt(embedded: Artifact) -> None:
             lambda shard: open_shard(embedded, shard, TORCH, 1),
             verifier.feeds,
             verifier.embedding,
-            play_prompts(verifier, prompts, greedy_tokens=6),
+            run_prompts(verifier, prompts, greedy_tokens=6),
         ).stack
     verifier.close()
     context = embedded.manifest.context

@@ -11,8 +11,10 @@ from anespec.manifests.store import Artifact
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.runtime.passes import Logits, Row, RowKind, RowSlots, run_rows
+from anespec.validate.bit_comparison import compare, same_bits
+from anespec.validate.case_runner import CaseRunner
 from anespec.validate.exactness import exactness_gate
-from anespec.validate.plays import Scene, Stage, compare, one_row_a_pass, same_bits
+from anespec.validate.invariance_cases import Probe, one_row_a_pass
 
 TOKENS = (1, *np.random.default_rng(0).integers(3, 512, size=95).tolist())
 
@@ -47,11 +49,11 @@ def test_a_trained_model_allows_speculation(
 
 @needs_stories
 def test_one_shape_because_another_width_rounds_differently(fp16: ArtifactVerifier) -> None:
-    stage, scene = Stage(fp16), Scene((), 0, TOKENS)
-    stage.prepare(scene)
-    at_four = stage.run(one_row_a_pass(scene, 4), scene)
-    again = stage.run(one_row_a_pass(scene, 4, lane=2), scene)
-    at_one = stage.run(one_row_a_pass(scene, 1), scene)
+    runner, probe = CaseRunner(fp16), Probe((), 0, TOKENS)
+    runner.prepare(probe)
+    at_four = runner.run(one_row_a_pass(probe, 4), probe)
+    again = runner.run(one_row_a_pass(probe, 4, lane=2), probe)
+    at_one = runner.run(one_row_a_pass(probe, 1), probe)
     assert compare(at_four, again, "another lane").unequal == 0
     assert compare(at_four, at_one, "another width").unequal > 0
 

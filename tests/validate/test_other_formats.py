@@ -30,7 +30,7 @@ def test_an_estimate_is_what_a_conversion_gives(
     headers = sum(shard.bytes for shard in artifact.manifest.shards)
     headers -= sum(tensor.bytes for tensor in artifact.manifest.tensors)
     assert estimate.bytes - headers == sum(tensor.bytes for tensor in real.tensors)
-    # Rows are not parted into pairs for an estimate, so palettes are of other groups of rows.
+    # Rows are not permuted for an estimate, so palettes are of other groups of rows.
     assert estimate.relative_error == pytest.approx(relative_error(real.tensors), rel=0.03)
 
 

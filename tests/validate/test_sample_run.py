@@ -144,7 +144,7 @@ def test_where_the_reference_parts_its_own_text_goes_on_from_there(
     assert passage.reference is not None
     assert passage.parting is not None
     assert passage.reference.own is not None
-    first = passage.parting.place
+    first = passage.parting.index
     assert first <= 5
     assert passage.parting.chosen_probability == 0
     assert passage.parting.margin > 100

@@ -55,8 +55,8 @@ def test_a_quantised_source_is_carried_through_a_whole_conversion(tmp_path: Path
     for kind, weights in (("Q8_0", WeightFormat.INT8_BLOCK32), ("Q4_0", WeightFormat.INT4_BLOCK32)):
         gguf = STORIES.with_name(f"stories260K.{kind}.gguf")
         artifact = convert_to(tmp_path / kind, gguf, weights)
-        carried = [t for t in artifact.manifest.tensors if t.source_type == kind]
-        assert len(carried) > 20
-        assert all(t.lossless and t.squared_error == 0 for t in carried)
-        assert any(t.pairs_parted for t in carried)
+        repacked = [t for t in artifact.manifest.tensors if t.source_type == kind]
+        assert len(repacked) > 20
+        assert all(t.lossless and t.squared_error == 0 for t in repacked)
+        assert any(t.rope_permuted for t in repacked)
         assert all(t.fallback for t in artifact.manifest.tensors if t.columns % 32)

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from anespec.manifests.formatting import counted, listed
 from anespec.manifests.residency import ResidencyVerdict
 from anespec.manifests.schema import Target
-from anespec.manifests.verdicts import ExactnessVerdict, Standing
-from anespec.manifests.wording import counted, listed
+from anespec.manifests.verdicts import WORST_FIRST, ExactnessVerdict, Standing
 from anespec.validate.figures import GoldenVerdict
 from anespec.validate.quality.verdict import QualityVerdict
-
-WORST_FIRST = (Standing.FAIL, Standing.NOT_RUN, Standing.NO_CASES, Standing.REPORTED, Standing.PASS)
 
 
 @dataclass(frozen=True)

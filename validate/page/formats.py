@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from anespec.manifests.formatting import bytes_text, counted
 from anespec.manifests.schema import Manifest, formats_of, relative_error
-from anespec.manifests.wording import bytes_text, counted
 from anespec.validate.other_formats import FormatEstimates
 
 

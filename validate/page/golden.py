@@ -11,7 +11,7 @@ from anespec.validate.page.shards import stem
 class ErrorDot:
     """The worst token under one stimulus."""
 
-    place: float
+    position: float
     look: str
     title: str
 
@@ -23,7 +23,7 @@ class ErrorRow:
     label: str
     dots: tuple[ErrorDot, ...]
     limit: float
-    limit_place: float
+    limit_position: float
     worst: float
     good: bool
     note: str
@@ -62,14 +62,14 @@ def _shard(verdict: GoldenVerdict, scale: LogScale, figures: list[ShardFigures])
         label=stem(figures[0].shard),
         dots=tuple(
             ErrorDot(
-                scale.place(f.error),
+                scale.position(f.error),
                 f.stimulus,
                 f"{f.stimulus}: error {f.error:.3g}, cosine {f.cosine:.6f}, over {f.tokens} tokens",
             )
             for f in figures
         ),
         limit=limit,
-        limit_place=scale.place(limit),
+        limit_position=scale.position(limit),
         worst=max(f.error for f in figures),
         good=all(f.within(thresholds) for f in figures),
         note="; ".join(problems),
@@ -83,13 +83,13 @@ def _prompt(verdict: GoldenVerdict, scale: LogScale, number: int) -> ErrorRow:
         label=f"prompt {number + 1} ({figures.prompt_tokens} tokens)",
         dots=(
             ErrorDot(
-                scale.place(figures.error),
+                scale.position(figures.error),
                 "stack",
                 f"error {figures.error:.3g}, cosine {figures.cosine:.6f}; {words}",
             ),
         ),
         limit=limit,
-        limit_place=scale.place(limit),
+        limit_position=scale.position(limit),
         worst=figures.error,
         good=figures.within(verdict.stack_thresholds),
         note=f"{figures.not_finite} values not finite" if figures.not_finite else words,

@@ -27,9 +27,9 @@ class ChangeRow:
 
     label: str
     low: float
-    place: float
+    position: float
     high: float
-    limit_place: float | None
+    limit_position: float | None
     words: str
     good: bool
 
@@ -97,10 +97,10 @@ def _change(verdict: QualityVerdict, scale: EvenScale) -> ChangeRow:
     words = f"{figures.perplexity_change:+.3f} %" + ("" if error is None else f" ± {error:.3f} %")
     return ChangeRow(
         label=f"{verdict.text.name} on {verdict.circumstances.backend}",
-        low=scale.place(low),
-        place=scale.place(figures.perplexity_change),
-        high=scale.place(high),
-        limit_place=None if limit is None else scale.place(limit),
+        low=scale.position(low),
+        position=scale.position(figures.perplexity_change),
+        high=scale.position(high),
+        limit_position=None if limit is None else scale.position(limit),
         words=words,
         good=verdict.passed,
     )

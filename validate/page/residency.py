@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from anespec.manifests.formatting import counted
 from anespec.manifests.residency import Device, DeviceTotals, ResidencyVerdict, RuleFinding, Severity
-from anespec.manifests.wording import counted
-from anespec.validate.page.scales import Part, Tick, stacked
+from anespec.validate.page.scales import BarSegment, Tick, stacked
 from anespec.validate.page.shards import stem
 
 DEVICE_NAMES = {Device.ANE: "ANE", Device.GPU: "GPU", Device.CPU: "CPU", Device.NONE: "not told"}
@@ -20,7 +20,7 @@ class DeviceBar:
 
     label: str
     total: int
-    parts: tuple[Part, ...]
+    parts: tuple[BarSegment, ...]
     words: str
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from anespec.manifests.formatting import bytes_text, counted
 from anespec.manifests.schema import Manifest
-from anespec.manifests.wording import bytes_text, counted
 from anespec.validate.sample_figures import Generation, OtherChoice, Passage, SampleRun
 
 MOST_PIECES = 512
@@ -90,9 +90,9 @@ def _state_words(manifest: Manifest) -> str:
 def _passage(passage: Passage) -> PassageView:
     pieces = passage.pieces[:MOST_PIECES]
     reading = passage.reference
-    others = {other.place: other for other in reading.others} if reading is not None else {}
+    others = {other.index: other for other in reading.others} if reading is not None else {}
     first = min(others, default=len(pieces))
-    artifact = tuple(_part(piece, place, others.get(place), first) for place, piece in enumerate(pieces))
+    artifact = tuple(_part(piece, index, others.get(index), first) for index, piece in enumerate(pieces))
     reference: tuple[TextPart, ...] = ()
     if reading is not None and passage.parting is not None:
         own = reading.own[:MOST_PIECES] if reading.own is not None else None
@@ -107,14 +107,14 @@ def _passage(passage: Passage) -> PassageView:
     )
 
 
-def _part(piece: str, place: int, other: OtherChoice | None, first: int) -> TextPart:
+def _part(piece: str, index: int, other: OtherChoice | None, first: int) -> TextPart:
     if other is None:
         return TextPart(piece)
     title = (
-        f"token {place + 1}: the reference gives {_percent(other.probability)} to {_token(other.text)}, "
+        f"token {index + 1}: the reference gives {_percent(other.probability)} to {_token(other.text)}, "
         f"{_percent(other.chosen_probability)} to this"
     )
-    return TextPart(piece, "parting" if place == first else "other", title)
+    return TextPart(piece, "parting" if index == first else "other", title)
 
 
 def _merged(parts: Sequence[TextPart]) -> tuple[TextPart, ...]:
@@ -138,9 +138,9 @@ def _agreement(passage: Passage) -> str:
     later = f" Given this text, it would choose otherwise at {counted(more, 'later token')}." if more else ""
     left = "" if reading.own is not None else " A model of this size is not generated from by the reference."
     return (
-        f"They part at token {parting.place + 1} of {tokens}: the fp32 reference gives "
+        f"They part at token {parting.index + 1} of {tokens}: the fp32 reference gives "
         f"{_percent(parting.probability)} to {_token(parting.text)} and "
-        f"{_percent(parting.chosen_probability)} to {_token(passage.pieces[parting.place])}, a margin of "
+        f"{_percent(parting.chosen_probability)} to {_token(passage.pieces[parting.index])}, a margin of "
         f"{parting.margin:.2g} nats.{later}{left}"
     )
 

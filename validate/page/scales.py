@@ -12,7 +12,7 @@ SMALLEST_LIMIT = 0.001
 class Tick:
     """A labelled place on an axis."""
 
-    place: float
+    position: float
     label: str
 
 
@@ -31,7 +31,7 @@ class LogScale:
         high = math.ceil(math.log10(max(positive, default=1)))
         return cls(low, max(high, low + 1))
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         """Where a value stands; what is outside stands at the nearer end."""
         if value <= 0:
             return 0.0
@@ -42,7 +42,7 @@ class LogScale:
     def ticks(self) -> tuple[Tick, ...]:
         """A tick per decade, or per few where there are many."""
         step = 1 + (self.last - self.first) // 8
-        return tuple(Tick(self.place(10.0**n), power(n)) for n in range(self.first, self.last + 1, step))
+        return tuple(Tick(self.position(10.0**n), power(n)) for n in range(self.first, self.last + 1, step))
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class EvenScale:
         decade = 10.0 ** math.floor(math.log10(largest))
         return cls(next(step * decade for step in (1, 2, 5, 10) if step * decade >= largest))
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         """Where a value stands."""
         return round(50 + 50 * value / self.limit, 3)
 
@@ -66,13 +66,13 @@ class EvenScale:
     def ticks(self) -> tuple[Tick, ...]:
         """Both ends, their halves and the middle."""
         return tuple(
-            Tick(self.place(share * self.limit), f"{share * self.limit:+g}" if share else "0")
+            Tick(self.position(share * self.limit), f"{share * self.limit:+g}" if share else "0")
             for share in (-1, -0.5, 0, 0.5, 1)
         )
 
 
 @dataclass(frozen=True)
-class Part:
+class BarSegment:
     """A part of a bar. `look` is the class that colours it, `title` what it is in words."""
 
     start: float
@@ -82,14 +82,14 @@ class Part:
     label: str = ""
 
 
-def stacked(parts: Sequence[tuple[float, str, str, str]]) -> tuple[Part, ...]:
+def stacked(parts: Sequence[tuple[float, str, str, str]]) -> tuple[BarSegment, ...]:
     """Parts side by side over the whole width, from (size, look, title, label); those of size 0 go."""
     total = sum(size for size, *_ in parts) or 1.0
     placed, start = [], 0.0
     for size, look, title, label in parts:
         width = 100 * size / total
         if size:
-            placed.append(Part(round(start, 3), round(width, 3), look, title, label))
+            placed.append(BarSegment(round(start, 3), round(width, 3), look, title, label))
         start += width
     return tuple(placed)
 

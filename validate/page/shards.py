@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from anespec.manifests.formatting import bytes_text
 from anespec.manifests.schema import HeadShard, LayerShard, Manifest, Shard
-from anespec.manifests.wording import bytes_text
-from anespec.validate.page.scales import Part, stacked
+from anespec.validate.page.scales import BarSegment, stacked
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class ShardRow:
 class ShardsView:
     """All shards, as one bar of bytes and in rows."""
 
-    bar: tuple[Part, ...]
+    bar: tuple[BarSegment, ...]
     rows: tuple[ShardRow, ...]
     total: str
 

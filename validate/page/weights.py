@@ -11,7 +11,7 @@ from anespec.validate.page.scales import LogScale
 class TensorDot:
     """One stored tensor; `look` is its weight format."""
 
-    place: float
+    position: float
     look: str
     title: str
 
@@ -61,7 +61,7 @@ def view_weights(tensors: Sequence[StoredTensor]) -> WeightsView:
 def _row(kind: str, tensors: Sequence[StoredTensor], scale: LogScale) -> KindRow:
     return KindRow(
         kind=kind,
-        dots=tuple(TensorDot(scale.place(t.relative_error), str(t.weights), _title(t)) for t in tensors),
+        dots=tuple(TensorDot(scale.position(t.relative_error), str(t.weights), _title(t)) for t in tensors),
         formats=", ".join(formats_of(tensors)),
         worst=max(tensor.relative_error for tensor in tensors),
         fallbacks=sum(tensor.fallback is not None for tensor in tensors),

@@ -5,6 +5,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from anespec.manifests.errors import AnespecError, StorageError
+from anespec.manifests.formatting import bytes_text, counted, sanitize_terminal
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.residency import ResidencyFile
 from anespec.manifests.safe_files import write_atomically
@@ -20,7 +21,6 @@ from anespec.manifests.verdicts import (
     VerdictFile,
     VerdictT,
 )
-from anespec.manifests.wording import bytes_text, counted, harmless
 from anespec.runtime.backends import AUTO, circumstances
 from anespec.validate.figures import GoldenFile
 from anespec.validate.other_formats import FormatsFile
@@ -126,7 +126,7 @@ def _finalized(value: object) -> object:
     """What the page says, not too long and without characters that turn lines; markup of its own stays."""
     if type(value) is not str:
         return value
-    return harmless(value if len(value) <= LONGEST_TEXT else f"{value[:LONGEST_TEXT]}…")
+    return sanitize_terminal(value if len(value) <= LONGEST_TEXT else f"{value[:LONGEST_TEXT]}…")
 
 
 def _shortened(digest: str) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from anespec.manifests.errors import RequestError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import ExactnessFile, Invariance
+from anespec.manifests.verdicts import ExactnessFile
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.gates import require_layers
@@ -34,7 +34,7 @@ def quality_gate(
 ) -> QualityVerdict:
     """Score `sample`, which is the text of `task`, and record the verdict in gates/quality.json.
 
-    A failed verdict does not raise. Passes are wide where the exactness gate proved width to be of no matter.
+    A failed verdict does not raise. Passes are as wide as the exactness gate proved equal.
 
     Raises:
         RequestError: the text has less than two tokens.
@@ -52,14 +52,14 @@ def quality_gate(
             f"{task.text}: has less than two tokens, so there is none to predict; pass a longer text"
         )
     exactness = artifact.read_verdicts(ExactnessFile).find(here)
-    wide = exactness is not None and exactness.proves(Invariance.WIDTH)
+    widths = exactness.proven_widths if exactness is not None else ()
     with GGUFFile(source) as file:
         reference = Reference(file, manifest.context)
         require_layers(manifest, reference, source)
         progress("loading the shards", 0.0)
         verifier = open_verifier(artifact, backend, threads)
         try:
-            scored = compare_on_text(verifier, reference, windows, wide=wide, progress=progress)
+            scored = compare_on_text(verifier, reference, windows, widths=widths, progress=progress)
         finally:
             verifier.close()
     text = ScoredText(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from anespec.runtime.passes import RowKind, Verifier, run_rows
 from anespec.runtime.regions import RegionMap
-from anespec.validate.plays import Cell, padded, row_of
+from anespec.runtime.rows import chain_rows
 from anespec.validate.progress import Progress
 from anespec.validate.quality.divergence import Divergence, diverge
 from anespec.validate.reference import Reference
@@ -64,13 +64,13 @@ def compare_on_text(
     reference: Reference,
     windows: Sequence[Window],
     *,
-    wide: bool = False,
+    widths: Sequence[int] = (),
     progress: Progress | None = None,
 ) -> Divergence:
     """Score every window's tokens with both sides, of which there is at least one.
 
-    `wide` lets passes have more rows than a block, which is sound where the exactness gate proved that
-    width does not matter. The verifier's region 0 is overwritten. Logits are held for ROWS_AT_ONCE rows
+    `widths` are numbers of rows that passes may have beside the block's, which is sound where the exactness
+    gate proved them equal. The verifier's region 0 is overwritten. Logits are held for ROWS_AT_ONCE rows
     at a time.
     """
     total, done, parts = sum(len(window.targets) for window in windows), 0, []
@@ -79,7 +79,7 @@ def compare_on_text(
             progress(f"{done} of {total} tokens, the reference reads on", done / total)
         states = reference.hidden_states([window.inputs for window in group])
         for window, hidden in zip(group, states, strict=True):
-            for first, found in _logits(verifier, window.inputs, wide):
+            for first, found in _logits(verifier, window.inputs, widths):
                 rows = slice(first, first + len(found))
                 targets = np.array(window.targets[rows], dtype=np.int64)
                 parts.append(diverge(reference.logits(hidden[rows]).numpy(), found, targets))
@@ -100,18 +100,18 @@ def _groups(windows: Sequence[Window]) -> Iterator[list[Window]]:
     yield group
 
 
-def _logits(verifier: Verifier, ids: Sequence[int], wide: bool) -> Iterator[tuple[int, NDArray[np.float16]]]:
+def _logits(
+    verifier: Verifier, ids: Sequence[int], proven: Sequence[int]
+) -> Iterator[tuple[int, NDArray[np.float16]]]:
     """The verifier's logits of consecutive rows, ROWS_AT_ONCE or a few less at a time, with the first row."""
     shape, region_map = verifier.shape, RegionMap.of(verifier.shape)
-    widths = [width for width in (shape.wide_widths if wide else (shape.block,)) if width <= ROWS_AT_ONCE]
-    step = min(max(widths, default=shape.block), region_map.longest_run)
+    widths = sorted({shape.block, *(width for width in proven if width <= ROWS_AT_ONCE)})
+    step = min(widths[-1], region_map.longest_run)
     held: list[NDArray[np.float16]] = []
     first = 0
     for start in range(0, len(ids), step):
-        cells = [Cell(RowKind.PROMPT, token, start + i) for i, token in enumerate(ids[start : start + step])]
-        width = next((width for width in widths if width >= len(cells)), shape.block)
-        rows = tuple(row_of(cell, region_map) for cell in padded(cells, width))
-        held.append(run_rows(verifier, rows)[: len(cells)])
+        rows = chain_rows(region_map, 0, start, RowKind.PROMPT, ids[start : start + step])
+        held.append(run_rows(verifier, rows, next(width for width in widths if width >= len(rows))))
         count = sum(len(part) for part in held)
         if count + step > ROWS_AT_ONCE or start + step >= len(ids):
             yield first, np.concatenate(held)

@@ -22,7 +22,7 @@ from anespec.manifests.residency import (
     Plan,
     PlannedOperation,
     PlanSource,
-    ShardPlan,
+    ShardComputePlan,
     layers_by_name,
 )
 from anespec.manifests.schema import Shard
@@ -186,7 +186,7 @@ def measure_plan(artifact: Artifact, coreml: CoreML, progress: StepReport) -> Pl
     )
 
 
-def measure_shard(shard: Shard, package: Path, block: int, coreml: CoreML) -> ShardPlan:
+def measure_shard(shard: Shard, package: Path, block: int, coreml: CoreML) -> ShardComputePlan:
     """The plan of one shard at T = block, made in a temporary folder; the package is left alone."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -201,9 +201,11 @@ def measure_shard(shard: Shard, package: Path, block: int, coreml: CoreML) -> Sh
             plan = coreml.load_plan(coreml.compile(fixed, folder / "compiled.mlmodelc"))
         except Exception as error:
             # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
-            return ShardPlan(shard=shard.path, sha256=shard.sha256, refusal=refusal_sentence(str(error)))
+            return ShardComputePlan(
+                shard=shard.path, sha256=shard.sha256, refusal=refusal_sentence(str(error))
+            )
         functions = read_plan(plan, view_package(fixed, shard.path, shard.sha256, block))
-        return ShardPlan(shard=shard.path, sha256=shard.sha256, functions=functions)
+        return ShardComputePlan(shard=shard.path, sha256=shard.sha256, functions=functions)
 
 
 def linked_copy(package: Path, destination: Path) -> Path:

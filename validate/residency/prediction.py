@@ -10,7 +10,7 @@ from anespec.manifests.residency import (
     PlannedOperation,
     PlanSource,
     RuleFinding,
-    ShardPlan,
+    ShardComputePlan,
     layers_by_name,
 )
 from anespec.manifests.verdicts import Circumstances
@@ -52,22 +52,22 @@ def predict(
         circumstances=rule_circumstances(fingerprint),
         block=block,
         shards=tuple(
-            _shard_plan(shard, [r for r in ruled if r.finding.shard == shard.name])
+            _shard_compute_plan(shard, [r for r in ruled if r.finding.shard == shard.name])
             for shard in artifact.shards
         ),
     )
     return Prediction(plan, tuple(r.rule.record(r.finding) for r in ruled))
 
 
-def _shard_plan(shard: ShardView, ruled: Sequence[_Ruled]) -> ShardPlan:
+def _shard_compute_plan(shard: ShardView, ruled: Sequence[_Ruled]) -> ShardComputePlan:
     worst = max((r.finding.effect for r in ruled), default=Effect.NOTHING)
     decisive = [r for r in ruled if r.finding.effect is worst]
     if worst in (Effect.COMPILER_ERROR, Effect.CORE_ML_ERROR):
         first = decisive[0]
         refusal = f"{first.finding.subject}: {first.finding.detail} ({first.rule.id})"
-        return ShardPlan(shard=shard.name, sha256=shard.sha256, refusal=refusal)
+        return ShardComputePlan(shard=shard.name, sha256=shard.sha256, refusal=refusal)
     whole = _ids(decisive) if worst is Effect.SHARD else ()
-    return ShardPlan(
+    return ShardComputePlan(
         shard=shard.name,
         sha256=shard.sha256,
         functions=tuple(_function_plan(function, ruled, whole) for function in shard.functions),
@@ -89,7 +89,7 @@ def _function_plan(function: FunctionView, ruled: Sequence[_Ruled], whole: tuple
             PlannedOperation(
                 kind=op.kind,
                 name=op.name,
-                shapes=tuple(value.type.shape for value in op.outputs),
+                shapes=tuple(value.type.shape for value in function.made(op)),
                 device=Device.CPU if reasons else Device.ANE,
                 layer=layer,
                 rules=reasons,

@@ -5,10 +5,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from anespec.manifests.errors import RequestError, StorageError
+from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.manifests.residency import Plan, PlanSource
 from anespec.manifests.safe_files import read_bounded, write_atomically
 from anespec.manifests.store import LARGEST_JSON, Artifact
-from anespec.manifests.wording import LONGEST_REASON, printable
 
 
 def record_plan(plan: Plan, path: Path) -> None:

@@ -7,7 +7,8 @@ from enum import IntEnum, StrEnum
 from typing import ClassVar
 
 from anespec.manifests.residency import RuleFinding, Severity
-from anespec.validate.residency.shard_view import ArtifactView, FunctionView, Operation, ShardView
+from anespec.runtime.backends.portable.mil_package import Operation
+from anespec.validate.residency.shard_view import ArtifactView, FunctionView, ShardView
 
 
 class Grade(StrEnum):
@@ -116,7 +117,9 @@ class ShardRule(Rule):
         severity: Severity | None = None,
     ) -> Finding:
         """A finding at one operation."""
-        return self.found(shard, str(op), detail, severity=severity, operations=((function.name, op.name),))
+        return self.found(
+            shard, function.described(op), detail, severity=severity, operations=((function.name, op.name),)
+        )
 
 
 class OperationRule(ShardRule):

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.manifests.element_types import ElementType
 from anespec.runtime.backends.portable.openvino_library import Node, Output, Tensor, Type, op, opset15
-from anespec.runtime.backends.portable.packed import Packed, PackedType
+from anespec.runtime.backends.portable.packed import Packed
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def whole_numbers(values: NDArray[Any] | Packed, shape: Sequence[int]) -> Output
     """An integer constant in another shape; one of four-bit numbers stays packed."""
     if not isinstance(values, Packed):
         return opset15.constant(np.ascontiguousarray(values.reshape(shape))).output(0)
-    kind = {PackedType(4, signed=True): Type.i4, PackedType(4): Type.u4}.get(values.kind)
+    kind = {ElementType.INT4: Type.i4, ElementType.UINT4: Type.u4}.get(values.element)
     if kind is None:
         return opset15.constant(values.unpacked().reshape(shape)).output(0)
     # OpenVINO packs as Core ML does, the first number in the low bits; the constant copies its bytes.

@@ -111,7 +111,9 @@ def _look_up(a: Arguments[Shape]) -> Shape:
     if len(indices.shape) != 4 or indices.shape[2:] != (1, 1) or palettes.dtype.kind != "f":
         raise a.refused(f"looks {indices.shape} up in {palettes.shape}")
     entries = palettes.shape[-2]
-    bounded = isinstance(indices, Packed) and not indices.kind.signed and 1 << indices.kind.bits <= entries
+    bounded = (
+        isinstance(indices, Packed) and not indices.element.signed and 1 << indices.element.bits <= entries
+    )
     if not bounded:
         numbers = indices.unpacked() if isinstance(indices, Packed) else indices
         if numbers.dtype.kind not in "iu" or not 0 <= numbers.min() <= numbers.max() < entries:

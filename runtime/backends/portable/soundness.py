@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import ArtifactError
+from anespec.manifests.formatting import bytes_text
 from anespec.manifests.machine import machine_memory
-from anespec.manifests.wording import bytes_text
 from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.shape_table import Shape, result_shapes
 

@@ -15,7 +15,8 @@ from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact, package_bytes, package_sha256
 from anespec.runtime.backends import open_embedding, open_shard, open_verifier
 from anespec.runtime.backends.portable import soundness
-from anespec.runtime.backends.portable.program import FUNCTION, load_program, read_model
+from anespec.runtime.backends.portable.mil_package import read_model
+from anespec.runtime.backends.portable.program import FUNCTION, load_program
 
 Edit = Callable[[Any, Any], object]
 FLOAT32 = 11

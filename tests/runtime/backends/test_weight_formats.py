@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anespec.convert.package import write_package
+from anespec.manifests.element_types import PACKED_TYPES, ElementType
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import WeightFormat
 from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
-from anespec.runtime.backends.portable.packed import PACKED_TYPES, Packed, PackedType
+from anespec.runtime.backends.portable.packed import Packed
 from anespec.runtime.backends.portable.program import load_program
 from anespec.runtime.backends.portable.torch_runner import TorchRunner
 from anespec.validate.stored_weights import stored_weight
@@ -88,8 +89,8 @@ def test_coremltools_reads_the_same_numbers(package: Path) -> None:
         assert (array == made.inputs[name].val).all(), name
 
 
-@given(st.sampled_from(list(PACKED_TYPES.values())), st.lists(st.integers(0, 63), min_size=1, max_size=40))
-def test_packed_numbers_come_out_as_they_went_in(kind: PackedType, numbers: list[int]) -> None:
+@given(st.sampled_from(PACKED_TYPES), st.lists(st.integers(0, 63), min_size=1, max_size=40))
+def test_packed_numbers_come_out_as_they_went_in(kind: ElementType, numbers: list[int]) -> None:
     codes = [number % (1 << kind.bits) for number in numbers]
     bits = "".join(f"{code:0{kind.bits}b}"[::-1] for code in codes)
     data = [int(bits[i : i + 8][::-1], 2) for i in range(0, len(bits), 8)]

@@ -45,8 +45,8 @@ def stored(
     """A tensor's entry with that relative error."""
     return {
         "projection": "projection", "tensor": tensor, "first_row": 0, "rows": 8, "columns": 8,
-        "pairs_parted": False, "source_type": "Q8_0", "weights": weights, "fallback": None, "lossless": False,
-        "bytes": 72, "squares": 64.0, "squared_error": 64.0 * error**2, "max_error": 0.02,
+        "rope_permuted": False, "source_type": "Q8_0", "weights": weights, "fallback": None,
+        "lossless": False, "bytes": 72, "squares": 64.0, "squared_error": 64.0 * error**2, "max_error": 0.02,
     } | changes  # fmt: skip
 
 
@@ -235,8 +235,8 @@ def generation(tokens: int = 47, passes: int = 47, **changes: Any) -> Generation
 
 def sample_of(artifact: Artifact, backend: str = "openvino", **changes: Any) -> SampleRun:
     """One passage that the reference parts from at its third token."""
-    other = OtherChoice(place=2, text=" dog", probability=0.4, chosen_probability=0.35)
-    later = OtherChoice(place=3, text="?", probability=0.9, chosen_probability=0.05)
+    other = OtherChoice(index=2, text=" dog", probability=0.4, chosen_probability=0.35)
+    later = OtherChoice(index=3, text="?", probability=0.9, chosen_probability=0.05)
     passage = Passage(
         prompt="Once upon a time", prompt_tokens=4, pieces=(" there", " was", " cat", "."),
         plain=generation(), drafted=generation(passes=25), same_text=True,

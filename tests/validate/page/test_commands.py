@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from phi_like import artifact_in, circumstances_on, phi_manifest, quality_of, sample_of, stored
 
-from anespec.conversion_options import read_options
+from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
-from anespec.convert.plan import ConversionPlan, ConvertOptions
+from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.convert_verb import convert as convert_verb
 from anespec.generate_verb import generate as generate_verb
@@ -20,6 +20,7 @@ from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import AttentionShape, StoredTensor, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import KINDS, WeightChoice
+from anespec.option_flags import read_flags
 from anespec.validate.page.commands import (
     convert_command,
     generate_commands,
@@ -52,7 +53,7 @@ def test_the_conversion_of_the_page_is_the_one_that_was_done(tmp_path: Path) -> 
         folder = convert(ConversionPlan(SourceModel(file), options), tmp_path / "a").path
         manifest = Artifact(folder).manifest
         again = read_back(convert_verb, convert_command(manifest, "a"))
-        plan = ConversionPlan(SourceModel(file), read_options(again))
+        plan = ConversionPlan(SourceModel(file), read_flags(ConvertOptions, again))
         assert str(again["gguf"]) == FAMILY.name
         repeated = Artifact(convert(plan, tmp_path / "b").path).manifest
     assert [shard.sha256 for shard in repeated.shards] == [shard.sha256 for shard in manifest.shards]

@@ -71,7 +71,7 @@ def test_no_verdict_is_too_extreme_to_be_shown_or_left_out(tmp_path: Path, kind:
 def test_a_sample_whose_reference_parts_after_its_end_is_left_out(tmp_path: Path) -> None:
     artifact = artifact_in(tmp_path / "m", phi_manifest())
     sample = sample_of(artifact)
-    late = OtherChoice(place=10**6, text="a", probability=0.5, chosen_probability=0.1)
+    late = OtherChoice(index=10**6, text="a", probability=0.5, chosen_probability=0.1)
     reading = ReferenceReading(others=(late,), own=None)
     passage = sample.passages[0].model_copy(update={"reference": reading})
     artifact.record_verdict(SampleFile, sample.model_copy(update={"passages": (passage,)}))

@@ -20,11 +20,11 @@ from phi_like import (
 )
 
 from anespec.manifests.errors import StorageError
+from anespec.manifests.formatting import sanitize_terminal
 from anespec.manifests.residency import PlanSource, ResidencyFile
 from anespec.manifests.schema import Manifest, Shard, WeightFormat
 from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.verdicts import ExactnessFile, Invariance
-from anespec.manifests.wording import harmless
 from anespec.validate.figures import GoldenFile
 from anespec.validate.other_formats import FormatsFile
 from anespec.validate.page.write import PAGE_NAME, render_page, write_page
@@ -379,7 +379,7 @@ def test_whatever_an_artifact_says_is_text(tmp_path: Path) -> None:
     assert "<script" not in html
     assert "\x1b" not in html
     assert "\u202e" not in html
-    assert harmless(HOSTILE) in " ".join(page.texts)
+    assert sanitize_terminal(HOSTILE) in " ".join(page.texts)
 
 
 def test_a_text_of_any_length_is_cut(bare: Artifact) -> None:

@@ -20,21 +20,21 @@ POSITIVE = st.floats(1e-12, 1e6)
 @given(st.lists(POSITIVE, max_size=8))
 def test_a_log_scale_holds_its_values_in_order(values: list[float]) -> None:
     scale = LogScale.around(values)
-    places = [scale.place(value) for value in sorted(values)]
+    places = [scale.position(value) for value in sorted(values)]
     assert places == sorted(places)
     assert all(0 <= place <= 100 for place in places)
     for value in values:
         assert 10.0**scale.first <= value * 1.000001
         assert value <= 10.0**scale.last * 1.000001
     assert 2 <= len(scale.ticks) <= 10
-    assert scale.ticks[0].place == 0
+    assert scale.ticks[0].position == 0
 
 
 def test_decades_are_evenly_spaced() -> None:
     scale = LogScale(-4, 0)
-    assert [scale.place(10.0**n) for n in range(-4, 1)] == [0, 25, 50, 75, 100]
-    assert scale.place(0) == 0
-    assert scale.place(1e9) == 100
+    assert [scale.position(10.0**n) for n in range(-4, 1)] == [0, 25, 50, 75, 100]
+    assert scale.position(0) == 0
+    assert scale.position(1e9) == 100
     assert [tick.label for tick in scale.ticks] == ["10⁻⁴", "0.001", "0.01", "0.1", "1"]
     assert power(12) == "10¹²"
 
@@ -42,8 +42,8 @@ def test_decades_are_evenly_spaced() -> None:
 @given(st.lists(st.floats(-1e5, 1e5), max_size=8))
 def test_an_even_scale_has_zero_in_the_middle(values: list[float]) -> None:
     scale = EvenScale.around(values)
-    assert scale.place(0) == 50
-    assert all(-0.001 <= scale.place(value) <= 100.001 for value in values)
+    assert scale.position(0) == 50
+    assert all(-0.001 <= scale.position(value) <= 100.001 for value in values)
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=9))
@@ -96,7 +96,7 @@ def test_tensors_are_gathered_by_kind() -> None:
     assert [row.kind for row in view.rows] == ["ffn_down", "output", "attn_q"]
     down = view.rows[0]
     assert (down.worst, down.fallbacks, down.formats) == (pytest.approx(0.1), 1, "int8-channel, lut4")
-    assert [dot.place for dot in down.dots] == pytest.approx([100, 50])
+    assert [dot.position for dot in down.dots] == pytest.approx([100, 50])
     assert "too few columns" in down.dots[1].title
     assert (view.lossless, view.tensors) == (1, 4)
     assert view.error == pytest.approx((0.01010100 / 4) ** 0.5)

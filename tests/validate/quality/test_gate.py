@@ -227,7 +227,7 @@ def test_no_more_logits_are_held_than_promised(
         tokens = compare_on_text(Watched(verifier, widths), reference, windows)
         assert set(widths) == {verifier.shape.block}
         widths.clear()
-        compare_on_text(Watched(verifier, widths), reference, windows, wide=True)
+        compare_on_text(Watched(verifier, widths), reference, windows, widths=verifier.shape.wide_widths)
         assert max(widths) == verifier.shape.t_max == 128
     verifier.close()
     assert len(tokens.kl) == 239 + 5

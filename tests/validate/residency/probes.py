@@ -15,9 +15,9 @@ from anespec.convert.graph.projection import Projection
 from anespec.convert.graph.shards import (
     HeadPlan,
     LayerPlan,
+    LayerShardPlan,
     LayerWeights,
     ProgramScope,
-    ShardPlan,
     ShardProgram,
     head_shard,
     layer_shard,
@@ -96,14 +96,16 @@ def layers_of(probe: Probe) -> ShardProgram:
         LayerPlan(index, sizes, pool, rope, rope, index, Activation.SILU, residual_scale=1.0)
         for index in range(probe.layers)
     )
-    return layer_shard(ShardPlan(plans, probe.d, EPSILON), [layer] * probe.layers, ProgramScope(BLOCK, BLOCK))
+    return layer_shard(
+        LayerShardPlan(plans, probe.d, EPSILON), [layer] * probe.layers, ProgramScope(BLOCK, BLOCK)
+    )
 
 
 def head_of(channels: int, d: int = 1024) -> ShardProgram:
     """The program of a head shard."""
     projection = _projection(channels, d, WeightFormat.INT8_CHANNEL)
     norm = np.ones(d, np.float16)
-    plan = HeadPlan(d, EPSILON, scale=1.0, cap=None)
+    plan = HeadPlan(d, EPSILON, scale=1.0, softcap=None)
     return head_shard(plan, norm, projection, "logits_0", ProgramScope(BLOCK, BLOCK))
 
 

@@ -24,14 +24,19 @@ from anespec.validate.residency.rules.operations import (
     WideLinear,
 )
 from anespec.validate.residency.rules.sizes import LargeShard, Multifunction, ProcessWeights, SmallShard
-from anespec.validate.residency.rules.tensors import ElementType, NarrowLastAxis, TensorRank, WideDimension
+from anespec.validate.residency.rules.tensors import (
+    NarrowLastAxis,
+    TensorElementType,
+    TensorRank,
+    WideDimension,
+)
 from anespec.validate.residency.rules.weights import Int4PerBlock, Int8PerBlock, PalettePerRowAndBlock
 
 RULES_VERSION = 1
 
 RULES: tuple[Rule, ...] = (
     TensorRank(),
-    ElementType(),
+    TensorElementType(),
     NarrowLastAxis(),
     WideDimension(),
     StateType(),

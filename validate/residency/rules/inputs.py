@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from anespec.manifests.element_types import ElementType
 from anespec.manifests.residency import Severity, shape_text
 from anespec.validate.residency.rule import Effect, Finding, Grade, ShardRule
 from anespec.validate.residency.shard_view import Flexibility, ShardView
@@ -22,7 +23,7 @@ class StateType(ShardRule):
     def check_shard(self, shard: ShardView) -> Iterator[Finding]:
         for function in shard.functions:
             for state in function.states:
-                if state.type.dtype != "fp16" or None in state.type.shape:
+                if state.type.element is not ElementType.FP16 or None in state.type.shape:
                     yield self.found(shard, f"state {state.name} {state.type}", "not fp16 of fixed shape")
 
 

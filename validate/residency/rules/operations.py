@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from anespec.convert.bands import HEAD_CHANNELS
+from anespec.convert.shard_limits import HEAD_CHANNELS
 from anespec.manifests.residency import Severity
+from anespec.runtime.backends.portable.mil_package import Operation
 from anespec.validate.residency.rule import Effect, Finding, Grade, OperationRule, ShardRule
-from anespec.validate.residency.shard_view import FunctionView, Operation, ShardView
+from anespec.validate.residency.shard_view import FunctionView, ShardView
 
 GATHER_ROWS = 32768
 LINEAR_WIDTH = 16384
@@ -104,7 +105,7 @@ class WideLinear(OperationRule):
     mend = "cut the output in slices of at most 16384 channels"
 
     def objection(self, function: FunctionView, op: Operation, shard: ShardView) -> str | None:
-        widths = [value.type.shape[-1] or 0 for value in op.outputs if value.type.shape]
+        widths = [value.type.shape[-1] or 0 for value in function.made(op) if value.type.shape]
         wide = op.kind == "linear" and max(widths, default=0) > LINEAR_WIDTH
         return f"an output of {max(widths)} channels" if wide else None
 
@@ -152,5 +153,5 @@ class WideHead(OperationRule):
     def objection(self, function: FunctionView, op: Operation, shard: ShardView) -> str | None:
         if op.kind != "conv" or not shard.is_head:
             return None
-        channels = op.outputs[0].type.shape[1] or 0
+        channels = function.types[op.outputs[0]].shape[1] or 0
         return f"{channels} channels in one slice" if channels > HEAD_CHANNELS else None

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 
+from anespec.manifests.element_types import ElementType
 from anespec.manifests.residency import Severity, shape_text
+from anespec.runtime.backends.portable.mil_package import Operation
 from anespec.validate.residency.rule import Effect, Finding, Grade, OperationRule, ShardRule
-from anespec.validate.residency.shard_view import FunctionView, Operation, ShardView
+from anespec.validate.residency.shard_view import FunctionView, ShardView
 
 LARGEST_RANK = 5
-TYPES = ("fp16", "int8", "int16")
+TYPES = (ElementType.FP16, ElementType.INT8, ElementType.INT16)
 NARROW = 32
 WIDE = 16384
 WIDEST = 65536
@@ -27,7 +29,7 @@ class TensorRank(OperationRule):
         return f"rank {max(ranks)}" if max(ranks, default=0) > LARGEST_RANK else None
 
 
-class ElementType(OperationRule):
+class TensorElementType(OperationRule):
     id = "element-type"
     grades = (Grade.A,)
     source = "apple/coreai-models, neural_engine_rules"
@@ -37,8 +39,8 @@ class ElementType(OperationRule):
     mend = "keep the value in fp16, inputs and outputs too"
 
     def objection(self, function: FunctionView, op: Operation, shard: ShardView) -> str | None:
-        others = [value for value in function.flowing(op) if value.type.dtype not in TYPES]
-        return f"{others[0].name} is {others[0].type.dtype}" if others else None
+        others = [value for value in function.flowing(op) if value.type.element not in TYPES]
+        return f"{others[0].name} is {others[0].type.element or 'of an unknown type'}" if others else None
 
 
 class NarrowLastAxis(ShardRule):

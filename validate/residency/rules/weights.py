@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from anespec.manifests.residency import Severity
+from anespec.runtime.backends.portable.mil_package import Operation
 from anespec.validate.residency.rule import Effect, Finding, Grade, ShardRule
-from anespec.validate.residency.shard_view import FunctionView, Operation, ShardView
+from anespec.validate.residency.shard_view import FunctionView, ShardView
 
 SMALL_INT4_SHARD_BYTES = 250_000_000
 """The largest that fell to the CPU: Qwen2.5 0.5B as a whole, 24 layers and its head, at 4 bits."""
@@ -100,7 +101,7 @@ def _grouped_axes(function: FunctionView, op: Operation, keys: tuple[str, ...]) 
     """
     if not op.kind.startswith("constexpr_") or not op.outputs:
         return []
-    rank = len(op.outputs[0].type.shape)
+    rank = len(function.types[op.outputs[0]].shape)
     shapes = [function.types[name].shape for name in op.named_inputs(*keys)]
     return [
         axis

@@ -1,0 +1,106 @@
+"""The library's functions: `anespec.inspect`, `convert`, `validate` and `load`."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anespec.conversion import default_output, open_plan
+from anespec.model import Model, load_model
+from anespec.watching import SILENT, Watcher
+
+if TYPE_CHECKING:
+    from anespec.convert.options import ConvertOptions
+    from anespec.convert.pipeline import Conversion
+    from anespec.inspection import ArtifactInspection, GGUFInspection
+    from anespec.runtime.options import LoadOptions
+    from anespec.validate.options import ValidateOptions
+    from anespec.validation import Validation
+
+PathLike = str | os.PathLike[str]
+
+
+def inspect(path: PathLike, options: "ConvertOptions | None" = None) -> "GGUFInspection | ArtifactInspection":
+    """What a GGUF is and what `convert` would build of it with `options`, or what an artifact's folder holds.
+
+    Raises:
+        GGUFError: a file is malformed.
+        ArtifactError: a folder is no artifact, or damaged.
+        RequestError: the options do not fit the model.
+        StorageError: it cannot be read.
+    """
+    from anespec.convert.options import ConvertOptions
+    from anespec.inspection import ArtifactInspection, read_plan
+    from anespec.manifests.gguf_file import GGUFFile
+    from anespec.manifests.store import Artifact
+
+    place = Path(path)
+    if place.is_dir():
+        return ArtifactInspection.of(Artifact(place))
+    with GGUFFile(place) as file:
+        return read_plan(file, options or ConvertOptions())[0]
+
+
+def convert(
+    gguf: PathLike,
+    output: PathLike | None = None,
+    options: "ConvertOptions | None" = None,
+    *,
+    replace: bool = False,
+    jobs: int | None = None,
+) -> "Conversion":
+    """Convert a GGUF into an artifact's folder: `output`, or NAME.anespec in the current folder.
+
+    An interrupted run goes on where it stopped when it is asked for again. `replace` an artifact that stands
+    there and differs; `jobs` are the shards built at once, None for as many as pay.
+
+    Raises:
+        GGUFError: the file is malformed.
+        UnsupportedModelError: the model is none that is converted.
+        RequestError: the options do not fit the model.
+        UsageError: something else stands there, and `replace` was not asked for.
+        StorageError: the disk is full, or does not let itself be written.
+    """
+    from anespec.convert.options import ConvertOptions
+    from anespec.convert.pipeline import convert as run
+
+    source = Path(gguf)
+    with open_plan(source, options or ConvertOptions()) as plan:
+        target = Path(output) if output is not None else default_output(source)
+        return run(plan, target, replace=replace, jobs=jobs)
+
+
+def validate(
+    artifact: PathLike, options: "ValidateOptions | None" = None, *, watch: Watcher = SILENT, **changes: Any
+) -> "Validation":
+    """Ask an artifact's gates, and write its page; `require` of the result raises where one fails the run.
+
+    `changes` are fields of ValidateOptions, which hold before those of `options`. A verdict that was recorded
+    and still holds is not measured again. `watch` hears of progress.
+
+    Raises:
+        ArtifactError: the folder is no artifact.
+        RequestError: an option is out of range, or there is no such backend.
+        UsageError: options that say nothing together.
+        StorageError: the text to be scored cannot be read.
+    """
+    from anespec.validate.options import ValidateOptions
+    from anespec.validation import run_validation
+
+    return run_validation(Path(artifact), (options or ValidateOptions()).changed(**changes), watch)
+
+
+def load(
+    artifact: PathLike, options: "LoadOptions | None" = None, *, watch: Watcher = SILENT, **changes: Any
+) -> Model:
+    """Open an artifact to generate from. Use it in a `with` block, or close it.
+
+    `changes` are fields of LoadOptions, which hold before those of `options`. Where speculation was never
+    measured here, a quick form of the exactness gate is run first; `watch` hears of it.
+
+    Raises:
+        ArtifactError: the folder is missing, damaged or of another version.
+        RequestError: an option is out of range, or there is no such backend.
+    """
+    from anespec.runtime.options import LoadOptions
+
+    return load_model(Path(artifact), (options or LoadOptions()).changed(**changes), watch)

@@ -1,0 +1,36 @@
+"""A GGUF opened for conversion: model, options and tokenizer are checked before anything is written."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from anespec.convert.options import ConvertOptions
+    from anespec.convert.plan import ConversionPlan
+
+
+@contextlib.contextmanager
+def open_plan(gguf: Path, options: "ConvertOptions") -> "Iterator[ConversionPlan]":
+    """What would be built of a GGUF; the file is open inside the block.
+
+    Raises:
+        GGUFError: the file is malformed.
+        UnsupportedModelError: the model or its tokenizer is none that is converted.
+        RequestError: the options do not fit the model.
+        StorageError: the file cannot be read.
+    """
+    from anespec.convert.plan import ConversionPlan
+    from anespec.convert.source.model import SourceModel
+    from anespec.manifests.gguf_file import GGUFFile
+    from anespec.runtime.text.tokenizer import Tokenizer
+
+    with GGUFFile(gguf) as file:
+        plan = ConversionPlan(SourceModel(file), options)
+        Tokenizer.from_gguf(file)
+        yield plan
+
+
+def default_output(gguf: Path) -> Path:
+    """Where the artifact of a GGUF goes where nobody says: NAME.anespec in the current folder."""
+    return Path(f"{gguf.stem}.anespec")

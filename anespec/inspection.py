@@ -1,0 +1,179 @@
+"""What a GGUF is and what would be built of it, or what an artifact holds and its gates found."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anespec.convert.options import ConvertOptions
+    from anespec.convert.plan import ConversionPlan
+    from anespec.inspect_verdicts import RecordedVerdict
+    from anespec.manifests.gguf_file import GGUFFile
+    from anespec.manifests.schema import Hyperparameters, Manifest
+    from anespec.manifests.store import Artifact
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What a GGUF's header says, whether or not the model can be converted.
+
+    `quantisation` has the bytes of tensors by ggml type, most first; `vocabulary` is in tokens.
+    """
+
+    file: str
+    bytes: int
+    architecture: str | None
+    name: str | None
+    tensors: int
+    parameters: int
+    quantisation: Mapping[str, int]
+    tokenizer: str | None
+    pre_tokenizer: str | None
+    vocabulary: int | None
+    chat_template: bool
+
+    @classmethod
+    def of(cls, file: "GGUFFile") -> "FileFacts":
+        """Read them from an open file."""
+        kinds: Counter[str] = Counter()
+        for info in file:
+            kinds[info.kind.name] += info.nbytes
+        tokens = file.metadata.get("tokenizer.ggml.tokens")
+        return cls(
+            file=str(file.path),
+            bytes=file.nbytes,
+            architecture=_text(file, "general.architecture"),
+            name=_text(file, "general.name"),
+            tensors=len(file.tensors),
+            parameters=sum(info.elements for info in file),
+            quantisation=dict(kinds.most_common()),
+            tokenizer=_text(file, "tokenizer.ggml.model"),
+            pre_tokenizer=_text(file, "tokenizer.ggml.pre"),
+            vocabulary=len(tokens) if isinstance(tokens, list) else None,
+            chat_template="tokenizer.chat_template" in file.metadata,
+        )
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """What would be built: sizes in bytes, `topology` in layers per shard, `head_shards` in tokens."""
+
+    family: str
+    hyperparameters: "Hyperparameters"
+    tied_head: bool
+    target: str
+    attention: str
+    weights: str
+    block: int
+    context: int
+    beyond_training: bool
+    sequences: int
+    topology: tuple[int, ...]
+    topology_from: str
+    preset: str | None
+    head_shards: tuple[int, ...]
+    layer_bytes: tuple[int, ...]
+    head_bytes: int
+    artifact_bytes: int
+    state_bytes: int
+
+    @classmethod
+    def of(cls, plan: "ConversionPlan") -> "PlanFacts":
+        """Read them from a plan."""
+        model, options, sharding = plan.model, plan.options, plan.sharding
+        return cls(
+            family=model.facts.family.title,
+            hyperparameters=model.sizes,
+            tied_head=model.tied_head,
+            target=options.target.value,
+            attention=plan.attention.value,
+            weights=str(options.weights),
+            block=options.block,
+            context=plan.context,
+            beyond_training=plan.beyond_training,
+            sequences=options.sequences,
+            topology=tuple(plan.topology.layers),
+            topology_from=sharding.origin.value,
+            preset=sharding.preset.preset.name if sharding.preset else None,
+            head_shards=tuple(len(tokens) for tokens in plan.topology.heads),
+            layer_bytes=tuple(sharding.stack.layer_bytes),
+            head_bytes=plan.head_bytes(),
+            artifact_bytes=plan.estimated_bytes(),
+            state_bytes=plan.state_bytes(),
+        )
+
+
+@dataclass(frozen=True)
+class GGUFInspection:
+    """A GGUF: what its header says, what would be built of it, and everything that is in the way."""
+
+    file: FileFacts
+    plan: PlanFacts | None
+    unsupported: tuple[str, ...]
+
+    @property
+    def convertible(self) -> bool:
+        """Whether `convert` takes it."""
+        return not self.unsupported
+
+    def facts(self) -> dict[str, Any]:
+        """All of it for a program, on one level."""
+        facts = dataclasses.asdict(self.file)
+        facts |= {"convertible": self.convertible, "unsupported": list(self.unsupported)}
+        if self.plan is not None:
+            facts |= dataclasses.asdict(self.plan)
+            facts["hyperparameters"] = self.plan.hyperparameters.model_dump()
+        return facts
+
+
+@dataclass(frozen=True)
+class ArtifactInspection:
+    """An artifact's folder: its manifest, the bytes of shards and vocabulary, and the verdicts on it."""
+
+    path: Path
+    manifest: "Manifest"
+    bytes: int
+    verdicts: "tuple[RecordedVerdict, ...]"
+
+    @classmethod
+    def of(cls, artifact: "Artifact") -> "ArtifactInspection":
+        """Read it from an open artifact."""
+        from anespec.inspect_verdicts import recorded_verdicts
+
+        manifest = artifact.manifest
+        size = sum(shard.bytes for shard in manifest.shards) + manifest.tokens.bytes
+        return cls(artifact.root, manifest, size, recorded_verdicts(artifact))
+
+
+def read_plan(file: "GGUFFile", options: "ConvertOptions") -> "tuple[GGUFInspection, ConversionPlan | None]":
+    """What an open GGUF is, and the plan of its conversion; None where the model is unsupported.
+
+    Raises:
+        GGUFError: a tensor or a key that every model needs is malformed.
+        RequestError: the options do not fit the model.
+    """
+    from anespec.convert.plan import ConversionPlan
+    from anespec.convert.source.model import SourceModel
+    from anespec.manifests.errors import GGUFError, UnsupportedModelError
+    from anespec.runtime.text.tokenizer import Tokenizer
+
+    unsupported: list[str] = []
+    plan: ConversionPlan | None = None
+    try:
+        plan = ConversionPlan(SourceModel(file), options)
+    except UnsupportedModelError as error:
+        unsupported.append(str(error))
+    try:
+        Tokenizer.from_gguf(file)
+    except (UnsupportedModelError, GGUFError) as error:
+        unsupported.append(str(error))
+    facts = PlanFacts.of(plan) if plan is not None else None
+    return GGUFInspection(FileFacts.of(file), facts, tuple(unsupported)), plan
+
+
+def _text(file: "GGUFFile", key: str) -> str | None:
+    value = file.metadata.get(key)
+    return value if isinstance(value, str) else None

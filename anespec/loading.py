@@ -1,0 +1,90 @@
+"""An artifact opened to generate from, and what the exactness gate allows of it here."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anespec.manifests.errors import StorageError
+from anespec.manifests.formatting import counted, duration_text
+from anespec.model_cache import resolve_artifact
+from anespec.watching import Watcher
+
+if TYPE_CHECKING:
+    from anespec.manifests.store import Artifact
+    from anespec.manifests.verdicts import Circumstances, ExactnessVerdict
+    from anespec.runtime.backends.verifier import ArtifactVerifier
+    from anespec.runtime.options import BackendOptions, LoadOptions
+    from anespec.runtime.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An artifact with its vocabulary and a verifier that holds its shards."""
+
+    artifact: "Artifact"
+    tokenizer: "Tokenizer"
+    verifier: "ArtifactVerifier"
+    here: "Circumstances"
+
+
+def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Opened:
+    """Open an artifact's folder, or that of a GGUF, which is converted first where that was never done.
+
+    Raises:
+        ArtifactError: it is missing, damaged or of another version.
+        RequestError: there is no such backend.
+    """
+    from anespec.manifests.gguf_file import GGUFFile
+    from anespec.manifests.store import Artifact
+    from anespec.runtime.backends import circumstances, open_verifier, resolve_backend
+    from anespec.runtime.text.tokenizer import Tokenizer
+
+    backend = resolve_backend(options.backend)
+    artifact = Artifact(
+        resolve_artifact(path, backend=backend, threads=options.threads, display=watch.shares)
+    )
+    with watch.steps(f"loading {path}") as report:
+        report("vocabulary")
+        with GGUFFile(artifact.tokens_path()) as tokens:
+            tokenizer = Tokenizer.from_gguf(tokens)
+        report(f"shards, on {backend}")
+        verifier = open_verifier(artifact, backend, options.threads)
+    return Opened(artifact, tokenizer, verifier, circumstances(artifact, backend, options.threads))
+
+
+def exactness_here(opened: Opened, watch: Watcher) -> "ExactnessVerdict":
+    """The recorded exactness verdict for here; measured in its quick form, and recorded, where none is.
+
+    That can take minutes with a large model on a slow backend, so it is said before and after.
+    """
+    from anespec.validate.gates import recorded_exactness
+    from anespec.validate.kept import kept_exactness, why_exactness_is_unknown
+
+    artifact, here = opened.artifact, opened.here
+    verdict = kept_exactness(artifact, here, "quick")
+    if verdict is not None:
+        return verdict
+    where = f"{here.backend} with {counted(here.threads, 'thread')}"
+    watch.note(why_exactness_is_unknown(artifact, here))
+    watch.note(f"it is measured now, once: may speculation run on {where}?")
+
+    def say_unkept(error: StorageError) -> None:
+        watch.note(f"the exactness verdict is not kept ({error})")
+
+    started = time.monotonic()
+    with watch.shares("exactness") as report:
+        verdict = recorded_exactness(artifact, opened.verifier, here, "quick", report, say_unkept)
+    watch.note(f"exactness: {verdict.standing}, measured in {duration_text(time.monotonic() - started)}")
+    return verdict
+
+
+def say_inexact(verdict: "ExactnessVerdict", options: "LoadOptions", watch: Watcher) -> None:
+    """Say where speculation may change the text, and what is done about it."""
+    if verdict.allows_speculation:
+        return
+    watch.note(
+        f"speculation may change the text on {verdict.circumstances.backend} here (the exactness gate: "
+        f"{verdict.standing}); "
+        + ("speculating as --allow-inexact asks" if options.allow_inexact else "running without it")
+    )

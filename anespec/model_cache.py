@@ -1,0 +1,307 @@
+"""GGUFs that were given where an artifact is wanted: each is converted and gated once, and found by content.
+
+    CACHE/anespec/models/KEY/model.anespec   the artifact
+    CACHE/anespec/models/KEY/entry.json      written when it is gated; its time says when it was last used
+    CACHE/anespec/models/KEY.lock            held while that is done
+
+KEY follows from the GGUF's hash, from how it is converted and from anespec's version. Without an entry the
+rest is an interrupted run, which the next one goes on with.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from pydantic import ValidationError
+
+from anespec import __version__
+from anespec.manifests.errors import GoldenGateError, StorageError, UsageError
+from anespec.manifests.formatting import listed, quoted
+from anespec.manifests.safe_files import Folder, open_file
+from anespec.manifests.schema import SCHEMA_VERSION, Bytes, Count, Name, Record, Target
+from anespec.manifests.user_folders import cache_folder, private_folder
+from anespec.source_hashes import SourceHashes
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+    from anespec.validate.progress import Progress
+
+Display = Callable[[str], "AbstractContextManager[Progress]"]
+"""Shows the progress of what the title says while the block lasts."""
+
+MODELS_FOLDER = "models"
+ARTIFACT_NAME = "model.anespec"
+ENTRY_NAME = "entry.json"
+LARGEST_ENTRY = 1 << 16
+GGUF_MAGIC = b"GGUF"
+
+_log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def no_display(title: str) -> "Iterator[Progress]":
+    """Shows nothing."""
+    yield lambda note, share=None: None
+
+
+@dataclass(frozen=True)
+class Build:
+    """What is built from a GGUF; `context` is in tokens, None for the default of `convert`."""
+
+    target: Target
+    context: int | None = None
+
+    @classmethod
+    def here(cls, context: int | None = None) -> Self:
+        """For this machine: the Neural Engine of a Mac that has one, else its processor."""
+        has_engine = sys.platform == "darwin" and platform.machine() == "arm64"
+        return cls(Target.MAC if has_engine else Target.CPU, context)
+
+    def key(self, sha256: str) -> str:
+        """The name in the cache of what this builds from the GGUF with this hash."""
+        facts = (sha256, self.target.value, self.context, __version__, SCHEMA_VERSION)
+        return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+class Entry(Record):
+    """What a finished model of the cache is; `failure` is why it must not be used, where a gate failed."""
+
+    name: Name
+    source_sha256: str
+    source_bytes: Bytes
+    quantisation: str
+    weights: tuple[str, ...]
+    bytes: Bytes
+    target: Target
+    context: Count
+    version: str
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class CachedModel:
+    """One model of the cache; without an entry it is what an interrupted run has left."""
+
+    key: str
+    folder: Path
+    entry: Entry | None
+
+    @property
+    def artifact(self) -> Path:
+        """Where its artifact lies."""
+        return self.folder / ARTIFACT_NAME
+
+    @property
+    def name(self) -> str:
+        """What people call it: the name of its GGUF."""
+        return self.entry.name if self.entry is not None else self.key
+
+    @property
+    def used(self) -> datetime:
+        """When it was last used, local time; the beginning of time where nobody knows."""
+        path = self.folder / ENTRY_NAME if self.entry is not None else self.folder
+        try:
+            seconds = path.stat().st_mtime
+        except OSError:
+            seconds = 0.0
+        return datetime.fromtimestamp(seconds, UTC).astimezone()
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk, also of what is not finished."""
+        found = (Path(folder, name) for folder, _, names in os.walk(self.folder) for name in names)
+        return sum(path.lstat().st_size for path in found)
+
+    def is_called(self, name: str) -> bool:
+        """Whether a person may mean this one: by its name, or by the beginning of its key."""
+        return name.removesuffix(".gguf") == self.name or (len(name) >= 4 and self.key.startswith(name))
+
+
+def resolve_artifact(
+    path: Path,
+    *,
+    backend: str = "auto",
+    threads: int | None = None,
+    context: int | None = None,
+    display: Display = no_display,
+) -> Path:
+    """The artifact that `path` stands for: its own folder, or one of the cache.
+
+    A GGUF is converted for this machine and gated on `backend` first, where that was never done. What is
+    neither may be the name of a model in the cache; else it is returned as it is, for `Artifact` to refuse.
+    `context` is that of the conversion.
+
+    Raises:
+        UsageError: `context` is given for what is converted already, or a name is that of several models.
+        GGUFError, UnsupportedModelError, RequestError: the GGUF cannot be converted, or not so.
+        GoldenGateError: what was converted does not compute what the GGUF means.
+        StorageError: the cache cannot be used, or has no room.
+        Interrupted: someone pressed ^C; what is finished is kept.
+    """
+    if is_gguf(path):
+        return ModelCache().artifact_of(path, Build.here(context), backend, threads, display)
+    found = None
+    if not path.exists():
+        # Where there is no cache, what is wrong is the path.
+        with contextlib.suppress(StorageError):
+            found = ModelCache().named(str(path))
+    if context is not None:
+        raise UsageError(f"{path}: a context can only be chosen for a GGUF, which is then converted with it")
+    return path if found is None else found.artifact
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether `path` is a file that begins like a GGUF; raises StorageError where it is a pipe or device."""
+    try:
+        with open_file(path) as stream:
+            return stream.read(len(GGUF_MAGIC)) == GGUF_MAGIC
+    except OSError:
+        return False
+
+
+class ModelCache:
+    """The user's folder of converted models; safe to use from several processes at once."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        """`root` is an own folder, made when it is needed; None for the user's."""
+        self.root = cache_folder() / MODELS_FOLDER if root is None else root
+
+    def artifact_of(
+        self, gguf: Path, build: Build, backend: str, threads: int | None, display: Display
+    ) -> Path:
+        """The gated artifact of a GGUF, made first where there is none; raises like `resolve_artifact`."""
+        with private_folder(self.root) as root:
+            key = build.key(self._hash(root, gguf, display))
+            model = self._model(root, key)
+            if model.entry is None or not model.artifact.is_dir():
+                with self._lock(key, gguf, display):
+                    model = self._model(root, key)
+                    if model.entry is None or not model.artifact.is_dir():
+                        model = self._make(root, key, gguf, build, backend, threads, display)
+            else:
+                _log.info("%s was converted before: %s", gguf, model.artifact)
+        assert model.entry is not None
+        if model.entry.failure is not None:
+            raise GoldenGateError(
+                f"{gguf}: was converted, but does not compute what it should ({model.entry.failure}); "
+                "please report it; `anespec rm` removes it"
+            )
+        with contextlib.suppress(OSError):
+            os.utime(model.folder / ENTRY_NAME)
+        return model.artifact
+
+    def models(self) -> list[CachedModel]:
+        """All that is there, what was used last first.
+
+        Raises:
+            StorageError: the folder cannot be read, or is not this user's.
+        """
+        if not self.root.is_dir():
+            return []
+        with private_folder(self.root) as root:
+            keys = [path.name for path in self.root.iterdir() if path.is_dir() and not path.is_symlink()]
+            found = [self._model(root, key) for key in keys]
+        return sorted(found, key=lambda model: model.used, reverse=True)
+
+    def named(self, name: str) -> CachedModel | None:
+        """The finished model that a person calls so; None where there is none.
+
+        Raises:
+            UsageError: there are several.
+        """
+        found = [model for model in self.models() if model.entry is not None and model.is_called(name)]
+        if len(found) > 1:
+            keys = listed([model.key for model in found], "or")
+            raise UsageError(f"{quoted(name)} is the name of several cached models; say which: {keys}")
+        return found[0] if found else None
+
+    def remove(self, model: CachedModel) -> None:
+        """Remove a model from the disk.
+
+        Raises:
+            StorageError: it is being made now, or the file system refuses.
+        """
+        from filelock import Timeout
+
+        try:
+            with private_folder(self.root) as root, self._file_lock(model.key).acquire(timeout=0):
+                root.remove(model.key)
+                root.remove(f"{model.key}.lock")
+        except Timeout:
+            raise StorageError(f"{model.name}: is being converted right now; let that end first") from None
+        except OSError as error:
+            raise StorageError(f"{model.folder}: cannot be removed ({error.strerror})") from error
+
+    def _hash(self, root: Folder, gguf: Path, display: Display) -> str:
+        hashes = SourceHashes(root)
+        try:
+            if (known := hashes.known(gguf)) is not None:
+                return known
+            with display(f"looking for {gguf.name} in the cache") as report:
+                report("reading it")
+                return hashes.read(gguf)
+        except OSError as error:
+            raise StorageError(f"{gguf}: cannot be read ({error.strerror})") from error
+
+    def _model(self, root: Folder, key: str) -> CachedModel:
+        try:
+            entry = Entry.model_validate_json(root.read(f"{key}/{ENTRY_NAME}", LARGEST_ENTRY))
+        except (OSError, StorageError, ValidationError):
+            entry = None
+        return CachedModel(key, self.root / key, entry)
+
+    def _make(
+        self,
+        root: Folder,
+        key: str,
+        gguf: Path,
+        build: Build,
+        backend: str,
+        threads: int | None,
+        display: Display,
+    ) -> CachedModel:
+        from anespec.prepare_model import prepare_model
+
+        with root.folder(key, create=True) as folder:
+            folder.make_private()
+            entry = prepare_model(gguf, self.root / key / ARTIFACT_NAME, build, backend, threads, display)
+            try:
+                folder.replace(ENTRY_NAME, entry.model_dump_json(indent=2).encode())
+            except OSError as error:
+                raise StorageError(f"{folder.path}: cannot be written ({error.strerror})") from error
+        return CachedModel(key, self.root / key, entry)
+
+    @contextlib.contextmanager
+    def _lock(self, key: str, gguf: Path, display: Display) -> Iterator[None]:
+        """Hold the model; where another process does, wait until it is done with it."""
+        from filelock import Timeout
+
+        lock = self._file_lock(key)
+        try:
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                with display(f"waiting for {gguf.name}") as report:
+                    report("another anespec converts it")
+                    lock.acquire()
+        except OSError as error:
+            raise StorageError(f"{self.root}: cannot be locked ({error.strerror})") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _file_lock(self, key: str) -> "BaseFileLock":
+        from filelock import FileLock
+
+        return FileLock(self.root / f"{key}.lock", mode=0o600)

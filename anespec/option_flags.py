@@ -1,0 +1,134 @@
+"""Command line flags made from options that are declared once (manifests.options)."""
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args
+
+import click
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from anespec.manifests.errors import RequestError
+from anespec.manifests.options import LONGEST_SHOWN, Options, Range, flag_of, range_of, type_of
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+Verb = Callable[..., Any]
+
+
+class Number(click.ParamType[float]):
+    """A number in a range; NaN is in none."""
+
+    def __init__(self, kind: type[int] | type[float], allowed: Range | None) -> None:
+        """`kind` is int or float."""
+        self.kind = kind
+        self.allowed = allowed or Range()
+        self.name = "integer" if kind is int else "float"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; a usage error that says the range where it is none or out of it."""
+        try:
+            number = self.kind(value)
+        except (ValueError, OverflowError):
+            noun = "an integer" if self.kind is int else "a number"
+            self.fail(f"{str(value)[:LONGEST_SHOWN]!r} is not {noun} {self.allowed}.", param, ctx)
+        if number not in self.allowed:
+            self.fail(f"{str(value)[:LONGEST_SHOWN]} is not {self.allowed}.", param, ctx)
+        return number
+
+
+class Parsed(click.ParamType[Any]):
+    """A value that its field itself reads from text."""
+
+    def __init__(self, kind: Any, metavar: str) -> None:
+        """`kind` is the field's type with all that validates it."""
+        self.adapter = TypeAdapter[Any](kind)
+        self.name = metavar
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value; a usage error that says what is wrong with it."""
+        try:
+            return self.adapter.validate_python(value)
+        except RequestError as error:
+            self.fail(f"{error}.", param, ctx)
+        except ValidationError as error:
+            self.fail(f"{str(value)[:LONGEST_SHOWN]!r}: {error.errors()[0]['msg']}.", param, ctx)
+
+
+def flags_of(model: type[Options], *, without: Iterable[str] = ()) -> Callable[[Verb], Verb]:
+    """What adds a flag for every field of `model` to a verb, which gets them as keyword arguments.
+
+    Fields in `without`, and those that say so themselves, get none.
+    """
+    left_out = set(without)
+
+    def add(verb: Verb) -> Verb:
+        for name, field in reversed(model.model_fields.items()):
+            if flag_of(field).shown and name not in left_out:
+                verb = click.option(*_names(name, field), name, **_settings(field))(verb)
+        return verb
+
+    return add
+
+
+def read_flags(model: type[OptionsT], chosen: Mapping[str, Any], **others: Any) -> OptionsT:
+    """The verb's keyword arguments, and what had no flag, as options.
+
+    Raises:
+        RequestError: they do not go together.
+    """
+    given = {name: chosen[name] for name in model.model_fields if name in chosen}
+    return model(**given | others)
+
+
+def _names(name: str, field: FieldInfo) -> tuple[str, ...]:
+    return flag_of(field).names or (f"--{name.replace('_', '-')}",)
+
+
+def _settings(field: FieldInfo) -> dict[str, Any]:
+    """What click.option is told of a field."""
+    kind, flag = type_of(field), flag_of(field)
+    default = field.default.value if isinstance(field.default, Enum) else field.default
+    settings: dict[str, Any] = {"default": default, "help": _help(field)}
+    if kind is bool:
+        return settings | {"is_flag": True}
+    if flag.metavar:
+        settings["metavar"] = flag.metavar
+    if flag.multiple:
+        return settings | {"multiple": True, "type": _click_type(get_args(kind)[0], field)}
+    return settings | {"type": _click_type(kind, field)}
+
+
+def _click_type(kind: Any, field: FieldInfo) -> Any:
+    flag = flag_of(field)
+    if flag.choices:
+        return click.Choice(flag.choices)
+    if kind is str:
+        return str
+    if isinstance(kind, type) and issubclass(kind, Path):
+        return click.Path(path_type=Path)
+    if isinstance(kind, type) and not flag.metavar:
+        if issubclass(kind, Enum):
+            return click.Choice([member.value for member in kind])
+        if issubclass(kind, int | float):
+            return Number(kind, range_of(field))
+    annotated: Any = Annotated
+    whole = annotated[field.annotation, *field.metadata]
+    return Parsed(kind if flag.multiple else whole, flag.metavar or "TEXT")
+
+
+def _help(field: FieldInfo) -> str:
+    text, flag, kind = field.description or "", flag_of(field), type_of(field)
+    notes = []
+    if field.default is not None and kind is not bool and field.default != ():
+        notes.append(f"default: {_shown(field.default)}")
+    elif flag.default is not None:
+        notes.append(f"default: {flag.default}")
+    allowed = range_of(field)
+    if kind is float and allowed is not None:
+        notes.append(str(allowed))
+    return f"{text}  [{'; '.join(notes)}]" if notes else text
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

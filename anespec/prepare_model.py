@@ -1,0 +1,119 @@
+"""A GGUF becomes an artifact of the cache: converted with the defaults, and judged by the gates."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anespec import __version__
+from anespec.manifests.errors import GoldenGateError, Interrupted, StorageError
+from anespec.manifests.formatting import bytes_text, duration_text
+from anespec.model_cache import Build, Display, Entry
+
+if TYPE_CHECKING:
+    from anespec.asked_gates import Gate
+    from anespec.convert.pipeline import ShardProgress
+    from anespec.convert.plan import ConversionPlan
+    from anespec.manifests.store import Artifact
+    from anespec.manifests.verdicts import VerdictT
+
+_log = logging.getLogger(__name__)
+
+
+def prepare_model(
+    gguf: Path, output: Path, build: Build, backend: str, threads: int | None, display: Display
+) -> Entry:
+    """Convert `gguf` to `output` and ask the gates; what an interrupted run has finished is kept.
+
+    A failing golden gate does not raise, but stands in the entry; a model runs without exactness too.
+    Raises like `resolve_artifact`.
+    """
+    from anespec.manifests.store import Artifact
+
+    _convert(gguf, output, build, display)
+    artifact = Artifact(output)
+    try:
+        failure = _gate(artifact, gguf, backend, threads, display)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; what was converted is kept, and the next run goes on there") from None
+    manifest = artifact.manifest
+    formats = {kind.value for shard in manifest.shards for kind in shard.formats}
+    return Entry(
+        name=gguf.stem[:255],
+        source_sha256=manifest.source.sha256,
+        source_bytes=manifest.source.bytes,
+        quantisation=manifest.source.quantisation,
+        weights=tuple(sorted(formats)),
+        bytes=sum(shard.bytes for shard in manifest.shards) + manifest.tokens.bytes,
+        target=manifest.target,
+        context=manifest.context,
+        version=__version__,
+        failure=failure,
+    )
+
+
+def _convert(gguf: Path, output: Path, build: Build, display: Display) -> None:
+    from anespec.convert.options import ConvertOptions
+    from anespec.convert.plan import ConversionPlan
+    from anespec.convert.source.model import SourceModel
+    from anespec.manifests.gguf_file import GGUFFile
+    from anespec.runtime.text.tokenizer import Tokenizer
+
+    with GGUFFile(gguf) as file:
+        options = ConvertOptions(target=build.target, context=build.context)
+        plan = ConversionPlan(SourceModel(file), options)
+        Tokenizer.from_gguf(file)
+        _require_room(plan, gguf, output.parent)
+        with display(f"converting {gguf.name}") as report:
+            report("opening it", 0.0)
+            from anespec.convert.pipeline import convert
+
+            def say(shard: "ShardProgress") -> None:
+                report(f"{shard.name} done", shard.done_bytes / max(1, shard.total_bytes))
+
+            try:
+                done = convert(plan, output, replace=True, on_progress=say)
+            except KeyboardInterrupt as interruption:
+                raise Interrupted(str(interruption) or "interrupted before the first shard") from None
+        _log.info("%s converted in %s", gguf, duration_text(done.seconds))
+
+
+def _require_room(plan: "ConversionPlan", gguf: Path, folder: Path) -> None:
+    """Raise StorageError where what is to be written is more than there is room for.
+
+    What an earlier run has left is counted as room: it is kept, or gives way.
+    """
+    left = sum(path.lstat().st_size for path in folder.rglob("*"))
+    room, needed = shutil.disk_usage(folder).free + left, plan.estimated_bytes()
+    if needed > room:
+        raise StorageError(
+            f"{folder}: has room for {bytes_text(room)}, and {gguf.name} takes about {bytes_text(needed)}; "
+            "make some (`anespec list` shows what `anespec rm` would free)"
+        )
+
+
+def _gate(
+    artifact: "Artifact", gguf: Path, backend: str, threads: int | None, display: Display
+) -> str | None:
+    """Ask the gates that were not asked yet; why the artifact must not be used, None where it may."""
+    from anespec.asked_gates import Question, exactness_gate, golden_gate, residency_gate
+    from anespec.runtime.backends import resolve_backend
+
+    asked = Question(artifact, resolve_backend(backend), threads, gguf)
+
+    def verdict_of(name: str, gate: "Gate[VerdictT]") -> "VerdictT":
+        verdict = gate.kept()
+        if verdict is None:
+            with display(f"{name} gate of {gguf.name}") as report:
+                verdict = gate.measure(report)
+        _log.info("%s: %s gate: %s", gguf, name, gate.answer(verdict).standing)
+        return verdict
+
+    golden = golden_gate(asked)
+    try:
+        golden.answer(verdict_of("golden", golden)).require()
+    except GoldenGateError as error:
+        return str(error)
+    verdict_of("exactness", exactness_gate(asked, "quick"))
+    verdict_of("residency", residency_gate(asked, False, None, None))
+    return None

@@ -1,0 +1,206 @@
+"""A validation: every gate that is asked, what it answered, and what the artifact may do."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anespec.asked_gates import (
+    Answer,
+    Gate,
+    Question,
+    exactness_gate,
+    golden_gate,
+    quality_gate,
+    residency_gate,
+)
+from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
+from anespec.manifests.verdicts import Standing
+from anespec.watching import SILENT, Watcher
+
+if TYPE_CHECKING:
+    from anespec.validate.options import ValidateOptions
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """What became of asking one gate: an answer, `kept` if it was not measured now, or an error."""
+
+    name: str
+    answer: Answer | None
+    kept: bool
+    seconds: float
+    error: Exception | None = None
+
+    @property
+    def standing(self) -> Standing:
+        """How the gate stands; one that raised has not run."""
+        return Standing.NOT_RUN if self.answer is None else self.answer.standing
+
+    def require(self) -> None:
+        """Raise where this gate fails the run."""
+        if self.error is not None:
+            raise self.error
+        if self.answer is not None and self.answer.decides:
+            self.answer.require()
+
+    def facts(self) -> dict[str, Any]:
+        """The result for a program."""
+        facts: dict[str, Any] = {"name": self.name, "standing": self.standing.value}
+        if self.answer is None:
+            return facts | {"decides": True, "error": str(self.error)}
+        verdict = self.answer.verdict
+        facts |= {"decides": self.answer.decides, "kept": self.kept}
+        facts |= {"measured_at": verdict.measured_at.isoformat(), "warnings": list(self.answer.warnings)}
+        return facts | dict(self.answer.facts) | {"figures": verdict.model_dump(mode="json")}
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What all gates that were asked came to.
+
+    `summary` says in one sentence what the artifact may do here; `report` is the page, None where
+    `report_error` says why it could not be written.
+    """
+
+    gates: tuple[GateResult, ...]
+    summary: str
+    report: Path | None
+    report_error: AnespecError | None = None
+
+    @property
+    def standing(self) -> Standing:
+        """The one of the gates that matters most."""
+        return overall(result.standing for result in self.gates)
+
+    @property
+    def passed(self) -> bool:
+        """Whether `require` would not raise."""
+        try:
+            self.require()
+        except AnespecError:
+            return False
+        return True
+
+    def require(self) -> None:
+        """Do nothing where no gate fails the run.
+
+        Raises:
+            AnespecError: what the first gate that does says.
+        """
+        for result in self.gates:
+            result.require()
+        if self.report_error is not None:
+            raise self.report_error
+
+    def facts(self) -> dict[str, Any]:
+        """All of it for a program."""
+        facts: dict[str, Any] = {
+            "gates": [result.facts() for result in self.gates],
+            "standing": self.standing.value,
+            "summary": self.summary,
+        }
+        return facts if self.report is None else facts | {"report": str(self.report)}
+
+
+def run_validation(
+    path: Path,
+    options: "ValidateOptions",
+    watch: Watcher = SILENT,
+    on_result: Callable[[GateResult], None] = lambda _: None,
+) -> Validation:
+    """Ask the gates, one after another, and write the page; `on_result` is told of each at once.
+
+    A gate that raises becomes part of the result, so that the others are asked all the same.
+
+    Raises:
+        ArtifactError: the folder is no artifact.
+        RequestError: there is no such backend.
+        StorageError: the text to be scored cannot be read.
+    """
+    from anespec.manifests.store import Artifact
+    from anespec.runtime.backends import resolve_backend
+    from anespec.validate.page.write import write_page
+    from anespec.validate.summary import summary
+
+    asked = Question(Artifact(path), resolve_backend(options.backend), options.threads, options.gguf)
+    asking = _asking(asked, options)
+    results = []
+    for name in options.chosen:
+        result = _ask(name, asking[name], options.again, watch)
+        on_result(result)
+        results.append(result)
+    # --gate asks for that gate only; what is no gate comes with a run of all.
+    if not options.gates:
+        _measure_extras(asked, options.again, watch)
+    report, unwritten = None, None
+    try:
+        report = write_page(asked.artifact)
+    except AnespecError as error:
+        unwritten = error
+    return Validation(tuple(results), summary(asked.artifact, asked.here), report, unwritten)
+
+
+def _asking(asked: Question, options: "ValidateOptions") -> dict[str, Callable[[], Gate[Any]]]:
+    """What asks each gate."""
+    from anespec.validate.options import EXACTNESS, GOLDEN, QUALITY, RESIDENCY
+
+    asking: dict[str, Callable[[], Gate[Any]]] = {
+        RESIDENCY: lambda: residency_gate(
+            asked, options.require_residency, options.replay_plan, options.record_plan
+        ),
+        GOLDEN: lambda: golden_gate(asked),
+        EXACTNESS: lambda: exactness_gate(asked, "quick" if options.quick else "full"),
+    }
+    if options.quality is not None:
+        from anespec.validate.quality.sample import SampleText
+        from anespec.validate.quality.verdict import QualityTask
+
+        task = QualityTask(
+            options.quality, options.quality_tokens, options.max_kl, options.max_perplexity_change
+        )
+        # The other gates may take an hour, so a text that cannot be read ends the run before them.
+        text = SampleText.read(task.text)
+        asking[QUALITY] = lambda: quality_gate(asked, task, text)
+    return asking
+
+
+def _ask(name: str, make: Callable[[], Gate[Any]], again: bool, watch: Watcher) -> GateResult:
+    started = time.monotonic()
+    try:
+        gate = make()
+        verdict = None if again else gate.kept()
+        kept = verdict is not None
+        if verdict is None:
+            with watch.shares(f"{name} gate") as report:
+                verdict = gate.measure(report)
+        return GateResult(name, gate.answer(verdict), kept, time.monotonic() - started)
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        return GateResult(name, None, False, time.monotonic() - started, error)
+
+
+def _measure_extras(asked: Question, again: bool, watch: Watcher) -> None:
+    """What the page shows beside the gates; where it cannot be had, the gates' answers stand all the same."""
+    from anespec.validate.page.extras import has_extras, measure_extras
+
+    if not again and has_extras(asked.artifact, asked.backend, asked.threads):
+        return
+    source: Path | None = None
+    with contextlib.suppress(ArtifactError, StorageError):
+        source = asked.source
+    try:
+        with watch.shares("sample for the page") as report:
+            measure_extras(asked.artifact, source, asked.backend, asked.threads, report, again=again)
+    except AnespecError as error:
+        watch.note(f"the page goes without a sample ({error})")
+
+
+def overall(standings: Iterable[Standing]) -> Standing:
+    """The one that matters most."""
+    found = set(standings)
+    ranked = (Standing.FAIL, Standing.NOT_RUN, Standing.NO_CASES, Standing.PASS, Standing.REPORTED)
+    return next(standing for standing in ranked if standing in found)

@@ -1,0 +1,62 @@
+"""What a person may choose of a conversion, declared once for Python and the command line."""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from anespec.manifests.errors import RequestError
+from anespec.manifests.options import Flag, Options
+from anespec.manifests.presets import NO_PRESET, preset_names
+from anespec.manifests.schema import MAX_BLOCK, AttentionShape, Target, WeightFormat
+from anespec.manifests.weight_choice import GROUPS, KINDS, WeightChoice
+
+
+def _read_weights(value: Any) -> Any:
+    if isinstance(value, WeightFormat):
+        return WeightChoice(value)
+    return WeightChoice.parse(value) if isinstance(value, str) else value
+
+
+def _read_counts(value: Any) -> Any:
+    """`20,4,6,2` or `20+4+6+2` as integers."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return tuple(int(part) for part in value.replace("+", ",").split(","))
+    except ValueError:
+        raise RequestError(f"{value[:40]!r} is not a list of layer counts such as 20,4,6,2") from None
+
+
+class ConvertOptions(Options):
+    """What would be built. None means: from the target or from the model."""
+
+    target: Target = Field(
+        default=Target.MAC,
+        description="What to build for: the Neural Engine of a Mac or an iPhone, or a processor with the "
+        "portable backend.",
+    )
+    block: int = Field(default=4, ge=1, le=MAX_BLOCK, description="Rows of a decoding pass (T).")
+    context: Annotated[
+        int | None, Flag(default="2048 (iphone: 1024), or what the model was trained for if that is less")
+    ] = Field(default=None, ge=1, description="Tokens per sequence, rounded up to 64.")
+    sequences: int = Field(default=1, ge=1, description="How many sequences the state holds at a time.")
+    weights: Annotated[
+        WeightChoice, BeforeValidator(_read_weights), Flag(metavar="FORMAT[,KIND=FORMAT…]")
+    ] = Field(
+        default=WeightChoice(),
+        description=f"How weights are stored: {', '.join(WeightFormat)}; for some kinds of weight another "
+        f"way, as in int8-channel,head=lut6. Kinds: {', '.join(KINDS)}; groups of them: {', '.join(GROUPS)}.",
+    )
+    attention: Annotated[
+        AttentionShape | None, Flag(default="per_kv_head for mac and iphone, grouped for cpu")
+    ] = Field(default=None, description="How attention is written.")
+    topology: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...] | None,
+        BeforeValidator(_read_counts),
+        Flag(metavar="N,N,…"),
+    ] = Field(default=None, min_length=1, description="Layers per shard, e.g. 20,4,6,2.")
+    head_shards: int | None = Field(default=None, ge=1, description="Shards that the LM head is cut into.")
+    preset: Annotated[
+        str | None,
+        Flag(choices=(*preset_names(), NO_PRESET), default="the preset that fits, if there is one"),
+    ] = Field(default=None, description="Take the topology measured for a model.")

@@ -1,0 +1,160 @@
+"""What is known of shard sizes on each target: ranges with their grade and source, and what follows.
+
+Grades: A said by Apple, B measured by one or two projects, C an anecdote. Nothing about the Neural
+Engine was measured by this project, so a range predicts and never proves; only a compute plan tells
+where a shard runs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from anespec.manifests.schema import Target
+
+HEAD_CHANNELS = 16384
+"""Widest slice of an LM head that stays on the Neural Engine."""
+HEAD_EVIDENCE = "B: ANEMLL, ane-book"
+
+PROCESS_BYTES = 3_000_000_000
+"""About what one process holds of weights on the Neural Engine. A package of several functions would count
+twice (B: anemll-forge); ours have one."""
+PROCESS_EVIDENCE = "B: ane-book Exp. 26, smpanaro"
+
+STATED_FLOOR_BYTES = 14_000_000
+"""Below it the planner is said to prefer the CPU (B: ane-book Exp. 26, 27)."""
+LARGEST_UNDISPUTED_BYTES = 1_000_000_000
+"""The largest shard at which no failure is known, and what is known of iPhones (A / B: coremltools docs,
+ane-book)."""
+LARGEST_RESIDENT_BYTES = 2_015_800_000
+"""20 layers of Phi-4-mini, resident (B: ane-book 053-055)."""
+SMALLEST_TOO_LARGE_BYTES = 2_300_000_000
+"""24 layers of Phi-4-mini, wholly on the CPU (B: ane-book 053-055)."""
+
+
+class Outlook(StrEnum):
+    """What a range lets one expect."""
+
+    GOOD = "good"
+    UNSURE = "unsure"
+    BAD = "bad"
+
+
+@dataclass(frozen=True)
+class SizeRange:
+    """Shards of `at_least` bytes of weights and more, up to the next range: what happened to them."""
+
+    at_least: int
+    outlook: Outlook
+    finding: str
+    grade: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.finding} ({self.grade}: {self.source})"
+
+
+@dataclass(frozen=True)
+class ShardLimits:
+    """The shard sizes of a target: `planned_bytes` is what the planner fills a shard up to, and `reason` why.
+
+    `context` is the default number of slots for a sequence.
+    """
+
+    planned_bytes: int
+    reason: str
+    context: int
+    ranges: tuple[SizeRange, ...]
+
+    def range_of(self, weight_bytes: int) -> SizeRange:
+        """The range of a shard of so many bytes."""
+        return [known for known in self.ranges if known.at_least <= weight_bytes][-1]
+
+    @property
+    def smallest(self) -> int:
+        """The fewest bytes that are not too few for this target."""
+        return next(known.at_least for known in self.ranges if known.outlook is Outlook.GOOD)
+
+
+_SMALL = SizeRange(
+    0,
+    Outlook.BAD,
+    "below about 14 MB the system's planner preferred the CPU",
+    "B",
+    "ane-book Exp. 26, 27",
+)
+
+MAC_LIMITS = ShardLimits(
+    planned_bytes=LARGEST_UNDISPUTED_BYTES,
+    reason="the largest size at which no failure is known: shards of 1 to 1.5 GB failed for some graphs with "
+    "error -14, and one of 2015.8 MB was resident for another (A / B: ane-book, coremltools docs)",
+    context=2048,
+    ranges=(
+        _SMALL,
+        SizeRange(
+            STATED_FLOOR_BYTES,
+            Outlook.GOOD,
+            "no failure is known at this size",
+            "B",
+            "ane-book Exp. 26, 27",
+        ),
+        SizeRange(
+            LARGEST_UNDISPUTED_BYTES + 1,
+            Outlook.UNSURE,
+            "depends on the graph: up to 2015.8 MB was resident for Phi-4-mini, while shards of 1 to 1.5 GB "
+            "failed for others with error -14",
+            "A / B",
+            "ane-book 053-055, Exp. 26; coremltools docs",
+        ),
+        SizeRange(
+            LARGEST_RESIDENT_BYTES + 1,
+            Outlook.UNSURE,
+            "never measured: 2015.8 MB was resident and 2.3 GB was not",
+            "B",
+            "ane-book 053-055",
+        ),
+        SizeRange(
+            SMALLEST_TOO_LARGE_BYTES,
+            Outlook.BAD,
+            "2.3 GB ran wholly on the CPU",
+            "B",
+            "ane-book 053-055",
+        ),
+    ),
+)
+
+IPHONE_LIMITS = ShardLimits(
+    planned_bytes=LARGEST_UNDISPUTED_BYTES,
+    reason="the limit known of iPhones (A / B: coremltools docs, ane-book)",
+    # A phone's memory is shared with everything else on it, and the KV states grow with the context.
+    context=1024,
+    ranges=(
+        _SMALL,
+        SizeRange(
+            STATED_FLOOR_BYTES,
+            Outlook.GOOD,
+            "within the 1 GB known of iPhones",
+            "A / B",
+            "coremltools docs, ane-book",
+        ),
+        SizeRange(
+            LARGEST_UNDISPUTED_BYTES + 1,
+            Outlook.BAD,
+            "above the 1 GB known of iPhones",
+            "A / B",
+            "coremltools docs, ane-book",
+        ),
+    ),
+)
+
+CPU_LIMITS = ShardLimits(
+    planned_bytes=1_900_000_000,
+    reason="which bounds what a conversion holds in memory and what an interrupted one has to do again; any "
+    "size runs, since the portable backend chains all shards",
+    context=2048,
+    ranges=(SizeRange(0, Outlook.GOOD, "any size runs on a processor", "ours", "the portable backend"),),
+)
+
+SHARD_LIMITS: Mapping[Target, ShardLimits] = MappingProxyType(
+    {Target.MAC: MAC_LIMITS, Target.IPHONE: IPHONE_LIMITS, Target.CPU: CPU_LIMITS}
+)

@@ -1,0 +1,68 @@
+"""How many processes pay for a conversion: by its work, the processors and the free memory."""
+
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from anespec.convert.plan import ConversionPlan
+from anespec.convert.shard_units import shard_units
+from anespec.convert.weights.encoding import Encoding
+from anespec.convert.weights.formats import ENCODINGS
+from anespec.manifests.machine import free_memory, processors
+from anespec.manifests.schema import WeightFormat
+
+SECONDS_PER_GIGAWEIGHT: Mapping[WeightFormat, float] = MappingProxyType(
+    {
+        WeightFormat.FP16: 8.0,
+        WeightFormat.INT8_BLOCK32: 13.0,
+        WeightFormat.INT8_CHANNEL: 5.5,
+        WeightFormat.LUT6: 74.0,
+        WeightFormat.INT4_BLOCK32: 19.0,
+        WeightFormat.LUT4: 60.0,
+    }
+)
+"""What a processor takes to store 10^9 weights: `benchmarks/weight_formats.py` (AVX-512, numpy 2)."""
+
+REPACKED_SECONDS_PER_GIGAWEIGHT = 5.0
+"""The same where the GGUF's own integers are repacked, at most."""
+
+WORTH_A_PROCESS = 2.0
+"""Seconds of work for each worker: below that, starting it takes longer than it saves.
+
+The imports, 3 s, have to be waited for in any case. Threads of one process save little: pieces are small and
+much of their work holds the interpreter's lock.
+"""
+
+IMPORTS_MEMORY = 300_000_000
+"""Bytes of what workers import; forked ones share it."""
+
+WORKER_MEMORY = 100_000_000
+"""Bytes of a worker beside its imports and the projection that it reads."""
+
+LARGEST_SHARE = 1.5
+"""All workers together stay below this multiple of the largest shard (DESIGN.md section 9)."""
+
+USUAL_SHARD = 1_000_000_000
+"""Bytes of a large model's shards. Where shards are smaller than that, workers may take as much as there."""
+
+
+def suitable_workers(plan: ConversionPlan) -> int:
+    """How many processes pay for a plan on this machine, with the memory that is free now."""
+    units = shard_units(plan)
+    largest = max(USUAL_SHARD, *(unit.weight_bytes(plan) for unit in units))
+    room = min(free_memory(), int(LARGEST_SHARE * largest))
+    # The source of one projection is mapped at a time; of what it becomes, a piece.
+    own = WORKER_MEMORY + plan.largest_matrix_bytes()
+    share = (room - IMPORTS_MEMORY) // own if sys.platform == "linux" else room // (IMPORTS_MEMORY + own)
+    return max(1, min(processors(), len(units), share, int(storing_seconds(plan) / WORTH_A_PROCESS)))
+
+
+def storing_seconds(plan: ConversionPlan) -> float:
+    """About what one processor takes to store all weights of a plan."""
+    return sum(_cost(encoding) * rows * columns for encoding, (rows, columns) in plan.encodings()) / 1e9
+
+
+def _cost(encoding: Encoding) -> float:
+    weight_format = encoding.weight_format
+    own = encoding is ENCODINGS[weight_format]
+    return SECONDS_PER_GIGAWEIGHT[weight_format] if own else REPACKED_SECONDS_PER_GIGAWEIGHT

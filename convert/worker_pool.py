@@ -1,0 +1,251 @@
+"""Builds shard units, several at a time in processes of their own where that pays.
+
+A worker opens the GGUF and plans for itself, so that only names travel between processes. On Linux one
+process imports coremltools and forks them all. On a Mac, where forking is not safe once system frameworks are
+loaded, each imports for itself. They are not multiprocessing's, whose helpers import from the current folder.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from queue import Empty, SimpleQueue
+from threading import Thread
+from types import TracebackType
+from typing import Self
+
+from anespec.convert.messages import Answer, Ended, Failed, Finished, Job, Memory, Task, Written
+from anespec.convert.plan import ConversionPlan
+from anespec.convert.shard_checkpoint import Entry, read_checkpoint, write_checkpoint
+from anespec.convert.storage import TAKEN_AWAY
+from anespec.manifests.child_python import child_command, child_environment
+from anespec.manifests.errors import AnespecError, StorageError
+from anespec.manifests.machine import peak_memory, processors
+
+WORKER = "anespec.convert.worker"
+
+OnWritten = Callable[[Task, int], None]
+"""Told of a task and of how many more bytes of its weights are written."""
+
+
+class WorkerPool:
+    """Builds units; with more than one worker, in processes that start working towards it at once."""
+
+    def __init__(self, plan: ConversionPlan, workers: int) -> None:
+        """Start the processes; raises AnespecError where the system refuses them."""
+        self._plan = plan
+        self._threads = max(1, processors() // workers)
+        self._workers: list[_Worker] = []
+        if workers > 1:
+            job = Job(plan.model.file.path, plan.options, self._threads)
+            shares = [workers] if sys.platform == "linux" else [1] * workers
+            try:
+                self._workers = [worker for share in shares for worker in _start(job, share)]
+            except OSError as error:
+                raise AnespecError(
+                    f"the processes of the conversion cannot be started ({error.strerror}); "
+                    "raise the system's limits or run the command again with --jobs 1"
+                ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End workers, even within a shard, where they would go on writing to what the run cleans up."""
+        for worker in self._workers:
+            worker.process.end()
+        for worker in self._workers:
+            worker.hang_up()
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The largest memory of this process and of each worker, added up; what workers share counts once."""
+        memories = [worker.memory for worker in self._workers]
+        shared = max((memory.shared for memory in memories), default=0)
+        return peak_memory() + shared + sum(memory.own for memory in memories)
+
+    def build(self, tasks: Sequence[Task], on_written: OnWritten) -> Iterator[tuple[Task, Entry]]:
+        """Begin to build every task's unit, the largest first; they come as they are finished.
+
+        Raises, from the iterator:
+            GGUFError, UnsupportedModelError: a tensor cannot be converted.
+            StorageError: the disk is full or refuses.
+            AnespecError: a worker ended before its time.
+        """
+        if not self._workers:
+            return self._build_here(tasks, on_written)
+        waiting, heard = SimpleQueue[Task](), SimpleQueue[_Heard]()
+        for task in sorted(tasks, key=lambda task: -task.unit.weight_bytes(self._plan)):
+            waiting.put(task)
+        for worker in self._workers:
+            worker.begin(waiting, heard)
+        return _finished(len(tasks), heard, on_written)
+
+    def _build_here(self, tasks: Sequence[Task], on_written: OnWritten) -> Iterator[tuple[Task, Entry]]:
+        from anespec.convert.build import build_unit
+
+        for task in tasks:
+            told = partial(on_written, task)
+            entry = build_unit(self._plan, task.unit, task.path, task.recipe, self._threads, told)
+            write_checkpoint(task.path, entry)
+            yield task, entry
+
+
+@dataclass(frozen=True)
+class _Heard:
+    """What a worker said while it was at a task; None where it ended."""
+
+    worker: "_Worker"
+    task: Task
+    answer: Answer | None
+
+
+def _finished(
+    count: int, heard: "SimpleQueue[_Heard]", on_written: OnWritten
+) -> Iterator[tuple[Task, Entry]]:
+    """The next `count` units that workers finish."""
+    while count:
+        said = heard.get()
+        match said.answer:
+            case Written(written):
+                on_written(said.task, written)
+            case Finished():
+                if (entry := read_checkpoint(said.task.path)) is None:
+                    raise StorageError(f"{said.task.path}: {TAKEN_AWAY}")
+                count -= 1
+                yield said.task, entry
+            case Failed(None, traceback):
+                raise RuntimeError(f"in a process of the conversion:\n{traceback}")
+            case Failed(AnespecError() as error):
+                raise error
+            case None:
+                raise said.worker.how_it_ended()
+
+
+def _start(job: Job, count: int) -> "list[_Worker]":
+    """A process for so many workers, which begins to get ready."""
+    ours, theirs = zip(*(Pipe() for _ in range(1 + count)), strict=True)
+    descriptors = [connection.fileno() for connection in theirs]
+    with _interrupts_unheard():
+        started = subprocess.Popen(
+            [*child_command(WORKER), *map(str, descriptors)],
+            env=child_environment(),
+            pass_fds=descriptors,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+        )
+    for connection in theirs:
+        connection.close()
+    control, *connections = ours
+    control.send(job)
+    process = _Process(started, control)
+    return [_Worker(process, number, connection) for number, connection in enumerate(connections)]
+
+
+@contextlib.contextmanager
+def _interrupts_unheard() -> Iterator[None]:
+    """What is started here never hears of Ctrl-C, which a terminal sends to all; the run ends its workers."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Process:
+    """A started process, which is one worker or the parent of several."""
+
+    def __init__(self, started: "subprocess.Popen[bytes]", control: Connection) -> None:
+        self.started = started
+        self.control = control
+        self.ended: dict[int, int] = {}
+
+    def exit_code(self, worker: int) -> int:
+        """How a worker ended, once its connection is closed: its exit code, or its signal as a negative."""
+        with contextlib.suppress(EOFError, OSError):
+            while worker not in self.ended:
+                said: Ended = self.control.recv()
+                self.ended[said.worker] = os.waitstatus_to_exitcode(said.status)
+        return self.ended[worker] if worker in self.ended else self.started.wait()
+
+    def end(self) -> None:
+        """End it and, by closing the pipe that they live by, the workers that it forked."""
+        self.started.kill()
+        if self.started.stdin is not None:
+            self.started.stdin.close()
+        self.started.wait()
+        self.control.close()
+
+
+class _Worker:
+    """One worker and what it was heard to say."""
+
+    def __init__(self, process: _Process, number: int, connection: Connection) -> None:
+        self.process = process
+        self.memory = Memory(0, 0)
+        self._number = number
+        self._connection = connection
+        self._thread: Thread | None = None
+
+    def begin(self, waiting: "SimpleQueue[Task]", heard: "SimpleQueue[_Heard]") -> None:
+        """Work off what is waiting, in a thread that passes on what the worker says."""
+        self._thread = Thread(target=self._work_off, args=(waiting, heard), daemon=True)
+        self._thread.start()
+
+    def hang_up(self) -> None:
+        """Wait until the ended process has closed its side, then close this one."""
+        if self._thread is not None:
+            self._thread.join()
+        self._connection.close()
+
+    def how_it_ended(self) -> AnespecError:
+        """A sentence for a worker that ended before its time."""
+        code, again = self.process.exit_code(self._number), "run the command again with --jobs 1"
+        if code == -signal.SIGKILL:
+            return AnespecError(
+                f"a process of the conversion was killed, most likely for want of memory; {again}"
+            )
+        if code < 0:
+            return AnespecError(f"a process of the conversion was ended by {_signal_name(-code)}; {again}")
+        return AnespecError(
+            f"a process of the conversion ended with exit code {code} before its work was done; {again}"
+        )
+
+    def _work_off(self, waiting: "SimpleQueue[Task]", heard: "SimpleQueue[_Heard]") -> None:
+        with contextlib.suppress(Empty):
+            while task := waiting.get_nowait():
+                if not self._build(task, heard):
+                    break
+
+    def _build(self, task: Task, heard: "SimpleQueue[_Heard]") -> bool:
+        """Whether the worker finished the task."""
+        with contextlib.suppress(OSError):
+            self._connection.send(task)
+        # A worker that has hung up may have said why.
+        while True:
+            answer: Answer | None = None
+            with contextlib.suppress(EOFError, OSError):
+                answer = self._connection.recv()
+            if isinstance(answer, Finished):
+                self.memory = answer.memory
+            heard.put(_Heard(self, task, answer))
+            if not isinstance(answer, Written):
+                return isinstance(answer, Finished)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,63 @@
+"""How sizes and texts from outside are written for people."""
+
+import re
+from collections.abc import Sequence
+
+LONGEST_SHOWN = 80
+
+LONGEST_REASON = 400
+"""Characters of a sentence that something else wrote, such as a library."""
+
+_MOVES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but for tabs and line ends, marks of direction, and halves of characters."""
+
+
+def bytes_text(count: int) -> str:
+    """A byte count in decimal units, e.g. `1.23 GB`."""
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"
+
+
+def duration_text(seconds: float) -> str:
+    """A time span for people, e.g. `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """How many of what, e.g. `1 token`, `2 head shards`; `plural` where it is not the noun with an s."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+def listed(parts: Sequence[str], last: str = "and") -> str:
+    """Parts of a sentence as a list, e.g. `a, b and c`."""
+    return f" {last} ".join(part for part in (", ".join(parts[:-1]), *parts[-1:]) if part)
+
+
+def quoted(text: str, limit: int = LONGEST_SHOWN) -> str:
+    """A text out of a file as a message may show it: in quotes, printable, and not long."""
+    return repr(_cut(text, limit))
+
+
+def printable(text: str, limit: int = LONGEST_SHOWN) -> str:
+    """Like `quoted` without the quotes: what would move a terminal's cursor is escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in _cut(text, limit))
+
+
+def sanitize_terminal(text: str) -> str:
+    """A text of any length as a terminal may show it: what moves its cursor or turns lines is escaped."""
+    return _MOVES.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}…"

@@ -1,0 +1,154 @@
+"""Options declared once: a model's fields say type, range, default and description.
+
+The command line, JSON lines and Python are made from them.
+"""
+
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self, Union, get_args, get_origin
+
+from annotated_types import Ge, Le
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from anespec.manifests.errors import RequestError
+from anespec.manifests.formatting import listed, printable, quoted
+
+LONGEST_SHOWN = 40
+"""Characters of a refused value that a sentence repeats."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """What the command line needs to know of a field beyond its type, range, default and description.
+
+    `names` are its flags, where it has others than its name's; `metavar` stands for the value in `--help`.
+    `default` says what None comes to, in words. `choices` are the values that there are, where the type does
+    not say. `multiple` flags may be given several times, a value each. `shown` is false for what has no flag
+    of its own.
+    """
+
+    names: tuple[str, ...] = ()
+    metavar: str | None = None
+    default: str | None = None
+    choices: tuple[str, ...] = ()
+    multiple: bool = False
+    shown: bool = True
+
+
+class Options(BaseModel):
+    """Base of all options: immutable, unknown names refused, one sentence for a value that cannot be.
+
+    Raises from the constructor:
+        RequestError: a value is of another type or out of its range, or there is no such option.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _in_one_sentence(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(value)
+        except ValidationError as error:
+            raise RequestError(complaint(error, cls)) from None
+
+    def changed(self, **changes: object) -> Self:
+        """These options with others in place of some.
+
+        Raises:
+            RequestError: as the constructor does.
+        """
+        if not changes:
+            return self
+        kept = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self)(**{**kept, **changes})
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `lowest` to `highest`, both included; None is no limit, and NaN is in no range."""
+
+    lowest: float | None = None
+    highest: float | None = None
+
+    def __contains__(self, value: float) -> bool:
+        above = self.lowest is None or value >= self.lowest
+        return above and (self.highest is None or value <= self.highest) and value == value
+
+    @property
+    def demand(self) -> str:
+        """What a number must do, as in `must lie between 0 and 1`."""
+        return f"be {self}" if None in (self.lowest, self.highest) else f"lie {self}"
+
+    def __str__(self) -> str:
+        if self.highest is None:
+            return f"at least {_number(self.lowest)}"
+        if self.lowest is None:
+            return f"at most {_number(self.highest)}"
+        return f"between {_number(self.lowest)} and {_number(self.highest)}"
+
+
+def _number(value: float | None) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
+
+
+def range_of(field: FieldInfo) -> Range | None:
+    """What numbers a field may hold; None where it says nothing."""
+    limits: dict[str, Any] = {}
+    for part in _metadata(field):
+        if isinstance(part, Ge):
+            limits["lowest"] = part.ge
+        if isinstance(part, Le):
+            limits["highest"] = part.le
+    return Range(**limits) if limits else None
+
+
+def flag_of(field: FieldInfo) -> Flag:
+    """What the field says to the command line."""
+    return next((part for part in _metadata(field) if isinstance(part, Flag)), Flag())
+
+
+def type_of(field: FieldInfo) -> Any:
+    """The field's type, without None and what is noted beside it."""
+    return _bare(field.annotation)
+
+
+def _bare(annotation: Any) -> Any:
+    if hasattr(annotation, "__metadata__"):
+        return _bare(annotation.__origin__)
+    if get_origin(annotation) in (Union, types.UnionType):
+        options = [option for option in get_args(annotation) if option is not type(None)]
+        return _bare(options[0]) if len(options) == 1 else annotation
+    return annotation
+
+
+def _metadata(field: FieldInfo) -> Iterator[Any]:
+    yield from field.metadata
+    yield from _inner_metadata(field.annotation)
+
+
+def _inner_metadata(annotation: Any) -> Iterator[Any]:
+    for part in getattr(annotation, "__metadata__", ()):
+        yield from part.metadata if isinstance(part, FieldInfo) else (part,)
+    if get_origin(annotation) in (Union, types.UnionType):
+        for option in get_args(annotation):
+            yield from _inner_metadata(option)
+
+
+def complaint(error: ValidationError, model: type[BaseModel], noun: str = "option") -> str:
+    """The first thing that is wrong, as one sentence; a `noun` is what the model calls its fields."""
+    first = error.errors()[0]
+    location = first["loc"]
+    where = printable(".".join(map(str, location)))
+    if first["type"] == "extra_forbidden":
+        known = list(model.model_fields)
+        return f"there is no {noun} {quoted(str(location[-1]))}; known are {listed(known)}"
+    value = printable(str(first["input"]))[:LONGEST_SHOWN]
+    field = model.model_fields.get(str(location[0])) if len(location) == 1 else None
+    allowed = range_of(field) if field is not None else None
+    if allowed is not None and first["type"] in ("greater_than_equal", "less_than_equal"):
+        return f"{where} is {value}; it must {allowed.demand}"
+    message = first["msg"][:1].lower() + first["msg"][1:]
+    return f"{where} is {value}: {message}" if where else message

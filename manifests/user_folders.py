@@ -1,0 +1,61 @@
+"""The folders of this user that anespec keeps things in: what can be made again, and what was done.
+
+They follow the XDG base directories, and on a Mac its own Library. Each is made for its user alone, and one
+that belongs to someone else, or is a link, is refused: what lies there is trusted later.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from anespec.manifests.errors import StorageError
+from anespec.manifests.safe_files import Folder
+
+NAME = "anespec"
+
+
+def cache_folder() -> Path:
+    """Where what can be made again lies; it need not exist. Raises StorageError where there is no home."""
+    return _base("XDG_CACHE_HOME", ".cache", "Library/Caches") / NAME
+
+
+def state_folder() -> Path:
+    """Where what was done is remembered, such as a history; raises like the other."""
+    return _base("XDG_STATE_HOME", ".local/state", "Library/Application Support") / NAME
+
+
+def _base(variable: str, below_home: str, on_a_mac: str) -> Path:
+    # The XDG specification says to ignore relative paths.
+    if Path(given := os.environ.get(variable, "")).is_absolute():
+        return Path(given)
+    try:
+        home = Path.home()
+    except RuntimeError:
+        home = Path()
+    if not home.is_absolute():
+        raise StorageError(f"this user has no home folder; set {variable} to a folder of your own")
+    return home / (on_a_mac if sys.platform == "darwin" else below_home)
+
+
+@contextmanager
+def private_folder(path: Path) -> Iterator[Folder]:
+    """One of the folders above, or one below it, made where it is missing, and open.
+
+    Only this user may enter it and all between it and the folder named anespec; others lose that right.
+
+    Raises:
+        StorageError: it is a link or another user's, or the file system refuses.
+    """
+    base = next((parent for parent in (path, *path.parents) if parent.name == NAME), path)
+    with ExitStack() as stack:
+        try:
+            base.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder = stack.enter_context(Folder.open(base.parent))
+            for name in (base.name, *path.relative_to(base).parts):
+                folder = stack.enter_context(folder.folder(name, create=True))
+                folder.make_private()
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be used ({error.strerror})") from error
+        yield folder

@@ -1,0 +1,270 @@
+"""An .mlpackage as typed functions: the one reader of Core ML's protobufs.
+
+An .mlpackage holds a protobuf (Apple's MIL.proto) whose large constants live in a weight file; a constant
+refers to its place there, and nothing of that file is read here.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.manifests.element_types import MIL_TYPES, ElementType
+from anespec.manifests.errors import ArtifactError
+from anespec.manifests.residency import shape_text
+from anespec.runtime.backends.portable.packed import Packed
+from anespec.runtime.backends.portable.proto import model_classes
+
+MOST_BYTES = 2**31
+"""Protobuf's own limit."""
+
+UNKNOWN_BITS = 32
+"""What an element of a type that is not known here is taken to have."""
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """The declared type of a value; a dimension of None is T, and an element of None is not known here."""
+
+    element: ElementType | None
+    shape: tuple[int | None, ...]
+
+    @property
+    def bits(self) -> int:
+        """Bits of one element as stored."""
+        return UNKNOWN_BITS if self.element is None else self.element.bits
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes as stored; None counts as 1."""
+        return -(-self.bits * math.prod(size or 1 for size in self.shape) // 8)
+
+    @property
+    def fixed(self) -> tuple[int, ...]:
+        """The shape of what has no T; None counts as 0."""
+        return tuple(size or 0 for size in self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.element or 'unknown'} {shape_text(self.shape)}"
+
+
+@dataclass(frozen=True)
+class FileReference:
+    """A constant that stands in the weight file `file` (as the program names it), its record at `offset`."""
+
+    type: TensorType
+    file: str
+    offset: int
+
+
+Written = NDArray[Any] | Packed | str
+"""A constant that is written out in the program."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One MIL operation. An input may take several values (concat); names refer to values.
+
+    `name` is its first output; what writes a state has none and is named after the state.
+    """
+
+    kind: str
+    name: str
+    inputs: Mapping[str, tuple[str, ...]]
+    outputs: tuple[str, ...]
+    blocks: tuple[tuple["Operation", ...], ...] = ()
+
+    def named_inputs(self, *keys: str) -> tuple[str, ...]:
+        """The values of some inputs, or of all."""
+        chosen = keys or tuple(self.inputs)
+        return tuple(name for key in chosen for name in self.inputs.get(key, ()))
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function of a program: operations in execution order, without those that only name a constant.
+
+    `types` are those of every value, also of constants and in nested blocks.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    states: tuple[str, ...]
+    outputs: tuple[str, ...]
+    operations: tuple[Operation, ...]
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Written | FileReference]
+
+
+@dataclass(frozen=True)
+class MILPackage:
+    """The functions of a package by name, the folder that its weight files are below, and its description.
+
+    `description` is the protobuf `ModelDescription`.
+    """
+
+    path: Path
+    folder: Path
+    functions: Mapping[str, Function]
+    description: Any
+
+
+def read_package(package: Path) -> MILPackage:
+    """Read an .mlpackage that holds an ML program.
+
+    Raises:
+        ArtifactError: a file is missing or damaged, or is not an ML program.
+    """
+    model, folder = read_model(package)
+    try:
+        functions = read_functions(model)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Protobuf accepts almost any bytes, so damage shows wherever a value is first made sense of.
+        raise ArtifactError(
+            f"{package}: its model file is damaged ({error}); convert the model again"
+        ) from error
+    return MILPackage(package, folder, functions, model.description)
+
+
+def read_model(package: Path) -> tuple[Any, Path]:
+    """The protobuf `Model` of an .mlpackage that holds an ML program, and the folder its weights are below.
+
+    Raises:
+        ArtifactError: a file is missing or is not an ML program.
+    """
+    try:
+        model_file = package / "Data" / _root_model(package)
+        model = model_classes().Model()
+        model.ParseFromString(_read(package, model_file))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ArtifactError(
+            f"{package}: is not a readable .mlpackage ({error}); convert the model again"
+        ) from error
+    except Exception as error:  # protobuf's DecodeError lives in a module that varies with its version
+        if type(error).__name__ != "DecodeError":
+            raise
+        raise ArtifactError(f"{package}: its model file is damaged; convert the model again") from error
+    if model.WhichOneof("Type") != "mlProgram":
+        raise ArtifactError(f"{package}: is not an ML program; convert the model again")
+    return model, model_file.parent
+
+
+def read_functions(model: Any) -> dict[str, Function]:
+    """The functions of a protobuf `Model` that is an ML program, by name.
+
+    Raises:
+        ArithmeticError, AttributeError, LookupError, TypeError, ValueError: it is damaged.
+    """
+    functions = model.mlProgram.functions
+    return {name: _FunctionReader().function(name, functions[name]) for name in sorted(functions)}
+
+
+def _root_model(package: Path) -> str:
+    manifest = json.loads(_read(package, package / "Manifest.json").decode())
+    return str(manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"])
+
+
+def _read(package: Path, path: Path) -> bytes:
+    """A file of the package; OSError or ValueError where it is none, lies outside or is too large."""
+    if path.exists() and not (path.is_file() and path.resolve().is_relative_to(package.resolve())):
+        raise ValueError(f"{path} is no file inside it")
+    if path.stat().st_size > MOST_BYTES:
+        raise ValueError(f"{path} is larger than a protobuf can be")
+    return path.read_bytes()
+
+
+class _FunctionReader:
+    """Turns one protobuf function into a Function, collecting its constants and types on the way."""
+
+    def __init__(self) -> None:
+        self.types: dict[str, TensorType] = {}
+        self.constants: dict[str, Written | FileReference] = {}
+
+    def function(self, name: str, raw: Any) -> Function:
+        block = raw.block_specializations[raw.opset]
+        inputs: list[str] = []
+        states: list[str] = []
+        for value in raw.inputs:
+            is_state = value.type.WhichOneof("type") == "stateType"
+            kind = value.type.stateType.wrappedType if is_state else value.type
+            self.types[value.name] = _type(kind.tensorType)
+            (states if is_state else inputs).append(str(value.name))
+        if len(self.types) < len(raw.inputs):
+            raise ValueError("two inputs have the same name")
+        operations = tuple(self._operations(block))
+        outputs = tuple(str(output) for output in block.outputs)
+        return Function(name, tuple(inputs), tuple(states), outputs, operations, self.types, self.constants)
+
+    def _operations(self, block: Any) -> Iterator[Operation]:
+        for raw in block.operations:
+            if raw.type == "const":
+                self._define(str(raw.outputs[0].name), raw.attributes["val"])
+            else:
+                yield self._operation(raw)
+
+    def _operation(self, raw: Any) -> Operation:
+        for value in raw.outputs:
+            self.types[value.name] = _type(value.type.tensorType)
+        outputs = tuple(str(value.name) for value in raw.outputs)
+        written = raw.inputs["input"].arguments if not outputs and "input" in raw.inputs else ()
+        name = outputs[0] if outputs else " ".join(str(argument.name) for argument in written)
+        inputs = {
+            str(key): tuple(self._arguments(f"{name}/{key}", binding)) for key, binding in raw.inputs.items()
+        }
+        # Before iOS 18, what decompresses a constant held it in attributes instead of inputs.
+        for key, value in raw.attributes.items():
+            if key != "name":
+                self._define(f"{name}/{key}", value)
+                inputs[key] = (f"{name}/{key}",)
+        blocks = tuple(tuple(self._operations(nested)) for nested in raw.blocks)
+        return Operation(str(raw.type), name, inputs, outputs, blocks)
+
+    def _arguments(self, owner: str, binding: Any) -> Iterator[str]:
+        """The values of one input by name; one that is written out becomes a constant under `owner`."""
+        for index, argument in enumerate(binding.arguments):
+            if argument.WhichOneof("binding") == "name":
+                yield str(argument.name)
+            else:
+                name = f"{owner}/{index}"
+                self._define(name, argument.value)
+                yield name
+
+    def _define(self, name: str, value: Any) -> None:
+        if name in self.constants:
+            raise ValueError(f"{name!r} is defined twice")
+        self.types[name] = kind = _type(value.type.tensorType)
+        if value.WhichOneof("value") == "blobFileValue":
+            blob = value.blobFileValue
+            self.constants[name] = FileReference(kind, str(blob.fileName), int(blob.offset))
+        else:
+            self.constants[name] = _written(kind, value.immediateValue.tensor)
+
+
+def _written(kind: TensorType, data: Any) -> Written:
+    """A constant that is written out, in the type that it is declared to have."""
+    element, shape = kind.element, kind.fixed
+    if element is None:
+        raise ValueError("it holds a constant of an unsupported MIL type")
+    if element is ElementType.STRING:
+        return str(data.strings.values[0])
+    if element.packed:
+        return Packed.of(np.frombuffer(data.bytes.values, np.uint8), element, shape)
+    which = data.WhichOneof("value")
+    if which == "bytes":
+        return np.frombuffer(data.bytes.values, element.dtype).reshape(shape)
+    values = getattr(data, which).values if which else ()
+    with np.errstate(over="raise"):
+        return np.array(list(values), element.dtype).reshape(shape)
+
+
+def _type(tensor: Any) -> TensorType:
+    shape = tuple(
+        int(dimension.constant.size) if dimension.WhichOneof("dimension") == "constant" else None
+        for dimension in tensor.dimensions
+    )
+    return TensorType(MIL_TYPES.get(tensor.dataType), shape)

@@ -1,0 +1,81 @@
+"""What a person may choose when a model is loaded and when it generates.
+
+Declared once for Python, the command line and JSON lines.
+"""
+
+import os
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from anespec.manifests.errors import RequestError
+from anespec.manifests.options import Flag, Options
+from anespec.runtime.sampling.parameters import SamplingParameters
+
+BACKEND_CHOICES = ("auto", "torch", "openvino")
+"""What runtime.backends knows, said here so that nothing heavy is loaded for it."""
+
+DRAFTER_CHOICES = ("none", "lookup")
+
+MOST_THREADS = 4 * (os.cpu_count() or 1)
+"""Far more threads than processors wait for one another: a pass then takes minutes."""
+
+MOST_CHOICES = 128
+
+
+def _listed(value: Any) -> Any:
+    """One text, or any sequence of them, as a tuple."""
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _require_texts(stops: tuple[str, ...]) -> tuple[str, ...]:
+    if "" in stops:
+        raise RequestError("a stop string is empty; leave it out or give it a character")
+    return stops
+
+
+class BackendOptions(Options):
+    """What runs the shards, and on how many threads."""
+
+    backend: Annotated[str, Flag(choices=BACKEND_CHOICES)] = Field(
+        default="auto",
+        description="Who executes: torch, the reference, or openvino, the fast one, which auto takes.",
+    )
+    threads: Annotated[int | None, Flag(default="all")] = Field(
+        default=None, ge=1, le=MOST_THREADS, description="Processor threads."
+    )
+
+
+class LoadOptions(BackendOptions):
+    """How a model is loaded."""
+
+    drafter: Annotated[str, Flag(choices=DRAFTER_CHOICES)] = Field(
+        default="lookup", description="Who guesses."
+    )
+    allow_inexact: bool = Field(default=False, description="Speculate even where it may change the text.")
+
+
+class GenerationOptions(SamplingParameters):
+    """How one prompt is continued. The defaults are greedy.
+
+    `max_tokens` of None means up to the context's end. Choice number i is sampled with `seed` + i.
+    """
+
+    max_tokens: Annotated[int | None, Flag(names=("-n", "--max-tokens"))] = Field(
+        default=128, ge=1, description="Output length."
+    )
+    stop: Annotated[
+        tuple[str, ...], BeforeValidator(_listed), AfterValidator(_require_texts), Flag(multiple=True)
+    ] = Field(default=(), description="End before this text; may be given several times.")
+    ignore_eos: bool = Field(default=False, description="Go on past the model's end tokens.")
+    speculate: Annotated[bool, Flag(shown=False)] = Field(
+        default=True, description="Fill rows with guesses, where that provably changes no token."
+    )
+    choices: int = Field(default=1, ge=1, le=MOST_CHOICES, description="How many continuations.")
+
+    @property
+    def sampling(self) -> SamplingParameters:
+        """What of them says how tokens are sampled."""
+        return SamplingParameters(**{name: getattr(self, name) for name in SamplingParameters.model_fields})

@@ -1,0 +1,309 @@
+"""The cache of converted models: each is made once, whole, and found by content."""
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from commands import run
+
+import anespec.asked_gates as asked_gates
+import anespec.prepare_model as preparing
+from anespec.main import cli
+from anespec.manifests.errors import GoldenGateError, RequestError, StorageError, UsageError
+from anespec.manifests.schema import Target
+from anespec.manifests.store import file_sha256
+from anespec.manifests.user_folders import private_folder
+from anespec.model_cache import Build, Display, Entry, ModelCache, no_display, resolve_artifact
+from anespec.prepare_model import prepare_model
+
+BUILD = Build(Target.CPU)
+
+
+class Maker:
+    """Stands for conversion and gates: writes a file, and counts."""
+
+    def __init__(self, fails: str | None = None) -> None:
+        self.made: list[str] = []
+        self.fails = fails
+        self.before_writing: Callable[[], None] = lambda: None
+
+    def __call__(
+        self, gguf: Path, output: Path, build: Build, backend: str, threads: int | None, display: Display
+    ) -> Entry:
+        self.made.append(gguf.name)
+        self.before_writing()
+        output.mkdir(exist_ok=True)
+        (output / "weights").write_bytes(gguf.read_bytes())
+        return Entry(
+            name=gguf.stem, source_sha256=file_sha256(gguf), source_bytes=4, quantisation="Q8_0",
+            weights=("fp16",), bytes=4, target=build.target, context=build.context or 64, version="0",
+            failure=self.fails,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def maker(monkeypatch: pytest.MonkeyPatch) -> Maker:
+    made = Maker()
+    monkeypatch.setattr(preparing, "prepare_model", made)
+    return made
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ModelCache:
+    return ModelCache(tmp_path / "anespec" / "models")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(b"GGUF one")
+    return path
+
+
+def ask(cache: ModelCache, gguf: Path, build: Build = BUILD) -> Path:
+    return cache.artifact_of(gguf, build, "auto", None, no_display)
+
+
+def test_a_model_is_made_once_and_found_by_content(
+    cache: ModelCache, model: Path, maker: Maker, tmp_path: Path
+) -> None:
+    first = ask(cache, model)
+    assert (first / "weights").read_bytes() == b"GGUF one"
+    other_name = shutil.copy(model, tmp_path / "renamed.gguf")
+    assert ask(cache, other_name) == ask(cache, model) == first
+    assert maker.made == ["tiny.gguf"]
+
+
+def test_other_content_and_other_choices_are_other_models(
+    cache: ModelCache, model: Path, maker: Maker
+) -> None:
+    places = {
+        ask(cache, model),
+        ask(cache, model, Build(Target.CPU, 128)),
+        ask(cache, model, Build(Target.MAC)),
+    }
+    model.write_bytes(b"GGUF two")
+    places.add(ask(cache, model))
+    assert len(places) == len(maker.made) == 4
+
+
+def test_two_at_once_convert_once(cache: ModelCache, model: Path, maker: Maker) -> None:
+    waiting = threading.Event()
+
+    class Shown:
+        def __init__(self, title: str) -> None:
+            if title.startswith("waiting"):
+                waiting.set()
+
+        def __enter__(self) -> Callable[..., None]:
+            return lambda note, share=None: None
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    # The first is held up until the second waits for it.
+    maker.before_writing = lambda: None if waiting.wait(20) else pytest.fail("nobody waits")
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(cache.artifact_of, model, BUILD, "auto", None, Shown) for _ in range(2)]
+        assert both[0].result(60) == both[1].result(60)
+    assert maker.made == ["tiny.gguf"]
+
+
+def test_an_interrupted_one_is_made_again_and_shows_as_unfinished(
+    cache: ModelCache, model: Path, maker: Maker
+) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    maker.before_writing = stop
+    with pytest.raises(KeyboardInterrupt):
+        ask(cache, model)
+    (left,) = cache.models()
+    assert left.entry is None
+    assert cache.named(left.key) is None
+    maker.before_writing = lambda: None
+    assert ask(cache, model).is_dir()
+    (whole,) = cache.models()
+    assert (whole.key, whole.name) == (left.key, "tiny")
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"name": 1}'])
+def test_a_damaged_entry_is_made_again(cache: ModelCache, model: Path, maker: Maker, content: bytes) -> None:
+    entry = ask(cache, model).parent / "entry.json"
+    entry.write_bytes(content)
+    ask(cache, model)
+    assert len(maker.made) == 2
+    Entry.model_validate_json(entry.read_bytes())
+
+
+def test_a_planted_link_is_not_written_through(
+    cache: ModelCache, model: Path, maker: Maker, tmp_path: Path
+) -> None:
+    key = ask(cache, model).parent.name
+    shutil.rmtree(cache.root / key)
+    (tmp_path / "other").mkdir()
+    (cache.root / key).symlink_to(tmp_path / "other")
+    with pytest.raises(StorageError, match="is a link"):
+        ask(cache, model)
+    assert not list((tmp_path / "other").iterdir())
+
+
+def test_a_model_that_fails_its_gate_is_refused_each_time(
+    cache: ModelCache, model: Path, maker: Maker
+) -> None:
+    maker.fails = "layers 0-1 err by 3"
+    for _ in range(2):
+        with pytest.raises(GoldenGateError, match=r"layers 0-1 err by 3.*anespec rm"):
+            ask(cache, model)
+    assert len(maker.made) == 1
+
+
+def test_names_and_keys_find_models(cache: ModelCache, model: Path, maker: Maker) -> None:
+    first, second = ask(cache, model), ask(cache, model, Build(Target.CPU, 128))
+    found = cache.named(first.parent.name[:8])
+    assert found is not None
+    assert found.artifact == first
+    with pytest.raises(UsageError, match="several"):
+        cache.named("tiny")
+    assert cache.named("huge") is None
+    cache.remove(found)
+    found = cache.named("tiny.gguf")
+    assert found is not None
+    assert found.artifact == second
+
+
+def test_removing_leaves_nothing(cache: ModelCache, model: Path, maker: Maker) -> None:
+    ask(cache, model)
+    (found,) = cache.models()
+    cache.remove(found)
+    assert not cache.models()
+    assert not [path for path in cache.root.iterdir() if path.name.startswith(found.key)]
+
+
+def test_what_is_being_made_is_not_removed(cache: ModelCache, model: Path, maker: Maker) -> None:
+    refused: list[str] = []
+
+    def try_to_remove() -> None:
+        (unfinished,) = cache.models()
+        with pytest.raises(StorageError, match="right now") as raised:
+            cache.remove(unfinished)
+        refused.append(str(raised.value))
+
+    maker.before_writing = try_to_remove
+    assert ask(cache, model).is_dir()
+    assert refused
+
+
+def test_what_was_used_last_comes_first(cache: ModelCache, model: Path, maker: Maker) -> None:
+    first, second = ask(cache, model), ask(cache, model, Build(Target.CPU, 128))
+    for seconds, place in ((1000, second), (2000, first)):
+        os.utime(place.parent / "entry.json", (seconds, seconds))
+    assert [found.artifact for found in cache.models()] == [first, second]
+    ask(cache, model, Build(Target.CPU, 128))
+    assert [found.artifact for found in cache.models()] == [second, first]
+
+
+def test_what_is_no_gguf_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    text = tmp_path / "notes.txt"
+    text.write_text("no model")
+    for path in (tmp_path, text, tmp_path / "missing"):
+        assert resolve_artifact(path) == path
+    with pytest.raises(UsageError, match="only be chosen for a GGUF"):
+        resolve_artifact(tmp_path, context=128)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_finished_model_goes_by_its_name(
+    tmp_path: Path, model: Path, maker: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made = resolve_artifact(model)
+    model.unlink()
+    assert resolve_artifact(Path("tiny")) == made
+
+
+def test_too_little_room_is_told_before_anything_is_written(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type(shutil.disk_usage(tmp_path))(1000, 900, 100)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(StorageError, match="anespec rm"):
+        prepare_model(gguf, tmp_path / "out" / "model.anespec", BUILD, "auto", None, no_display)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_an_interrupted_run_has_finished_is_not_done_again(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "model.anespec"
+    shown: list[str] = []
+
+    def display(title: str) -> Any:
+        shown.append(title.split(" of ")[0])
+        return no_display(title)
+
+    real = asked_gates.exactness_gate
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(asked_gates, "exactness_gate", interrupted)
+    with pytest.raises(BaseException, match="what was converted is kept"):
+        prepare_model(gguf, output, BUILD, "auto", 1, display)
+    monkeypatch.setattr(asked_gates, "exactness_gate", real)
+    del shown[:]
+    entry = prepare_model(gguf, output, BUILD, "auto", 1, display)
+    assert entry.failure is None
+    assert [title for title in shown if "gate" in title] == ["exactness gate", "residency gate"]
+    # And a golden verdict that fails stands in the entry.
+    golden = json.loads((output / "gates" / "golden.json").read_text())
+    golden["verdicts"][0]["stack"][0]["error"] = 9.0
+    (output / "gates" / "golden.json").write_text(json.dumps(golden))
+    assert prepare_model(gguf, output, BUILD, "auto", 1, display).failure is not None
+
+
+def verb(*arguments: str, answer: str = "") -> Result:
+    """A cache verb in this process, which spares the start of another."""
+    return CliRunner().invoke(cli, arguments, input=answer)
+
+
+def test_the_verbs_take_a_gguf_and_show_and_remove_what_they_made(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "No model" in verb("list").output
+    options = ("-p", "one two", "-n", "3", "--threads", "1", "--json")
+    first = run("generate", gguf, *options)
+    assert first.code == 0, first.err
+    (listed,) = json.loads(verb("list", "--json").output)["models"]
+    assert (listed["name"], listed["finished"]) == (gguf.stem, True)
+    assert {"golden", "exactness", "residency"} == set(listed["gates"])
+    assert listed["key"][:8] in verb("list").output
+    again = run("generate", gguf.stem, *options)
+    assert again.json["output_ids"] == first.json["output_ids"]
+    assert "exactness" not in again.err
+    assert isinstance(verb("rm", "other", "--yes").exception, RequestError)
+    assert verb("rm").exit_code == 2
+    assert verb("rm", gguf.stem, answer="n\n").exit_code == 1
+    assert json.loads(verb("rm", gguf.stem, "--yes", "--json").output)["removed"] == [listed["key"]]
+    assert json.loads(verb("list", "--json").output)["models"] == []
+
+
+def test_asking_from_another_users_cache_is_refused(
+    cache: ModelCache, model: Path, maker: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with private_folder(cache.root):
+        pass
+    other = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other)
+    with pytest.raises(StorageError, match="another user"):
+        ask(cache, model)
+    assert not maker.made

@@ -1,0 +1,232 @@
+"""Runs invariance cases on a verifier: lays the past, records what a case leaves, fills stale slots."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.runtime.passes import RowKind, RowLogits, Verifier, run_pass, whole_plan
+from anespec.runtime.regions import RegionMap
+from anespec.runtime.rows import chain_rows
+from anespec.validate.bit_comparison import FoundRow, Recording, States, is_finite
+from anespec.validate.invariance_cases import InvarianceCase, Probe
+
+SLOTS_AT_ONCE = 4096
+"""How many slots are exported or imported in one call, which bounds the memory of a check."""
+
+SLOTS_OF_NOISE = 256
+"""How many slots of loud values are made; more slots repeat them."""
+
+FP16_MAX = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True)
+class _Excerpt:
+    """The K/V of some slots of one pool, as `export_slots` gave it."""
+
+    pool: int
+    first: int
+    values: Sequence[NDArray[np.float16]]
+
+
+class CaseRunner:
+    """A verifier with the means to lay a past, run cases on it, record them, and sweep up.
+
+    The verifier's state must belong to nobody else meanwhile; `clear` leaves it as zeros.
+    """
+
+    def __init__(self, verifier: Verifier) -> None:
+        self.verifier = verifier
+        self.shape = verifier.shape
+        self.map = RegionMap.of(self.shape)
+        self._pools = range(len(self.shape.pools))
+        self._one_slot = [verifier.export_slots(pool, 0, 1) for pool in self._pools]
+        self._untouched: list[_Excerpt] = []
+        self._computed: dict[tuple[tuple[int, ...], int], list[_Excerpt]] = {}
+
+    def clear(self) -> None:
+        """Zero every slot of every pool."""
+        for pool, first, count in self._all_slots():
+            shapes = [(1, one.shape[1], count, one.shape[3]) for one in self._one_slot[pool]]
+            self.verifier.import_slots(pool, first, [np.zeros(shape, np.float16) for shape in shapes])
+
+    def prepare(self, probe: Probe, region: int = 0) -> None:
+        """Clear everything, then fill positions 0..start-1 of a region, and `keep`.
+
+        `past` is run in whole blocks, the first time in a region; its K/V is repeated as often as it takes.
+        """
+        self.clear()
+        past = probe.past[: probe.start]
+        if (past, region) not in self._computed:
+            self._computed[past, region] = self._compute_past(past, region)
+        for excerpt in self._computed[past, region]:
+            self.verifier.import_slots(excerpt.pool, excerpt.first, excerpt.values)
+        if past:
+            for pool in self._pools:
+                self._tile_past(pool, region, len(past), probe.start)
+        self.keep(probe, region)
+
+    def _compute_past(self, past: tuple[int, ...], region: int) -> list[_Excerpt]:
+        """What the model makes of the first tokens of a region, on slots that are zeros."""
+        width = self.shape.block
+        for first in range(0, len(past), width):
+            rows = chain_rows(self.map, region, first, RowKind.PROMPT, past[first : first + width])
+            run_pass(self.verifier, whole_plan(self.shape, rows, width=width, wants_logits=False))
+        return [
+            self._excerpt(pool, self._slot(pool, region, 0), min(len(past), shape.region_slots))
+            for pool, shape in enumerate(self.shape.pools)
+            if past
+        ]
+
+    def _excerpt(self, pool: int, first: int, count: int) -> _Excerpt:
+        return _Excerpt(pool, first, self.verifier.export_slots(pool, first, count))
+
+    def _tile_past(self, pool: int, region: int, filled: int, wanted: int) -> None:
+        """Repeat the K/V of the first `filled` positions up to position `wanted`, in one import."""
+        size = self.shape.pools[pool].region_slots
+        base, missing = self._slot(pool, region, 0), min(wanted, size) - filled
+        if missing > 0:
+            sources = np.arange(missing) % filled
+            real = self.verifier.export_slots(pool, base, filled)
+            self.verifier.import_slots(pool, base + filled, [values[:, :, sources] for values in real])
+
+    def keep(self, probe: Probe, region: int = 0) -> None:
+        """Note what stands where cases of the probe may write, for `restore`."""
+        self._untouched = [
+            self._excerpt(pool, span.start, len(span))
+            for pool in self._pools
+            for span in self._touchable(pool, probe, region)
+        ]
+
+    def restore(self) -> None:
+        """Put back what a case of the probe that was kept last has overwritten."""
+        for excerpt in self._untouched:
+            self.verifier.import_slots(excerpt.pool, excerpt.first, excerpt.values)
+
+    def restore_past(self, probe: Probe, region: int = 0) -> None:
+        """Put back only what a case has overwritten of the past that the probe's first row sees.
+
+        A ring's slots come round again, so a long probe runs over its own past; nothing in use ever goes
+        back so far.
+        """
+        for excerpt in self._untouched:
+            for span in self._past_in_sight(excerpt.pool, probe, region):
+                first = max(span.start, excerpt.first)
+                count = min(span.stop, excerpt.first + excerpt.values[0].shape[2]) - first
+                if count > 0:
+                    kept = slice(first - excerpt.first, first - excerpt.first + count)
+                    values = [values[:, :, kept] for values in excerpt.values]
+                    self.verifier.import_slots(excerpt.pool, first, values)
+
+    def copy_past(self, probe: Probe, source: int, target: int) -> None:
+        """Copy the K/V of positions 0..start-1 from one region to another."""
+        for pool in self._pools:
+            count = min(probe.start, self.shape.pools[pool].region_slots)
+            if count:
+                self.verifier.copy_slots(
+                    pool, self._slot(pool, source, 0), self._slot(pool, target, 0), count
+                )
+
+    def run(self, case: InvarianceCase, probe: Probe, region: int = 0) -> Recording:
+        """Run every pass of `case` and record the probe's positions in `region`."""
+        rows: dict[int, FoundRow] = {}
+        not_finite: list[str] = []
+        for number, planned in enumerate(case.passes):
+            plan = planned.plan(self.shape, self.map)
+            for lane, found in run_pass(self.verifier, plan).items():
+                row, recorded = planned.rows[lane], FoundRow(plan.wanted[lane], _copied(found))
+                if not recorded.is_finite:
+                    not_finite.append(
+                        f"a logit of the {row.kind} row in lane {lane} of pass {number} is not finite"
+                    )
+                if row.recorded:
+                    rows[row.position] = recorded
+        states = self._home_states(probe.positions, region)
+        for position, arrays in states.items():
+            if not all(is_finite(array) for array in arrays):
+                not_finite.append(f"the K/V of position {position} is not finite")
+        return Recording(rows, states, tuple(not_finite))
+
+    def not_finite_slot(self) -> str:
+        """The first slot of any pool that holds a value which is not finite; empty where none does."""
+        for pool, first, count in self._all_slots():
+            for array in self.verifier.export_slots(pool, first, count):
+                if not is_finite(array):
+                    slot = first + int((~np.isfinite(array)).any(axis=(0, 1, 3)).argmax())
+                    return (
+                        f"slot {slot} of pool {self.shape.pools[pool].name} holds a value that is not finite"
+                    )
+        return ""
+
+    def fill_stale(self, probe: Probe, rng: np.random.Generator) -> None:
+        """Fill every slot that is not of the past that the probe's first row, in region 0, sees."""
+        for pool in self._pools:
+            kept = self._past_in_sight(pool, probe, 0)
+            slots = np.setdiff1d(np.arange(self.shape.whole_spans[pool]), np.concatenate([[], *kept]))
+            self.fill(pool, slots, rng, max(probe.start, 1))
+
+    def fill(self, pool: int, slots: NDArray[np.int64], rng: np.random.Generator, real: int) -> None:
+        """Fill ascending slots with loud K/V, like what the first `real` positions of region 0 hold.
+
+        Each value is a real one of the same state, taken from a random place, with a random sign and
+        up to twice as large: louder than anything a rejected draft or a finished sequence leaves, but
+        not so loud that its masked score would overflow fp16, which nothing in use can.
+        """
+        count = min(real, self.shape.pools[pool].region_slots, SLOTS_OF_NOISE)
+        noise = [_louder(values, rng) for values in self.verifier.export_slots(pool, 0, count)]
+        for run in np.split(slots, np.flatnonzero(np.diff(slots) != 1) + 1) if len(slots) else ():
+            for some in np.split(run, range(SLOTS_AT_ONCE, len(run), SLOTS_AT_ONCE)):
+                values = [tile[:, :, some % SLOTS_OF_NOISE] for tile in noise]
+                self.verifier.import_slots(pool, int(some[0]), values)
+
+    def _slot(self, pool: int, region: int, position: int) -> int:
+        return self.map.spans(pool, region, range(position, position + 1))[0].start
+
+    def _past_in_sight(self, pool: int, probe: Probe, region: int) -> tuple[range, ...]:
+        """The slots of the past that the probe's first row attends to."""
+        visible = range(self.map.first_visible(pool, probe.start), probe.start)
+        return self.map.spans(pool, region, visible)
+
+    def _touchable(self, pool: int, probe: Probe, region: int) -> tuple[range, ...]:
+        """The slots that rows of the probe, or drafts past its end, may write."""
+        size = self.shape.pools[pool].region_slots
+        end = min(probe.positions.stop + self.shape.block, self.shape.context)
+        if end - probe.start >= size:
+            return self.map.spans(pool, region, range(size))
+        return self.map.spans(pool, region, range(probe.start, end))
+
+    def _home_states(self, positions: range, region: int) -> dict[int, States]:
+        """The K/V of those positions whose home slots are still theirs in every pool."""
+        reach = min(
+            self.shape.context
+            if pool.region_slots >= self.shape.context
+            else pool.region_slots - self.shape.block + 1
+            for pool in self.shape.pools
+        )
+        kept = range(max(positions.start, positions.stop - reach), positions.stop)
+        arrays: list[NDArray[np.float16]] = []
+        for pool in self._pools:
+            spans = self.map.spans(pool, region, kept)
+            pieces = [self.verifier.export_slots(pool, span.start, len(span)) for span in spans]
+            arrays += [np.concatenate(parts, axis=2) for parts in zip(*pieces, strict=True)]
+        return {position: tuple(a[:, :, i] for a in arrays) for i, position in enumerate(kept)}
+
+    def _all_slots(self) -> Iterator[tuple[int, int, int]]:
+        """Every slot as (pool, first, count), at most SLOTS_AT_ONCE at a time."""
+        for pool, slots in enumerate(self.shape.whole_spans):
+            for first in range(0, slots, SLOTS_AT_ONCE):
+                yield pool, first, min(SLOTS_AT_ONCE, slots - first)
+
+
+def _copied(found: RowLogits) -> RowLogits:
+    """The same without the logits of other rows, which may be the same array's."""
+    return found if found.logits is None else replace(found, logits=np.array(found.logits, np.float16))
+
+
+def _louder(real: NDArray[np.float16], rng: np.random.Generator) -> NDArray[np.float16]:
+    """Values of `real` [1, n_kv, n, head_dim] shuffled and scaled, for SLOTS_OF_NOISE slots."""
+    shape = (1, real.shape[1], SLOTS_OF_NOISE, real.shape[3])
+    noise = rng.choice(real.ravel(), size=shape).astype(np.float32) * rng.uniform(-2, 2, size=shape)
+    noise = np.clip(noise, -FP16_MAX, FP16_MAX)
+    return np.where(noise == 0, 1.0, noise).astype(np.float16)

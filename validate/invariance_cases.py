@@ -1,0 +1,227 @@
+"""The ways in which the exactness gate runs the same tokens: what is to leave the same bits.
+
+A *probe* says which tokens stand at which positions. A *case* says how they are cut into passes, in which
+lanes they stand, what stands beside them, what is wanted of them and how far a pass looks. Every case of a
+probe must leave the same bits.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from anespec.runtime.passes import ALL_LOGITS, Need, PassPlan, Row, RowKind, RowSlots, VerifierShape
+from anespec.runtime.regions import RegionMap
+
+
+@dataclass(frozen=True)
+class PlannedRow:
+    """One lane of a planned pass: a row that has no slots yet.
+
+    `recorded` is False for rows whose logits nobody compares: pads, wrong drafts, other sequences.
+    A pad stands at `position` only to look at that position's slot.
+    """
+
+    kind: RowKind
+    token: int
+    position: int
+    region: int = 0
+    recorded: bool = False
+
+    def row(self, region_map: RegionMap) -> Row:
+        """The row in its slots; a pad writes nowhere and sees the one slot of its position."""
+        slots = region_map.slots(self.region, self.position)
+        if self.kind is RowKind.PAD:
+            slots = tuple(_looking_at(own.home or 0) for own in slots)
+        return Row(self.kind, self.token, self.position, slots)
+
+
+def _looking_at(slot: int) -> RowSlots:
+    return RowSlots(None, (range(slot, slot + 1),))
+
+
+@dataclass(frozen=True)
+class PlannedPass:
+    """Rows for the first lanes of a pass; the verifier makes up pads for those that are left.
+
+    `wanted` has needs by lane, and all logits of every row where it is None; `spans` as in PassPlan, every
+    slot where it is None.
+    """
+
+    rows: tuple[PlannedRow, ...]
+    width: int
+    wanted: Mapping[int, Need] | None = None
+    spans: tuple[int, ...] | None = None
+
+    def plan(self, shape: VerifierShape, region_map: RegionMap) -> PassPlan:
+        """The pass for a verifier of that shape."""
+        wanted = dict.fromkeys(range(len(self.rows)), ALL_LOGITS) if self.wanted is None else self.wanted
+        rows = tuple(planned.row(region_map) for planned in self.rows)
+        return PassPlan(rows, self.width, self.spans or shape.whole_spans, wanted)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """`tokens` stand at positions `start` and on. The past before them is laid once.
+
+    The past is made of the K/V of `past`, run through the model, and copies of it up to `start`.
+    """
+
+    past: tuple[int, ...]
+    start: int
+    tokens: tuple[int, ...]
+
+    @property
+    def positions(self) -> range:
+        """The positions that every case of this probe visits."""
+        return range(self.start, self.start + len(self.tokens))
+
+    def row(self, index: int, kind: RowKind = RowKind.PROMPT) -> PlannedRow:
+        """The row of token number `index`."""
+        return PlannedRow(kind, self.tokens[index], self.start + index, recorded=True)
+
+    def part(self, first: int, end: int) -> "Probe":
+        """The tokens from number `first` to before `end`, which may be beyond the last, where they stand."""
+        return replace(self, start=self.start + first, tokens=self.tokens[first:end])
+
+
+@dataclass(frozen=True)
+class InvarianceCase:
+    """A named way to run a probe."""
+
+    name: str
+    passes: tuple[PlannedPass, ...]
+
+
+def padded(rows: Sequence[PlannedRow], width: int, lane: int = 0) -> PlannedPass:
+    """`rows` from `lane` on in a pass of `width` lanes, the others pads that see the first row's slot."""
+    pad = PlannedRow(RowKind.PAD, 0, rows[0].position, rows[0].region)
+    after = width - lane - len(rows)
+    return PlannedPass((*(pad,) * lane, *rows, *(pad,) * after), width)
+
+
+def one_row_a_pass(probe: Probe, width: int, lane: int = 0) -> InvarianceCase:
+    """Every token alone in its pass, in one lane, beside pads."""
+    count = len(probe.tokens)
+    passes = tuple(padded([probe.row(i, RowKind.CARRY)], width, lane) for i in range(count))
+    return InvarianceCase(f"one row a pass in lane {lane} of {width}", passes)
+
+
+def lane_after_lane(probe: Probe, width: int) -> InvarianceCase:
+    """Every token alone in its pass, each in the lane after the last one's: from lane 1 on, all in turn."""
+    count = len(probe.tokens)
+    passes = tuple(padded([probe.row(i, RowKind.CARRY)], width, (i + 1) % width) for i in range(count))
+    return InvarianceCase(f"one row a pass in lanes 1, 2 and on of {width}", passes)
+
+
+def cut(probe: Probe, sizes: Sequence[int], width: int) -> InvarianceCase:
+    """The tokens cut into passes of `sizes` rows (repeated as needed), filled up with pads."""
+    passes: list[PlannedPass] = []
+    done = 0
+    while done < len(probe.tokens):
+        size = min(sizes[len(passes) % len(sizes)], len(probe.tokens) - done)
+        passes.append(padded([probe.row(i) for i in range(done, done + size)], width))
+        done += size
+    return InvarianceCase(f"cut into {'+'.join(map(str, sizes))} rows in {width} lanes", tuple(passes))
+
+
+def speculated(
+    probe: Probe,
+    accepted: Sequence[int],
+    width: int,
+    vocabulary: int,
+    rng: np.random.Generator,
+    context: int | None = None,
+) -> InvarianceCase:
+    """A carry row and drafts in every pass: the first `accepted` of them right, the others wrong.
+
+    `accepted` is repeated as needed. A wrong draft is any token but the right one. Nothing is drafted past
+    the end of a `context`; pads take those lanes.
+    """
+    passes: list[PlannedPass] = []
+    done, count = 0, len(probe.tokens)
+    while done < count:
+        right = min(accepted[len(passes) % len(accepted)], width - 1, count - done - 1)
+        rows = [probe.row(done, RowKind.CARRY)]
+        rows += [probe.row(done + i, RowKind.DRAFT) for i in range(1, right + 1)]
+        for index in range(done + right + 1, done + width):
+            true = probe.tokens[index] if index < count else 0
+            wrong = (true + 1 + int(rng.integers(max(1, vocabulary - 1)))) % vocabulary
+            if context is None or probe.start + index < context:
+                rows.append(PlannedRow(RowKind.DRAFT, wrong, probe.start + index))
+        passes.append(padded(rows, width))
+        done += right + 1
+    return InvarianceCase(f"drafts of which {'+'.join(map(str, accepted))} are accepted", tuple(passes))
+
+
+def with_random_pads(
+    case: InvarianceCase, probe: Probe, vocabulary: int, rng: np.random.Generator
+) -> InvarianceCase:
+    """The same rows in the same lanes beside pads of other tokens that see other slots."""
+
+    def other(row: PlannedRow) -> PlannedRow:
+        if row.kind is not RowKind.PAD:
+            return row
+        position = int(rng.integers(probe.start + 1))
+        return replace(row, token=int(rng.integers(vocabulary)), position=position)
+
+    return _each_row(case, f"{case.name}, other pads", other)
+
+
+def with_made_up_pads(case: InvarianceCase) -> InvarianceCase:
+    """The same rows in the same lanes, where the verifier makes up the pads behind the last of them."""
+    passes = []
+    for planned in case.passes:
+        last = max(lane for lane, row in enumerate(planned.rows) if row.kind is not RowKind.PAD)
+        passes.append(replace(planned, rows=planned.rows[: last + 1]))
+    return InvarianceCase(f"{case.name}, the verifier's own pads", tuple(passes))
+
+
+def with_another_sequence(
+    case: InvarianceCase, region: int, vocabulary: int, rng: np.random.Generator, context: int | None = None
+) -> InvarianceCase:
+    """Every pad becomes a row of a sequence that grows in another region.
+
+    Where the next pass would take it past the end of a `context`, another sequence starts there.
+    """
+    passes: list[PlannedPass] = []
+    position = 0
+    for planned in case.passes:
+        rows = []
+        pads = sum(row.kind is RowKind.PAD for row in planned.rows)
+        if context is not None and position + pads > context:
+            position = 0
+        for row in planned.rows:
+            if row.kind is RowKind.PAD:
+                rows.append(PlannedRow(RowKind.PROMPT, int(rng.integers(vocabulary)), position, region))
+                position += 1
+            else:
+                rows.append(row)
+        passes.append(replace(planned, rows=tuple(rows)))
+    return InvarianceCase(f"{case.name}, beside another sequence", tuple(passes))
+
+
+def in_region(case: InvarianceCase, region: int) -> InvarianceCase:
+    """The same case at another base."""
+    return _each_row(case, f"{case.name} in region {region}", lambda row: replace(row, region=region))
+
+
+def wanting(case: InvarianceCase, needs: Mapping[int, Need], name: str) -> InvarianceCase:
+    """The same case where nothing is wanted but `needs`, by lane, of the rows that are recorded."""
+    passes = []
+    for planned in case.passes:
+        wanted = {lane: need for lane, need in needs.items() if lane < len(planned.rows)}
+        wanted = {lane: need for lane, need in wanted.items() if planned.rows[lane].recorded}
+        passes.append(replace(planned, wanted=wanted))
+    return InvarianceCase(f"{case.name}, {name}", tuple(passes))
+
+
+def at_spans(case: InvarianceCase, spans: tuple[int, ...]) -> InvarianceCase:
+    """The same case in passes that look at so many slots of each pool."""
+    passes = tuple(replace(planned, spans=spans) for planned in case.passes)
+    return InvarianceCase(f"{case.name}, spans of {'+'.join(map(str, spans))} slots", passes)
+
+
+def _each_row(case: InvarianceCase, name: str, change: Callable[[PlannedRow], PlannedRow]) -> InvarianceCase:
+    passes = tuple(replace(planned, rows=tuple(map(change, planned.rows))) for planned in case.passes)
+    return InvarianceCase(name, passes)

@@ -1,0 +1,123 @@
+"""Whether a pass may look at fewer slots than there are: every span that the engine may run.
+
+At each step of each pool a block of rows stands right below it, on a past that fills the slots before them.
+They run in a pass that looks at every slot, and in one that looks no further than the step, with loud values
+behind it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from anespec.runtime.passes import VerifierShape
+from anespec.validate.bit_comparison import Difference, Recording, compare
+from anespec.validate.case_runner import CaseRunner
+from anespec.validate.effort import Effort
+from anespec.validate.invariance_cases import InvarianceCase, Probe, at_spans, cut, in_region
+
+
+@dataclass(frozen=True, order=True)
+class SpanEdge:
+    """The last rows of a region that fit into partial spans: the least that hold all slots up to theirs."""
+
+    region: int
+    end: int
+    spans: tuple[int, ...]
+
+
+def span_edges(shape: VerifierShape) -> list[SpanEdge]:
+    """An edge for every step of every pool that is not the whole pool, ascending in every pool's span."""
+    edges = set()
+    for pool, pool_shape in enumerate(shape.pools):
+        for step in shape.span_steps(pool)[:-1]:
+            region, last = divmod(step - 1, pool_shape.region_slots)
+            end = min(last + 1, shape.context)
+            edges.add(SpanEdge(region, end, _spans(shape, region, end)))
+    return sorted(edges)
+
+
+def _spans(shape: VerifierShape, region: int, end: int) -> tuple[int, ...]:
+    """The least spans that hold what regions before and `end` positions of this one take."""
+    taken = (region * pool.region_slots + min(end, pool.region_slots) for pool in shape.pools)
+    return tuple(
+        next(step for step in shape.span_steps(number) if step >= slots) for number, slots in enumerate(taken)
+    )
+
+
+def measure_spans(
+    runner: CaseRunner,
+    probe: Probe,
+    widths: Sequence[int],
+    effort: Effort,
+    rng: np.random.Generator,
+) -> Difference:
+    """What differs where a pass looks at no more than it needs; nothing where the verifier cannot.
+
+    `widths` are those that proved equal: the widest also runs at the least and at the largest partial span,
+    and if thorough each of them at all. The runner is left with another past.
+    """
+    edges = span_edges(runner.shape)
+    if not edges:
+        return Difference()
+    _lay_past(runner, probe, edges)
+    trials = [_EdgeTrial(runner, probe, edge) for edge in edges]
+    whole = runner.shape.whole_spans
+    total, behind = Difference(), whole
+    for trial in reversed(trials):
+        for pool, (first, end) in enumerate(zip(trial.edge.spans, behind, strict=True)):
+            runner.fill(pool, np.arange(first, end), rng, trials[0].probe.start)
+        behind = trial.edge.spans
+        extreme = trial in (trials[0], trials[-1])
+        others = widths if effort.thorough else widths[-1:] if extreme else ()
+        total += trial.measure([trial.edge.spans], (runner.shape.block, *others))
+        if effort.thorough and len(whole) > 1:
+            total += trial.measure(_one_pool_at_a_time(trial.edge.spans, whole), (runner.shape.block,))
+    return total
+
+
+def _one_pool_at_a_time(spans: tuple[int, ...], whole: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Spans of which only one pool's is partial."""
+    return [
+        (*whole[:pool], spans[pool], *whole[pool + 1 :])
+        for pool in range(len(whole))
+        if spans[pool] < whole[pool]
+    ]
+
+
+def _lay_past(runner: CaseRunner, probe: Probe, edges: Sequence[SpanEdge]) -> None:
+    """Fill the slots of every region that an edge is in, up to the furthest of them."""
+    furthest = max(edge.end for edge in edges)
+    laid = Probe(probe.past or probe.tokens, furthest, ())
+    runner.prepare(laid)
+    for region in range(1, edges[-1].region + 1):
+        runner.copy_past(laid, 0, region)
+
+
+class _EdgeTrial:
+    """The rows at one edge, and what a pass that looks at every slot makes of them."""
+
+    def __init__(self, runner: CaseRunner, probe: Probe, edge: SpanEdge) -> None:
+        count = min(runner.shape.block, edge.end, len(probe.tokens))
+        self.runner, self.edge = runner, edge
+        self.probe = Probe((), edge.end - count, probe.tokens[:count])
+        self.expected = self._run(self._case(runner.shape.block))
+
+    def measure(self, spans: Sequence[tuple[int, ...]], widths: Sequence[int]) -> Difference:
+        """Compare passes of those spans and widths, which hold the edge's rows."""
+        total = Difference()
+        for width in dict.fromkeys(widths):
+            for some in spans:
+                case = at_spans(self._case(width), some)
+                total += compare(self.expected, self._run(case), case.name)
+        return total
+
+    def _case(self, width: int) -> InvarianceCase:
+        return in_region(cut(self.probe, [min(width, self.runner.map.longest_run)], width), self.edge.region)
+
+    def _run(self, case: InvarianceCase) -> Recording:
+        """Run a case, and put back what it has overwritten."""
+        self.runner.keep(self.probe, self.edge.region)
+        recorded = self.runner.run(case, self.probe, self.edge.region)
+        self.runner.restore()
+        return recorded
