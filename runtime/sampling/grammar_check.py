@@ -12,7 +12,7 @@ import sys
 import threading
 from contextlib import suppress
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
 
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 
@@ -39,9 +39,17 @@ def parser_limits() -> LLParserLimits:
 
 def native_grammar(grammar: Grammar) -> str:
     """The grammar as llguidance takes it; ValueError where it cannot be translated."""
-    if grammar.kind is GrammarKind.JSON:
-        return grammar_from("json_schema", "{}")
-    return grammar_from(grammar.kind.value, grammar.text)
+    match grammar.kind:
+        case GrammarKind.GBNF:
+            return grammar_from("gbnf", grammar.text)
+        case GrammarKind.LARK:
+            return grammar_from("lark", grammar.text)
+        case GrammarKind.REGEX:
+            return grammar_from("regex", grammar.text)
+        case GrammarKind.JSON_SCHEMA:
+            return grammar_from("json_schema", grammar.text)
+        case GrammarKind.JSON:
+            return grammar_from("json_schema", "{}")
 
 
 def main() -> None:
@@ -67,7 +75,7 @@ def _tried(grammar: Grammar) -> dict[str, str]:
         native = native_grammar(grammar)
     except (ValueError, RecursionError) as error:
         return {"wrong": str(error)}
-    matcher = LLMatcher(LLTokenizer(_Bytes()), native, log_level=0, limits=parser_limits())
+    matcher = LLMatcher(LLTokenizer(TokenizerWrapper(_Bytes())), native, log_level=0, limits=parser_limits())
     for _ in range(STEPS):
         if matcher.is_error():
             return {"wrong": matcher.get_error()}
@@ -82,7 +90,6 @@ def _tried(grammar: Grammar) -> dict[str, str]:
 class _Bytes:
     """A vocabulary of the 256 bytes and an end, as llguidance reads one."""
 
-    is_tokenizer_wrapper = True
     eos_token_id = _END
     bos_token_id = None
     special_token_ids = (_END,)

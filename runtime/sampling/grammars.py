@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from anespec.manifests.child_python import child_command, child_environment
@@ -61,7 +61,7 @@ class GrammarTokens:
         self.vocabulary = vocabulary
         self.end_ids = frozenset(id for id in tokenizer.end_ids if id < vocabulary)
         words = _Words(tokenizer, vocabulary, self.end_ids)
-        self.native = LLTokenizer(words, eos_token=words.ends)
+        self.native = LLTokenizer(TokenizerWrapper(words), eos_token=words.ends)
         self._prepared: OrderedDict[Grammar, LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -132,7 +132,8 @@ class GrammarState:
             return True
         if not self._matcher.is_accepting():
             return False
-        return int(np.count_nonzero(self.allowed())) == sum(self.allowed()[id] for id in self._tokens.end_ids)
+        allowed = self.allowed()
+        return int(np.count_nonzero(allowed)) == sum(int(allowed[id]) for id in self._tokens.end_ids)
 
     def allows_prefix(self, tokens: Sequence[int]) -> int:
         """How many leading ones of `tokens` may follow; the state stays as it is."""
@@ -168,7 +169,6 @@ class GrammarState:
 class _Words:
     """The tokens as bytes, as llguidance reads them: what a text cannot have begins with the byte 0xFF."""
 
-    is_tokenizer_wrapper = True
     bos_token_id = None
 
     def __init__(self, tokenizer: GrammarTokenizer, vocabulary: int, end_ids: frozenset[int]) -> None:
