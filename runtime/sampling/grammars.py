@@ -26,7 +26,7 @@ from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 MOST_CHARACTERS = 1 << 18
 """Of a grammar's text."""
 
-_SECONDS = 3
+_SECONDS = 2
 _MEMORY = 2 << 30
 _MOST_KEPT = 32
 _PLACE = re.compile(r"(?:at )?(\d+)\((\d+)\): ")
