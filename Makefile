@@ -6,6 +6,8 @@ INSTALLED := $(VENV)/.installed
 DEVELOPED := $(VENV)/.developed
 BENCHMARKED := $(VENV)/.benchmarked
 SETUP := pyproject.toml constraints.txt
+MYPY := $(CURDIR)/$(VENV)/bin/mypy --strict --config-file $(CURDIR)/pyproject.toml \
+	--cache-dir $(CURDIR)/.mypy_cache
 PIP := $(PYTHON) -m pip --disable-pip-version-check -qq
 JOBS ?= 2
 CASES ?= 100000
@@ -33,10 +35,10 @@ lint: $(DEVELOPED) ## check style and formatting
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 
-typecheck: $(DEVELOPED) wheel ## check types over the installed wheel
+typecheck: $(DEVELOPED) wheel ## check types over the installed wheel, and of a program that uses it
 	@$(PIP) install --no-deps --target build/types build/wheel/*.whl
-	@cd build/types && MYPYPATH=. $(CURDIR)/$(VENV)/bin/mypy --strict \
-		--config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache --package anespec
+	@cd build/types && MYPYPATH=. $(MYPY) --package anespec
+	@cd build/types && MYPYPATH=. $(MYPY) $(CURDIR)/tests/anespec/typed_client.py
 
 wheel: $(INSTALLED) ## build the wheel into build/wheel
 	@rm -rf build/lib build/bdist.* build/wheel build/types

@@ -24,16 +24,53 @@ _HOMES: Mapping[str, str] = MappingProxyType(
         "inspect": "anespec.api",
         "load": "anespec.api",
         "Model": "anespec.model",
-        "AnespecError": "anespec.manifests.errors",
+        "Message": "anespec.messages",
+        "Completion": "anespec.results",
+        "Choice": "anespec.results",
+        "Chunk": "anespec.runtime.completion",
+        "Conversion": "anespec.convert.pipeline",
+        "Validation": "anespec.validation",
+        "GGUFInspection": "anespec.inspection",
+        "ArtifactInspection": "anespec.inspection",
+        "Watcher": "anespec.watching",
         "ConvertOptions": "anespec.convert.options",
+        "ValidateOptions": "anespec.validate.options",
+        "LoadOptions": "anespec.runtime.options",
+        "GenerationOptions": "anespec.runtime.options",
         "Target": "anespec.manifests.schema",
+        "WeightFormat": "anespec.manifests.schema",
+        "WeightChoice": "anespec.manifests.weight_choice",
+        "AnespecError": "anespec.manifests.errors",
     }
 )
 """Where the public names come from that are no packages."""
 
 _CALLABLE = ("convert", "validate")
 
-__all__ = ["AnespecError", "ConvertOptions", "Model", "Target", "convert", "inspect", "load", "validate"]
+__all__ = [
+    "AnespecError",
+    "ArtifactInspection",
+    "Choice",
+    "Chunk",
+    "Completion",
+    "Conversion",
+    "ConvertOptions",
+    "GGUFInspection",
+    "GenerationOptions",
+    "LoadOptions",
+    "Message",
+    "Model",
+    "Target",
+    "ValidateOptions",
+    "Validation",
+    "Watcher",
+    "WeightChoice",
+    "WeightFormat",
+    "convert",
+    "inspect",
+    "load",
+    "validate",
+]
 
 if TYPE_CHECKING:
     from anespec.api import convert as convert
@@ -41,9 +78,23 @@ if TYPE_CHECKING:
     from anespec.api import load as load
     from anespec.api import validate as validate
     from anespec.convert.options import ConvertOptions as ConvertOptions
+    from anespec.convert.pipeline import Conversion as Conversion
+    from anespec.inspection import ArtifactInspection as ArtifactInspection
+    from anespec.inspection import GGUFInspection as GGUFInspection
     from anespec.manifests.errors import AnespecError as AnespecError
     from anespec.manifests.schema import Target as Target
+    from anespec.manifests.schema import WeightFormat as WeightFormat
+    from anespec.manifests.weight_choice import WeightChoice as WeightChoice
+    from anespec.messages import Message as Message
     from anespec.model import Model as Model
+    from anespec.results import Choice as Choice
+    from anespec.results import Completion as Completion
+    from anespec.runtime.completion import Chunk as Chunk
+    from anespec.runtime.options import GenerationOptions as GenerationOptions
+    from anespec.runtime.options import LoadOptions as LoadOptions
+    from anespec.validate.options import ValidateOptions as ValidateOptions
+    from anespec.validation import Validation as Validation
+    from anespec.watching import Watcher as Watcher
 else:
 
     def __getattr__(name: str) -> Any:

@@ -86,7 +86,7 @@ def validate(
     from anespec.validate.options import ValidateOptions
     from anespec.validation import run_validation
 
-    return run_validation(Path(artifact), (options or ValidateOptions()).changed(**changes), watch)
+    return run_validation(Path(artifact), (options or ValidateOptions()).with_changes(**changes), watch)
 
 
 def load(
@@ -103,4 +103,4 @@ def load(
     """
     from anespec.runtime.options import LoadOptions
 
-    return load_model(Path(artifact), (options or LoadOptions()).changed(**changes), watch)
+    return load_model(Path(artifact), (options or LoadOptions()).with_changes(**changes), watch)

@@ -152,6 +152,7 @@ def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
         facts = {
             "form": verdict.form,
             "invariances": {i.value: verdict.standing_of(i).value for i in Invariance},
+            "proven_widths": list(verdict.proven_widths),
         }
         return Answer(
             verdict,
@@ -210,6 +211,9 @@ def quality_gate(asked: Question, task: "QualityTask", text: "SampleText") -> "G
         return verdict
 
     def measure(report: "Progress") -> "QualityVerdict":
+        from anespec.manifests.packages import require_package
+
+        require_package("torch", "the quality gate's reference")
         from anespec.validate.quality import gate
 
         report("reading the source")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.table import Table
@@ -12,22 +12,9 @@ from anespec.inspect_verdicts import recorded_verdicts
 from anespec.manifests.errors import AnespecError, RequestError
 from anespec.manifests.formatting import bytes_text, counted, printable, quoted
 from anespec.model_cache import CachedModel, ModelCache
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
+from anespec.model_path import complete_cached
 
 SHORT_KEY = 8
-
-
-def complete_cached(context: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
-    """The names in the cache that begin so, for a shell."""
-    from click.shell_completion import CompletionItem
-
-    try:
-        names = {model.name for model in ModelCache().models()}
-    except AnespecError:
-        return []
-    return [CompletionItem(name) for name in sorted(names) if name.startswith(begun)]
 
 
 @click.command("list", short_help="Show the models in the cache.")

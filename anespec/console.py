@@ -26,6 +26,7 @@ from rich.text import Text
 
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import duration_text, sanitize_terminal
+from anespec.verbosity import is_quiet
 from anespec.watching import Watcher
 
 if TYPE_CHECKING:
@@ -68,8 +69,20 @@ def out() -> Console:
 
 
 def notes() -> Console:
-    """Where progress and notes go: standard error, bound now so that a later redirection spares it."""
-    return _HarmlessConsole(file=sys.stderr, highlight=False, markup=False, soft_wrap=True)
+    """Where progress and notes go: standard error, bound now so that a later redirection spares it.
+
+    With -q they go nowhere.
+    """
+    return _standard_error(is_quiet())
+
+
+def aside() -> Console:
+    """Standard error for what was asked for but is no result; -q leaves it."""
+    return _standard_error(False)
+
+
+def _standard_error(quiet: bool) -> Console:
+    return _HarmlessConsole(file=sys.stderr, quiet=quiet, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -52,8 +52,11 @@ def convert(
         target = output if output is not None else default_output(gguf)
         with byte_progress(f"converting {gguf.name}", plan.weight_bytes(), shown=not as_json) as report:
             from anespec.convert.pipeline import convert as run
+            from anespec.convert.pipeline import process_count
 
             try:
+                if process_count(plan, jobs) == 1:
+                    import anespec.convert.worker_imports  # noqa: F401
                 done = run(
                     plan,
                     target,

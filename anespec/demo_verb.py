@@ -62,7 +62,7 @@ PROMPTS = (DemoPrompt(TESTS, 0.0), DemoPrompt(METHODS, 0.6))
 
 
 @click.command(short_help="See all of it at work on the embedded model.")
-@flags_of(BackendOptions, without=("threads",))
+@flags_of(BackendOptions, without=("threads", "verify"))
 @click.option(
     "--keep", type=click.Path(path_type=Path), help="Keep the artifact here.  [default: a temporary folder]"
 )
@@ -102,6 +102,8 @@ def _convert(artifact: Path, quiet: bool) -> dict[str, Any]:
     with step_progress("1/3 convert", shown=not quiet) as report, GGUFFile(model_path()) as file:
         plan = ConversionPlan(SourceModel(file), ConvertOptions(target=Target.CPU))
         try:
+            import anespec.convert.worker_imports  # noqa: F401
+
             done = convert(plan, artifact, on_progress=lambda shard: report(shard.name))
         except UsageError:
             raise UsageError(

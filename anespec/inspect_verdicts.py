@@ -89,7 +89,7 @@ def _residency_finding(verdict: "ResidencyVerdict", manifest: "Manifest") -> str
 
 
 def _exactness_finding(verdict: "ExactnessVerdict") -> str:
-    """The invariances by how they stand, as in `pass: lane, stale; no cases: region`."""
+    """The invariances by how they stand, as in `pass: lane; no cases: region`, and the widths proven."""
     from anespec.manifests.verdicts import Invariance, Standing
 
     stands = {invariance.value: verdict.standing_of(invariance) for invariance in Invariance}
@@ -98,7 +98,8 @@ def _exactness_finding(verdict: "ExactnessVerdict") -> str:
         for standing in Standing
         if standing in stands.values()
     ]
-    return "; ".join([*groups, f"{verdict.form} form"])
+    widths = ", ".join(map(str, verdict.proven_widths))
+    return "; ".join([*groups, *([f"widths proven: {widths}"] if widths else []), f"{verdict.form} form"])
 
 
 def _quality_finding(verdict: "QualityVerdict") -> str:

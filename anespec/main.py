@@ -12,6 +12,7 @@ import click
 
 from anespec import __version__
 from anespec.cache_verbs import list_models, remove_models
+from anespec.chat_verb import chat
 from anespec.console import print_json
 from anespec.convert_verb import convert
 from anespec.demo_verb import demo
@@ -21,6 +22,7 @@ from anespec.leaving import Kept, leave
 from anespec.manifests.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable, sanitize_terminal
 from anespec.validate_verb import validate
+from anespec.verbosity import set_verbosity
 
 EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
 
@@ -29,7 +31,10 @@ EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_
     epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(__version__, prog_name="anespec")
-def cli() -> None:
+@click.option("-v", "--verbose", count=True, help="Log what is done; twice, what the libraries do too.")
+@click.option("-q", "--quiet", is_flag=True, help="Leave out notes and progress; errors stay.")
+@click.pass_context
+def cli(context: click.Context, verbose: int, quiet: bool) -> None:
     """Turn a GGUF into Neural Engine shards and generate exact speculative text from them.
 
     \b
@@ -38,9 +43,10 @@ def cli() -> None:
       anespec validate model.anespec
       anespec generate model.anespec -p "Once upon a time"
     """
+    set_verbosity(context, verbose, quiet)
 
 
-for verb in (inspect, convert, validate, generate, demo, list_models, remove_models):
+for verb in (inspect, convert, validate, generate, chat, demo, list_models, remove_models):
     cli.add_command(verb)
 
 
@@ -95,7 +101,7 @@ def _run(kept: Kept) -> int:
     if sys.stdout is None:
         raise StorageError("standard output is closed; send it to a file, or to /dev/null")
     try:
-        result = cli.main(standalone_mode=False, obj=kept)
+        result = cli.main(prog_name="anespec", standalone_mode=False, obj=kept)
         sys.stdout.flush()
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -104,7 +110,10 @@ def _run(kept: Kept) -> int:
     except BrokenPipeError:
         raise ReaderGone("nobody reads standard output any more") from None
     except SystemExit as stop:
-        # So click and rich end where nobody reads standard output any more.
+        # So click ends once it has told a shell what may follow.
+        if not stop.code:
+            return 0
+        # And so does rich where nobody reads standard output any more.
         raise ReaderGone("nobody reads standard output any more") from stop
     except MemoryError as error:
         raise AnespecError("memory ran out; allow more (ulimit -v), or end other programs") from error

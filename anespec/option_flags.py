@@ -10,7 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from anespec.manifests.errors import RequestError
-from anespec.manifests.options import LONGEST_SHOWN, Options, Range, flag_of, range_of, type_of
+from anespec.manifests.formatting import quoted
+from anespec.manifests.options import Options, Range, flag_of, range_of, type_of
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 Verb = Callable[..., Any]
@@ -31,9 +32,9 @@ class Number(click.ParamType[float]):
             number = self.kind(value)
         except (ValueError, OverflowError):
             noun = "an integer" if self.kind is int else "a number"
-            self.fail(f"{str(value)[:LONGEST_SHOWN]!r} is not {noun} {self.allowed}.", param, ctx)
+            self.fail(f"{quoted(str(value))} is not {noun} {self.allowed}.", param, ctx)
         if number not in self.allowed:
-            self.fail(f"{str(value)[:LONGEST_SHOWN]} is not {self.allowed}.", param, ctx)
+            self.fail(f"{quoted(str(value))} is not {self.allowed}.", param, ctx)
         return number
 
 
@@ -52,7 +53,7 @@ class Parsed(click.ParamType[Any]):
         except RequestError as error:
             self.fail(f"{error}.", param, ctx)
         except ValidationError as error:
-            self.fail(f"{str(value)[:LONGEST_SHOWN]!r}: {error.errors()[0]['msg']}.", param, ctx)
+            self.fail(f"{quoted(str(value))}: {error.errors()[0]['msg']}.", param, ctx)
 
 
 def flags_of(model: type[Options], *, without: Iterable[str] = ()) -> Callable[[Verb], Verb]:

@@ -63,7 +63,7 @@ class Prompt(GenerationOptions):
     def options(self, base: GenerationOptions) -> GenerationOptions:
         """How this prompt is continued where `base` holds for what it does not say."""
         own = self.model_fields_set - set(SOURCES)
-        return base.changed(**{name: getattr(self, name) for name in own})
+        return base.with_changes(**{name: getattr(self, name) for name in own})
 
 
 def read_standard_input() -> str:

@@ -8,6 +8,7 @@ import click
 from anespec.console import json_option, out, print_json, result_as_json, watcher
 from anespec.manifests.errors import Interrupted, RequestError
 from anespec.manifests.formatting import duration_text
+from anespec.model_path import ModelPath
 from anespec.option_flags import flags_of, read_flags
 from anespec.validate.options import ValidateOptions
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Check what ARTIFACT computes, where it runs, and whether it may speculate.")
-@click.argument("artifact", type=click.Path(path_type=Path), required=False)
+@click.argument("artifact", type=ModelPath(), required=False)
 @flags_of(ValidateOptions)
 @click.option("--explain", metavar="RULE", help="Explain a rule of the residency gate, or `all`, and exit.")
 @json_option
@@ -28,8 +29,8 @@ def validate(artifact: Path | None, explain: str | None, as_json: bool, **chosen
                predicted by rules
     golden     every shard, and all together, against an fp32 reference read
                from the GGUF
-    exactness  six invariances, bit for bit; verdicts hold for this backend,
-               its version, machine and threads
+    exactness  eight invariances, bit for bit; verdicts hold for this
+               backend, its version, machine and threads
     quality    with --quality TEXT: KL divergence and perplexity on a text,
                against the reference
 

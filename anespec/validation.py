@@ -18,6 +18,7 @@ from anespec.asked_gates import (
 )
 from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
 from anespec.manifests.verdicts import Standing
+from anespec.model_cache import is_gguf, resolve_artifact
 from anespec.watching import SILENT, Watcher
 
 if TYPE_CHECKING:
@@ -120,12 +121,16 @@ def run_validation(
         RequestError: there is no such backend.
         StorageError: the text to be scored cannot be read.
     """
+    from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
     from anespec.runtime.backends import resolve_backend
     from anespec.validate.page.write import write_page
     from anespec.validate.summary import summary
 
-    asked = Question(Artifact(path), resolve_backend(options.backend), options.threads, options.gguf)
+    root = resolve_artifact(path, backend=options.backend, threads=options.threads, display=watch.shares)
+    source = path if options.gguf is None and is_gguf(path) else options.gguf
+    artifact = Artifact(root, KnownHashes(again=options.verify))
+    asked = Question(artifact, resolve_backend(options.backend), options.threads, source)
     asking = _asking(asked, options)
     results = []
     for name in options.chosen:

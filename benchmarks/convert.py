@@ -86,7 +86,7 @@ class Cost:
         return self.conversion.seconds + self.flushing
 
     def budgets(self) -> list[Budget]:
-        """The limits of DESIGN.md section 9."""
+        """The limits of docs/DESIGN.md, section 9."""
         run, shard = self.conversion, self.largest_shard
         return [
             Budget("seconds / copying the source and flushing", self.seconds / min(self.copying), 3.0),

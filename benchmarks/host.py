@@ -18,10 +18,12 @@ from measure import Budget, emit, machine, show_budgets, show_table
 from numpy.typing import NDArray
 
 from anespec.manifests.schema import Manifest, Pool, RopeTable
-from anespec.runtime.backends.feeds import Feeds
-from anespec.runtime.drafters.lookup import LookupDrafter
+from anespec.runtime.backends.pass_inputs import PassInputs
+from anespec.runtime.drafters import Draft, Outcome, RowTops
+from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PassPlan, PassResult, PoolShape, VerifierShape
+from anespec.runtime.proven import Proven
 from anespec.runtime.requests import Request
 from anespec.runtime.row_logits import row_logits
 from anespec.runtime.rows import pad_rows
@@ -73,12 +75,12 @@ class InstantVerifier:
             write_input="kv_write_mask",
         )
         rope = RopeTable(cos_input="cos", sin_input="sin", frequencies=(1.0,) * 64)
-        self._feeds = Feeds(Manifest.model_construct(pools=(pool,), ropes=(rope,), context=SLOTS))
+        self._inputs = PassInputs(Manifest.model_construct(pools=(pool,), ropes=(rope,), context=SLOTS))
         self._hidden = np.zeros((1, 3072, BLOCK, 1), dtype=np.float16)
         self._logits = logits
 
     def submit(self, plan: PassPlan) -> None:
-        self._feeds.block_feed((*plan.rows, *pad_rows(plan.rows, plan.width)), self._hidden)
+        self._inputs.of((*plan.rows, *pad_rows(plan.rows, plan.width)), self._hidden)
         self._found = {lane: row_logits(self._logits[lane], need) for lane, need in plan.wanted.items()}
 
     def wait(self) -> PassResult:
@@ -103,14 +105,13 @@ class InstantVerifier:
 def proposal_us(make_text: Callable[[int], list[int]], length: int) -> float:
     """Median microseconds to add one token and propose three, from `length` tokens on."""
     text = make_text(length + 400)
-    drafter = LookupDrafter()
-    context = text[:length]
-    drafter.propose(context, 1)
+    session = LookupSource().open("", text[:length])
     seconds = []
     for token in text[length:]:
-        context.append(token)
+        outcome = Outcome(Draft(), 0, (token,))
         start = perf_counter()
-        drafter.propose(context, BLOCK - 1)
+        session.observe((token,), outcome, RowTops(()))
+        session.propose(BLOCK - 1)
         seconds.append(perf_counter() - start)
     return statistics.median(seconds) * 1e6
 
@@ -119,7 +120,7 @@ def indexing_ms(make_text: Callable[[int], list[int]], length: int) -> float:
     """Milliseconds to index a whole prompt, once per request."""
     text = make_text(length)
     start = perf_counter()
-    LookupDrafter().propose(text, 1)
+    LookupSource().open("", text)
     return (perf_counter() - start) * 1e3
 
 
@@ -131,8 +132,8 @@ def pass_us(sampling: SamplingParameters) -> tuple[float, float]:
     """
     logits = (np.random.default_rng(2).normal(size=(BLOCK, VOCABULARY)) * 2.5 - 8).astype(np.float16)
     logits[:, 5] = 24
-    engine = Engine(InstantVerifier(logits), speculate=True, wide_prefill=False)
-    engine.submit(Request([5] * 1000, 1600, sampling, LookupDrafter()))
+    engine = Engine(InstantVerifier(logits), Proven(speculate=True, widths=(BLOCK,)), LookupSource())
+    engine.submit(Request([5] * 1000, 1600, sampling))
     while not engine.step():
         pass
     seconds, tokens = [], 0

@@ -62,7 +62,7 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 @dataclass(frozen=True)
 class Budget:
-    """A measured ratio beside its limit (DESIGN.md section 9)."""
+    """A measured ratio beside its limit (docs/DESIGN.md, section 9)."""
 
     name: str
     measured: float

@@ -6,10 +6,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 from measure import MAXRSS_UNIT
 
 PROC = Path("/proc")
@@ -49,11 +50,14 @@ class _Sampler(threading.Thread):
     def run(self) -> None:
         while not self.done.wait(POLL_SECONDS):
             total = own = 0
-            for pid in tree(self.root):
-                with contextlib.suppress(OSError, IndexError):
-                    self.cpu[pid] = cpu_seconds(pid)
-                    shares = memory(pid)
-                    total, own = total + shares.get("Pss", 0), own + shares.get("Pss_Anon", 0)
+            with contextlib.suppress(psutil.Error):
+                root = psutil.Process(self.root)
+                for process in (root, *root.children(recursive=True)):
+                    with contextlib.suppress(psutil.Error, OSError):
+                        times = process.cpu_times()
+                        self.cpu[process.pid] = times.user + times.system
+                        shares = memory(process.pid)
+                        total, own = total + shares.get("Pss", 0), own + shares.get("Pss_Anon", 0)
             self.peak, self.peak_own = max(self.peak, total), max(self.peak_own, own)
 
 
@@ -76,22 +80,7 @@ def run_tree(command: Sequence[str]) -> TreeRun:
     return TreeRun(seconds, sum(sampler.cpu.values()), sampler.peak, sampler.peak_own)
 
 
-def tree(root: int) -> Iterator[int]:
-    """A process and all that descend from it."""
-    yield root
-    with contextlib.suppress(OSError):
-        for task in (PROC / str(root) / "task").iterdir():
-            for child in (task / "children").read_text().split():
-                yield from tree(int(child))
-
-
 def memory(pid: int) -> dict[str, int]:
-    """A process's proportional shares of memory in bytes, by the system's names."""
+    """A process's proportional shares of memory in bytes; psutil leaves Pss_Anon out."""
     lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()[1:]
     return {name: 1024 * int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
-
-
-def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has taken so far."""
-    fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -11,7 +11,7 @@ import itertools
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from measure import emit, machine, show_table
@@ -21,13 +21,15 @@ from anespec.convert.options import ConvertOptions
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import ExactnessFile, Invariance
+from anespec.manifests.verdicts import ExactnessFile
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import BACKENDS, circumstances, open_verifier
-from anespec.runtime.drafters.lookup import LookupDrafter
+from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine import Engine
-from anespec.runtime.requests import Request, Statistics
+from anespec.runtime.proven import Proven
+from anespec.runtime.requests import Request
 from anespec.runtime.sampling import SamplingParameters
+from anespec.runtime.statistics import Statistics
 from anespec.runtime.text.tokenizer import Tokenizer
 
 SAMPLINGS = {
@@ -71,14 +73,14 @@ class Tally:
     texts_differing: int = 0
     plain_passes: int = 0
     passes: int = 0
-    drawn: int = 0
+    decoded: int = 0
     proposed: int = 0
     accepted: int = 0
 
     @property
     def tokens_per_pass(self) -> float:
-        """Tokens drawn in decoding passes, with speculation."""
-        return self.drawn / self.passes if self.passes else 0.0
+        """Tokens that came of decoding passes, with speculation."""
+        return self.decoded / self.passes if self.passes else 0.0
 
     def add(self, plain: tuple[list[int], Statistics], drafted: tuple[list[int], Statistics]) -> None:
         """Compare one prompt's two texts, token by token, and add up what they cost."""
@@ -90,7 +92,7 @@ class Tally:
         self.texts_differing += differing > 0
         self.plain_passes += without.decode_passes
         self.passes += with_drafts.decode_passes
-        self.drawn += with_drafts.drawn_in_decode
+        self.decoded += with_drafts.decoded_tokens
         self.proposed += with_drafts.proposed
         self.accepted += with_drafts.accepted
 
@@ -122,8 +124,9 @@ def sweep(gguf: Path, options: argparse.Namespace) -> Iterator[tuple[Case, Tally
             verifier = open_verifier(artifact, backend, options.threads)
             here = circumstances(artifact, backend, options.threads)
             verdict = artifact.read_verdicts(ExactnessFile).find(here)
-            wide = verdict is not None and verdict.proves(Invariance.WIDTH)
-            engine = Engine(verifier, speculate=True, wide_prefill=wide, reuse_prefixes=False)
+            shape = verifier.shape
+            proven = Proven.nothing(shape) if verdict is None else Proven.of(verdict, shape)
+            engine = Engine(verifier, replace(proven, speculate=True, reuse_prefixes=False), LookupSource())
             for name in SAMPLINGS:
                 yield Case(gguf.stem, backend, block, name), tally(engine, encoded, name, options.tokens)
             verifier.close()
@@ -133,8 +136,8 @@ def tally(engine: Engine, encoded: Sequence[list[int]], sampling: str, length: i
     """Both texts of every prompt under one way of sampling."""
     result = Tally()
     for ids in encoded:
-        plain = Request(ids, length, SAMPLINGS[sampling])
-        drafted = Request(ids, length, SAMPLINGS[sampling], LookupDrafter())
+        plain = Request(ids, length, SAMPLINGS[sampling], speculate=False)
+        drafted = Request(ids, length, SAMPLINGS[sampling])
         result.add(continued(engine, plain), continued(engine, drafted))
     return result
 

@@ -1,11 +1,12 @@
 """The work folder and the final place of an artifact: one run at a time, all or nothing."""
 
 import contextlib
-import fcntl
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from anespec.manifests.errors import StorageError, UsageError
 from anespec.manifests.safe_files import Folder
@@ -72,34 +73,20 @@ def output_lock(work: Path, output: Path) -> Iterator[None]:
     """
     work.parent.mkdir(parents=True, exist_ok=True)
     lock_path = work.with_suffix(".lock")
-    lock = _open_lock(lock_path)
-    try:
-        if not _take_lock(lock, lock_path):
-            raise StorageError(f"{work}: another conversion to the same place is running; let it end")
-        try:
-            _claim(work, output)
-            yield
-        finally:
-            lock_path.unlink(missing_ok=True)
-    finally:
-        os.close(lock)
-
-
-def _open_lock(path: Path) -> int:
-    """The lock file, which is never written to: what a planted name stands for keeps its content."""
     with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISREG(path.lstat().st_mode):
-            raise StorageError(f"{path}: is not a file of anespec's; remove it")
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-
-
-def _take_lock(lock: int, path: Path) -> bool:
-    """Take the lock; False where another run holds it, or has removed the file that was opened."""
+        if not stat.S_ISREG(lock_path.lstat().st_mode):
+            raise StorageError(f"{lock_path}: is not a file of anespec's; remove it")
+    lock = FileLock(lock_path, timeout=0, mode=0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(lock), path.lstat())
-    except (BlockingIOError, FileNotFoundError):
-        return False
+        lock.acquire()
+    except Timeout:
+        raise StorageError(f"{work}: another conversion to the same place is running; let it end") from None
+    try:
+        _claim(work, output)
+        yield
+    finally:
+        lock_path.unlink(missing_ok=True)
+        lock.release()
 
 
 def _claim(work: Path, output: Path) -> None:

@@ -32,6 +32,7 @@ from anespec.convert.worker_count import suitable_workers
 from anespec.convert.worker_pool import WorkerPool
 from anespec.manifests.errors import ArtifactError, StorageError, UsageError
 from anespec.manifests.formatting import counted
+from anespec.manifests.packages import require_package
 from anespec.manifests.safe_files import Folder, write_atomically
 from anespec.manifests.schema import (
     HeadShard,
@@ -99,15 +100,16 @@ def convert(
     `on_bytes` is told of the stored bytes done so far, within shards too.
 
     Raises:
+        MissingPackageError: coremltools is not installed.
         UsageError: something else stands at `output`, or was put there while the run went on.
         StorageError: another run is at work, or the disk refuses.
         GGUFError, UnsupportedModelError: a tensor cannot be converted.
         KeyboardInterrupt: with a text that says what is kept, once shards are being built.
     """
     started = time.monotonic()
+    require_package("coremltools", "a conversion")
     output = resolve_output(output)
-    count = min(jobs or suitable_workers(plan), len(shard_units(plan)))
-    with WorkerPool(plan, count) as workers:
+    with WorkerPool(plan, process_count(plan, jobs)) as workers:
         source = plan.model.source()
         recipe = _recipe(plan, source, "artifact")
         before = output_stat(output)
@@ -134,6 +136,11 @@ def convert(
                 raise
     seconds = time.monotonic() - started
     return Conversion(output, manifest, seconds, run.reused, False, workers.peak_memory_bytes)
+
+
+def process_count(plan: ConversionPlan, jobs: int | None) -> int:
+    """How many processes build shards where so many are asked for; where it is one, it is this one."""
+    return min(jobs or suitable_workers(plan), len(shard_units(plan)))
 
 
 def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:

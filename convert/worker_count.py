@@ -40,7 +40,7 @@ WORKER_MEMORY = 100_000_000
 """Bytes of a worker beside its imports and the projection that it reads."""
 
 LARGEST_SHARE = 1.5
-"""All workers together stay below this multiple of the largest shard (DESIGN.md section 9)."""
+"""All workers together stay below this multiple of the largest shard (docs/DESIGN.md, section 9)."""
 
 USUAL_SHARD = 1_000_000_000
 """Bytes of a large model's shards. Where shards are smaller than that, workers may take as much as there."""

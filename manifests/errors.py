@@ -76,6 +76,10 @@ class RequestError(AnespecError):
     exit_code = 7
 
 
+class PromptTooLongError(RequestError):
+    """A prompt that the context cannot hold, however short the answer."""
+
+
 class ResidencyGateError(AnespecError):
     """The residency gate fails."""
 
@@ -98,6 +102,10 @@ class QualityGateError(AnespecError):
     """The quality gate fails."""
 
     exit_code = 14
+
+
+class MissingPackageError(AnespecError):
+    """A package is not installed that what was asked for needs; the sentence names the extra that has it."""
 
 
 class Interrupted(AnespecError):  # noqa: N818 (no error: it was wished for)

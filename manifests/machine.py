@@ -5,7 +5,9 @@ import resource
 import sys
 from pathlib import Path
 
-PROC = Path("/proc")
+import psutil
+
+STATUS = Path("/proc/self/status")
 
 
 def processors() -> int:
@@ -13,48 +15,34 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def machine_memory() -> int | None:
-    """Bytes of memory of this machine; None where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
-        return None
+def machine_memory() -> int:
+    """Bytes of memory of this machine."""
+    return int(psutil.virtual_memory().total)
+
+
+def free_memory() -> int:
+    """Bytes that can be had without swapping."""
+    return int(psutil.virtual_memory().available)
 
 
 def peak_memory() -> int:
     """The largest resident size of this process so far, in bytes.
 
-    Linux's own count also has what the process was before it became this program, so /proc is asked.
-    macOS counts bytes, others kilobytes.
+    The count that all systems keep also has what the process was before it became this program, and psutil
+    knows no peak; so Linux is asked for its other count. macOS counts bytes, others kilobytes.
     """
-    if (peak := _fields(PROC / "self" / "status").get("VmHWM")) is not None:
-        return peak
+    if STATUS.exists():
+        for line in STATUS.read_text("ascii", "replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def own_peak_memory() -> int:
-    """The part of `peak_memory` that no other process has too; all of it where the system does not tell.
+    """The part of `peak_memory` that no other process has too.
 
     What is now shared is taken to have been shared at the peak.
     """
-    fields = _fields(PROC / "self" / "smaps_rollup")
-    return peak_memory() - fields.get("Shared_Clean", 0) - fields.get("Shared_Dirty", 0)
-
-
-def free_memory() -> int:
-    """Bytes that can be had without swapping; half of all where the system does not tell."""
-    available = _fields(PROC / "meminfo").get("MemAvailable")
-    if available is not None:
-        return available
-    return (machine_memory() or 0) // 2
-
-
-def _fields(path: Path) -> dict[str, int]:
-    """The lines `name: number kB` of a file of /proc, in bytes; none where there is no such file."""
-    try:
-        lines = path.read_text("ascii", "replace").splitlines()
-    except OSError:
-        return {}
-    pairs = (line.partition(":")[::2] for line in lines)
-    return {name: 1024 * int(text.split()[0]) for name, text in pairs if text.endswith(" kB")}
+    now = psutil.Process().memory_full_info()
+    return peak_memory() - max(0, now.rss - now.uss)

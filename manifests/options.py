@@ -15,9 +15,6 @@ from pydantic.fields import FieldInfo
 from anespec.manifests.errors import RequestError
 from anespec.manifests.formatting import listed, printable, quoted
 
-LONGEST_SHOWN = 40
-"""Characters of a refused value that a sentence repeats."""
-
 
 @dataclass(frozen=True)
 class Flag:
@@ -54,7 +51,7 @@ class Options(BaseModel):
         except ValidationError as error:
             raise RequestError(complaint(error, cls)) from None
 
-    def changed(self, **changes: object) -> Self:
+    def with_changes(self, **changes: object) -> Self:
         """These options with others in place of some.
 
         Raises:
@@ -139,16 +136,19 @@ def _inner_metadata(annotation: Any) -> Iterator[Any]:
 
 def complaint(error: ValidationError, model: type[BaseModel], noun: str = "option") -> str:
     """The first thing that is wrong, as one sentence; a `noun` is what the model calls its fields."""
-    first = error.errors()[0]
-    location = first["loc"]
-    where = printable(".".join(map(str, location)))
-    if first["type"] == "extra_forbidden":
-        known = list(model.model_fields)
-        return f"there is no {noun} {quoted(str(location[-1]))}; known are {listed(known)}"
-    value = printable(str(first["input"]))[:LONGEST_SHOWN]
-    field = model.model_fields.get(str(location[0])) if len(location) == 1 else None
+    first = error.errors(include_url=False)[0]
+    name, *inner = map(str, first["loc"] or ("",))
+    value, kind = first["input"], first["type"]
+    shown = quoted(value) if isinstance(value, str) else printable(str(value))
+    if kind == "extra_forbidden" and not inner:
+        return f"there is no {noun} {quoted(name)}; the {noun}s are {listed(list(model.model_fields))}"
+    field = model.model_fields.get(name) if not inner else None
     allowed = range_of(field) if field is not None else None
-    if allowed is not None and first["type"] in ("greater_than_equal", "less_than_equal"):
-        return f"{where} is {value}; it must {allowed.demand}"
+    if field is not None and allowed is not None:
+        if kind in ("greater_than_equal", "less_than_equal", "finite_number"):
+            return f"{name} is {shown}; it must {allowed.demand}"
+        return (
+            f"{name} is {shown}; it must be {'an integer' if type_of(field) is int else 'a number'} {allowed}"
+        )
     message = first["msg"][:1].lower() + first["msg"][1:]
-    return f"{where} is {value}: {message}" if where else message
+    return f"{'.'.join((printable(name), *inner))} is {shown}: {message}" if name else message

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -84,14 +84,14 @@ class Folder:
             os.close(descriptor)
 
     @contextlib.contextmanager
-    def create(self, relative: str) -> Iterator[BinaryIO]:
+    def create(self, relative: str, mode: int = 0o666) -> Iterator[BinaryIO]:
         """A new file to be written, in folders below this one, which are made; it must not exist."""
         first, _, rest = relative.partition("/")
         if rest:
-            with self.folder(first, create=True) as below, below.create(rest) as stream:
+            with self.folder(first, create=True) as below, below.create(rest, mode) as stream:
                 yield stream
         else:
-            with os.fdopen(os.open(first, _NEW_FILE, 0o666, dir_fd=self._descriptor), "wb") as stream:
+            with os.fdopen(os.open(first, _NEW_FILE, mode, dir_fd=self._descriptor), "wb") as stream:
                 yield stream
 
     def replace(self, name: str, content: bytes, *, durable: bool = True) -> None:
@@ -99,11 +99,17 @@ class Folder:
 
         A `durable` one is on the disk before it has its name, so that a crash leaves no half file either.
         """
+        self.replace_parts(name, (content,), durable=durable)
+
+    def replace_parts(
+        self, name: str, parts: Iterable[bytes], *, durable: bool = True, mode: int = 0o666
+    ) -> None:
+        """The same for what comes in parts; `mode` is who may do what with the file."""
         self._require_replaceable(name)
         partial = f".{secrets.token_hex(16)}.partial"
         try:
-            with self.create(partial) as stream:
-                stream.write(content)
+            with self.create(partial, mode) as stream:
+                stream.writelines(parts)
                 stream.flush()
                 if durable:
                     os.fsync(stream.fileno())
@@ -219,7 +225,11 @@ def first_link(root: Path, relative: str) -> Path | None:
 
 
 def _locked(descriptor: int) -> bool:
-    """Whether there is nothing to wait for: it is locked now, or the file system knows no locks."""
+    """Whether there is nothing to wait for: it is locked now, or the file system knows no locks.
+
+    filelock would lock a file that it finds by its path; this is the open folder itself, which nobody can
+    swap, and nothing is left lying in it.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -12,7 +12,7 @@ from anespec.manifests.schema import Count, Index, Record
 
 
 class Invariance(StrEnum):
-    """A change of circumstances that leaves a row's bits alone (DESIGN.md section 5)."""
+    """A change of circumstances that leaves a row's bits alone (docs/DESIGN.md, section 5)."""
 
     LANE = "lane"
     NEIGHBOURS = "neighbours"

@@ -1,95 +1,168 @@
-"""One prompt to text: an engine's events decoded, cut at stop strings, and summed up at the end."""
+"""One prompt to text: a request's events decoded, cut at stop strings, and summed up at the end."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 from anespec.manifests.errors import AnespecError
-from anespec.runtime.engine import Engine
+from anespec.runtime.event_stream import Stream
 from anespec.runtime.passes import RowKind
-from anespec.runtime.requests import Event, FinishReason, Request, Statistics
+from anespec.runtime.requests import Event, FinishReason, OutputToken, Request
+from anespec.runtime.service import Service
+from anespec.runtime.statistics import Statistics
 from anespec.runtime.text.stream import StopStrings, StreamDecoder
 from anespec.runtime.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Text that one token completed; `drafted` where a draft row had guessed the token."""
+    """Text that one token completed, which may be none; the token says where it came from.
+
+    What a possible stop string held back comes with the token that decides, or at the end without a token.
+    """
 
     text: str
-    drafted: bool
+    token: OutputToken | None = None
+
+    @property
+    def drafted(self) -> bool:
+        """Whether a draft row had guessed the token."""
+        return self.token is not None and self.token.kind is RowKind.DRAFT
 
 
 @dataclass(frozen=True)
 class Summary:
-    """How a completion ended. `text` ends before a stop string; `output_ids` has its tokens too."""
+    """How a completion ended. `text` ends before a stop string; the tokens include its own."""
 
     prompt_ids: tuple[int, ...]
-    output_ids: tuple[int, ...]
+    tokens: tuple[OutputToken, ...]
     text: str
     finish: FinishReason
     statistics: Statistics
 
+    @property
+    def output_ids(self) -> tuple[int, ...]:
+        """The tokens' ids."""
+        return tuple(token.id for token in self.tokens)
+
+
+class TextAssembly:
+    """Turns events into chunks of text. Pure: it neither waits nor knows where events come from."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stops: Sequence[str] = ()) -> None:
+        """Raises RequestError where a stop string is empty."""
+        # An artifact's tokens are the tokenizer's, but a prompt of ids need not begin like a text does.
+        self._decoder = StreamDecoder(tokenizer, continues=True)
+        self._stops = StopStrings(stops)
+        self._prompt = tuple(prompt)
+        self._tokens: list[OutputToken] = []
+        self._text: list[str] = []
+        self.summary: Summary | None = None
+
+    def push(self, event: Event) -> list[Chunk]:
+        """The chunks of an event; none once there is a summary.
+
+        Raises:
+            AnespecError: the sequence failed.
+        """
+        chunks: list[Chunk] = []
+        for token in event.tokens:
+            if self.summary is not None:
+                return chunks
+            self._tokens.append(token)
+            shown, stopped = self._stops.push(self._decoder.push(token.id))
+            chunks.append(self._chunk(shown, token))
+            if stopped:
+                self._end(FinishReason.STOP, event.statistics)
+        if self.summary is not None:
+            return chunks
+        if event.error is not None:
+            raise AnespecError(event.error)
+        if event.finish is not None:
+            tail, stopped = self._stops.push(self._decoder.flush())
+            tail += self._stops.flush()
+            if tail:
+                chunks.append(self._chunk(tail, None))
+            self._end(FinishReason.STOP if stopped else event.finish, event.statistics)
+        return chunks
+
+    def _chunk(self, text: str, token: OutputToken | None) -> Chunk:
+        self._text.append(text)
+        return Chunk(text, token)
+
+    def _end(self, finish: FinishReason, statistics: Statistics) -> None:
+        self.summary = Summary(self._prompt, tuple(self._tokens), "".join(self._text), finish, statistics)
+
 
 class Completion:
-    """Runs one request on an idle engine. Iterate over it for the text, then ask for `summary`."""
+    """One request on a service: iterate for the text, with `for` or `async for`, then ask for `summary`.
+
+    Leaving the iteration early cancels the request.
+    """
 
     def __init__(
-        self, engine: Engine, tokenizer: Tokenizer, request: Request, stops: Sequence[str] = ()
+        self, service: Service, tokenizer: Tokenizer, request: Request, stops: Sequence[str] = ()
     ) -> None:
-        """Nothing runs before the first chunk is asked for."""
-        self.engine = engine
-        self.request = request
-        # An artifact's tokens are the tokenizer's, but a prompt of ids need not begin like a text does.
-        self.decoder = StreamDecoder(tokenizer, continues=True)
-        self.stops = StopStrings(stops)
-        self._ids: list[int] = []
-        self._text: list[str] = []
-        self._end: tuple[FinishReason, Statistics] | None = None
+        """Nothing runs before it is started. Raises RequestError where a stop string is empty."""
+        self._service = service
+        self._request = request
+        self._assembly = TextAssembly(tokenizer, request.prompt, stops)
+        self._stream: Stream | None = None
+
+    def start(self) -> None:
+        """Queue the request now, so that it runs beside others.
+
+        Raises:
+            RequestError: the prompt cannot be served.
+            AnespecError: the service is closed.
+        """
+        if self._stream is None:
+            self._stream = self._service.submit(self._request)
+
+    def cancel(self) -> None:
+        """Give up what is left; whoever iterates sees the end."""
+        if self._stream is not None:
+            self._stream.cancel()
 
     def __iter__(self) -> Iterator[Chunk]:
         """The text as it comes.
 
         Raises:
             RequestError: the prompt cannot be served.
-            AnespecError: the model's output is not a number.
+            AnespecError: the service is closed, or the sequence failed.
         """
-        number = self.engine.submit(self.request)
-        try:
-            while self._end is None:
-                for event in self.engine.step():
-                    if event.sequence == number:
-                        yield from self._take(event)
-        finally:
-            self.engine.cancel(number)
+        stream = self._begun()
+        with stream:
+            for event in stream:
+                yield from self._assembly.push(event)
+                if self._assembly.summary is not None:
+                    return
 
-    def _take(self, event: Event) -> Iterator[Chunk]:
-        for token in event.tokens:
-            self._ids.append(token.id)
-            shown, stopped = self.stops.push(self.decoder.push(token.id))
-            if shown:
-                yield self._chunk(shown, token.kind is RowKind.DRAFT)
-            if stopped:
-                self._end = (FinishReason.STOP, event.statistics)
-                return
-        if event.error is not None:
-            raise AnespecError(event.error)
-        if event.finish is not None:
-            tail, stopped = self.stops.push(self.decoder.flush())
-            tail += self.stops.flush()
-            if tail:
-                yield self._chunk(tail, False)
-            self._end = (FinishReason.STOP if stopped else event.finish, event.statistics)
-
-    def _chunk(self, text: str, drafted: bool) -> Chunk:
-        self._text.append(text)
-        return Chunk(text, drafted)
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        """The same without blocking the event loop; raises as iteration does."""
+        stream = self._begun()
+        with stream:
+            async for event in stream:
+                for chunk in self._assembly.push(event):
+                    yield chunk
+                if self._assembly.summary is not None:
+                    return
 
     @property
     def summary(self) -> Summary:
-        """How it ended; runs what is left to run first."""
-        if self._end is None:
+        """How it ended; waits for what is left to run.
+
+        Raises:
+            RequestError: the prompt cannot be served.
+            AnespecError: the service is closed, or the sequence failed.
+        """
+        if self._assembly.summary is None:
             for _ in self:
                 pass
-        assert self._end is not None
-        finish, statistics = self._end
-        return Summary(tuple(self.request.prompt), tuple(self._ids), "".join(self._text), finish, statistics)
+        if self._assembly.summary is None:
+            raise AnespecError("the completion was given up before its end")
+        return self._assembly.summary
+
+    def _begun(self) -> Stream:
+        self.start()
+        assert self._stream is not None
+        return self._stream

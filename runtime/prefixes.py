@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from anespec.runtime.regions import RegionMap
+from anespec.runtime.ring_states import RingState, RingStates
+
+_STRETCH = 256
 
 
 @dataclass(frozen=True)
@@ -20,13 +23,30 @@ class SlotCopy:
 class Admission:
     """The region that a new sequence takes, and how much of its prompt is there already.
 
-    `reused` tokens need no prefill once `copies` are made; there are none where the sequence
-    continues in place.
+    `reused` tokens need no prefill once `copies` are made and the rings hold `ring_state` again; neither is
+    there where the sequence continues in place.
     """
 
     region: int
     reused: int
     copies: tuple[SlotCopy, ...] = ()
+    ring_state: RingState | None = None
+
+    @property
+    def copied_slots(self) -> int:
+        """Slots that are copied or written back."""
+        written = 0
+        if self.ring_state is not None:
+            written = sum(len(self.ring_state.tokens) - first for first in self.ring_state.first.values())
+        return written + sum(copy.count for copy in self.copies)
+
+
+@dataclass(frozen=True)
+class _Reusable:
+    """How many leading tokens need no prefill, and the ring state that this takes."""
+
+    count: int
+    ring_state: RingState | None = None
 
 
 @dataclass
@@ -40,8 +60,9 @@ class _Held:
 class Prefixes:
     """The tokens whose K/V every region holds, busy or idle."""
 
-    def __init__(self, region_map: RegionMap) -> None:
+    def __init__(self, region_map: RegionMap, ring_states: RingStates | None = None) -> None:
         self._map = region_map
+        self._rings = RingStates(region_map, 0) if ring_states is None else ring_states
         self._held = [_Held(held_from=[0] * len(region_map.pools)) for _ in range(region_map.regions)]
 
     def tokens(self, region: int) -> tuple[int, ...]:
@@ -52,48 +73,69 @@ class Prefixes:
         """How many leading tokens of `prompt` need no prefill in `region`.
 
         At least one prompt token must be run, since its row's logits say what follows. In a pool
-        with a window the row after the prefix must still find its whole window; if the ring has
-        moved on, nothing can be used.
+        with a window the row after the prefix must still find its whole window; where the ring has
+        moved on, what was kept of it may serve a shorter prefix.
         """
+        return self._reusable(region, prompt).count
+
+    def _reusable(self, region: int, prompt: Sequence[int]) -> _Reusable:
         held = self._held[region]
-        count = min(_common_prefix(held.tokens, prompt), len(prompt) - 1)
+        count = min(common_prefix(held.tokens, prompt), len(prompt) - 1)
         whole = all(
             self._map.first_visible(pool, count) >= oldest for pool, oldest in enumerate(held.held_from)
         )
-        return count if whole else 0
+        return _Reusable(count) if whole else _Reusable(*self._rings.longest(prompt, count))
 
     def choose(self, prompt: Sequence[int], idle: Sequence[int]) -> Admission:
         """The idle region for a new sequence; `idle` is not empty, least recently used first.
 
         The longest prefix wins, wherever it sits. An idle region of which it is the better half is
-        continued in place. Otherwise the least recently used region is given up, and the prefix is
-        copied there if it sits in a region that is busy or worth keeping.
+        continued in place. Otherwise a region is given up, the lowest of those that hold nothing (so that
+        passes need not look far) or the least recently used, and the prefix is copied there if it sits in a
+        region that is busy or worth keeping.
         """
-        lengths = [self.reusable(region, prompt) for region in range(len(self._held))]
-        longest = max(lengths)
+        found = [self._reusable(region, prompt) for region in range(len(self._held))]
+        longest = max(reusable.count for reusable in found)
         spare = {
-            region: len(self._held[region].tokens) - longest for region in idle if lengths[region] == longest
+            region: len(self._held[region].tokens) - longest
+            for region in idle
+            if found[region].count == longest
         }
         best = min(spare, key=lambda region: spare[region], default=None)
         if longest and best is not None and spare[best] <= longest:
-            return Admission(best, longest)
-        oldest = idle[0]
-        if lengths[oldest] == longest:
-            return Admission(oldest, longest)
-        return Admission(oldest, longest, self._copies(lengths.index(longest), oldest, longest))
+            return Admission(best, longest, ring_state=found[best].ring_state)
+        target = min((region for region in idle if not self._held[region].tokens), default=idle[0])
+        if found[target].count == longest:
+            return Admission(target, longest, ring_state=found[target].ring_state)
+        source = next(region for region, reusable in enumerate(found) if reusable.count == longest)
+        state = found[source].ring_state
+        return Admission(target, longest, self._copies(source, target, longest, state), state)
+
+    def forget(self) -> None:
+        """Note that no region holds anything."""
+        for region in range(len(self._held)):
+            self.clear(region)
 
     def clear(self, region: int) -> None:
         """Note that what the region held is being overwritten."""
         self._held[region] = _Held(held_from=[0] * len(self._map.pools))
 
+    def hold(self, region: int, tokens: Sequence[int], held_from: Sequence[int]) -> None:
+        """Note that the region holds a prefix that came from elsewhere, from `held_from[pool]` on."""
+        self._held[region] = _Held(list(tokens), list(held_from))
+
     def begin(self, admission: Admission, prompt: Sequence[int]) -> None:
         """Note that the region now holds just the reused part of `prompt`."""
         held = self._held[admission.region]
         held.tokens = list(prompt[: admission.reused])
-        if admission.copies or not admission.reused:
+        if admission.copies or admission.ring_state is not None or not admission.reused:
             held.held_from = [
                 self._map.first_visible(pool, admission.reused) for pool in range(len(self._map.pools))
             ]
+
+    def held_from(self, region: int, pool: int) -> int:
+        """The oldest position whose slot in a pool still holds it."""
+        return self._held[region].held_from[pool]
 
     def will_write(self, region: int, end: int) -> None:
         """Note that slots up to that of position `end - 1` are about to be written, drafts included."""
@@ -107,10 +149,14 @@ class Prefixes:
         """Note that the region holds the K/V of these further tokens of its sequence."""
         self._held[region].tokens.extend(tokens)
 
-    def _copies(self, source: int, target: int, count: int) -> tuple[SlotCopy, ...]:
-        """What the row at position `count` needs of the prefix, pool by pool."""
+    def _copies(
+        self, source: int, target: int, count: int, ring_state: RingState | None
+    ) -> tuple[SlotCopy, ...]:
+        """What the row at position `count` needs of the prefix beside a ring state, pool by pool."""
         copies = []
         for pool in range(len(self._map.pools)):
+            if ring_state is not None and pool in ring_state.values:
+                continue
             positions = range(self._map.first_visible(pool, count), count)
             for there, here in zip(
                 self._map.spans(pool, source, positions),
@@ -122,6 +168,12 @@ class Prefixes:
         return tuple(copies)
 
 
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    pairs = zip(a, b, strict=False)
-    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading tokens are the same."""
+    size = min(len(a), len(b))
+    same = 0
+    # Whole stretches compare at the speed of C, and prompts of many thousand tokens mostly are the same.
+    while same < size and list(a[same : same + _STRETCH]) == list(b[same : same + _STRETCH]):
+        same += _STRETCH
+    pairs = zip(a[same : same + _STRETCH], b[same : same + _STRETCH], strict=False)
+    return min(size, same + next((i for i, (x, y) in enumerate(pairs) if x != y), size))

@@ -4,27 +4,30 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anespec.manifests.errors import ArtifactError, GGUFError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.machine import processors
+from anespec.manifests.packages import require_package
 from anespec.manifests.schema import Manifest, Shard
-from anespec.manifests.store import Artifact, file_sha256
+from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
-from anespec.runtime.backends import circumstances, open_embedding, open_shard, open_verifier
-from anespec.runtime.backends.feeds import Feeds
+from anespec.runtime.backends import circumstances, open_shard, open_verifier
+from anespec.runtime.backends.embedding import open_embedding
+from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.passes import Verifier
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.effort import Form
 from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict
-from anespec.validate.golden import compare_computed
 from anespec.validate.progress import Progress, StepReport, in_steps
 from anespec.validate.prompts import PROMPTS
-from anespec.validate.reference import Reference
 from anespec.validate.stack_passes import GREEDY_TOKENS, PromptRun, run_prompts
-from anespec.validate.stored_weights import StoredWeights
+
+if TYPE_CHECKING:
+    from anespec.validate.reference import Reference
 
 
 def find_source(artifact: Artifact, given: Path | None = None) -> Path:
@@ -43,7 +46,11 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
         Path(source.read_from), artifact.root.resolve().parent / source.name, Path(source.name)
     ]  # fmt: skip
     for path in places:
-        if path.is_file() and path.stat().st_size == source.bytes and file_sha256(path) == source.sha256:
+        if (
+            path.is_file()
+            and path.stat().st_size == source.bytes
+            and artifact.hashes.file(path) == source.sha256
+        ):
             return path
     where = str(given) if given else "where it was converted from, beside the artifact or here"
     raise ArtifactError(
@@ -65,10 +72,17 @@ def golden_gate(
     """Run the golden gate and record its verdict in gates/golden.json; a failed one does not raise.
 
     Raises:
+        MissingPackageError: torch is not installed.
         GGUFError: the source and the artifact disagree on sizes.
         ArtifactError: the manifest and the shards disagree.
         StorageError: the verdict cannot be written.
     """
+    require_package("torch", "the golden gate's reference")
+    # Loaded here, since who only generates uses this module too: torch takes seconds, and may be missing.
+    from anespec.validate.golden import compare_computed
+    from anespec.validate.reference import Reference
+    from anespec.validate.stored_weights import StoredWeights
+
     manifest = artifact.manifest
 
     def one(shard: Shard) -> ShardRunner:
@@ -85,7 +99,7 @@ def golden_gate(
         prompt_runs = _prompt_runs(artifact, prompts, backend, threads, step)
         with open_embedding(artifact) as own:
             computed = compare_computed(
-                manifest, reference, one, Feeds(manifest), own, prompt_runs, ids=ids, progress=step
+                manifest, reference, one, PassInputs(manifest), own, prompt_runs, ids=ids, progress=step
             )
         step("stored weights: those that no layer has read")
         stored = tuple(weights.figures())
@@ -151,7 +165,7 @@ def recorded_exactness(
     return verdict
 
 
-def require_layers(manifest: Manifest, reference: Reference, source: Path) -> None:
+def require_layers(manifest: Manifest, reference: "Reference", source: Path) -> None:
     """Do nothing where the source has as many layers as the artifact.
 
     Raises:

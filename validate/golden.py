@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from anespec.manifests.consistency import tiles
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import LayerShard, Manifest, Shard
-from anespec.runtime.backends.runner import Feed, ShardRunner, Tensor
+from anespec.runtime.backends.runner import Homes, Inputs, ShardRunner, Tensor
 from anespec.runtime.passes import Row
 from anespec.validate.closeness import Closeness, Floats, closeness
 from anespec.validate.figures import ShardFigures, StackFigures, Stimulus
@@ -43,18 +43,18 @@ class ComputedFigures:
     stack: tuple[StackFigures, ...]
 
 
-class BlockFeeds(Protocol):
-    """What builds a shard's inputs from a block (runtime.backends.feeds.Feeds)."""
+class BuildsInputs(Protocol):
+    """What builds a shard's inputs from a block (runtime.backends.pass_inputs.PassInputs)."""
 
-    def block_feed(
+    def of(
         self, rows: Sequence[Row], hidden: Tensor, layer_inputs: Mapping[str, Tensor]
-    ) -> Mapping[str, Tensor]:
+    ) -> Mapping[str, Tensor | Homes]:
         """Every input that some shard takes, by the manifest's names; `hidden` is [1, d, T, 1]."""
         ...
 
 
 class PerLayerLookup(Protocol):
-    """What looks up the embeddings that layers have of their own (runtime.backends.feeds.Embedding)."""
+    """What looks up the embeddings that layers have of their own (runtime.backends.embedding.Embedding)."""
 
     def layer_inputs(self, tokens: NDArray[np.int64]) -> Mapping[str, Tensor]:
         """What shards take beside the hidden state; empty for most models."""
@@ -65,7 +65,7 @@ def compare_computed(
     manifest: Manifest,
     reference: Reference,
     open_shard: OpenShard,
-    feeds: BlockFeeds,
+    pass_inputs: BuildsInputs,
     own: PerLayerLookup,
     prompt_runs: Sequence[PromptRun] = (),
     *,
@@ -88,7 +88,7 @@ def compare_computed(
     count = len(plans[0].positions)
     missing = [int(i) for i in rng.integers(manifest.hyperparameters.vocabulary, size=count)]
     tokens = [*ids, *missing][:count]
-    bench = _Bench(feeds, own, plans, tokens, manifest.hidden_scale)
+    bench = _Bench(pass_inputs, own, plans, tokens, manifest.hidden_scale)
     begun = [(prompt.rows, range(len(prompt.rows))) for prompt in prompt_runs]
     *texts, embedded, random = reference.stretches([*begun, *((tokens, plan.positions) for plan in plans)])
     read = reference.embed([*(token for prompt in prompt_runs for token in prompt.rows), *tokens])
@@ -137,7 +137,7 @@ def _require_whole(manifest: Manifest, reference: Reference) -> None:
 class _Bench:
     """What every shard is judged with: row i of any hidden state is that of `tokens[i]`."""
 
-    feeds: BlockFeeds
+    pass_inputs: BuildsInputs
     own: PerLayerLookup
     plans: Sequence[ShardPasses]
     tokens: Sequence[int]
@@ -158,13 +158,13 @@ class _Bench:
         finally:
             runner.close()
 
-    def feed(self, step: ShardPass, inputs: Floats) -> Mapping[str, Tensor]:
+    def inputs_of(self, step: ShardPass, inputs: Floats) -> Inputs:
         """The inputs of one pass."""
         sources = list(step.sources)
         scaled = (inputs[sources] * np.float32(self.hidden_scale)).astype(np.float16)
         hidden = np.ascontiguousarray(scaled.T[None, :, :, None])
         tokens = np.array(self.tokens, dtype=np.int64)[sources]
-        return self.feeds.block_feed(step.rows, hidden, self.own.layer_inputs(tokens))
+        return self.pass_inputs.of(step.rows, hidden, self.own.layer_inputs(tokens))
 
 
 def _layer_figures(
@@ -212,8 +212,8 @@ def _run_shard(shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPass
     """The shard's outputs for every real row of the plan, [rows, channels]."""
     pieces = []
     for step in plan.passes:
-        feed = bench.feed(step, inputs)
-        own: Feed = {spec.name: feed[spec.name] for spec in shard.inputs}
+        given = bench.inputs_of(step, inputs)
+        own: Inputs = {spec.name: given[spec.name] for spec in shard.inputs}
         outputs = runner.run(own)
         channels = np.concatenate([outputs[spec.name][0, :, :, 0] for spec in shard.outputs])
         pieces.append(channels.T[: step.real].astype(np.float32))

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from anespec.manifests.formatting import counted
+from anespec.manifests.formatting import counted, listed
 from anespec.manifests.residency import (
     DeviceTotals,
     Placement,
@@ -167,6 +167,8 @@ def exactness_table(verdict: ExactnessVerdict) -> Table:
             v.detail,
             _mark(v.standing, required),
         )
+    if widths := list(map(str, verdict.proven_widths)):
+        table.caption, table.caption_justify = f"passes of {listed(widths)} rows leave the same bits", "left"
     return table
 
 

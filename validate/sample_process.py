@@ -9,21 +9,25 @@ It lives as long as its standard input, a pipe from whoever started it.
 import os
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
 from anespec.manifests.child_python import end_with_parent
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.machine import peak_memory
 from anespec.manifests.schema import Record
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
 from anespec.runtime.backends import circumstances, open_verifier
-from anespec.runtime.drafters.lookup import LookupDrafter
+from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import Verifier
-from anespec.runtime.requests import Request, Statistics
+from anespec.runtime.proven import Proven
+from anespec.runtime.requests import Request
+from anespec.runtime.statistics import Statistics
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.prompts import SAMPLE_PROMPTS
 from anespec.validate.sample_figures import Generation
@@ -70,22 +74,19 @@ def write_samples(artifact: Artifact, verifier: Verifier, here: Circumstances) -
 def _write(
     verifier: Verifier, tokenizer: Tokenizer, prompt: str, verdict: ExactnessVerdict | None
 ) -> Written:
-    speculates = verdict is not None and verdict.allows_speculation
-    widths = verdict.proven_widths if verdict is not None else ()
-    engine = Engine(
-        verifier,
-        speculate=speculates,
-        wide_prefill=set(verifier.shape.wide_widths) <= set(widths),
-        reuse_prefixes=False,
-    )
+    shape = verifier.shape
+    proven = Proven.nothing(shape) if verdict is None else Proven.of(verdict, shape)
+    # Every continuation is to be prefilled from its first token, as if it stood alone.
+    engine = Engine(verifier, replace(proven, reuse_prefixes=False), LookupSource())
     prompt_ids = tuple(tokenizer.encode(prompt)[: max(1, verifier.shape.context - MOST_TOKENS)])
     # The first pass of each width compiles what it needs, and some more warm caches and clocks up. No speed
     # is to include that: what runs without drafts runs first, and drafts would look better than they are.
-    _continue(engine, Request(prompt_ids, MOST_TOKENS), WARMING_SECONDS)
-    ids, plain = _continue(engine, Request(prompt_ids, MOST_TOKENS, end_ids=tokenizer.end_ids))
+    _continue(engine, Request(prompt_ids, MOST_TOKENS, speculate=False), WARMING_SECONDS)
+    request = Request(prompt_ids, MOST_TOKENS, end_ids=tokenizer.end_ids, speculate=False)
+    ids, plain = _continue(engine, request)
     drafted, same = None, None
-    if speculates:
-        request = Request(prompt_ids, MOST_TOKENS, drafter=LookupDrafter(), end_ids=tokenizer.end_ids)
+    if proven.speculate:
+        request = Request(prompt_ids, MOST_TOKENS, end_ids=tokenizer.end_ids)
         again, drafted = _continue(engine, request)
         # Either may have been ended by the clock; the other then has more.
         common = min(len(ids), len(again))
@@ -120,7 +121,7 @@ def _continue(
     generation = Generation(
         prompt_seconds=cost.prefill_seconds,
         passes=len(passes),
-        tokens=cost.drawn_in_decode,
+        tokens=cost.decoded_tokens,
         seconds=sum(passes),
         pass_seconds=statistics.median(passes) if passes else 0.0,
         proposed=cost.proposed,
@@ -137,7 +138,7 @@ def main() -> None:
     folder, backend, threads = sys.argv[1:]
     end_with_parent()
     try:
-        artifact = Artifact(Path(folder))
+        artifact = Artifact(Path(folder), KnownHashes())
         verifier = open_verifier(artifact, backend, int(threads))
         samples = write_samples(artifact, verifier, circumstances(artifact, backend, int(threads)))
     except AnespecError as error:

@@ -14,7 +14,6 @@ from anespec.manifests.verdicts import (
     Invariance,
     Standing,
 )
-from anespec.runtime.passes import VerifierShape
 from anespec.validate.figures import GoldenFile, GoldenVerdict
 from anespec.validate.quality.verdict import QualityFile, QualityVerdict
 
@@ -71,10 +70,21 @@ def _may(manifest: Manifest, exactness: ExactnessVerdict | None) -> list[str]:
     allowed: list[str] = []
     denied: list[str] = []
     (allowed if exactness.allows_speculation else denied).extend(["speculate", "reuse prefixes"])
-    if stands(Invariance.WIDTH) is Standing.PASS:
-        allowed.append(f"prefill in passes of up to {_widest(manifest)} rows")
-    elif stands(Invariance.WIDTH) is Standing.FAIL:
+    proven = (manifest.block, *exactness.proven_widths)
+    narrowest, widest = min(proven), max(proven)
+    refuted = stands(Invariance.WIDTH) is Standing.FAIL
+    if narrowest < manifest.block:
+        allowed.append(f"decode in passes of {counted(narrowest, 'row')} and more")
+    elif refuted and manifest.t_min < manifest.block:
+        denied.append(f"decode in passes of fewer than {manifest.block} rows")
+    if widest > manifest.block:
+        allowed.append(f"prefill in passes of up to {widest} rows")
+    elif refuted and manifest.t_max > manifest.block:
         denied.append(f"prefill in passes wider than {manifest.block} rows")
+    if stands(Invariance.SPAN) is Standing.PASS:
+        allowed.append("look at the slots in use alone")
+    elif stands(Invariance.SPAN) is Standing.FAIL:
+        denied.append("look at the slots in use alone")
     if stands(Invariance.REGION) is Standing.PASS:
         allowed.append(f"serve {manifest.sequences} sequences at once")
     elif stands(Invariance.REGION) is Standing.FAIL:
@@ -140,14 +150,6 @@ def _unasked(source: str, manifest: Manifest, known: Known) -> list[str]:
         )
         if not answer
     ]
-
-
-def _widest(manifest: Manifest) -> int:
-    sizes = manifest.hyperparameters
-    shape = VerifierShape(
-        manifest.block, manifest.t_max, manifest.context, manifest.sequences, sizes.vocabulary, ()
-    )
-    return shape.wide_widths[-1]
 
 
 def _best_residency(file: ResidencyFile, artifact: str) -> ResidencyVerdict | None:

@@ -1,4 +1,4 @@
-"""Attention over the KV state, in the two shapes of DESIGN.md section 4."""
+"""Attention over the KV state, in the two shapes that docs/graph.md tells of."""
 
 from dataclasses import dataclass
 

@@ -1,23 +1,73 @@
 """The seam between an artifact's verifier and a library that executes shards."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Tensor = NDArray[np.float16]
-Feed = Mapping[str, Tensor]
+
+Homes = NDArray[np.int32]
+"""The slot that each lane writes, -1 where it writes none."""
+
+Inputs = Mapping[str, Tensor | Homes]
+"""A shard's inputs by name. In place of a write mask [1, 1, S, T] its `Homes` [T] may stand."""
+
+Channels = NDArray[np.float16] | NDArray[np.float32]
+"""One lane of an output, [C]; rounded to fp16 it is what the shard returns."""
+
+
+@dataclass(frozen=True)
+class PoolNames:
+    """What of a program belongs to one pool of `slots` slots: the inputs that take its masks, its states."""
+
+    mask_input: str
+    write_input: str
+    states: tuple[str, ...]
+    slots: int
+
+
+class Outputs(Protocol):
+    """What a pass over a shard gave; good until the runner's next pass."""
+
+    def tensor(self, name: str) -> Tensor:
+        """A copy of an output, fp16, in the shape that the manifest says."""
+        ...
+
+    def lane(self, name: str, lane: int) -> Channels:
+        """The channels [C] of one lane of an output [1, C, T, 1], in the library's own precision."""
+        ...
 
 
 class ShardRunner(Protocol):
     """One executable shard (or a chain of consecutive ones) with the states that it owns.
 
-    States start as zeros. Shapes and names are those of the shard's manifest entry.
+    States start as zeros. Shapes and names are those of the shard's manifest entry. T and the span of each
+    pool are read off the inputs' shapes.
     """
 
-    def run(self, feed: Feed) -> dict[str, Tensor]:
-        """Execute once; `feed` has every input by name. T is read off the feed's shapes."""
+    @property
+    def takes_homes(self) -> bool:
+        """Whether slot numbers in place of write masks spare it work."""
+        ...
+
+    @property
+    def partial_spans(self) -> bool:
+        """Whether masks may be over fewer slots than the pool has: then no other slot is looked at."""
+        ...
+
+    def start(self, inputs: Inputs) -> None:
+        """Begin a pass; `inputs` has every input by name, unchanged until `finish`, the next call."""
+        ...
+
+    def finish(self) -> Outputs:
+        """Wait for the pass; it is over then, whether or not this raises."""
+        ...
+
+    def run(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Execute once, from beginning to end; copies of all outputs."""
         ...
 
     def read_state(self, name: str) -> Tensor:

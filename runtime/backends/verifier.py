@@ -7,9 +7,10 @@ import numpy as np
 
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import HIDDEN_IN, Manifest, StateSpec
-from anespec.runtime.backends.feeds import Embedding, Feeds
-from anespec.runtime.backends.runner import ShardRunner, Tensor
-from anespec.runtime.passes import Logits, PassPlan, PassResult, PoolShape, VerifierShape
+from anespec.runtime.backends.embedding import Embedding
+from anespec.runtime.backends.pass_inputs import PassInputs
+from anespec.runtime.backends.runner import Channels, Outputs, ShardRunner, Tensor
+from anespec.runtime.passes import PassPlan, PassResult, PoolShape, RowLogits, VerifierShape
 from anespec.runtime.row_logits import row_logits
 from anespec.runtime.rows import pad_rows
 
@@ -32,7 +33,12 @@ class HeadStage:
 
 
 class ArtifactVerifier:
-    """A Verifier (see runtime.passes) over stages of shard runners."""
+    """A Verifier (see runtime.passes) over stages of shard runners.
+
+    The head runs on as many rows as the layers, and only what is wanted is read back: a row's bits are those
+    that the exactness gate measured at that width. A pass wider than a block of which no more than a block's
+    rows are wanted gathers those and runs the head at the block's width, which the gate measured too.
+    """
 
     def __init__(
         self,
@@ -48,7 +54,7 @@ class ArtifactVerifier:
         """
         self.manifest = manifest
         self.embedding = embedding
-        self.feeds = Feeds(manifest)
+        self.pass_inputs = PassInputs(manifest, homes=all(stage.runner.takes_homes for stage in layers))
         self.layers = tuple(layers)
         self.heads = tuple(heads)
         self._shape = VerifierShape(
@@ -59,8 +65,9 @@ class ArtifactVerifier:
             sequences=manifest.sequences,
             vocabulary=manifest.hyperparameters.vocabulary,
             pools=tuple(PoolShape(p.name, p.region_slots, p.window) for p in manifest.pools),
+            partial_spans=all(stage.runner.partial_spans for stage in layers),
         )
-        self._found: PassResult = {}
+        self._plan: PassPlan | None = None
         pooled = [self._pool_states(pool) for pool in range(len(manifest.pools))]
         if sum(map(len, pooled)) != sum(len(stage.states) for stage in self.layers):
             # What is in no pool would be neither cleared nor compared, and one prompt would tell on the next.
@@ -72,37 +79,67 @@ class ArtifactVerifier:
         return self._shape
 
     def submit(self, plan: PassPlan) -> None:
-        """Run one pass; see Verifier.
+        """Begin a pass in the first stage's runner; see Verifier.
 
         Raises:
-            ArtifactError: the heads return something else than a logit per token and row.
+            ArtifactError: a row stands outside its pool's span or the context, or its embedding is no number.
         """
         rows = (*plan.rows, *pad_rows(plan.rows, plan.width))
         tokens = np.array([row.token for row in rows], dtype=np.int64)
         hidden, own = self.embedding.hidden(tokens), self.embedding.layer_inputs(tokens)
-        feed = self.feeds.block_feed(rows, hidden, own)
-        for stage in self.layers:
-            feed[HIDDEN_IN] = stage.runner.run(feed)[stage.output]
-        self._found = {}
-        if not plan.wanted:
-            return
-        last = {HIDDEN_IN: feed[HIDDEN_IN]}
-        parts = []
-        for head in self.heads:
-            outputs = head.runner.run(last)
-            parts += [outputs[name][0, :, :, 0] for name in head.outputs]
-        channels = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        if channels.shape != (self._shape.vocabulary, len(tokens)):
-            raise ArtifactError(
-                f"the head shards return logits of shape {channels.shape}, not "
-                f"{(self._shape.vocabulary, len(tokens))}; convert the model again"
-            )
-        logits: Logits = np.ascontiguousarray(channels.T)
-        self._found = {lane: row_logits(logits[lane], need) for lane, need in plan.wanted.items()}
+        self._inputs = self.pass_inputs.of(rows, hidden, own, plan.spans)
+        self._plan = plan
+        self.layers[0].runner.start(self._inputs)
 
     def wait(self) -> PassResult:
-        """What the pass found; see Verifier."""
-        return self._found
+        """What the pass found; see Verifier.
+
+        Raises:
+            ArtifactError: the library fails, or the heads return something else than a logit per token.
+        """
+        plan, self._plan = self._plan, None
+        if plan is None:
+            raise ArtifactError("no pass was begun")
+        first, *others = self.layers
+        outputs = first.runner.finish()
+        last = first
+        for stage in others:
+            self._inputs[HIDDEN_IN] = outputs.tensor(last.output)
+            stage.runner.start(self._inputs)
+            outputs = stage.runner.finish()
+            last = stage
+        if not plan.wanted:
+            return {}
+        lanes = self._head_lanes(plan)
+        rows = [outputs.lane(last.output, lane).astype(np.float16) for lane in lanes]
+        hidden = np.stack(rows, axis=1)[None, :, :, None]
+        return self._logits(plan, lanes, hidden)
+
+    def _head_lanes(self, plan: PassPlan) -> list[int]:
+        """The lane of the pass that each lane of the head takes."""
+        block = self._shape.block
+        if plan.width <= block or len(plan.wanted) > block:
+            return list(range(plan.width))
+        wanted = sorted(plan.wanted)
+        return wanted + wanted[:1] * (block - len(wanted))
+
+    def _logits(self, plan: PassPlan, lanes: Sequence[int], hidden: Tensor) -> PassResult:
+        found: list[tuple[HeadStage, Outputs]] = []
+        for head in self.heads:
+            head.runner.start({HIDDEN_IN: hidden})
+            found.append((head, head.runner.finish()))
+
+        def reduced(lane: int) -> RowLogits:
+            at = lanes.index(lane)
+            row: list[Channels] = [outs.lane(name, at) for head, outs in found for name in head.outputs]
+            if (length := sum(map(len, row))) != self._shape.vocabulary:
+                raise ArtifactError(
+                    f"the head shards return {length} logits, not {self._shape.vocabulary}; "
+                    "convert the model again"
+                )
+            return row_logits(row, plan.wanted[lane])
+
+        return {lane: reduced(lane) for lane in plan.wanted}
 
     def commit(self, region: int, rows: int) -> None:
         """Nothing to do for K/V per position; see Verifier."""
@@ -116,11 +153,11 @@ class ArtifactVerifier:
         self.import_slots(pool, target, self.export_slots(pool, source, count))
 
     def export_slots(self, pool: int, first: int, count: int) -> list[Tensor]:
-        """K/V bits of a span of slots; see Verifier."""
+        """K/V bits of consecutive slots; see Verifier."""
         return [runner.read_slots(spec.name, first, count) for runner, spec in self._pool_states(pool)]
 
     def import_slots(self, pool: int, first: int, values: Sequence[Tensor]) -> None:
-        """Write back a span of slots; see Verifier."""
+        """Write back consecutive slots; see Verifier."""
         for (runner, spec), value in zip(self._pool_states(pool), values, strict=True):
             runner.write_slots(spec.name, first, value)
 

@@ -1,8 +1,15 @@
-"""The Drafter protocol. One file per drafter beside this one."""
+"""The DraftSource protocol. One file per source beside this one.
+
+There is one source per process. It opens a session for every sequence and learns from all of them, apart
+by owner. It is never trusted: the engine checks what it proposes, and goes on without it where it fails.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from anespec.runtime.passes import Candidate, Need, RowLogits
+from anespec.runtime.row_logits import row_logits
 
 
 @dataclass(frozen=True)
@@ -10,14 +17,23 @@ class Draft:
     """A chain of guessed tokens that continues a sequence, with the chance of each.
 
     `probabilities[i]` estimates that token i is right given that those before it are; in (0, 1].
+    `source` says who guessed, `order` how many tokens of context the first guess rests on.
     """
 
     tokens: tuple[int, ...] = ()
     probabilities: tuple[float, ...] = ()
+    source: str = ""
+    order: int = 0
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.probabilities):
             raise ValueError("a draft needs one probability per token")
+
+    def first(self, count: int) -> "Draft":
+        """The first `count` tokens."""
+        if count >= len(self.tokens):
+            return self
+        return Draft(self.tokens[:count], self.probabilities[:count], self.source, self.order)
 
 
 @dataclass(frozen=True)
@@ -33,17 +49,85 @@ class Outcome:
     committed: tuple[int, ...]
 
 
-class Drafter(Protocol):
-    """Proposes drafts for one sequence; one instance per sequence.
+class RowTops:
+    """The likeliest tokens of the rows behind what a pass committed, found when asked for."""
 
-    `context` is the whole sequence so far, prompt and output; it only ever grows, and a drafter may
-    index just what was added since its last call.
-    """
+    def __init__(self, rows: Sequence[RowLogits]) -> None:
+        """`rows[i]` is the row that token i of `committed` came from."""
+        self._rows = rows
 
-    def propose(self, context: Sequence[int], budget: int) -> Draft:
-        """At most `budget` tokens that may follow `context`; an empty draft where nothing fits."""
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def top(self, offset: int, count: int) -> tuple[Candidate, ...]:
+        """The `count` likeliest tokens of the row behind committed token `offset`, likeliest first.
+
+        Fewer where the session's `wants_top` asked for fewer and the sampler did not need the whole row.
+        """
+        row = self._rows[offset]
+        if len(row.top) < count and row.logits is not None:
+            return row_logits(row.logits, Need(top=count)).top
+        return row.top[:count]
+
+
+@dataclass(frozen=True)
+class DraftCost:
+    """What one proposal takes, and whether it must be asked for on a thread of its own."""
+
+    microseconds: float = 0.0
+    off_thread: bool = False
+
+
+class DraftSession(Protocol):
+    """Proposes drafts for one sequence."""
+
+    @property
+    def wants_top(self) -> int:
+        """How many of the likeliest tokens `observe` wants of every row that ran; 0 for none."""
         ...
 
-    def observe(self, context: Sequence[int], outcome: Outcome) -> None:
-        """Learn from a pass; `context` already ends with what was committed."""
+    def propose(self, budget: int) -> Draft:
+        """At most `budget` tokens that may follow; an empty draft where nothing fits."""
         ...
+
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+        """Learn from a pass: the sequence goes on with `committed`."""
+        ...
+
+    def close(self) -> None:
+        """The sequence has ended, or the session is given up."""
+        ...
+
+
+class DraftSource(Protocol):
+    """Opens sessions and asks many of them at once. Calls come one at a time."""
+
+    @property
+    def name(self) -> str:
+        """What statistics call it."""
+        ...
+
+    @property
+    def cost(self) -> DraftCost:
+        """What it takes."""
+        ...
+
+    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> DraftSession:
+        """A session for a sequence that begins with `prompt`.
+
+        What is learnt stays with `owner`. `reference` is text that the output may repeat.
+        """
+        ...
+
+    def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
+        """A draft within its budget for each of these sessions, in their order."""
+        ...
+
+    def close(self) -> None:
+        """Release what the source holds."""
+        ...
+
+
+def propose_each(asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
+    """`DraftSource.propose` of a source that gains nothing from asking many at once."""
+    return [session.propose(budget) for session, budget in asks]

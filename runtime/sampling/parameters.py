@@ -5,19 +5,17 @@ The command line, prompt files, the configuration and HTTP read these fields.
 
 from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from anespec.manifests.errors import RequestError
-from anespec.manifests.options import Flag, Options, Range, range_of
+from anespec.manifests.options import Flag, Options, Range
 
 BIASES = Range(-100.0, 100.0)
 """What a bias of a logit may be."""
 
 _SEEDS = 1 << 64
-_SHOWN = 40
 
 
 class GrammarKind(StrEnum):
@@ -30,34 +28,42 @@ class GrammarKind(StrEnum):
     JSON = "json"
 
 
-class Grammar(Options):
+class Grammar(BaseModel):
     """What the output must match, from its first token to its last."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: GrammarKind
     text: str = ""
 
 
-def _read_biases(value: Any) -> Any:
-    """A mapping of biases by token, or a list of pairs, as pairs."""
+def _read_biases(value: object) -> object:
+    """Biases as JSON has them, a mapping by token or a list of lists, as pairs."""
     if isinstance(value, Mapping):
-        return tuple(value.items())
-    return tuple(value) if isinstance(value, list) else value
+        return tuple((int(token) if str(token).isdecimal() else token, bias) for token, bias in value.items())
+    if isinstance(value, list):
+        return tuple(tuple(pair) if isinstance(pair, list) else pair for pair in value)
+    return value
 
 
-def _read_bias(value: Any) -> Any:
-    """`ID=BIAS` as a pair; JSON has the id as text."""
+def _read_bias(value: object) -> object:
+    """`ID=BIAS`, as the command line has it, as a pair."""
+    if not isinstance(value, str):
+        return value
+    token, _, bias = value.partition("=")
     try:
-        if isinstance(value, str):
-            token, _, bias = value.partition("=")
-            return int(token), float(bias)
-        token, bias = value
-        return (int(token), bias) if isinstance(token, str) else (token, bias)
-    except (TypeError, ValueError):
-        raise RequestError(f"{str(value)[:_SHOWN]!r} is not ID=BIAS, such as 13=-5") from None
+        return int(token), float(bias)
+    except ValueError:
+        raise RequestError(f"{value[:40]!r} is not ID=BIAS, such as 13=-5") from None
 
 
-TokenId = Annotated[int, Field(ge=0)]
-Bias = Annotated[float, Field(ge=BIASES.lowest, le=BIASES.highest)]
+def _require_bias(pair: tuple[int, float]) -> tuple[int, float]:
+    token, bias = pair
+    if token < 0:
+        raise RequestError(f"logit_bias names token {token}; ids begin at 0")
+    if bias not in BIASES:
+        raise RequestError(f"logit_bias of token {token} is {bias}; it must lie {BIASES}")
+    return pair
 
 
 class SamplingParameters(Options):
@@ -70,48 +76,47 @@ class SamplingParameters(Options):
     `logit_bias` is (token, bias) pairs, or a mapping. `logprobs` of None tells no logprobs, 0 those of the
     output alone, n also those of the n likeliest tokens.
 
-    Raises:
-        RequestError: a value is of another type or out of its range, or there is no such option.
+    Raises RequestError for a value out of range and for an unknown name.
     """
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     temperature: float = Field(
         default=0.0, ge=0.0, le=100.0, description="0 is greedy, 1 the model's own distribution."
     )
     top_k: int = Field(
-        default=0, ge=0, le=2**31 - 1, description="Sample from the K likeliest tokens only; 0 is off."
+        default=0, ge=0, le=2**31 - 1, description="Sample from the K likeliest tokens only; 0: off."
     )
-    top_p: float = Field(default=1.0, ge=0.0, le=1.0, description="Nucleus sampling; 1 is off.")
+    top_p: float = Field(default=1.0, ge=0.0, le=1.0, description="Nucleus sampling; 1: off.")
     min_p: float = Field(
-        default=0.0, ge=0.0, le=1.0, description="Drop tokens below this share of the likeliest; 0 is off."
+        default=0.0, ge=0.0, le=1.0, description="Drop tokens below this share of the likeliest; 0: off."
     )
     typical_p: float = Field(
         default=1.0,
         ge=0.0,
         le=1.0,
-        description="Keep the most typical tokens up to this share; 1 is off.",
+        description="Keep tokens about as likely as expected, up to this share; 1: off.",
     )
+    seed: int = Field(default=0, ge=0, le=_SEEDS - 1, description="Same seed, same text.")
     repetition_penalty: Annotated[float, Flag(names=("--repetition-penalty", "--repeat-penalty"))] = Field(
         default=1.0,
         ge=0.01,
         le=100.0,
-        description="Divide the logits of tokens seen before; 1 is off.",
+        description="Divide the logits of tokens seen before, prompt included; 1: off.",
     )
     presence_penalty: float = Field(
-        default=0.0, ge=-2.0, le=2.0, description="Lower the logits of tokens in the output, once; 0 is off."
+        default=0.0, ge=-2.0, le=2.0, description="Lower the logits of tokens in the output, once; 0: off."
     )
     frequency_penalty: float = Field(
-        default=0.0, ge=-2.0, le=2.0, description="Lower them by this much per occurrence; 0 is off."
+        default=0.0, ge=-2.0, le=2.0, description="Lower them by this much per occurrence; 0: off."
     )
     logit_bias: Annotated[
-        tuple[Annotated[tuple[TokenId, Bias], BeforeValidator(_read_bias)], ...],
+        tuple[Annotated[tuple[int, float], BeforeValidator(_read_bias), AfterValidator(_require_bias)], ...],
         BeforeValidator(_read_biases),
         Flag(metavar="ID=BIAS", multiple=True),
     ] = Field(
         default=(), description=f"Add BIAS, {BIASES}, to the logit of token ID; may be given several times."
     )
-    seed: int = Field(default=0, ge=0, le=_SEEDS - 1, description="Same seed, same text.")
     logprobs: Annotated[int | None, Flag(default="off")] = Field(
         default=None, ge=0, le=20, description="Tell the logprob of each token, and of the N likeliest."
     )
@@ -128,13 +133,3 @@ class SamplingParameters(Options):
 def choice_seed(seed: int, choice: int) -> int:
     """The seed of answer number `choice`, from 0 on, where several are asked for: the next one for each."""
     return (seed + choice) % _SEEDS
-
-
-RANGES: Mapping[str, Range] = MappingProxyType(
-    {
-        name: allowed
-        for name, field in SamplingParameters.model_fields.items()
-        if (allowed := range_of(field)) is not None
-    }
-)
-"""By the names of SamplingParameters."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from anespec.manifests.errors import AnespecError, RequestError
-from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, Need, RowLogits, all_logits
+from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, Logits, Need, RowLogits, all_logits
 from anespec.runtime.ranking import LogitRow, Pages
 from anespec.runtime.sampling.adjustments import Adjustments
 from anespec.runtime.sampling.filters import filtered, pick
@@ -87,9 +87,9 @@ class Sampler:
     def need(self) -> Need:
         """What `sample` wants of a row."""
         parameters = self._parameters
-        if self._adjusts or self._grammar is not None or parameters.logprobs is not None:
+        if self._changes or parameters.temperature > 0.0 or parameters.logprobs is not None:
             return ALL_LOGITS
-        return BEST_LOGIT if parameters.temperature == 0.0 else ALL_LOGITS
+        return BEST_LOGIT
 
     def forced(self) -> tuple[int, ...]:
         """The tokens that a grammar forces next: to be committed without being sampled, `accept`ed in turn.
@@ -107,6 +107,21 @@ class Sampler:
         """How many leading ones of `tokens` a grammar allows next; no state is changed."""
         return len(tokens) if self._grammar is None else self._grammar.allows_prefix(tokens)
 
+    @property
+    def need_forced(self) -> Need | None:
+        """What `score` wants of a row; None for nothing."""
+        return None if self._parameters.logprobs is None else ALL_LOGITS
+
+    def score(self, row: RowLogits, token: int, position: int) -> Sampled:
+        """A token at `position` that is not sampled, with what is wanted to be known of it.
+
+        Raises AnespecError where that is something and the logits are not finite numbers.
+        """
+        if self._parameters.logprobs is None:
+            return Sampled(token)
+        logits = all_logits(row)
+        return self._told(LogitRow(logits, self._pages), position).sampled(logits, token)
+
     def sample(self, row: RowLogits, position: int) -> Sampled:
         """The token at absolute `position`, from the row before it, which has what is needed.
 
@@ -116,8 +131,8 @@ class Sampler:
             AnespecError: the logits are not finite numbers, or the grammar cannot be followed any further.
         """
         forced = self.forced()
-        if forced and self._parameters.logprobs is None:
-            return Sampled(forced[0])
+        if forced:
+            return self.score(row, forced[0], position)
         if self.need == BEST_LOGIT:
             if row.best is None:
                 raise AnespecError("the verifier returned no likeliest token for a row of which it is wanted")
@@ -125,15 +140,12 @@ class Sampler:
             return Sampled(row.best.token)
         logits = all_logits(row)
         ranked = LogitRow(logits, self._pages)
-        told = None
-        if self._parameters.logprobs is not None:
-            _check_finite(ranked.highest, position)
-            told = _Told.of(ranked, self._parameters.logprobs)
+        if self._parameters.logprobs is None:
+            return Sampled(self._choose(ranked, position))
+        told = self._told(ranked, position)
+        if self._changes:
             ranked = LogitRow(logits, self._pages)
-        token = forced[0] if forced else self._choose(ranked, position)
-        if told is None:
-            return Sampled(token)
-        return Sampled(token, float(logits[token]) - told.log_mass, told.top)
+        return told.sampled(logits, self._choose(ranked, position))
 
     def accept(self, token: int) -> None:
         """Note that `token` is part of the output."""
@@ -150,6 +162,16 @@ class Sampler:
         if self._grammar is not None:
             copied._grammar = self._grammar.fork()
         return copied
+
+    @property
+    def _changes(self) -> bool:
+        """Whether a row is not sampled from as the model computed it."""
+        return self._adjusts or self._grammar is not None
+
+    def _told(self, row: LogitRow, position: int) -> "_Told":
+        """What is told of a row that nothing has changed yet."""
+        _check_finite(row.highest, position)
+        return _Told.of(row, self._parameters.logprobs or 0)
 
     def _choose(self, row: LogitRow, position: int) -> int:
         parameters = self._parameters
@@ -178,6 +200,10 @@ class _Told:
         likeliest = row.head.first(count)
         pairs = zip(likeliest.ids.tolist(), likeliest.logits.tolist(), strict=True)
         return cls(mass, tuple(TokenLogprob(id, logit - mass) for id, logit in pairs))
+
+    def sampled(self, logits: Logits, token: int) -> Sampled:
+        """The token, as it is told."""
+        return Sampled(token, float(logits[token]) - self.log_mass, self.top)
 
 
 def _check_finite(highest: float, position: int) -> None:

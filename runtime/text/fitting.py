@@ -1,6 +1,6 @@
 """Whether a text can be a prompt at all, told before it is encoded: that takes time and memory by length."""
 
-from anespec.manifests.errors import RequestError
+from anespec.manifests.errors import PromptTooLongError
 from anespec.runtime.text.tokenizer import Tokenizer
 
 
@@ -8,10 +8,10 @@ def require_fitting(text: str, tokenizer: Tokenizer, context: int) -> None:
     """Refuse a text of more characters than `context` tokens can hold, were each the longest of all.
 
     Raises:
-        RequestError: it cannot fit.
+        PromptTooLongError: it cannot fit.
     """
     if len(text) > context * tokenizer.longest_token:
-        raise RequestError(
+        raise PromptTooLongError(
             f"the prompt has {len(text)} characters, more than the context of {context} tokens can hold; "
             "shorten the prompt or convert with a longer context"
         )

@@ -40,15 +40,18 @@ def chatting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ('{"prompt": "a", "temprature": 1}', "there is no option 'temprature'; known are "),
-        ('{"messages": [{"role": "user", "contents": "a"}]}', "there is no key 'contents'; known are role"),
+        ('{"prompt": "a", "temprature": 1}', "there is no option 'temprature'; the options are "),
+        (
+            '{"messages": [{"role": "user", "contents": "a"}]}',
+            "there is no key 'contents'; the keys are role",
+        ),
         ('{"prompt": "a", "messages": []}', "the conversation is empty"),
         ('{"prompt": "a", "top_p": 5}', "it must lie between 0 and 1"),
         ('{"prompt": "a", "top_p": NaN}', "it must lie between 0 and 1"),
         ('{"prompt": "a", "temperature": Infinity}', "temperature is inf; it must lie between 0 and 100"),
-        ('{"prompt": "a", "temperature": "1"}', "temperature is 1: input should be a valid number"),
-        ('{"prompt": "a", "seed": 1.5}', "seed is 1.5: input should be a valid integer"),
-        ('{"prompt": "a", "logit_bias": {"3": 101}}', "logit_bias.0.1 is 101"),
+        ('{"prompt": "a", "temperature": "1"}', "temperature is '1'; it must be a number"),
+        ('{"prompt": "a", "seed": 1.5}', "seed is 1.5; it must be an integer"),
+        ('{"prompt": "a", "logit_bias": {"3": 101}}', "logit_bias of token 3 is 101"),
         ('{"prompt": "a", "logit_bias": {"three": 1}}', "three"),
         ('{"prompt": "a", "max_tokens": 0}', "max_tokens is 0; it must be at least 1"),
         ('{"prompt": "a", "stop": [1]}', "stop"),

@@ -92,9 +92,9 @@ import os, signal
 import anespec.runtime.completion as completion
 
 def one_chunk(self):
-    yield completion.Chunk("once upon", False)
+    yield completion.Chunk("once upon")
     os.kill(os.getpid(), signal.SIGINT)
-    yield completion.Chunk("never", False)
+    yield completion.Chunk("never")
 
 completion.Completion.__iter__ = one_chunk
 from anespec.main import main; main()

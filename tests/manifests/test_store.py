@@ -68,6 +68,21 @@ def test_a_flipped_bit_is_named_with_both_hashes(root: Path) -> None:
     assert artifact.shard_path(shard, verify=False).is_dir(), "the size alone tells nothing"
 
 
+def test_hashes_are_taken_from_who_knows_them_and_still_compared(root: Path) -> None:
+    class Wrong:
+        def file(self, path: Path) -> str:
+            return "0" * 64
+
+        def package(self, path: Path) -> str:
+            return "1" * 64
+
+    artifact = Artifact(root, Wrong())
+    with pytest.raises(ArtifactError, match=r"tokens\.gguf: sha256 is 0000"):
+        artifact.tokens_path()
+    with pytest.raises(ArtifactError, match=r"head_00\.mlpackage: sha256 is 1111"):
+        artifact.shard_path(artifact.manifest.head_shards[0])
+
+
 def test_a_flipped_bit_of_the_vocabulary_is_named(root: Path) -> None:
     path = root / "tokens.gguf"
     data = bytearray(path.read_bytes())

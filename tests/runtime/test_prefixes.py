@@ -39,7 +39,11 @@ def test_of_equal_prefixes_the_region_with_the_least_to_lose_is_taken() -> None:
 
 
 def test_without_a_prefix_the_least_recently_used_region_is_taken() -> None:
-    assert prefixes([1], [2], []).choose([3, 4], idle=[1, 2, 0]) == Admission(1, 0)
+    assert prefixes([1], [2], [5]).choose([3, 4], idle=[1, 2, 0]) == Admission(1, 0)
+
+
+def test_the_lowest_region_that_holds_nothing_is_taken_first() -> None:
+    assert prefixes([1], [], [2], []).choose([3, 4], idle=[2, 3, 1]) == Admission(1, 0)
 
 
 def test_a_region_worth_keeping_gives_its_prefix_to_the_least_recently_used() -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from whole_passes import WholePasses
 
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind, RowSlots, VerifierShape
+from anespec.runtime.proven import Proven
 from anespec.runtime.row_logits import row_logits
 from anespec.runtime.sampling import Sampler, SamplingParameters
 
@@ -29,9 +30,19 @@ def toy_shape(
     sequences: int = 1,
     vocabulary: int = 12,
     pools: Sequence[PoolShape] = (GLOBAL,),
+    partial_spans: bool = False,
 ) -> VerifierShape:
     """A shape small enough for property tests."""
-    return VerifierShape(block, t_max or 4 * block, context, sequences, vocabulary, tuple(pools))
+    return VerifierShape(
+        block, t_max or 4 * block, context, sequences, vocabulary, tuple(pools), partial_spans=partial_spans
+    )
+
+
+def everything(shape: VerifierShape) -> Proven:
+    """All that can be proven of a verifier."""
+    return Proven(
+        speculate=True, widths=shape.widths, region_independent=True, partial_spans=shape.partial_spans
+    )
 
 
 @dataclass(frozen=True)
@@ -71,7 +82,7 @@ class ToyVerifier(WholePasses):
         self.model = ToyModel(shape.vocabulary, repetitive)
         self.layers = [i % len(shape.pools) for i in range(len(shape.pools) + 1)]
         self.state = [[0] * (shape.pools[pool].region_slots * shape.sequences) for pool in self.layers]
-        self.first_tags = [dict[int, tuple[int, int]]() for _ in shape.pools]
+        self.origins: dict[int, tuple[int, int]] = {}
         self.passes_run: list[PassPlan] = []
 
     @property
@@ -83,6 +94,10 @@ class ToyVerifier(WholePasses):
         place = plan.rows[lane].slots[self.layers[layer]]
         return [self.state[layer][slot] for slot in sorted(slot for span in place.visible for slot in span)]
 
+    def held(self, pool: int, slot: int) -> tuple[int, int] | None:
+        """Position and token of the row whose K/V a slot holds."""
+        return self.origins.get(self.state[self.layers.index(pool)][slot])
+
     def salt(self, lane: int, plan: PassPlan) -> int:
         """What a row's bits wrongly depend on besides what it sees: nothing, unless overridden."""
         return 0
@@ -90,10 +105,6 @@ class ToyVerifier(WholePasses):
     def forward(self, plan: PassPlan) -> NDArray[np.float16] | None:
         self.check(plan)
         self.passes_run.append(plan)
-        for pool in range(len(self._shape.pools)):
-            for row in plan.rows:
-                if (slot := row.slots[pool].home) is not None:
-                    self.first_tags[pool][slot] = (row.position, row.token)
         for layer, pool in enumerate(self.layers):
             tags = [
                 tag_of(row.token, row.position, self.seen(layer - 1, lane, plan) if layer else ())
@@ -102,6 +113,7 @@ class ToyVerifier(WholePasses):
             for lane, (row, tag) in enumerate(zip(plan.rows, tags, strict=True)):
                 if (slot := row.slots[pool].home) is not None:
                     self.state[layer][slot] = tag + self.salt(lane, plan)
+                    self.origins[self.state[layer][slot]] = (row.position, row.token)
         if not plan.wanted:
             return None
         last = len(self.layers) - 1
@@ -113,12 +125,13 @@ class ToyVerifier(WholePasses):
         """The promises of passes.py and DESIGN.md section 6."""
         shape = self._shape
         assert 1 <= len(plan.rows) == plan.width <= shape.t_max
-        if all(row.kind is not RowKind.PROMPT for row in plan.rows):
-            assert len(plan.rows) == shape.block, "a decoding pass has exactly block rows"
+        assert plan.width in shape.widths
         assert all(0 <= row.position < shape.context for row in plan.rows)
         for pool, pool_shape in enumerate(shape.pools):
             places = [row.slots[pool] for row in plan.rows]
             written = [place.home for place in places if place.home is not None]
+            assert plan.spans[pool] in shape.span_steps(pool)
+            assert all(span.stop <= plan.spans[pool] for place in places for span in place.visible)
             assert len(set(written)) == len(written), "two rows write the same slot"
             for row, place in zip(plan.rows, places, strict=True):
                 self.check_place(row.kind, place, pool_shape)
@@ -141,9 +154,6 @@ class ToyVerifier(WholePasses):
         for layer, its_pool in enumerate(self.layers):
             if its_pool == pool:
                 self.state[layer][target : target + count] = self.state[layer][source : source + count]
-        for i in range(count):
-            if source + i in self.first_tags[pool]:
-                self.first_tags[pool][target + i] = self.first_tags[pool][source + i]
 
     def export_slots(self, pool: int, first: int, count: int) -> Sequence[NDArray[np.object_]]:
         """Tags are no fp16 numbers, so they travel as objects of the same shape."""
@@ -191,10 +201,13 @@ def sequential_text(
                 below = seen(layer - 1, position) if layer else ()
                 layers[layer].append(tag_of(tokens[position], position, below))
             position += 1
-        logits = model.logits(tokens[-1], seen(len(pools) - 1, position - 1))
-        token = sampler.sample(row_logits(logits, sampler.need), len(tokens)).token
+        row = row_logits(model.logits(tokens[-1], seen(len(pools) - 1, position - 1)), sampler.need)
+        forced = sampler.forced()
+        token = forced[0] if forced else sampler.sample(row, len(tokens)).token
         if token in end_ids:
             break
         sampler.accept(token)
         tokens.append(token)
+        if sampler.finished:
+            break
     return tokens[len(prompt) :]

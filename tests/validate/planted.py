@@ -1,4 +1,4 @@
-"""Bugs to plant in the real graph and in its feeds, and what it takes to judge the result."""
+"""Bugs to plant in the real graph and in its inputs, and what it takes to judge the result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,8 +18,8 @@ from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import circumstances, open_shard, open_verifier
-from anespec.runtime.backends.feeds import NO_INPUTS, Feeds
-from anespec.runtime.backends.runner import Tensor
+from anespec.runtime.backends.pass_inputs import NO_INPUTS, PassInputs
+from anespec.runtime.backends.runner import Homes, Tensor
 from anespec.runtime.passes import Row
 from anespec.validate.figures import GoldenVerdict, golden_verdict
 from anespec.validate.golden import compare_computed
@@ -65,19 +65,23 @@ def convert_to(
 
 
 def golden_of(
-    artifact: Artifact, gguf: Path, backend: str = TORCH, feeds: Feeds | None = None, greedy_tokens: int = 8
+    artifact: Artifact,
+    gguf: Path,
+    backend: str = TORCH,
+    pass_inputs: PassInputs | None = None,
+    greedy_tokens: int = 8,
 ) -> GoldenVerdict:
-    """The golden gate's verdict; `feeds`, where given, also feed the whole stack."""
+    """The golden gate's verdict; `pass_inputs`, where given, are those of the whole stack too."""
     with GGUFFile(gguf) as file:
         weights = StoredWeights(artifact, file)
         reference = Reference(file, artifact.manifest.context, matrices=weights)
         verifier = open_verifier(artifact, backend, 1)
-        verifier.feeds = feeds or verifier.feeds
+        verifier.pass_inputs = pass_inputs or verifier.pass_inputs
         computed = compare_computed(
             artifact.manifest,
             reference,
             lambda shard: open_shard(artifact, shard, backend, 1),
-            verifier.feeds,
+            pass_inputs or PassInputs(artifact.manifest),
             verifier.embedding,
             run_prompts(verifier, PROMPTS, greedy_tokens=greedy_tokens),
         )
@@ -132,47 +136,51 @@ GRAPH_BUGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
-class AlteredFeeds(Feeds):
-    """Feeds with one array changed on its way to the shards."""
+class AlteredInputs(PassInputs):
+    """Pass inputs with one array changed on its way to the shards."""
 
     def __init__(self, artifact: Artifact, alter: Callable[[Artifact, dict[str, Tensor]], None]) -> None:
         super().__init__(artifact.manifest)
         self.artifact = artifact
         self.alter = alter
 
-    def block_feed(
-        self, rows: Sequence[Row], hidden: Tensor, layer_inputs: Mapping[str, Tensor] = NO_INPUTS
-    ) -> dict[str, Tensor]:
-        feed = super().block_feed(rows, hidden, layer_inputs)
-        self.alter(self.artifact, feed)
-        return feed
+    def of(
+        self,
+        rows: Sequence[Row],
+        hidden: Tensor,
+        layer_inputs: Mapping[str, Tensor] = NO_INPUTS,
+        spans: Sequence[int] | None = None,
+    ) -> dict[str, Tensor | Homes]:
+        given = super().of(rows, hidden, layer_inputs, spans)
+        self.alter(self.artifact, given)
+        return given
 
 
-def see_one_slot_further(artifact: Artifact, feed: dict[str, Tensor]) -> None:
+def see_one_slot_further(artifact: Artifact, given: dict[str, Tensor]) -> None:
     name = artifact.manifest.pools[0].mask_input
-    feed[name] = np.maximum(feed[name], np.roll(feed[name], 1, axis=3))
+    given[name] = np.maximum(given[name], np.roll(given[name], 1, axis=3))
 
 
-def see_one_slot_less(artifact: Artifact, feed: dict[str, Tensor]) -> None:
+def see_one_slot_less(artifact: Artifact, given: dict[str, Tensor]) -> None:
     """The newest visible slot, a row's own, is hidden, unless it is the only one."""
     name = artifact.manifest.pools[0].mask_input
-    shorter = np.minimum(feed[name], np.roll(feed[name], -1, axis=3))
-    alone = (feed[name] == 0).sum(axis=3, keepdims=True) < 2
-    feed[name] = np.where(alone, feed[name], shorter)
+    shorter = np.minimum(given[name], np.roll(given[name], -1, axis=3))
+    alone = (given[name] == 0).sum(axis=3, keepdims=True) < 2
+    given[name] = np.where(alone, given[name], shorter)
 
 
-def write_one_slot_late(artifact: Artifact, feed: dict[str, Tensor]) -> None:
+def write_one_slot_late(artifact: Artifact, given: dict[str, Tensor]) -> None:
     name = artifact.manifest.pools[0].write_input
-    feed[name] = np.roll(feed[name], 1, axis=2)
+    given[name] = np.roll(given[name], 1, axis=2)
 
 
-def swap_two_frequencies(artifact: Artifact, feed: dict[str, Tensor]) -> None:
+def swap_two_frequencies(artifact: Artifact, given: dict[str, Tensor]) -> None:
     rope = artifact.manifest.ropes[0]
     for name in (rope.cos_input, rope.sin_input):
-        feed[name] = np.ascontiguousarray(feed[name][:, [1, 0, *range(2, feed[name].shape[1])]])
+        given[name] = np.ascontiguousarray(given[name][:, [1, 0, *range(2, given[name].shape[1])]])
 
 
-FEED_BUGS: dict[str, Callable[[Artifact, dict[str, Tensor]], None]] = {
+INPUT_BUGS: dict[str, Callable[[Artifact, dict[str, Tensor]], None]] = {
     "mask shows one slot too many": see_one_slot_further,
     "mask hides the row itself": see_one_slot_less,
     "K/V written to the wrong slot": write_one_slot_late,

@@ -24,6 +24,12 @@ class StrictVerifier(WholePasses):
     def shape(self) -> VerifierShape:
         return self._shape
 
+    def submit(self, plan: PassPlan) -> None:
+        assert all(0 <= lane < len(plan.rows) for lane in plan.wanted), (
+            "pads of the verifier's are not wanted"
+        )
+        super().submit(plan)
+
     def forward(self, plan: PassPlan) -> Logits | None:
         assert len(plan.rows) in self._shape.widths
         self.check(plan)
@@ -35,20 +41,21 @@ class StrictVerifier(WholePasses):
         return np.zeros((len(plan.rows), self._shape.vocabulary), np.float16) if plan.wanted else None
 
     def check(self, plan: PassPlan) -> None:
-        """Rows stand within the context, slots within their pools, and no slot is written twice."""
+        """Rows stand within the context, slots within the spans, and no slot is written twice."""
         assert 1 <= len(plan.rows) <= self._shape.t_max
         for row in plan.rows:
             assert 0 <= row.position < self._shape.context
             assert 0 <= row.token < self._shape.vocabulary
-        for number, state in enumerate(self.states):
+        for number, span in enumerate(plan.spans):
+            assert span in self._shape.span_steps(number)
             places = [row.slots[number] for row in plan.rows]
             written = [place.home for place in places if place.home is not None]
             assert written, "a pass must write something"
             assert len(written) == len(set(written)), "two rows write one slot"
             for place in places:
                 assert any(place.visible)
-                assert all(span.start >= 0 and span.stop <= state.shape[2] for span in place.visible)
-                assert place.home is None or any(place.home in span for span in place.visible)
+                assert all(seen.start >= 0 and seen.stop <= span for seen in place.visible)
+                assert place.home is None or any(place.home in seen for seen in place.visible)
 
     def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
         self.import_slots(pool, target, self.export_slots(pool, source, count))

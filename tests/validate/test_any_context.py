@@ -18,9 +18,10 @@ from anespec.manifests.schema import Manifest, Pool, Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, Circumstances, ExactnessVerdict, Invariance
 from anespec.runtime.backends import open_verifier
-from anespec.runtime.drafters.lookup import LookupDrafter
+from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PoolShape, VerifierShape, whole_plan
+from anespec.runtime.proven import Proven
 from anespec.runtime.requests import FinishReason, Request
 from anespec.validate.effort import Form
 from anespec.validate.exactness import exactness_gate
@@ -45,7 +46,8 @@ def shapes(draw: st.DrawFn) -> VerifierShape:
         needed = -(-min(context, window + block - 1) // unit)
         pools.append(PoolShape("local", draw(st.integers(needed, context // unit)) * unit, window))
     t_max = draw(st.sampled_from([block, block + 1, 2 * block, 48]).filter(lambda most: most >= block))
-    return VerifierShape(block, t_max, context, sequences, VOCABULARY, tuple(pools))
+    partial = draw(st.booleans())
+    return VerifierShape(block, t_max, context, sequences, VOCABULARY, tuple(pools), partial_spans=partial)
 
 
 def measure(shape: VerifierShape, form: Form = "quick") -> ExactnessVerdict:
@@ -56,7 +58,9 @@ def require_cases(verdict: ExactnessVerdict, shape: VerifierShape) -> None:
     assert verdict.allows_speculation
     wanted = {*REQUIRED_FOR_SPECULATION}
     wanted |= {Invariance.REGION} if shape.sequences > 1 else set()
-    wanted |= {Invariance.WIDTH} if len(shape.wide_widths) > 1 else set()
+    wanted |= {Invariance.WIDTH} if len(shape.widths) > 1 else set()
+    steps = [shape.span_steps(pool) for pool in range(len(shape.pools))]
+    wanted |= {Invariance.SPAN} if max(map(len, steps)) > 1 else set()
     assert {v.invariance for v in verdict.invariances if v.cases} == wanted
 
 
@@ -146,9 +150,8 @@ def test_a_tiny_context_works_through_gates_and_generation(
     assert golden_gate(artifact, gguf, "torch", 1, lambda *_: None).passed
     verifier = open_verifier(artifact, "openvino", 1)
     require_cases(exactness_gate(verifier, HERE, form="quick"), verifier.shape)
-    engine = Engine(verifier, speculate=True, wide_prefill=True)
-    request = Request([1, 5, 9], max_tokens=1000, drafter=LookupDrafter())
-    events = list(engine.generate(request))
+    engine = Engine(verifier, Proven(speculate=True, widths=verifier.shape.widths), LookupSource())
+    events = list(engine.generate(Request([1, 5, 9], max_tokens=1000)))
     verifier.close()
     assert events[-1].finish is FinishReason.CONTEXT
     assert 3 + sum(len(event.tokens) for event in events) == verifier.shape.context

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from planted import (
     EMBEDDED,
-    FEED_BUGS,
     FORMATS,
     GRAPH_BUGS,
+    INPUT_BUGS,
     PROMPTS,
     STORIES,
     TORCH,
-    AlteredFeeds,
+    AlteredInputs,
     convert_to,
     golden_of,
     needs_stories,
@@ -28,8 +28,9 @@ from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import circumstances, open_shard, open_verifier
-from anespec.runtime.backends.feeds import Embedding, Feeds
-from anespec.runtime.backends.runner import Feed, ShardRunner, Tensor
+from anespec.runtime.backends.embedding import Embedding
+from anespec.runtime.backends.pass_inputs import PassInputs
+from anespec.runtime.backends.runner import Inputs, ShardRunner, Tensor
 from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import THRESHOLDS, GoldenVerdict, require_golden
 from anespec.validate.golden import compare_computed
@@ -94,19 +95,19 @@ def test_flattening_in_the_embedded_model_is_red(tmp_path: Path, monkeypatch: py
 
 @needs_stories
 @pytest.mark.parametrize("weights", FORMATS)
-@pytest.mark.parametrize("bug", FEED_BUGS)
-def test_a_bug_in_the_feeds_is_red(
+@pytest.mark.parametrize("bug", INPUT_BUGS)
+def test_a_bug_in_the_inputs_is_red(
     stories: dict[WeightFormat, Artifact], bug: str, weights: WeightFormat
 ) -> None:
     artifact = stories[weights]
-    verdict = golden_of(artifact, STORIES, feeds=AlteredFeeds(artifact, FEED_BUGS[bug]))
+    verdict = golden_of(artifact, STORIES, pass_inputs=AlteredInputs(artifact, INPUT_BUGS[bug]))
     assert not verdict.passed
     assert worst_share(verdict) > 3
 
 
-@pytest.mark.parametrize("bug", FEED_BUGS)
-def test_a_bug_in_the_feeds_of_the_embedded_model_is_red(embedded: Artifact, bug: str) -> None:
-    assert not golden_of(embedded, EMBEDDED, feeds=AlteredFeeds(embedded, FEED_BUGS[bug])).passed
+@pytest.mark.parametrize("bug", INPUT_BUGS)
+def test_a_bug_in_the_inputs_of_the_embedded_model_is_red(embedded: Artifact, bug: str) -> None:
+    assert not golden_of(embedded, EMBEDDED, pass_inputs=AlteredInputs(embedded, INPUT_BUGS[bug])).passed
 
 
 class Unsound:
@@ -115,8 +116,8 @@ class Unsound:
     def __init__(self, inner: ShardRunner) -> None:
         self.inner = inner
 
-    def run(self, feed: Feed) -> dict[str, Tensor]:
-        outputs = self.inner.run(feed)
+    def run(self, inputs: Inputs) -> dict[str, Tensor]:
+        outputs = self.inner.run(inputs)
         for values in outputs.values():
             values[0, 0, -1, 0] = np.nan
         return outputs
@@ -137,7 +138,7 @@ def test_values_that_are_not_finite_are_red(embedded: Artifact) -> None:
             embedded.manifest,
             Reference(file, embedded.manifest.context),
             lambda shard: Unsound(open_shard(embedded, shard, TORCH, 1)),
-            Feeds(embedded.manifest),
+            PassInputs(embedded.manifest),
             own,
         ).shards
     assert all(f.not_finite for f in figures)
@@ -157,7 +158,7 @@ def test_another_weight_in_one_layer_is_red(embedded: Artifact) -> None:
             embedded.manifest,
             Reference(file, embedded.manifest.context),
             lambda shard: open_shard(embedded, shard, TORCH, 1),
-            Feeds(embedded.manifest),
+            PassInputs(embedded.manifest),
             own,
         ).shards
         stored = list(StoredWeights(embedded, file).figures())
@@ -214,7 +215,7 @@ def test_greedy_tokens_continue_each_prompt(embedded: Artifact) -> None:
             embedded.manifest,
             Reference(file, embedded.manifest.context),
             lambda shard: open_shard(embedded, shard, TORCH, 1),
-            verifier.feeds,
+            PassInputs(embedded.manifest),
             verifier.embedding,
             run_prompts(verifier, prompts, greedy_tokens=6),
         ).stack

@@ -11,8 +11,9 @@ from anespec.manifests.verdicts import Circumstances
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
-from anespec.runtime.drafters.lookup import LookupDrafter
+from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine import Engine
+from anespec.runtime.proven import Proven
 from anespec.runtime.requests import Request
 from anespec.validate.exactness import exactness_gate
 
@@ -45,13 +46,13 @@ def test_the_whole_gate_allows_speculation(tmp_path: Path) -> None:
 
 def chat(verifier: ArtifactVerifier, speculate: bool) -> tuple[list[int], list[int], int]:
     """Two turns, then the first prompt again: all tokens, what each turn used again, and passes."""
-    engine = Engine(verifier, speculate=speculate, wide_prefill=False, reuse_prefixes=speculate)
+    proven = Proven(speculate, widths=(verifier.shape.block,), reuse_prefixes=speculate)
+    engine = Engine(verifier, proven, LookupSource())
     turns: list[list[int]] = []
     reused, passes = [], 0
     for number in range(3):
         prompt = STEM + (turns[0] + [7, 9] if number == 1 else [])
-        drafter = LookupDrafter() if speculate else None
-        events = list(engine.generate(Request(prompt, max_tokens=80, drafter=drafter)))
+        events = list(engine.generate(Request(prompt, max_tokens=80)))
         turns.append([token.id for event in events for token in event.tokens])
         reused.append(events[-1].statistics.reused_tokens)
         passes += events[-1].statistics.decode_passes
@@ -67,5 +68,5 @@ def test_the_text_is_the_same_with_speculation_and_reused_prefixes(variant: Vari
     assert text == plain
     assert quick < slow
     assert nothing == [0, 0, 0]
-    # The ring still holds the window of the second turn's prefix, but no longer that of the first prompt.
-    assert reused == [0, len(STEM) + 79, 0]
+    # The ring still holds the window of the second turn's prefix; that of the first prompt was kept.
+    assert reused == [0, len(STEM) + 79, len(STEM) - 1]

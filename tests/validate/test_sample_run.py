@@ -19,7 +19,9 @@ from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.runtime.completion import Completion
 from anespec.runtime.engine import Engine
+from anespec.runtime.proven import Proven
 from anespec.runtime.requests import Request
+from anespec.runtime.service import Service
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate import other_formats, sample_process
 from anespec.validate import sample_run as run_module
@@ -100,16 +102,17 @@ def test_a_sample_is_what_generate_writes_even_in_a_folder_of_traps(
     with GGUFFile(artifact.tokens_path()) as tokens:
         tokenizer = Tokenizer.from_gguf(tokens)
     verifier = open_verifier(artifact, TORCH, 1)
-    engine = Engine(verifier, speculate=False, wide_prefill=False)
+    service = Service(Engine(verifier, Proven.nothing(verifier.shape)))
     for passage, prompt in zip(run.passages, SAMPLE_PROMPTS, strict=True):
         request = Request(tokenizer.encode(prompt), MOST_TOKENS, end_ids=tokenizer.end_ids)
-        assert "".join(passage.pieces) == Completion(engine, tokenizer, request).summary.text
+        assert "".join(passage.pieces) == Completion(service, tokenizer, request).summary.text
         assert passage.same_text is True
         assert passage.drafted is not None
         assert passage.plain.tokens_per_pass == 1
         assert passage.plain.tokens == passage.drafted.tokens == len(passage.pieces) - 1
         assert passage.drafted.tokens_per_pass == passage.drafted.tokens / passage.drafted.passes
         assert passage.drafted.accepted == passage.drafted.tokens - passage.drafted.passes
+    service.close()
     verifier.close()
     assert run.speculated
     # The shards lie in memory, and so does the interpreter, but not the gates' reference.

@@ -29,6 +29,7 @@ def _absent(package: str) -> Iterator[None]:
 with _absent(REPORTER):
     from openvino import (
         Core,
+        InferRequest,
         Model,
         Node,
         Output,
@@ -39,4 +40,15 @@ with _absent(REPORTER):
         opset15,
     )
 
-__all__ = ["Core", "Model", "Node", "Output", "PartialShape", "Tensor", "Type", "op", "opset15"]
+__all__ = [
+    "Core",
+    "InferRequest",
+    "Model",
+    "Node",
+    "Output",
+    "PartialShape",
+    "Tensor",
+    "Type",
+    "op",
+    "opset15",
+]

@@ -1,38 +1,65 @@
 """Runs a program with OpenVINO on the CPU; states are variables of one compiled model."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.backends.portable.arguments import Arguments, refusing, unknown_operation
-from anespec.runtime.backends.portable.openvino_layout import Value, constant, out, planar
-from anespec.runtime.backends.portable.openvino_library import (
-    Core,
-    Model,
-    PartialShape,
-    Type,
-    opset15,
+from anespec.runtime.backends.portable.arguments import refusing
+from anespec.runtime.backends.portable.mapped_weights import MappedWeights
+from anespec.runtime.backends.portable.openvino_library import Core
+from anespec.runtime.backends.portable.openvino_model import (
+    LANES_OF,
+    LIBRARY,
+    SLOTS_OF,
+    build_model,
+    is_channels,
 )
-from anespec.runtime.backends.portable.openvino_library import Tensor as SharedTensor
-from anespec.runtime.backends.portable.openvino_table import TABLE
+from anespec.runtime.backends.portable.openvino_states import States, to_fp16
 from anespec.runtime.backends.portable.program import Program
-from anespec.runtime.backends.portable.slot_writes import fuse_slot_writes, is_legal_mask, write_masks
+from anespec.runtime.backends.portable.slot_writes import (
+    fuse_slot_writes,
+    homes_of,
+    masks_read_elsewhere,
+    pruned,
+    write_masks,
+)
 from anespec.runtime.backends.portable.soundness import require_room_for_states
-from anespec.runtime.backends.runner import Feed, Tensor
+from anespec.runtime.backends.portable.spans import MASK_AXES, STATE_AXIS, slot_axes, with_spans
+from anespec.runtime.backends.runner import Channels, Inputs, Outputs, PoolNames, Tensor
 
-LIBRARY = "OpenVINO"
 PROBE = np.float16(7)
+PROBED_SLOTS = 64
 
-BYTES_OF_A_STATES_NUMBER = 8
-"""f32, in the variable and in the constant that it starts as."""
+BYTES_OF_A_STATES_NUMBER = 4
+"""f32, in the variable."""
 
 
 @cache
 def _core() -> Core:
     """The process's one Core: with it go the CPU plugin's code and threads, so no model outlives it."""
     return Core()
+
+
+@dataclass(frozen=True)
+class SharedOutputs:
+    """Views of the request's own memory; some as rows [1, T, C] that stand for [1, C, T, 1]."""
+
+    values: Mapping[str, NDArray[np.float32]]
+    in_rows: frozenset[str]
+
+    def tensor(self, name: str) -> Tensor:
+        """A copy of an output; see Outputs."""
+        value = to_fp16(self.values[name])
+        return np.ascontiguousarray(value.transpose(0, 2, 1))[..., None] if name in self.in_rows else value
+
+    def lane(self, name: str, lane: int) -> Channels:
+        """One lane of an output; see Outputs."""
+        value = self.values[name]
+        return value[0, lane] if name in self.in_rows else value[0, :, lane, 0]
 
 
 class OpenVINORunner:
@@ -43,166 +70,153 @@ class OpenVINORunner:
     model is compiled again with a whole copy of every state per pass.
     """
 
-    def __init__(self, program: Program, threads: int) -> None:
-        """Compile.
+    def __init__(self, program: Program, threads: int, pools: tuple[PoolNames, ...] = ()) -> None:
+        """Compile. Without `pools` every pass looks at all slots.
 
         Raises:
             ArtifactError: an operation is not in the table, or OpenVINO refuses the program.
         """
         require_room_for_states(program, BYTES_OF_A_STATES_NUMBER)
-        self.program = fuse_slot_writes(program)
+        self.program = pruned(fuse_slot_writes(program))
+        self.pools = pools
+        self.axes = slot_axes(self.program, pools)
         self.masks = write_masks(self.program)
+        self.whole_masks = masks_read_elsewhere(self.program)
         self.threads = threads
-        with refusing(program.source, LIBRARY):
+        weights = MappedWeights(self.program.constants.values())
+        with refusing(program.source, LIBRARY), weights.released_meanwhile():
             self._compile(in_place=True)
-            if self.program.states and not self._writes_in_place():
+            # The first pass makes OpenVINO rearrange the weights for itself, and read them for the last time.
+            if not self.program.states:
+                self._warm()
+            elif not self._writes_in_place():
                 self._compile(in_place=False)
-                self._clear_states()
+
+    @property
+    def takes_homes(self) -> bool:
+        """Whether no operation reads a write mask as such; see ShardRunner."""
+        return bool(self.masks) and not self.whole_masks
+
+    @property
+    def partial_spans(self) -> bool:
+        """Whether all shapes can follow; see ShardRunner."""
+        return self.axes is not None
 
     def _compile(self, in_place: bool) -> None:
-        model = build_model(self.program, in_place)
+        program = (
+            self.program
+            if self.axes is None
+            else with_spans(self.program, self.pools, [None] * len(self.pools))
+        )
+        built = build_model(program, self.axes, in_place)
+        self._read_in_place = program.constants
         options = {
             "INFERENCE_NUM_THREADS": self.threads,
             "INFERENCE_PRECISION_HINT": "f32",
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
         }
-        self.compiled = _core().compile_model(model, "CPU", options)
+        self.in_rows = built.in_rows
+        self.compiled = _core().compile_model(built.model, "CPU", options)
         self.request = self.compiled.create_infer_request()
-        self.states = {state.name: state for state in self.request.query_state()}
+        self.states = States(self.request, self.program.states)
 
-    def _clear_states(self) -> None:
-        for name, shape in self.program.states.items():
-            self.write_state(name, np.zeros(shape, np.float16))
+    def _warm(self) -> None:
+        inputs = self.program.inputs.items()
+        self.run({name: np.ones([size or 1 for size in shape], np.float16) for name, shape in inputs})
 
     def _writes_in_place(self) -> bool:
-        """Write slot 0 of marked states: it must change and the others must not."""
-        for name, shape in self.program.states.items():
-            self.write_state(name, np.full(shape, PROBE))
-        feed = {
-            name: np.ones([size or 1 for size in shape], np.float16)
-            for name, shape in self.program.inputs.items()
+        """Write slot 0 of marked states, few slots long: it must change and the others must not."""
+        probe = self.program
+        if self.axes is not None:
+            probe = with_spans(probe, self.pools, [min(pool.slots, PROBED_SLOTS) for pool in self.pools])
+        for name, shape in probe.states.items():
+            self.states.stretch(name, shape[STATE_AXIS])
+            self.states.write(name, 0, np.full(shape, PROBE))
+        inputs = {
+            name: np.ones([size or 1 for size in shape], np.float16) for name, shape in probe.inputs.items()
         }
         for name in self.masks:
-            feed[name][:, :, 1:] = 0
-        self.run(feed)
+            inputs[name][:, :, 1:] = 0
+        self.run(inputs)
         held = True
-        for name in self.program.states:
-            state = self.read_state(name)
+        for name, shape in probe.states.items():
+            state = self.read_slots(name, 0, shape[STATE_AXIS])
             held &= bool((state[:, :, 0] != PROBE).any() and (state[:, :, 1:] == PROBE).all())
-        self._clear_states()
+            self.states.write(name, 0, np.zeros(shape, np.float16))
         return held
 
-    def run(self, feed: Feed) -> dict[str, Tensor]:
-        """Execute once; see ShardRunner.
+    def start(self, inputs: Inputs) -> None:
+        """Begin a pass; see ShardRunner.
 
         Raises:
             ValueError: a write mask breaks its contract (see slot_writes).
             ArtifactError: OpenVINO fails.
         """
-        for name in self.masks:
-            if not is_legal_mask(feed[name]):
-                raise ValueError(f"{name} must write at least one slot, each row one slot of its own")
-        inputs = {name: np.asarray(feed[name], np.float32) for name in self.program.inputs}
+        given: dict[str, NDArray[Any]] = {}
+        for name, shape in self.program.inputs.items():
+            if name in self.masks:
+                homes = homes_of(inputs[name])
+                writers = np.flatnonzero(homes >= 0)
+                lanes = np.where(homes >= 0, np.arange(len(homes)), writers[0]).astype(np.int32)
+                given[SLOTS_OF + name], given[LANES_OF + name] = homes[lanes], lanes
+            if name not in self.masks or name in self.whole_masks:
+                value = inputs[name]
+                turned = value[..., 0].transpose(0, 2, 1) if is_channels(shape) else value
+                given[name] = np.ascontiguousarray(turned, np.float32)
         with refusing(self.program.source, LIBRARY):
-            results = self.request.infer(inputs, share_inputs=True, share_outputs=True)
-        return {name: _to_fp16(np.asarray(results[i])) for i, name in enumerate(self.program.outputs)}
+            self._stretch(inputs)
+            self._given = given
+            self.request.start_async(given, share_inputs=True)
+
+    def _stretch(self, inputs: Inputs) -> None:
+        spans = {
+            name: inputs[pool.mask_input].shape[MASK_AXES[0]]
+            for pool in (self.pools if self.axes is not None else ())
+            for name in pool.states
+        }
+        for name in self.program.states:
+            self.states.stretch(name, spans.get(name, self.states.slots(name)))
+
+    def finish(self) -> Outputs:
+        """Wait for the pass; see ShardRunner.
+
+        Raises:
+            ArtifactError: OpenVINO fails.
+        """
+        with refusing(self.program.source, LIBRARY):
+            self.request.wait()
+            values = {
+                name: self.request.get_output_tensor(index).data
+                for index, name in enumerate(self.program.outputs)
+            }
+        return SharedOutputs(values, self.in_rows)
+
+    def run(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Execute once; see ShardRunner."""
+        self.start(inputs)
+        outputs = self.finish()
+        return {name: outputs.tensor(name) for name in self.program.outputs}
 
     def read_state(self, name: str) -> Tensor:
-        """A copy of a state; every value in it was rounded to fp16 when written. See ShardRunner."""
-        return _to_fp16(np.asarray(self.states[name].state.data))
+        """A copy of a state; see ShardRunner."""
+        return self.states.read(name, 0, self.states.slots(name))
 
     def write_state(self, name: str, value: Tensor) -> None:
         """Replace a state; see ShardRunner."""
-        self.states[name].state = SharedTensor(value.astype(np.float32))
+        self.states.write(name, 0, value)
 
     def read_slots(self, name: str, first: int, count: int) -> Tensor:
         """A copy of some slots of a state; see ShardRunner."""
-        return _to_fp16(self.states[name].state.data[:, :, first : first + count])
+        return self.states.read(name, first, count)
 
     def write_slots(self, name: str, first: int, value: Tensor) -> None:
-        """Replace some slots of a state; see ShardRunner.
-
-        OpenVINO hands out a view of the variable's own memory, which is written through; should it
-        ever hand out a copy, the whole state is written back.
-        """
-        state = self.states[name].state.data
-        slots = slice(first, first + value.shape[2])
-        state[:, :, slots] = value
-        if not np.shares_memory(state, self.states[name].state.data):
-            self.states[name].state = SharedTensor(state)
+        """Replace some slots of a state; see ShardRunner."""
+        self.states.write(name, first, value)
 
     def close(self) -> None:
         """Release the compiled model, after everything that was made of it."""
-        self.states.clear()
+        del self.states
         del self.request
         del self.compiled
-
-
-class _Values(Mapping[str, Value]):
-    """Values by name, as far as nodes were made; a constant becomes one when it is first asked for."""
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.nodes: dict[str, Value] = {}
-
-    def __getitem__(self, name: str) -> Value:
-        if name not in self.nodes:
-            self.nodes[name] = constant(self.program.constants[name])
-        return self.nodes[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.nodes)
-
-    def __len__(self) -> int:
-        return len(self.nodes)
-
-
-def _to_fp16(values: NDArray[np.float32]) -> Tensor:
-    """A copy in fp16. What is beyond its range becomes infinite, which the gates and the sampler find."""
-    with np.errstate(over="ignore"):
-        return values.astype(np.float16)
-
-
-def build_model(program: Program, in_place: bool) -> Model:
-    """An OpenVINO model of `program`.
-
-    With `in_place`, a variable is assigned what was read from it: OpenVINO then keeps one buffer for
-    it, and the scatter that is the buffer's only other reader works in that buffer.
-
-    Raises:
-        ArtifactError: an operation is not in the table.
-    """
-    known = _Values(program)
-    parameters = []
-    for name, shape in program.inputs.items():
-        size = PartialShape([-1 if dimension is None else dimension for dimension in shape])
-        parameter = opset15.parameter(size, Type.f32, name)
-        out(parameter).set_names({name})
-        parameters.append(parameter)
-        known.nodes[name] = out(parameter)
-    variables = {
-        name: opset15.read_value(
-            constant(np.zeros(shape, np.float32)), name, Type.f32, PartialShape(list(shape))
-        )
-        for name, shape in program.states.items()
-    }
-    current: dict[str, Value] = {name: out(variable) for name, variable in variables.items()}
-    for operation in program.operations:
-        arguments = Arguments(operation, known, program.constants, program.source)
-        if operation.kind == "read_state":
-            known.nodes[operation.outputs[0]] = current[arguments.state()]
-        elif operation.kind == "write_state":
-            current[arguments.state()] = arguments.value("data")
-        elif operation.kind in TABLE:
-            result = TABLE[operation.kind](arguments)
-            values = result if isinstance(result, tuple) else (result,)
-            known.nodes.update(zip(operation.outputs, values, strict=True))
-        else:
-            raise unknown_operation(operation, program.source, LIBRARY)
-    sinks = [
-        opset15.assign(variable if in_place else planar(current[name]).get_node(), name)
-        for name, variable in variables.items()
-    ]
-    results = [opset15.result(planar(known[name])) for name in program.outputs]
-    return Model(results, sinks, parameters, "shards")
+        del self._read_in_place

@@ -25,7 +25,7 @@ from anespec.runtime.backends.portable.openvino_layout import (
     whole_numbers,
 )
 from anespec.runtime.backends.portable.openvino_library import Node, Output, Type, opset15
-from anespec.runtime.backends.portable.slot_writes import SLOT_WRITE
+from anespec.runtime.backends.portable.spans import SlotAxis
 
 FP16_SMALLEST_NORMAL = 2.0**-14
 FP16_SPLITTER = 2.0**13 + 1
@@ -116,24 +116,25 @@ def _split(a: Arguments[Value]) -> tuple[Value, ...]:
     return tuple(node.outputs())
 
 
-def _slot_write(a: Arguments[Value]) -> Value:
-    """Scatter the rows that write, rounded to fp16; a row that does not repeats the first one that does."""
-    mask, new = planar(a.value("mask")), _round_to_fp16(planar(a.value("new")))
-    slots = opset15.reshape(_argmax(mask, axis=2), integers([-1]), False)
-    writes = opset15.reduce_sum(mask, integers([0, 1, 2]), False)
-    count = opset15.gather(opset15.shape_of(mask), integers([3]), constant(0, np.int64))
-    lanes = opset15.range(
-        constant(0, np.int64), opset15.squeeze(count), constant(1, np.int64), output_type="i64"
-    )
-    is_writer = opset15.greater(writes, constant(0.0, np.float32))
-    writers = opset15.select(is_writer, lanes, _argmax(out(writes), axis=0))
-    slots = opset15.gather(slots, writers, constant(0, np.int64))
-    values = opset15.gather(new, writers, constant(2, np.int64))
-    return out(opset15.scatter_update(planar(a.value("state")), slots, values, constant(2, np.int64)))
+def slot_write(a: Arguments[Value], slots: Output, lanes: Output) -> Output:
+    """Scatter rows, rounded to fp16: that of lane `lanes[t]` into slot `slots[t]`.
+
+    Lanes that write nothing repeat one that does, so that T is the only size that changes.
+    """
+    new = opset15.gather(_round_to_fp16(planar(a.value("new"))), lanes, constant(2, np.int64))
+    return out(opset15.scatter_update(planar(a.value("state")), slots, new, constant(2, np.int64)))
 
 
-def _argmax(x: Output, axis: int) -> Output:
-    return opset15.topk(x, constant(1, np.int64), axis, "max", "none", index_element_type="i64").output(1)
+def follow_slots(a: Arguments[Value], axis: SlotAxis) -> Value:
+    """A reshape that takes the number of slots off its input."""
+    x, shape = planar(a.value("x")), a.integers("shape")
+    if axis.before == axis.after:
+        shape[axis.after] = 0
+        return out(opset15.reshape(x, integers(shape), True))
+    slots = opset15.gather(opset15.shape_of(x), integers([axis.before]), constant(0, np.int64))
+    sizes = [integers(shape[: axis.after]), out(slots), integers(shape[axis.after + 1 :])]
+    whole = opset15.concat([size for size in sizes if size.get_shape()[0]], 0)
+    return out(opset15.reshape(x, whole, False))
 
 
 def _round_to_fp16(x: Output) -> Output:
@@ -168,7 +169,6 @@ TABLE: Mapping[str, Lowering] = {
     "reshape": lambda a: out(opset15.reshape(planar(a.value("x")), integers(a.integers("shape")), False)),
     "rsqrt": _rsqrt,
     "silu": _unary(opset15.swish),
-    SLOT_WRITE: _slot_write,
     "softmax": lambda a: out(opset15.softmax(planar(a.value("x")), a.integer("axis"))),
     "split": _split,
     "sub": _binary(opset15.subtract),

@@ -25,7 +25,7 @@ from anespec.runtime.backends.portable.mil_package import (
 from anespec.runtime.backends.portable.packed import Packed
 from anespec.runtime.backends.portable.soundness import check_sound
 
-__all__ = ["FUNCTION", "Constant", "Operation", "Program", "beside", "chain", "load_program"]
+__all__ = ["FUNCTION", "Constant", "Operation", "Program", "chain", "load_program", "merge"]
 
 BLOB_SENTINEL = 0xDEADBEEF
 BLOB_RECORD = struct.Struct("<IIQQ")
@@ -180,7 +180,7 @@ def chain(programs: Sequence[Program], hidden_in: str, hidden_out: str) -> Progr
     return chained
 
 
-def beside(programs: Sequence[Program]) -> Program:
+def merge(programs: Sequence[Program]) -> Program:
     """One program out of shards that take the same inputs, such as head shards; outputs in order.
 
     Raises:
@@ -194,16 +194,16 @@ def beside(programs: Sequence[Program]) -> Program:
     for number, program in enumerate(programs):
         if program.inputs != programs[0].inputs:
             raise ArtifactError(
-                f"{program.source}: takes other inputs than the shards beside it; convert the model again"
+                f"{program.source}: takes other inputs than those it is merged with; convert the model again"
             )
         renamed = _Renaming({name: name for name in program.inputs}, f"{number}/")
         operations += [renamed.operation(op) for op in program.operations]
         constants |= {renamed(name): value for name, value in program.constants.items()}
         outputs += [renamed(name) for name in program.outputs]
     first = programs[0]
-    stood = Program(_sources(programs), first.inputs, {}, tuple(outputs), tuple(operations), constants)
-    check_sound(stood)
-    return stood
+    merged = Program(_sources(programs), first.inputs, {}, tuple(outputs), tuple(operations), constants)
+    check_sound(merged)
+    return merged
 
 
 def _sources(programs: Sequence[Program]) -> str:

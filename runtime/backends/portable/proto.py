@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from anespec.manifests.errors import AnespecError
+from anespec.manifests.packages import require_package
 
 PACKAGE = "anespec._coreml_proto"
 
@@ -19,12 +19,13 @@ def model_classes() -> ModuleType:
     """The module with the class `Model` (Model.proto).
 
     Raises:
-        AnespecError: coremltools is not installed.
+        MissingPackageError: coremltools is not installed.
     """
     if PACKAGE not in sys.modules:
+        require_package("coremltools", "reading a shard")
         found = importlib.util.find_spec("coremltools")
-        if found is None or not found.submodule_search_locations:
-            raise AnespecError("coremltools is not installed; run `pip install coremltools`")
+        assert found is not None
+        assert found.submodule_search_locations
         folder = Path(next(iter(found.submodule_search_locations))) / "proto"
         spec = importlib.util.spec_from_file_location(
             PACKAGE, folder / "__init__.py", submodule_search_locations=[str(folder)]

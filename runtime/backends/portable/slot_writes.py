@@ -9,11 +9,13 @@ section 4).
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anespec.runtime.backends.portable.program import Operation, Program
-from anespec.runtime.backends.runner import Tensor
+from anespec.runtime.backends.runner import Homes, Tensor
 
 SLOT_WRITE = "slot_write"
 """The operation put in the blend's place: inputs `state`, `mask` [1, 1, S, T], `new` [1, n, T, m]."""
@@ -34,15 +36,49 @@ def write_masks(program: Program) -> frozenset[str]:
     return frozenset(op.inputs["mask"][0] for op in program.operations if op.kind == SLOT_WRITE)
 
 
-def is_legal_mask(mask: Tensor) -> bool:
-    """Whether kv_write_mask [1, 1, S, T] keeps its contract and writes at least one slot."""
+def masks_read_elsewhere(program: Program) -> frozenset[str]:
+    """Masks of slot writes that other operations of a pruned program read too, as the numbers they are."""
+    read = {
+        name
+        for op in program.operations
+        if op.kind != SLOT_WRITE
+        for names in op.inputs.values()
+        for name in names
+    }
+    return write_masks(program) & (read | set(program.outputs))
+
+
+def pruned(program: Program) -> Program:
+    """`program` without operations of whose results nothing comes, such as the blends of fused writes."""
+    wanted = set(program.outputs)
+    kept = []
+    for operation in reversed(program.operations):
+        if not operation.outputs or wanted.intersection(operation.outputs):
+            kept.append(operation)
+            wanted.update(name for names in operation.inputs.values() for name in names)
+    return replace(program, operations=tuple(reversed(kept)))
+
+
+def homes_of(written: Tensor | Homes) -> Homes:
+    """The slots that lanes write, of a write mask or of such numbers themselves.
+
+    Raises:
+        ValueError: the contract of kv_write_mask is broken.
+    """
+    homes = _homes_of_mask(written) if written.ndim > 1 else written.astype(np.int32)
+    taken = homes[homes >= 0]
+    if not taken.size or np.unique(taken).size < taken.size:
+        raise ValueError("a write mask must write at least one slot, each row one slot of its own")
+    return homes
+
+
+def _homes_of_mask(mask: NDArray[Any]) -> Homes:
     slots, lanes = np.nonzero(mask[0, 0])
-    return bool(
-        slots.size
-        and (mask[0, 0, slots, lanes] == 1).all()
-        and np.unique(slots).size == slots.size
-        and np.unique(lanes).size == lanes.size
-    )
+    if np.unique(lanes).size < lanes.size or (mask[0, 0, slots, lanes] != 1).any():
+        raise ValueError("a write mask must have no more than a single one in each of its columns")
+    homes = np.full(mask.shape[3], -1, np.int32)
+    homes[lanes] = slots
+    return homes
 
 
 def _fused(add: Operation, producers: Mapping[str, Operation], program: Program) -> Operation:

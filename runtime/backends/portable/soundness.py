@@ -22,7 +22,7 @@ from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.shape_table import Shape, result_shapes
 
 if TYPE_CHECKING:
-    from anespec.runtime.backends.portable.program import Constant, Program
+    from anespec.runtime.backends.portable.program import Constant, Operation, Program
 
 T_TRIED = (1, 128)
 """Values of T for which shapes are followed where T may vary: one lane, and the widest pass."""
@@ -70,7 +70,7 @@ def _unsound(program: Program, reason: str) -> ArtifactError:
     return ArtifactError(f"{program.source}: {reason}; convert the model again")
 
 
-class _Shapes(Mapping[str, Shape]):
+class ShapesSoFar(Mapping[str, Shape]):
     """Shapes of the values that are known so far; a constant's where it may serve as a value."""
 
     def __init__(self, program: Program, t: int) -> None:
@@ -79,6 +79,10 @@ class _Shapes(Mapping[str, Shape]):
             name: tuple(t if size is None else size for size in shape)
             for name, shape in program.inputs.items()
         }
+
+    def add(self, operation: Operation, results: tuple[Shape, ...]) -> None:
+        """Note the shapes of an operation's results."""
+        self.made.update(zip(operation.outputs, results, strict=True))
 
     def __getitem__(self, name: str) -> Shape:
         if name in self.made:
@@ -101,7 +105,7 @@ def _is_value(constant: Constant) -> TypeGuard[NDArray[Any]]:
 
 
 def _follow(program: Program, t: int) -> None:
-    shapes = _Shapes(program, t)
+    shapes = ShapesSoFar(program, t)
     given = [*shapes.made.items(), *program.states.items()]
     for name, shape in given:
         if not all(size > 0 for size in shape) or prod(shape) > MOST_NUMBERS or len(shape) > MOST_AXES:
@@ -113,10 +117,10 @@ def _follow(program: Program, t: int) -> None:
         results = result_shapes(arguments, program.states)
         if results is None:
             return
-        for name, shape in zip(operation.outputs, results, strict=True):
+        for shape in results:
             if prod(shape) > most or len(shape) > MOST_AXES:
                 raise arguments.refused(f"makes a value of the needless size {shape}")
-            shapes.made[name] = shape
+        shapes.add(operation, results)
 
 
 def require_room_for_states(program: Program, bytes_per_number: int) -> None:
@@ -127,7 +131,7 @@ def require_room_for_states(program: Program, bytes_per_number: int) -> None:
     """
     needed = bytes_per_number * sum(prod(shape) for shape in program.states.values())
     memory = machine_memory()
-    if memory is not None and needed > memory:
+    if needed > memory:
         raise ArtifactError(
             f"{program.source}: its K/V states take {bytes_text(needed)} and this machine has "
             f"{bytes_text(memory)} of memory; convert with a shorter --context or fewer --sequences"

@@ -1,6 +1,8 @@
 """Runs a program with torch, operation by operation."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,14 +14,32 @@ from anespec.runtime.backends.portable.arguments import Arguments, refusing, unk
 from anespec.runtime.backends.portable.packed import Packed
 from anespec.runtime.backends.portable.program import Constant, Operation, Program
 from anespec.runtime.backends.portable.soundness import require_room_for_states
+from anespec.runtime.backends.portable.spans import MASK_AXES, STATE_AXIS, followed, slot_axes
 from anespec.runtime.backends.portable.torch_table import TABLE
-from anespec.runtime.backends.runner import Feed, Tensor
+from anespec.runtime.backends.runner import Channels, Inputs, Outputs, PoolNames, Tensor
 
 LIBRARY = "torch"
 
 SHARE_FOR_WIDENED = 1 / 4
 """Weights are kept in fp32 while they take no more of this machine's memory: widening them in every pass is
 most of its time (0.51 of 0.72 s for two layers of Phi-4-mini and 32k tokens, two threads)."""
+
+NO_SPANS: Mapping[str, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class TorchOutputs:
+    """What a pass gave, in fp16."""
+
+    values: Mapping[str, Tensor]
+
+    def tensor(self, name: str) -> Tensor:
+        """An output, which nothing else holds; see Outputs."""
+        return self.values[name]
+
+    def lane(self, name: str, lane: int) -> Channels:
+        """One lane of an output; see Outputs."""
+        return self.values[name][0, :, lane, 0]
 
 
 class TorchRunner:
@@ -28,8 +48,11 @@ class TorchRunner:
     The table multiplies in fp32 either way, so that no bit depends on it.
     """
 
-    def __init__(self, program: Program, threads: int) -> None:
-        """Prepare constants and states.
+    takes_homes = False
+    """The reference multiplies with the masks, as Core ML does."""
+
+    def __init__(self, program: Program, threads: int, pools: tuple[PoolNames, ...] = ()) -> None:
+        """Prepare constants and states. Without `pools` every pass looks at all slots.
 
         Raises:
             ArtifactError: an operation is not in the table, or torch refuses the program.
@@ -37,8 +60,15 @@ class TorchRunner:
         torch.set_num_threads(threads)
         require_room_for_states(program, torch.float16.itemsize)
         self.program = program
+        self.pools = pools
+        self.axes = slot_axes(program, pools)
         with refusing(program.source, LIBRARY):
             self._prepare(program)
+
+    @property
+    def partial_spans(self) -> bool:
+        """Whether all shapes can follow; see ShardRunner."""
+        return self.axes is not None
 
     def _prepare(self, program: Program) -> None:
         self.states = {
@@ -64,38 +94,73 @@ class TorchRunner:
             self.constants
         )
         needed = sum(self.constants[name].numel() for name in weights) * torch.float32.itemsize
-        if needed <= SHARE_FOR_WIDENED * (machine_memory() or 0):
+        if needed <= SHARE_FOR_WIDENED * machine_memory():
             for name in weights:
                 self.constants[name] = self.constants[name].float()
 
-    def run(self, feed: Feed) -> dict[str, Tensor]:
-        """Execute once; see ShardRunner.
+    def start(self, inputs: Inputs) -> None:
+        """Note what `finish` is to run; see ShardRunner."""
+        self._inputs = inputs
+
+    def finish(self) -> Outputs:
+        """Execute; see ShardRunner.
 
         Raises:
             ArtifactError: torch fails.
         """
         known = dict(self.constants)
         for name in self.program.inputs:
-            known[name] = torch.from_numpy(np.ascontiguousarray(feed[name], dtype=np.float16))
+            known[name] = torch.from_numpy(np.ascontiguousarray(self._inputs[name], dtype=np.float16))
+        spans = {
+            name: self._inputs[pool.mask_input].shape[MASK_AXES[0]]
+            for pool in self.pools
+            for name in pool.states
+        }
         with torch.no_grad(), refusing(self.program.source, LIBRARY):
             for operation in self.operations:
-                self._run(operation, known, self.program.constants)
-        return {name: known[name].contiguous().numpy() for name in self.program.outputs}
+                self._run(operation, known, self.program.constants, spans)
+        return TorchOutputs({name: known[name].contiguous().numpy() for name in self.program.outputs})
+
+    def run(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Execute once; see ShardRunner."""
+        self.start(inputs)
+        outputs = self.finish()
+        return {name: outputs.tensor(name) for name in self.program.outputs}
 
     def _run(
-        self, operation: Operation, known: dict[str, torch.Tensor], constants: Mapping[str, Constant]
+        self,
+        operation: Operation,
+        known: dict[str, torch.Tensor],
+        constants: Mapping[str, Constant],
+        spans: Mapping[str, int] = NO_SPANS,
     ) -> None:
+        if self.axes is not None and operation.name in self.axes:
+            x = known[operation.inputs["x"][0]]
+            constants = followed(operation, constants, self.axes[operation.name], tuple(x.shape))
         arguments = Arguments(operation, known, constants, self.program.source)
         if operation.kind == "write_state":
-            self.states[arguments.state()] = arguments.value("data")
+            self._write(arguments.state(), arguments.value("data"))
             return
         if operation.kind == "read_state":
-            result: torch.Tensor | tuple[torch.Tensor, ...] = self.states[arguments.state()]
+            result: torch.Tensor | tuple[torch.Tensor, ...] = self._read(arguments.state(), spans)
         else:
             result = TABLE[operation.kind](arguments)
         results = (result,) if isinstance(result, torch.Tensor) else result
         for name, value in zip(operation.outputs, results, strict=True):
             known[name] = value
+
+    def _read(self, name: str, spans: Mapping[str, int]) -> torch.Tensor:
+        """A state's slots in the span; a copy where it is a part, which is written in place."""
+        state = self.states[name]
+        span = spans.get(name, state.shape[STATE_AXIS])
+        return state if span == state.shape[STATE_AXIS] else state[:, :, :span].clone()
+
+    def _write(self, name: str, value: torch.Tensor) -> None:
+        state = self.states[name]
+        if value.shape == state.shape:
+            self.states[name] = value
+        else:
+            state[:, :, : value.shape[STATE_AXIS]] = value
 
     def read_state(self, name: str) -> Tensor:
         """A copy of a state; see ShardRunner."""

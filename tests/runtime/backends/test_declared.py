@@ -13,7 +13,8 @@ from tiny_model import TinyModel, write_gguf
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact, package_bytes, package_sha256
-from anespec.runtime.backends import open_embedding, open_shard, open_verifier
+from anespec.runtime.backends import open_shard, open_verifier
+from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.portable import soundness
 from anespec.runtime.backends.portable.mil_package import read_model
 from anespec.runtime.backends.portable.program import FUNCTION, load_program
@@ -193,5 +194,5 @@ def test_states_that_no_memory_could_hold_are_refused(whole: Path, monkeypatch: 
     monkeypatch.setattr(soundness, "machine_memory", lambda: 1000)
     with pytest.raises(ArtifactError, match=r"K/V states take .* and this machine has 1\.0 kB of memory"):
         open_verifier(whole, "torch", 1)
-    monkeypatch.setattr(soundness, "machine_memory", lambda: None)
+    monkeypatch.undo()
     open_verifier(whole, "torch", 1).close()

@@ -1,14 +1,21 @@
 """In-place writes are probed, and where they fail the copying form gives the same bits."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from graphs import SLOTS, D, layers, reloaded
-from openvino import Model
 
 from anespec.manifests.schema import AttentionShape
-from anespec.runtime.backends.portable import openvino_runner
-from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner, build_model
+from anespec.runtime.backends.portable import openvino_model, openvino_runner
+from anespec.runtime.backends.portable.arguments import Arguments
+from anespec.runtime.backends.portable.openvino_layout import Value, constant, out, planar
+from anespec.runtime.backends.portable.openvino_library import Output, opset15
+from anespec.runtime.backends.portable.openvino_model import BuiltModel, build_model
+from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
+from anespec.runtime.backends.portable.openvino_table import slot_write
 from anespec.runtime.backends.portable.program import Program
+from anespec.runtime.backends.portable.spans import SlotAxes
 from anespec.runtime.backends.runner import Tensor
 
 
@@ -56,24 +63,34 @@ def test_the_copying_form_gives_the_same_bits(program: Program, monkeypatch: pyt
     assert_same(played(OpenVINORunner(program, 1)), expected)
 
 
-def recorded_builds(monkeypatch: pytest.MonkeyPatch, in_place_form: Program | None) -> list[bool]:
-    """Which forms are built; the one in place is built from `in_place_form` where it is given."""
+def recorded_builds(monkeypatch: pytest.MonkeyPatch, *, copied: bool = False) -> list[bool]:
+    """Which forms are built; with `copied`, the one in place scatters into a copy of what it reads."""
     built: list[bool] = []
 
-    def build(fused: Program, in_place: bool) -> Model:
+    def build(program: Program, axes: SlotAxes, in_place: bool) -> BuiltModel:
         built.append(in_place)
-        return build_model(in_place_form if in_place and in_place_form is not None else fused, in_place)
+        with monkeypatch.context() as patched:
+            if copied and in_place:
+                patched.setattr(openvino_model, "slot_write", into_a_copy)
+            return build_model(program, axes, in_place)
 
     monkeypatch.setattr(openvino_runner, "build_model", build)
     return built
 
 
+def into_a_copy(a: Arguments[Value], slots: Output, lanes: Output) -> Value:
+    """A write whose result is another value than the state, as the graph's own blend makes it."""
+    copy = out(opset15.maximum(planar(a.value("state")), constant(-65504.0, np.float32)))
+    known = {**a.known, a.operation.inputs["state"][0]: copy}
+    return slot_write(replace(a, known=known), slots, lanes)
+
+
 def test_writes_that_are_lost_lead_to_the_copying_form(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The graph's own blend makes a new value, so assigning the old one loses the write."""
+    """Where a scatter goes into a new value, assigning the old one loses the write."""
     expected = played(OpenVINORunner(program, 1))
-    built = recorded_builds(monkeypatch, in_place_form=program)
+    built = recorded_builds(monkeypatch, copied=True)
     runner = OpenVINORunner(program, 1)
     assert built == [True, False]
     assert not any(runner.read_state(name).any() for name in program.states)
@@ -84,17 +101,17 @@ def test_writes_that_stray_lead_to_the_copying_form(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = played(OpenVINORunner(program, 1))
-    built = recorded_builds(monkeypatch, in_place_form=None)
-    read_state = OpenVINORunner.read_state
+    built = recorded_builds(monkeypatch)
+    read_slots = OpenVINORunner.read_slots
 
-    def strayed(self: OpenVINORunner, name: str) -> Tensor:
-        state = read_state(self, name)
+    def strayed(self: OpenVINORunner, name: str, first: int, count: int) -> Tensor:
+        state = read_slots(self, name, first, count)
         if len(built) == 1:
             state[:, :, 17] = 3
         return state
 
     with monkeypatch.context() as patched:
-        patched.setattr(OpenVINORunner, "read_state", strayed)
+        patched.setattr(OpenVINORunner, "read_slots", strayed)
         runner = OpenVINORunner(program, 1)
     assert built == [True, False]
     assert_same(played(runner), expected)
@@ -103,6 +120,6 @@ def test_writes_that_stray_lead_to_the_copying_form(
 def test_one_build_is_enough_where_the_probe_passes(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = recorded_builds(monkeypatch, in_place_form=None)
+    built = recorded_builds(monkeypatch)
     OpenVINORunner(program, 1)
     assert built == [True]

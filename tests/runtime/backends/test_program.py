@@ -384,7 +384,7 @@ def test_states_larger_than_the_memory_are_refused(whole: Path, runner: Runner) 
 
 @pytest.mark.parametrize(
     ("make", "broken"),
-    [(TorchRunner, "torch_runner.TABLE"), (OpenVINORunner, "openvino_runner.TABLE")],
+    [(TorchRunner, "torch_runner.TABLE"), (OpenVINORunner, "openvino_model.TABLE")],
 )
 def test_what_a_library_still_raises_is_one_sentence(
     whole: Path, make: Runner, broken: str, monkeypatch: pytest.MonkeyPatch

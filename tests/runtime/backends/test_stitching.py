@@ -13,7 +13,7 @@ from anespec.manifests.schema import AttentionShape, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
-from anespec.runtime.backends.portable.program import Operation, beside, chain, load_program
+from anespec.runtime.backends.portable.program import Operation, chain, load_program, merge
 
 PROMPT = [1, 403, 407, 261, 378, 31, 5, 77, 9, 410]
 
@@ -64,8 +64,8 @@ def test_shards_that_share_a_state_cannot_be_chained(tmp_path: Path) -> None:
 def test_heads_stand_in_order(cut: Path) -> None:
     artifact = Artifact(cut)
     programs = [load_program(artifact.shard_path(shard)) for shard in artifact.manifest.head_shards]
-    assert beside(programs).outputs == ("0/logits_0", "1/logits_1", "2/logits_2")
-    assert beside(programs[:1]) is programs[0]
+    assert merge(programs).outputs == ("0/logits_0", "1/logits_1", "2/logits_2")
+    assert merge(programs[:1]) is programs[0]
 
 
 def test_shards_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_shards_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
     narrow = reloaded(layers(AttentionShape.GROUPED, rotary_dim=2), tmp_path / "narrow")
     with pytest.raises(ArtifactError, match="takes inputs of other shapes than the shards before it"):
         chain([narrow, second], "x", "hidden")
-    with pytest.raises(ArtifactError, match="takes other inputs than the shards beside it"):
-        beside([narrow, second])
+    with pytest.raises(ArtifactError, match="takes other inputs than those it is merged with"):
+        merge([narrow, second])
     identity = Operation("identity", "hidden", {"x": ("rope_cos",)}, ("hidden",))
     narrow_hidden = replace(first, operations=(*first.operations[:-1], identity))
     with pytest.raises(ArtifactError, match=r"and the 1 after it: \w+ 1/\S+ "):

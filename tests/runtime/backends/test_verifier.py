@@ -146,7 +146,7 @@ def test_one_shard_by_itself_is_the_first_step_of_the_chain(path: Path, backend:
     verifier = open_verifier(artifact, backend, threads=1)
     rows = rows_for(verifier, PROMPT[:4], 0)
     tokens = np.array(PROMPT[:4])
-    fed = verifier.feeds.block_feed(rows, verifier.embedding.hidden(tokens))
+    fed = verifier.pass_inputs.of(rows, verifier.embedding.hidden(tokens))
     for shard in artifact.manifest.shards:
         runner = open_shard(artifact, shard, backend, threads=1)
         fed["x"] = runner.run(fed)[shard.outputs[0].name]

@@ -50,10 +50,10 @@ def test_logprobs_change_no_token() -> None:
         SamplingParameters(temperature=1.0),
         SamplingParameters(temperature=1.0, top_p=0.8, repetition_penalty=1.2),
     ):
-        told = plain.changed(logprobs=3)
+        told = plain.with_changes(logprobs=3)
         for position in range(30):
             row = RowLogits(logits=logits)
-            expected = Sampler(plain.changed(logit_bias=((0, 0.0),)), [7], 5000).sample(row, position)
+            expected = Sampler(plain.with_changes(logit_bias=((0, 0.0),)), [7], 5000).sample(row, position)
             assert Sampler(told, [7], 5000).sample(row, position).token == expected.token
             assert expected.logprob is None and not expected.top
 

@@ -1,4 +1,4 @@
-"""What shards are fed, against formulas written here."""
+"""What shards are given, against formulas written here."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,8 @@ from anespec.manifests.errors import ArtifactError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Manifest
 from anespec.manifests.store import Artifact
-from anespec.runtime.backends.feeds import Embedding, Feeds
+from anespec.runtime.backends.embedding import Embedding
+from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.passes import Row, RowKind, RowSlots
 
 TINY = TinyModel()
@@ -24,7 +25,7 @@ SLOTS = 128
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    folder = tmp_path_factory.mktemp("feeds")
+    folder = tmp_path_factory.mktemp("inputs")
     factors = {"rope_freqs.weight": np.array([1, 2, 3, 4], np.float32)}
     source = write_gguf(folder / "tiny.gguf", TINY, tensors=factors, kind=GGMLQuantizationType.Q8_0)
     return Artifact(build(source, folder / "m.anespec", sequences=2).path)
@@ -66,33 +67,33 @@ def blocks(draw: st.DrawFn) -> list[Row]:
 @given(block=blocks())
 def test_masks_and_rope_rows(manifest: Manifest, block: list[Row]) -> None:
     x = hidden(len(block))
-    feed = Feeds(manifest).block_feed(block, x)
-    assert set(feed) == {"x", "rope_cos", "rope_sin", "attn_mask", "kv_write_mask"}
-    assert feed["x"] is x
-    assert all(values.dtype == np.float16 for values in feed.values())
-    assert feed["attn_mask"].shape == (1, 1, len(block), SLOTS)
-    assert feed["kv_write_mask"].shape == (1, 1, SLOTS, len(block))
+    given = PassInputs(manifest).of(block, x)
+    assert set(given) == {"x", "rope_cos", "rope_sin", "attn_mask", "kv_write_mask"}
+    assert given["x"] is x
+    assert all(values.dtype == np.float16 for values in given.values())
+    assert given["attn_mask"].shape == (1, 1, len(block), SLOTS)
+    assert given["kv_write_mask"].shape == (1, 1, SLOTS, len(block))
     for lane, this in enumerate(block):
         place = this.slots[0]
         for slot in range(SLOTS):
             seen = any(slot in span for span in place.visible)
-            assert feed["attn_mask"][0, 0, lane, slot] == (0 if seen else -1e4)
-            assert feed["kv_write_mask"][0, 0, slot, lane] == (1 if slot == place.home else 0)
+            assert given["attn_mask"][0, 0, lane, slot] == (0 if seen else -1e4)
+            assert given["kv_write_mask"][0, 0, slot, lane] == (1 if slot == place.home else 0)
         for pair in range(4):
             angle = this.position / 10000 ** (2 * pair / 8) / (pair + 1)
-            assert feed["rope_cos"][lane, pair] == np.float16(np.cos(angle))
-            assert feed["rope_sin"][lane, pair] == np.float16(np.sin(angle))
+            assert given["rope_cos"][lane, pair] == np.float16(np.cos(angle))
+            assert given["rope_sin"][lane, pair] == np.float16(np.sin(angle))
 
 
 def test_a_masked_slot_weighs_nothing_in_fp16(manifest: Manifest) -> None:
-    mask = Feeds(manifest).block_feed([row(0, 0, range(1))], hidden(1))["attn_mask"]
+    mask = PassInputs(manifest).of([row(0, 0, range(1))], hidden(1))["attn_mask"]
     assert np.exp(mask.astype(np.float32))[0, 0, 0, 1:].astype(np.float16).max() == 0
 
 
 @pytest.mark.parametrize("position", [-1, 64])
 def test_positions_outside_the_context_are_refused(manifest: Manifest, position: int) -> None:
     with pytest.raises(ArtifactError, match=rf"positions \[{position}\] leave the context of 64"):
-        Feeds(manifest).block_feed([row(position, 0, range(1))], hidden(1))
+        PassInputs(manifest).of([row(position, 0, range(1))], hidden(1))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_positions_outside_the_context_are_refused(manifest: Manifest, position:
 )
 def test_slots_outside_the_pool_are_refused(manifest: Manifest, slot: int, visible: range) -> None:
     with pytest.raises(ArtifactError, match=rf"leave the pool 'global' of {SLOTS}"):
-        Feeds(manifest).block_feed([row(0, slot, visible)], hidden(1))
+        PassInputs(manifest).of([row(0, slot, visible)], hidden(1))
 
 
 def test_embedding_rows_are_the_dequantised_rows_of_the_source(

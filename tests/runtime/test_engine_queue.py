@@ -1,14 +1,15 @@
 """Queue, cancellation, errors, reuse of regions, fairness and limits."""
 
-from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from drafting import HostileDrafter, OracleDrafter, SenselessDrafter
+from drafting import HostileSession, SourceOf, oracle_source
 from numpy.typing import NDArray
-from toy import GLOBAL, ToyVerifier, sequential_text, toy_shape
+from toy import GLOBAL, ToyVerifier, everything, sequential_text, toy_shape
 
 from anespec.manifests.errors import RequestError
+from anespec.runtime.drafters import DraftSource
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind, VerifierShape
 from anespec.runtime.requests import Event, FinishReason, Request
@@ -38,8 +39,9 @@ def text(shape: VerifierShape, prompt: list[int], max_tokens: int | None) -> lis
     return sequential_text(shape, 0, prompt, max_tokens, GREEDY)
 
 
-def plain_engine(verifier: ToyVerifier) -> Engine:
-    return Engine(verifier, speculate=True, wide_prefill=False, region_independent=True)
+def plain_engine(verifier: ToyVerifier, source: DraftSource | None = None) -> Engine:
+    shape = verifier.shape
+    return Engine(verifier, replace(everything(shape), widths=(shape.block,)), source)
 
 
 def test_second_turn_prefills_only_what_is_new() -> None:
@@ -81,13 +83,14 @@ def test_a_prefix_in_a_busy_region_is_copied() -> None:
     assert prompt_rows(verifier) - before == 2
 
 
-def test_a_ring_is_reused_only_while_it_holds_the_window() -> None:
+@pytest.mark.parametrize("ring_bytes", [0, 1 << 20])
+def test_a_ring_is_reused_only_while_it_or_a_copy_holds_the_window(ring_bytes: int) -> None:
     local = PoolShape("local", 64, 16)
     shape = toy_shape(context=200, pools=(PoolShape("global", 256, None), local))
     verifier = ToyVerifier(shape)
-    engine = plain_engine(verifier)
+    engine = Engine(verifier, everything(shape), ring_bytes=ring_bytes)
     stem = [i % 12 for i in range(40)]
-    for generated, reused in [(10, 39), (100, 0)]:
+    for generated, reused in [(10, 39), (100, len(stem) - 1 if ring_bytes else 0)]:
         list(engine.generate(Request(stem, generated)))
         events = list(engine.generate(Request(stem, 5)))
         assert ids(events) == text(shape, stem, 5)
@@ -147,24 +150,23 @@ def test_a_long_prompt_does_not_hold_up_the_others() -> None:
 def test_wide_prefill_takes_few_passes_and_decodes_at_block() -> None:
     shape = toy_shape(t_max=16)
     verifier = ToyVerifier(shape)
-    engine = Engine(verifier, speculate=True, wide_prefill=True)
+    engine = Engine(verifier, everything(shape))
     assert ids(list(engine.generate(Request(range(40 % 12, 12), 5)))) == text(shape, list(range(4, 12)), 5)
     verifier.passes_run.clear()
     events = list(engine.generate(Request([i % 12 for i in range(40)], 5)))
     assert events[-1].statistics.prompt_passes == 3
-    assert [len(plan.rows) for plan in verifier.passes_run] == [16, 16, 8, 4, 4, 4, 4]
-    assert [bool(plan.wanted) for plan in verifier.passes_run[:3]] == [False, False, True]
+    assert [len(plan.rows) for plan in verifier.passes_run] == [16, 16, 8, 1, 1, 1, 1]
+    assert [len(plan.wanted) for plan in verifier.passes_run[:3]] == [0, 0, 1]
 
 
-def test_a_pass_without_prompt_rows_is_never_wide() -> None:
-    shape = toy_shape(block=1, t_max=2, sequences=3)
+def test_a_pass_is_as_narrow_as_its_rows_allow() -> None:
+    shape = toy_shape(block=2, t_max=8, sequences=3)
     verifier = ToyVerifier(shape)
-    engine = Engine(verifier, speculate=True, wide_prefill=True, region_independent=True)
-    numbers = [engine.submit(Request([i], 8)) for i in range(4)]
+    engine = Engine(verifier, everything(shape))
+    numbers = [engine.submit(Request([i], 8 - i)) for i in range(3)]
     events = drain(engine)
-    assert [ids(events[number]) for number in numbers] == [text(shape, [i], 8) for i in range(4)]
-    for plan in verifier.passes_run:
-        assert len(plan.rows) == 1 or RowKind.PROMPT in {row.kind for row in plan.rows}
+    assert [ids(events[number]) for number in numbers] == [text(shape, [i], 8 - i) for i in range(3)]
+    assert [plan.width for plan in verifier.passes_run] == [4] * 6 + [2, 1]
 
 
 @pytest.mark.parametrize(
@@ -201,8 +203,8 @@ def test_no_draft_runs_beyond_the_end(max_tokens: int | None) -> None:
     verifier = ToyVerifier(shape)
     prompt = list(range(7))
     expected = text(shape, prompt, max_tokens)
-    oracle = OracleDrafter(prompt, [*expected, 1, 1, 1, 1])
-    events = list(plain_engine(verifier).generate(Request(prompt, max_tokens, drafter=oracle)))
+    oracle = oracle_source(prompt, [*expected, 1, 1, 1, 1])
+    events = list(plain_engine(verifier, oracle).generate(Request(prompt, max_tokens)))
     assert ids(events) == expected
     assert len(expected) == (max_tokens or 13)
     assert events[-1].finish is (FinishReason.LENGTH if max_tokens else FinishReason.CONTEXT)
@@ -222,9 +224,8 @@ def test_an_end_token_is_not_part_of_the_output() -> None:
     whole = text(shape, [1, 2], 30)
     end = max(whole, key=whole.index)
     verifier = ToyVerifier(shape)
-    engine = plain_engine(verifier)
-    oracle = OracleDrafter([1, 2], whole)
-    events = list(engine.generate(Request([1, 2], 30, drafter=oracle, end_ids=frozenset({end}))))
+    engine = plain_engine(verifier, oracle_source([1, 2], whole))
+    events = list(engine.generate(Request([1, 2], 30, end_ids=frozenset({end}))))
     assert ids(events) == whole[: whole.index(end)]
     assert events[-1].finish is FinishReason.STOP
     drafted = [row.token for plan in verifier.passes_run for row in plan.rows if row.kind is RowKind.DRAFT]
@@ -264,17 +265,6 @@ def test_leaving_the_generator_cancels() -> None:
     stream.close()  # type: ignore[attr-defined]
     assert not engine.busy
     assert ids(list(engine.generate(Request([1, 2], 6)))) == text(shape, [1, 2], 6)
-
-
-@pytest.mark.parametrize(
-    "drafter", [SenselessDrafter, lambda: HostileDrafter(1, 12, raises=True)], ids=["senseless", "raising"]
-)
-def test_a_faulty_drafter_is_dismissed_and_named(drafter: Callable[[], HostileDrafter]) -> None:
-    shape = toy_shape()
-    engine = plain_engine(ToyVerifier(shape))
-    events = list(engine.generate(Request([1, 2], 50, drafter=drafter())))
-    assert ids(events) == text(shape, [1, 2], 50)
-    assert events[-1].statistics.drafter_error is not None
 
 
 class FaultyVerifier(ToyVerifier):
@@ -359,8 +349,8 @@ class InterruptedVerifier(ToyVerifier):
 
 def test_a_step_that_failed_can_be_tried_again() -> None:
     shape = toy_shape(context=150, pools=(PoolShape("global", 192, None), PoolShape("local", 64, 32)))
-    engine = plain_engine(InterruptedVerifier(shape))
-    number = engine.submit(Request([1, 2, 3], 120, drafter=HostileDrafter(3, 12)))
+    engine = plain_engine(InterruptedVerifier(shape), SourceOf(lambda *_: HostileSession(3, 12)))
+    number = engine.submit(Request([1, 2, 3], 120))
     collected: list[Event] = []
     while engine.busy:
         try:

@@ -1,0 +1,204 @@
+"""The commands of a chat, which begin with a slash."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anespec.chat.conversation import Conversation
+from anespec.chat.rendering import turns_text
+from anespec.chat.settings import changed, shown
+from anespec.chat.transcript import Transcript
+from anespec.manifests.errors import RequestError
+from anespec.manifests.formatting import counted, quoted
+
+if TYPE_CHECKING:
+    from anespec.runtime.completion import Summary
+
+MARK = "/"
+NO_SYSTEM = "none"
+
+
+class Then(Enum):
+    """What a line leads to."""
+
+    GO_ON = auto()
+    LEAVE = auto()
+
+
+class Takes(Enum):
+    """What a command's argument is, for completion."""
+
+    NOTHING = auto()
+    TEXT = auto()
+    FILE = auto()
+    SETTING = auto()
+
+
+@dataclass(frozen=True)
+class Command:
+    """A name, what it takes, what it does, and a line of help. `run` gets what follows the name."""
+
+    name: str
+    help: str
+    run: Callable[[Conversation, str], Then]
+    argument: str = ""
+    takes: Takes = Takes.NOTHING
+
+    @property
+    def usage(self) -> str:
+        """As `/help` shows it."""
+        return f"{MARK}{self.name} {self.argument}".rstrip()
+
+
+def take_line(conversation: Conversation, line: str) -> Then:
+    """Do what a line says: a command, or a message. Two slashes begin a message that begins with one.
+
+    Raises:
+        RequestError: there is no such command, or it, or the message, cannot be done.
+        AnespecError: what else stopped it.
+    """
+    text = line.strip()
+    if not text:
+        return Then.GO_ON
+    if text.startswith(MARK * 2):
+        text = text[1:]
+    elif text.startswith(MARK):
+        return run_command(conversation, text)
+    conversation.ask(text)
+    return Then.GO_ON
+
+
+def run_command(conversation: Conversation, text: str) -> Then:
+    """Do what a command says; raises like `take_line`."""
+    name, _, argument = text.removeprefix(MARK).partition(" ")
+    command = BY_NAME.get(name)
+    if command is None:
+        raise RequestError(f"there is no command {quoted(MARK + name)}; /help lists all, // begins a message")
+    if command.takes is Takes.NOTHING and argument.strip():
+        raise RequestError(f"{MARK}{name} takes nothing; {quoted(argument.strip())} is too much")
+    return command.run(conversation, argument.strip())
+
+
+def _help(chat: Conversation, _: str) -> Then:
+    width = max(len(command.usage) for command in COMMANDS)
+    lines = [f"{command.usage:<{width}}  {command.help}" for command in COMMANDS]
+    lines += ["", 'Several lines: Alt-Enter between them, or """ before and after.']
+    lines += ["^C stops an answer, ^D leaves. // begins a message that begins with a slash."]
+    chat.screen.say("\n".join(lines))
+    return Then.GO_ON
+
+
+def _save(chat: Conversation, argument: str) -> Then:
+    path = _path(argument, "save")
+    chat.transcript.save(path)
+    chat.screen.say(f"{turns_text(len(chat.transcript.turns))} saved to {path}")
+    return Then.GO_ON
+
+
+def _load(chat: Conversation, argument: str) -> Then:
+    path = _path(argument, "load")
+    chat.forget(Transcript.load(path))
+    chat.screen.say(f"{turns_text(len(chat.transcript.turns))} loaded from {path}")
+    return Then.GO_ON
+
+
+def _path(argument: str, name: str) -> Path:
+    if not argument:
+        raise RequestError(f"{MARK}{name} takes the name of a file")
+    try:
+        return Path(argument).expanduser()
+    except RuntimeError:
+        raise RequestError(f"{quoted(argument)}: there is no such user; write the path out") from None
+
+
+def _retry(chat: Conversation, _: str) -> Then:
+    if chat.options.temperature == 0:
+        chat.screen.note("at temperature 0 each answer is the same; /set temperature 0.7 changes that")
+    if not chat.retry():
+        raise RequestError("nothing was asked yet, so there is nothing to try again")
+    return Then.GO_ON
+
+
+def _undo(chat: Conversation, _: str) -> Then:
+    if chat.transcript.undo() is None:
+        raise RequestError("there is no turn to take back")
+    chat.screen.say(f"taken back; {turns_text(len(chat.transcript.turns))} left")
+    return Then.GO_ON
+
+
+def _system(chat: Conversation, argument: str) -> Then:
+    if argument:
+        chat.transcript.system = None if argument == NO_SYSTEM else argument
+    system = chat.transcript.system
+    chat.screen.say("there is no system prompt" if system is None else f"system prompt: {system}")
+    return Then.GO_ON
+
+
+def _stats(chat: Conversation, _: str) -> Then:
+    if chat.last is None:
+        chat.screen.say("nothing was answered yet")
+        return Then.GO_ON
+    turns, forgotten = len(chat.transcript.turns), chat.transcript.forgotten
+    seen = f", of which the model no longer sees the first {forgotten}" if forgotten else ""
+    lines = [f"{turns_text(turns)}{seen}; context {chat.used} of {chat.model.context} tokens"]
+    chat.screen.say("\n".join([*lines, *statistics_lines(chat.last)]))
+    return Then.GO_ON
+
+
+def statistics_lines(summary: "Summary") -> list[str]:
+    """What the last answer cost."""
+    statistics = summary.statistics
+    computed = statistics.prompt_tokens - statistics.reused_tokens
+    prompt = counted(statistics.prompt_tokens, "token")
+    answer, passes = counted(len(summary.output_ids), "token"), counted(statistics.passes, "pass", "passes")
+    return [
+        f"prompt: {prompt}, {statistics.reused_tokens} of them kept from before, {computed} computed"
+        f"{_rate(computed, statistics.prefill_seconds)}",
+        f"answer: {answer} in {passes}{_rate(statistics.decoded_tokens, statistics.decode_seconds)}, "
+        f"{statistics.tokens_per_pass:.2f} per decode pass",
+        f"drafts: {statistics.accepted} of {statistics.proposed} right",
+    ]
+
+
+def _rate(tokens: int, seconds: float) -> str:
+    return f" at {tokens / seconds:.1f} tokens/s" if seconds else ""
+
+
+def _set(chat: Conversation, argument: str) -> Then:
+    name, _, value = argument.partition(" ")
+    if value.strip():
+        chat.options = changed(chat.options, name, value.strip())
+    elif name:
+        raise RequestError(f"/set {name} needs a value; /set alone shows all")
+    rows = [(key, text) for key, text in shown(chat.options) if name in ("", key)]
+    chat.screen.say("\n".join(f"{key} {text}" for key, text in rows))
+    return Then.GO_ON
+
+
+def _clear(chat: Conversation, _: str) -> Then:
+    chat.forget(Transcript(chat.transcript.system))
+    chat.screen.say("a new conversation")
+    return Then.GO_ON
+
+
+def _exit(chat: Conversation, _: str) -> Then:
+    return Then.LEAVE
+
+
+COMMANDS = (
+    Command("help", "this list", _help),
+    Command("save", "write the conversation to a file", _save, "FILE", Takes.FILE),
+    Command("load", "go on with a conversation out of a file", _load, "FILE", Takes.FILE),
+    Command("retry", "answer the last message anew", _retry),
+    Command("undo", "take the last message and its answer back", _undo),
+    Command("system", f"show or set the system prompt; {NO_SYSTEM} for none", _system, "[TEXT]", Takes.TEXT),
+    Command("stats", "what the last answer cost, and how full the context is", _stats),
+    Command("set", "show or change how answers are made", _set, "[NAME VALUE]", Takes.SETTING),
+    Command("clear", "begin a new conversation; the system prompt stays", _clear),
+    Command("exit", "leave", _exit),
+)
+BY_NAME = {command.name: command for command in COMMANDS} | {
+    alias: Command(alias, "leave", _exit) for alias in ("quit", "bye")
+}

@@ -1,0 +1,136 @@
+"""The chat itself: what is typed becomes a command or a question, and a question an answer."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from anespec.chat.model import ChatModel
+from anespec.chat.reasoning import ReasoningSplitter
+from anespec.chat.rendering import Screen, turns_text
+from anespec.chat.transcript import Transcript, Turn
+from anespec.runtime.options import GenerationOptions
+
+if TYPE_CHECKING:
+    from anespec.runtime.completion import Summary
+
+Stoppable = Callable[[Callable[[], None]], AbstractContextManager[None]]
+"""Within the block something, such as ^C, calls the function that it is given."""
+
+
+@contextlib.contextmanager
+def stopped_by_nothing(stop: Callable[[], None]) -> Iterator[None]:
+    """^C ends the program, as ever."""
+    yield
+
+
+@contextlib.contextmanager
+def stopped_by_interrupt(stop: Callable[[], None]) -> Iterator[None]:
+    """^C ends the answer, and the program goes on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        stop()
+
+    before = signal.signal(signal.SIGINT, hear)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class Conversation:
+    """A model, what was said, and how answers are made. Commands change all of that through it."""
+
+    def __init__(
+        self,
+        model: ChatModel,
+        screen: Screen,
+        options: GenerationOptions,
+        system: str | None = None,
+        stoppable: Stoppable = stopped_by_nothing,
+    ) -> None:
+        """Nothing runs yet."""
+        self.model = model
+        self.screen = screen
+        self.options = options
+        self.transcript = Transcript(system)
+        self.last: Summary | None = None
+        self._stoppable = stoppable
+        self._attempt = 0
+
+    @property
+    def used(self) -> int:
+        """Tokens of the context that the last question and its answer took."""
+        return 0 if self.last is None else len(self.last.prompt_ids) + len(self.last.output_ids)
+
+    def ask(self, text: str) -> None:
+        """Answer a message, and remember both.
+
+        Raises:
+            RequestError: it cannot be asked; then nothing is remembered.
+            AnespecError: the model failed.
+        """
+        self._attempt = 0
+        self._answer(text)
+
+    def retry(self) -> bool:
+        """Answer the last message anew, with other random numbers; False where there is none."""
+        last = self.transcript.undo()
+        if last is None:
+            return False
+        self._attempt += 1
+        try:
+            self._answer(last.user)
+        except BaseException:
+            self.transcript.turns.append(last)
+            raise
+        return True
+
+    def forget(self, transcript: Transcript) -> None:
+        """Go on with another conversation."""
+        self.transcript = transcript
+        self.last = None
+        self._attempt = 0
+
+    def _answer(self, text: str) -> None:
+        from anespec.runtime.requests import FinishReason
+
+        seen = self.transcript.forgotten
+        prompt = self.transcript.fit(self.model, text)
+        if self.transcript.forgotten > seen:
+            self.screen.note(
+                f"the context of {self.model.context} tokens is full: the model no longer sees the first "
+                f"{turns_text(self.transcript.forgotten)} of this conversation (/clear begins a new one)"
+            )
+        splitter = ReasoningSplitter(prompt.tail)
+        answer = self.model.answer(prompt, self.options, self._attempt)
+        begun = False
+        with self._stoppable(answer.cancel):
+            try:
+                for chunk in answer:
+                    for piece in splitter.push(chunk.text, chunk.drafted):
+                        begun = True
+                        self.screen.piece(piece)
+                for piece in splitter.flush():
+                    begun = True
+                    self.screen.piece(piece)
+            finally:
+                if begun:
+                    self.screen.end_answer()
+            summary = answer.summary
+        cancelled = summary.finish is FinishReason.CANCELLED
+        if cancelled and not begun:
+            self.screen.note("stopped before the answer began; your message is taken back")
+            return
+        self.last = summary
+        self.transcript.turns.append(Turn(text, splitter.answer, splitter.reasoning))
+        if summary.finish is FinishReason.CONTEXT:
+            self.screen.note(f"the answer ends here: the context of {self.model.context} tokens is full")
+        elif summary.finish is FinishReason.LENGTH:
+            self.screen.note("the answer has its most tokens; /set max_tokens changes that")

@@ -1,0 +1,46 @@
+"""A chat's model: what `anespec.load` gives, asked one conversation at a time."""
+
+from anespec.chat.model import Answer, ChatPrompt, Messages
+from anespec.manifests.errors import PromptTooLongError
+from anespec.model import Model
+from anespec.runtime.options import GenerationOptions
+from anespec.runtime.sampling.parameters import choice_seed
+
+TAIL = 16
+"""Tokens of the prompt's end that are looked at for what a template has opened there."""
+
+
+class LoadedModel:
+    """A ChatModel over a loaded one, which stays its owner's to close."""
+
+    def __init__(self, model: Model, name: str) -> None:
+        """`name` is what people call it."""
+        self._model = model
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self._name
+
+    @property
+    def context(self) -> int:
+        """Tokens that a conversation and its answer may have together."""
+        return self._model.context
+
+    def prompt(self, messages: Messages) -> ChatPrompt:
+        """The conversation in the model's template; raises like `ChatModel.prompt`."""
+        ids = self._model.chat_ids(messages)
+        if len(ids) > self.context:
+            raise PromptTooLongError(
+                f"the message takes {len(ids)} tokens and the context has {self.context}; shorten it, or "
+                "convert with a longer context"
+            )
+        return ChatPrompt(ids, self._model.detokenize(ids[-TAIL:], skip_special=False))
+
+    def answer(self, prompt: ChatPrompt, options: GenerationOptions, attempt: int) -> Answer:
+        """An answer; raises like `ChatModel.answer`."""
+        again = options.with_changes(seed=choice_seed(options.seed, attempt))
+        self._model.check(prompt.ids, again)
+        (run,) = self._model.run(prompt.ids, again)
+        return run

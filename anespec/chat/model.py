@@ -1,0 +1,68 @@
+"""What a chat needs of a model."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from anespec.runtime.completion import Chunk, Summary
+    from anespec.runtime.options import GenerationOptions
+
+Messages = Sequence[Mapping[str, object]]
+"""A conversation as chat templates read it: role, content and what else there is."""
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """What a conversation becomes in the model's template: its tokens, and the text of the last few."""
+
+    ids: tuple[int, ...]
+    tail: str
+
+
+class Answer(Protocol):
+    """An answer as it comes: chunks of text, then a summary. Nothing runs before the first is asked for."""
+
+    def __iter__(self) -> "Iterator[Chunk]":
+        """The text; raises AnespecError where the model fails."""
+        ...
+
+    def cancel(self) -> None:
+        """End it after the pass that runs now. Safe from a signal handler."""
+        ...
+
+    @property
+    def summary(self) -> "Summary":
+        """How it ended; to be asked for once the chunks have."""
+        ...
+
+
+class ChatModel(Protocol):
+    """A model that answers conversations, one at a time."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """Tokens that a conversation and its answer may have together."""
+        ...
+
+    def prompt(self, messages: Messages) -> ChatPrompt:
+        """The conversation in the model's template, up to where the answer begins.
+
+        Raises:
+            PromptTooLongError: it has more tokens than the context holds.
+            RequestError: there is no template, or it refuses these messages.
+        """
+        ...
+
+    def answer(self, prompt: ChatPrompt, options: "GenerationOptions", attempt: int) -> Answer:
+        """An answer; the same attempt with the same options gives the same text.
+
+        Raises:
+            RequestError: the options do not fit the model.
+        """
+        ...

@@ -1,0 +1,59 @@
+"""How a chat looks: answers as they come, reasoning dimmed, drafted tokens coloured; notes beside them."""
+
+from rich.console import Console
+from rich.text import Text
+
+from anespec.chat.reasoning import Piece
+from anespec.manifests.formatting import counted, printable
+
+DRAFTED, REASONING, NOTE, ERROR = "green", "dim", "yellow", "red"
+LONGEST_NAME = 30
+
+
+class Screen:
+    """Consoles for answers, for what else was asked for, and for notes; all may be the same terminal."""
+
+    def __init__(self, answers: Console, others: Console, notes: Console, show_drafts: bool = True) -> None:
+        """Consoles decide by themselves whether there are colours."""
+        self._answers = answers
+        self._others = others
+        self._notes = notes
+        self._show_drafts = show_drafts
+
+    def piece(self, piece: Piece) -> None:
+        """Some more of an answer."""
+        styles = [REASONING] if piece.reasoning else []
+        styles += [DRAFTED] if piece.drafted and self._show_drafts else []
+        self._answers.print(Text(piece.text, style=" ".join(styles)), end="")
+        self._answers.file.flush()
+
+    def end_answer(self) -> None:
+        """What comes next begins a new line."""
+        self._answers.print()
+
+    def say(self, text: str, style: str = "") -> None:
+        """What was asked for with a command."""
+        self._others.print(text, style=style)
+
+    def note(self, text: str) -> None:
+        """What a person should know without having asked."""
+        self._notes.print(f"note: {text}", style=NOTE)
+
+    def error(self, text: str) -> None:
+        """What could not be done."""
+        self._others.print(f"error: {text}", style=ERROR)
+
+
+def status_line(name: str, used: int, context: int, speed: str, columns: int) -> str:
+    """The line below the prompt: the model, how full the context is, and how fast the last answer came."""
+    share = 100 * used // max(1, context)
+    parts = [printable(name, LONGEST_NAME), f"context {used} of {context} ({share} %)", speed, "/help"]
+    while len(line := " · ".join(part for part in parts if part)) > columns - 2 and len(parts) > 1:
+        # What matters most stays longest.
+        parts.pop(0 if len(parts) == 2 else -1)
+    return f" {line[: max(0, columns - 2)]} "
+
+
+def turns_text(count: int) -> str:
+    """So many turns, in words."""
+    return counted(count, "turn")

@@ -1,0 +1,142 @@
+"""A conversation: its turns, what of them still fits into the context, and its file."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from anespec.chat.model import ChatModel, ChatPrompt
+from anespec.manifests.errors import PromptTooLongError, RequestError, StorageError, UsageError
+from anespec.manifests.safe_files import Folder, read_bounded
+
+LARGEST_FILE = 1 << 26
+FULL, CUT = 0.75, 0.5
+"""A prompt of more than the first share of the context loses turns until it has no more than the second: it
+is not cut at every turn, since what the model has read is only reused up to the first change."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What was said, and what the model answered; `reasoning` is what it thought before that."""
+
+    user: str
+    answer: str
+    reasoning: str | None = None
+
+
+@dataclass
+class Transcript:
+    """All turns of a conversation. The model no longer sees the first `forgotten`."""
+
+    system: str | None = None
+    turns: list[Turn] = field(default_factory=list)
+    forgotten: int = 0
+
+    def fit(self, model: ChatModel, text: str) -> ChatPrompt:
+        """The prompt that asks `text` next, after as many of the last turns as leave room for an answer.
+
+        Raises:
+            PromptTooLongError: not even the text alone, after the system prompt, is in the context.
+            RequestError: the model's template refuses it.
+        """
+        for first in range(self.forgotten, len(self.turns) + 1):
+            is_last = first == len(self.turns)
+            longest = model.context * (FULL if first == self.forgotten else CUT)
+            try:
+                prompt = model.prompt([*self._messages(first), {"role": "user", "content": text}])
+            except PromptTooLongError:
+                if is_last:
+                    raise
+                continue
+            if is_last or len(prompt.ids) <= longest:
+                self.forgotten = first
+                return prompt
+        raise AssertionError("the last try returns or raises")
+
+    def undo(self) -> Turn | None:
+        """Take the last turn back; None where there is none."""
+        last = self.turns.pop() if self.turns else None
+        # What was forgotten may fit again.
+        self.forgotten = 0
+        return last
+
+    def clear(self) -> None:
+        """Forget all turns; the system prompt stays."""
+        self.turns.clear()
+        self.forgotten = 0
+
+    def _messages(self, first: int) -> Iterator[dict[str, object]]:
+        if self.system is not None:
+            yield {"role": "system", "content": self.system}
+        for turn in self.turns[first:]:
+            yield {"role": "user", "content": turn.user}
+            answer: dict[str, object] = {"role": "assistant", "content": turn.answer}
+            if turn.reasoning is not None:
+                answer["reasoning_content"] = turn.reasoning
+            yield answer
+
+    def save(self, path: Path) -> None:
+        """Write all turns as one line, which `generate --prompt-file` reads too; only this user may read it.
+
+        Raises:
+            UsageError: something stands there that is no saved conversation.
+            StorageError: the file system refuses.
+        """
+        if path.exists():
+            try:
+                Transcript.load(path)
+            except RequestError:
+                raise UsageError(
+                    f"{path}: is no saved conversation, so it stays; give another name"
+                ) from None
+        messages = tuple(_Message.model_validate(message) for message in self._messages(0))
+        text = _File(messages=messages).model_dump_json(exclude_none=True) + "\n"
+        try:
+            with Folder.open(path.parent) as folder:
+                folder.replace_parts(path.name, (text.encode(),), mode=0o600)
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be written ({error.strerror})") from error
+
+    @classmethod
+    def load(cls, path: Path) -> "Transcript":
+        """A conversation out of a file.
+
+        Raises:
+            RequestError: it is no conversation of turns.
+            StorageError: it cannot be read.
+        """
+        try:
+            messages = _File.model_validate_json(read_bounded(path, LARGEST_FILE)).messages
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+        except ValidationError:
+            raise RequestError(
+                f'{path}: is no saved conversation, which is {{"messages": [{{"role": …, "content": …}}, …]}}'
+            ) from None
+        system = messages[0].content if messages and messages[0].role == "system" else None
+        rest = messages if system is None else messages[1:]
+        users, answers = rest[::2], rest[1::2]
+        in_turn = all(m.role == "user" for m in users) and all(m.role == "assistant" for m in answers)
+        if len(users) != len(answers) or not in_turn:
+            raise RequestError(f"{path}: user and assistant do not take turns, ending with the assistant")
+        turns = [
+            Turn(user.content, answer.content, answer.reasoning_content)
+            for user, answer in zip(users, answers, strict=True)
+        ]
+        return cls(system, turns)
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+    reasoning_content: str | None = None
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    messages: tuple[_Message, ...]

@@ -1,0 +1,56 @@
+"""The argument that names a model, and how a shell completes it."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from anespec.manifests.errors import AnespecError
+from anespec.model_cache import ModelCache
+
+SUFFIXES = (".gguf", ".anespec")
+
+
+class ModelPath(click.Path):
+    """An artifact's folder, a GGUF, or the name of a model in the cache."""
+
+    def __init__(self) -> None:
+        """Whether there is such a path is for the verb to find out."""
+        super().__init__(path_type=Path)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Paths that may be models, and names in the cache; without any, what the shell itself knows."""
+        found = [*_paths(incomplete), *cached_names(incomplete)]
+        return [CompletionItem(text) for text in found] or [CompletionItem(incomplete, type="file")]
+
+
+def _paths(begun: str) -> list[str]:
+    """GGUFs, artifacts and, where there are such, the folders beside them, whose names begin so."""
+    head, slash, tail = begun.rpartition("/")
+    try:
+        folder = Path(f"{head}{slash}" or ".").expanduser()
+        names = sorted(path.name + ("/" if path.is_dir() else "") for path in folder.iterdir())
+    except (OSError, RuntimeError):
+        return []
+    fitting = [name for name in names if name.startswith(tail) and (tail or not name.startswith("."))]
+    models = [name for name in fitting if name.rstrip("/").endswith(SUFFIXES)]
+    if not models:
+        return []
+    return [head + slash + name for name in fitting if name in models or name.endswith("/")]
+
+
+def cached_names(begun: str) -> list[str]:
+    """The names of models in the cache that begin so."""
+    try:
+        names = {model.name for model in ModelCache().models()}
+    except AnespecError:
+        return []
+    return sorted(name for name in names if name.startswith(begun))
+
+
+def complete_cached(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
+    """The same for a shell."""
+    return [CompletionItem(name) for name in cached_names(begun)]

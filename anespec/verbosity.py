@@ -1,0 +1,52 @@
+"""`-v` and `-q`: how much is said beside the results."""
+
+import logging
+import platform
+import sys
+
+import click
+
+from anespec import __version__
+
+_QUIET = "anespec.quiet"
+"""The key of the command line's context."""
+
+_log = logging.getLogger("anespec")
+
+
+def set_verbosity(context: click.Context, verbose: int, quiet: bool) -> None:
+    """Let what `context` runs say more, the program's log, or less; errors and results stay.
+
+    Raises:
+        click.UsageError: both are asked for.
+    """
+    if verbose and quiet:
+        raise click.UsageError("-v and -q exclude each other")
+    context.meta[_QUIET] = quiet
+    if quiet:
+        _log.setLevel(logging.ERROR)
+    if verbose:
+        _log_to_standard_error(everything=verbose > 1)
+
+
+def is_quiet() -> bool:
+    """Whether the command that runs now was asked to leave out notes and progress."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(_QUIET))
+
+
+def _log_to_standard_error(everything: bool) -> None:
+    """Show anespec's own log, or that of all libraries too."""
+    from rich.highlighter import NullHighlighter
+    from rich.logging import RichHandler
+
+    from anespec.console import aside
+
+    handler = RichHandler(
+        console=aside(), highlighter=NullHighlighter(), show_path=everything, omit_repeated_times=False
+    )
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().setLevel(logging.DEBUG if everything else logging.WARNING)
+    _log.setLevel(logging.DEBUG if everything else logging.INFO)
+    _log.info("anespec %s, Python %s, %s", __version__, platform.python_version(), sys.platform)

@@ -1,0 +1,38 @@
+"""A backend: what turns an artifact into a Verifier. Nothing above it knows how shards are executed."""
+
+from typing import Protocol
+
+from anespec.manifests.schema import Shard
+from anespec.manifests.store import Artifact
+from anespec.runtime.backends.runner import ShardRunner
+from anespec.runtime.passes import Verifier
+
+
+class Backend(Protocol):
+    """One way of executing shards. Making one loads nothing."""
+
+    @property
+    def name(self) -> str:
+        """As on the command line and in verdicts."""
+        ...
+
+    def unavailable(self) -> str | None:
+        """Why it cannot run here, with the mend, as a clause; None where it can."""
+        ...
+
+    def library_version(self) -> str:
+        """The version of what executes the shards; verdicts hold for one alone."""
+        ...
+
+    def open(self, artifact: Artifact, threads: int) -> Verifier:
+        """Load all shards.
+
+        Raises:
+            ArtifactError: a shard is missing, damaged, not what the manifest says or has an operation that
+                the backend lacks.
+        """
+        ...
+
+    def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> ShardRunner:
+        """One shard by itself, as the golden gate looks at it; raises like `open`."""
+        ...

@@ -1,0 +1,109 @@
+"""The embedding table of an artifact: from tokens to the first hidden state."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.manifests.errors import ArtifactError
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import EMBEDDED, HIDDEN_IN, LayerShard, TokensFile
+from anespec.manifests.store import Artifact
+from anespec.runtime.backends.runner import Tensor
+
+
+def open_embedding(artifact: Artifact) -> "Embedding":
+    """What looks up tokens for the artifact's shards.
+
+    Raises:
+        ArtifactError: tokens.gguf is missing or damaged, or its tables are not as the shards take them.
+    """
+    manifest = artifact.manifest
+    embedding = Embedding(artifact.tokens_path(), manifest.tokens, manifest.layer_shards)
+    if (wanted := manifest.hyperparameters.vocabulary) != embedding.vocabulary:
+        embedding.close()
+        raise ArtifactError(
+            f"{artifact.root}: the embedding table has {embedding.vocabulary} rows, but the manifest says a "
+            f"vocabulary of {wanted}; convert the model again"
+        )
+    return embedding
+
+
+class Embedding:
+    """The embedding table in tokens.gguf; rows are dequantised when looked up."""
+
+    def __init__(self, path: Path, tokens: TokensFile, shards: Sequence[LayerShard] = ()) -> None:
+        """Open the table; raises GGUFError or StorageError where that fails.
+
+        `shards` are those that may take rows of the per-layer table.
+
+        Raises:
+            ArtifactError: a table is not as wide as the shards take it.
+        """
+        self.file = GGUFFile(path)
+        self.per_layer = tokens.per_layer
+        self.shards = tuple(shards)
+        self.tensor = tokens.embedding_tensor
+        self.scale = tokens.embedding_scale
+        self.vocabulary = self.file.info(self.tensor).shape[0]
+        taken = {spec.name: spec.shape[1] for shard in shards for spec in shard.inputs if len(spec.shape) > 1}
+        self._require_width(self.tensor, taken.get(HIDDEN_IN))
+        if self.per_layer is not None and shards:
+            self._require_width(self.per_layer.tensor, shards[-1].end_layer * self.per_layer.width)
+
+    def _require_width(self, tensor: str, width: int | None) -> None:
+        shape = self.file.info(tensor).shape
+        if width is not None and shape != (self.vocabulary, width):
+            raise ArtifactError(
+                f"{self.file.path}: {tensor!r} has shape {shape}, but the shards take "
+                f"{(self.vocabulary, width)}; convert the model again"
+            )
+
+    def hidden(self, tokens: NDArray[np.int64]) -> Tensor:
+        """Token ids (T,) to the first hidden state, fp16 [1, d, T, 1].
+
+        Raises:
+            ArtifactError: a token's row is not finite in fp16; it would spoil the KV state for good.
+        """
+        return self._looked_up(self.tensor, tokens, self.scale)
+
+    def layer_inputs(self, tokens: NDArray[np.int64]) -> dict[str, Tensor]:
+        """What shards take beside the hidden state where layers have embeddings of their own.
+
+        Empty for most models. Raises like `hidden`.
+        """
+        if self.per_layer is None:
+            return {}
+        table, width = self.per_layer, self.per_layer.width
+        rows = self._looked_up(table.tensor, tokens, table.scale)
+        own = {
+            shard.per_layer_input: rows[:, shard.first_layer * width : shard.end_layer * width]
+            for shard in self.shards
+            if shard.per_layer_input is not None
+        }
+        return {EMBEDDED: self.hidden(tokens), **own}
+
+    def _looked_up(self, tensor: str, tokens: NDArray[np.int64], scale: float) -> Tensor:
+        with np.errstate(over="ignore"):
+            rows = (self.file.rows(tensor, tokens) * np.float32(scale)).astype(np.float16)
+        if not np.isfinite(rows).all():
+            raise ArtifactError(
+                f"{self.file.path}: the embedding of a token in {tokens.tolist()} is not finite; "
+                "convert a GGUF whose embeddings are numbers that fp16 holds"
+            )
+        return rows.T[None, :, :, None]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the file."""
+        self.file.close()

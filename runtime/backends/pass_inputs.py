@@ -1,0 +1,82 @@
+"""From rows to the arrays that shards take: rope rows, masks or slot numbers."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from anespec.manifests.errors import ArtifactError
+from anespec.manifests.schema import HIDDEN_IN, Manifest, Pool, RopeTable
+from anespec.runtime.backends.masks import AttentionMask, WriteMask
+from anespec.runtime.backends.runner import Homes, Tensor
+from anespec.runtime.passes import Row
+
+NO_INPUTS: Mapping[str, Tensor] = MappingProxyType({})
+
+
+class PassInputs:
+    """Builds a pass's inputs by the manifest's names. Rope rows are computed once for all positions.
+
+    With `homes` the slots that rows write are numbers, without it one-hot masks. Masks are kept from pass to
+    pass and changed only where rows differ, so what `of` returns is good until its next call.
+    """
+
+    def __init__(self, manifest: Manifest, *, homes: bool = False) -> None:
+        self.pools = manifest.pools
+        self.rope_rows = {
+            table.cos_input: _rope_rows(table, manifest.context, np.cos) for table in manifest.ropes
+        } | {table.sin_input: _rope_rows(table, manifest.context, np.sin) for table in manifest.ropes}
+        self.context = manifest.context
+        self._homes = homes
+        self._masks = [(AttentionMask(), WriteMask()) for _ in self.pools]
+
+    def of(
+        self,
+        rows: Sequence[Row],
+        hidden: Tensor,
+        layer_inputs: Mapping[str, Tensor] = NO_INPUTS,
+        spans: Sequence[int] | None = None,
+    ) -> dict[str, Tensor | Homes]:
+        """All inputs of a layer shard: `hidden` [1, d, T, 1], rope rows [T, n], and those of each pool.
+
+        `layer_inputs` are those of layers with embeddings of their own (`Embedding.layer_inputs`). A pool's
+        are over its first `spans` slots, all of them where that is None.
+
+        Raises:
+            ArtifactError: a row stands outside the span or the context (a bug of the caller).
+        """
+        positions = np.array([row.position for row in rows])
+        if positions.min() < 0 or positions.max() >= self.context:
+            raise ArtifactError(f"positions {positions.tolist()} leave the context of {self.context}")
+        inputs: dict[str, Tensor | Homes] = {HIDDEN_IN: hidden, **layer_inputs}
+        for name, table in self.rope_rows.items():
+            inputs[name] = table[positions]
+        spans = spans or [pool.slots for pool in self.pools]
+        for index, (pool, span, (attention, write)) in enumerate(
+            zip(self.pools, spans, self._masks, strict=True)
+        ):
+            _require_within(rows, index, pool, span)
+            inputs[pool.mask_input] = attention.of([row.slots[index].visible for row in rows], span)
+            homes = np.array([-1 if (s := row.slots[index].home) is None else s for row in rows], np.int32)
+            inputs[pool.write_input] = homes if self._homes else write.of(homes, span)
+        return inputs
+
+
+def _rope_rows(table: RopeTable, context: int, function: np.ufunc) -> Tensor:
+    """[context, rotary_dim / 2]: function(position * frequency) * magnitude, in float64, then fp16."""
+    positions = np.arange(context, dtype=np.float64)[:, None]
+    grown = 1 + table.temperature * np.log1p(positions // table.temperature_step)
+    angles = positions * np.asarray(table.frequencies, dtype=np.float64)
+    rows: Tensor = (function(angles) * (table.magnitude * grown)).astype(np.float16)
+    return rows
+
+
+def _require_within(rows: Sequence[Row], index: int, pool: Pool, span: int) -> None:
+    if span > pool.slots:
+        raise ArtifactError(f"a span of {span} leaves the pool {pool.name!r} of {pool.slots}")
+    for row in rows:
+        own = row.slots[index]
+        slots = [slot for run in own.visible if run for slot in (run[0], run[-1])]
+        slots += [] if own.home is None else [own.home]
+        if not all(0 <= slot < span for slot in slots):
+            raise ArtifactError(f"slots {slots} leave the pool {pool.name!r} of {span}")

@@ -1,0 +1,77 @@
+"""K/V states as OpenVINO's variables, which are as long as the span that a pass looks at."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.runtime.backends.portable.openvino_library import InferRequest
+from anespec.runtime.backends.portable.openvino_library import Tensor as SharedTensor
+from anespec.runtime.backends.runner import Tensor
+
+
+class States:
+    """The states of one request.
+
+    Slots beyond a variable's own stand in fp16 arrays in their place; as long as nothing was ever written
+    there, they take no memory. Every value was rounded to fp16 when written, so none changes on the way.
+    """
+
+    def __init__(self, request: InferRequest, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """States of zeros, each with a variable of no slots at all until it is `stretched`."""
+        self._variables: dict[str, Any] = {state.name: state for state in request.query_state()}
+        self._beyond = {name: np.zeros(shape, np.float16) for name, shape in shapes.items()}
+        self._spans = dict.fromkeys(shapes, 0)
+
+    def stretch(self, name: str, span: int) -> None:
+        """Make a state's variable hold its first `span` slots, which costs a copy where it held others."""
+        before = self._spans[name]
+        if before == span:
+            return
+        beyond = self._beyond[name]
+        held = np.zeros((*beyond.shape[:2], span, beyond.shape[3]), np.float32)
+        kept = min(before, span)
+        if before:
+            values = self._held(name)
+            held[:, :, :kept] = values[:, :, :kept]
+            beyond[:, :, kept:before] = to_fp16(values[:, :, kept:])
+        held[:, :, kept:] = beyond[:, :, kept:span]
+        self._variables[name].state = SharedTensor(held)
+        self._spans[name] = span
+
+    def read(self, name: str, first: int, count: int) -> Tensor:
+        """A copy of some slots."""
+        inside = max(0, min(self._spans[name], first + count) - first)
+        found = self._beyond[name][:, :, first : first + count].copy()
+        if inside:
+            found[:, :, :inside] = to_fp16(self._held(name)[:, :, first : first + inside])
+        return found
+
+    def write(self, name: str, first: int, value: Tensor) -> None:
+        """Replace slots from `first` on.
+
+        OpenVINO hands out a view of the variable's own memory, which is written through; should it
+        ever hand out a copy, the whole variable is written back.
+        """
+        inside = max(0, min(self._spans[name], first + value.shape[2]) - first)
+        self._beyond[name][:, :, first + inside : first + value.shape[2]] = value[:, :, inside:]
+        if inside:
+            held = self._held(name)
+            held[:, :, first : first + inside] = value[:, :, :inside]
+            if not np.shares_memory(held, self._held(name)):
+                self._variables[name].state = SharedTensor(held)
+
+    def slots(self, name: str) -> int:
+        """How many slots a state has."""
+        return self._beyond[name].shape[2]
+
+    def _held(self, name: str) -> NDArray[np.float32]:
+        held: NDArray[np.float32] = self._variables[name].state.data
+        return held
+
+
+def to_fp16(values: NDArray[np.float32]) -> Tensor:
+    """A copy in fp16. What is beyond its range becomes infinite, which the gates and the sampler find."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float16)

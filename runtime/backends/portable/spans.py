@@ -1,0 +1,128 @@
+"""Whether a program can look at the first slots of its pools alone, and what must follow for that.
+
+Its masks and states are shorter then. Most operations follow by themselves; a reshape names sizes, so those
+that are numbers of slots must follow. Shapes are looked at with all slots and with fewer, side by side: an
+axis whose size differs is one of slots, and a reshape keeps it where it has the same size and stride.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from anespec.manifests.errors import ArtifactError
+from anespec.runtime.backends.portable.arguments import Arguments
+from anespec.runtime.backends.portable.program import Constant, Operation, Program
+from anespec.runtime.backends.portable.shape_table import Shape, result_shapes
+from anespec.runtime.backends.portable.slot_writes import SLOT_WRITE
+from anespec.runtime.backends.portable.soundness import ShapesSoFar
+from anespec.runtime.backends.runner import PoolNames
+
+FEWER = 3 / 4
+"""The share of a pool's slots with which shapes are followed; the smallest pools have 64."""
+
+LANES_TRIED = 5
+"""T for which shapes are followed: no usual number of heads."""
+
+MASK_AXES = 3, 2
+"""The axis of slots in attn_mask [1, 1, T, S] and in kv_write_mask [1, 1, S, T]."""
+
+STATE_AXIS = 2
+"""The axis of slots in a state [1, n_kv, S, head_dim]."""
+
+
+@dataclass(frozen=True)
+class SlotAxis:
+    """A reshape's result has on axis `after` the slots that its input has on axis `before`."""
+
+    before: int
+    after: int
+
+
+SlotAxes = Mapping[str, SlotAxis]
+"""By the names of reshapes, those whose shape is to follow."""
+
+
+def slot_axes(program: Program, pools: Sequence[PoolNames]) -> SlotAxes | None:
+    """Which reshapes must follow the spans; None where an operation cannot."""
+    fewer = [int(pool.slots * FEWER) for pool in pools]
+    if not pools or not _are_of_slots(program, pools) or min(fewer) < 1:
+        return None
+    cut = with_spans(program, pools, fewer)
+    whole, part = ShapesSoFar(program, LANES_TRIED), ShapesSoFar(cut, LANES_TRIED)
+    found: dict[str, SlotAxis] = {}
+    try:
+        for operation in program.operations:
+            constants: Mapping[str, Constant] = program.constants
+            if operation.kind == "reshape":
+                x, cut_x = (shapes[operation.inputs["x"][0]] for shapes in (whole, part))
+                axes = [axis for axis, sizes in enumerate(zip(x, cut_x, strict=True)) if len(set(sizes)) > 1]
+                if axes:
+                    (after,) = _shapes(operation, program, program.constants, whole)
+                    found[operation.name] = _kept(x, after, axes)
+                    constants = followed(operation, constants, found[operation.name], cut_x)
+            part.add(operation, _shapes(operation, cut, constants, part))
+            whole.add(operation, _shapes(operation, program, program.constants, whole))
+    except (ArtifactError, _CannotFollowError):
+        return None
+    same_outputs = all(whole[name] == part[name] for name in program.outputs)
+    return found if same_outputs else None
+
+
+class _CannotFollowError(Exception):
+    """An operation would not keep the slots apart from other axes."""
+
+
+def _shapes(
+    operation: Operation, program: Program, constants: Mapping[str, Constant], known: ShapesSoFar
+) -> tuple[Shape, ...]:
+    if operation.kind == SLOT_WRITE:
+        return (known[operation.inputs["state"][0]],)
+    found = result_shapes(Arguments(operation, known, constants, program.source), program.states)
+    if found is None:
+        raise _CannotFollowError
+    return found
+
+
+def _kept(before: Shape, after: Shape, axes: Sequence[int]) -> SlotAxis:
+    if len(axes) == 1:
+        for axis, size in enumerate(after):
+            stride = prod(before[axes[0] + 1 :])
+            if size == before[axes[0]] and prod(after[axis + 1 :]) == stride:
+                return SlotAxis(axes[0], axis)
+    raise _CannotFollowError
+
+
+def followed(
+    operation: Operation, constants: Mapping[str, Constant], axis: SlotAxis, x: Shape
+) -> Mapping[str, Constant]:
+    """`constants`, in which a reshape's shape has as many slots as its input `x`."""
+    name = operation.inputs["shape"][0]
+    shape = np.array(constants[name])
+    shape[axis.after] = x[axis.before]
+    return {**constants, name: shape}
+
+
+def with_spans(program: Program, pools: Sequence[PoolNames], spans: Sequence[int | None]) -> Program:
+    """The program with masks and states of so many slots; a None dimension may vary, as T may."""
+    inputs, states = dict(program.inputs), dict(program.states)
+    for pool, span in zip(pools, spans, strict=True):
+        for name, axis in zip((pool.mask_input, pool.write_input), MASK_AXES, strict=True):
+            if name in inputs:
+                inputs[name] = (*inputs[name][:axis], span, *inputs[name][axis + 1 :])
+        for name in pool.states:
+            states[name] = (*states[name][:STATE_AXIS], span or pool.slots, *states[name][STATE_AXIS + 1 :])
+    return replace(program, inputs=inputs, states=states)
+
+
+def _are_of_slots(program: Program, pools: Sequence[PoolNames]) -> bool:
+    """Whether masks and states have their pool's slots where they should."""
+    masks = [
+        (program.inputs[name], axis, pool.slots)
+        for pool in pools
+        for name, axis in zip((pool.mask_input, pool.write_input), MASK_AXES, strict=True)
+        if name in program.inputs
+    ]
+    states = [(program.states[name], STATE_AXIS, pool.slots) for pool in pools for name in pool.states]
+    return all(len(shape) == 4 and shape[axis] == slots for shape, axis, slots in (*masks, *states))

@@ -1,0 +1,102 @@
+"""From what a pass found to the tokens that it makes part of a sequence."""
+
+from dataclasses import dataclass, field
+
+from anespec.manifests.errors import AnespecError
+from anespec.runtime.drafters import Draft
+from anespec.runtime.passes import PassResult, RowKind, RowLogits
+from anespec.runtime.requests import FinishReason, OutputToken
+from anespec.runtime.sampling import Sampled
+from anespec.runtime.sequences import ActiveSequence
+
+_NOTHING = RowLogits()
+
+
+@dataclass
+class Committed:
+    """What one pass gave one sequence.
+
+    `accepted` draft rows were right; `rows[i]` is the row that token i came from.
+    """
+
+    tokens: list[OutputToken] = field(default_factory=list)
+    rows: list[RowLogits] = field(default_factory=list)
+    accepted: int = 0
+    finish: FinishReason | None = None
+    error: str | None = None
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The tokens alone."""
+        return tuple(token.id for token in self.tokens)
+
+
+def commit_rows(
+    sequence: ActiveSequence, scheduled: int, draft: Draft, first_lane: int, found: PassResult
+) -> Committed:
+    """Commit token after token, from one row after the other, while the rows that ran are theirs.
+
+    The sequence's rows stand from `first_lane` on: `scheduled` ones, then those of `draft`. A token that the
+    grammar forces is not sampled. Nothing is committed while rows of committed tokens are left to run.
+    """
+    result = Committed()
+    known = len(sequence.tokens) - sequence.computed
+    sequence.computed += min(scheduled, known)
+    if scheduled < known:
+        return result
+    lane = first_lane + known - 1
+    # The tokens of the rows that ran after the one that the first token comes from.
+    forced_rows = sequence.forced[: scheduled - known]
+    ran = [*forced_rows, *draft.tokens]
+    follows = 0
+    if sequence.sampler.finished:
+        result.finish = FinishReason.STOP
+    while result.finish is None:
+        row = found.get(lane + follows, _NOTHING)
+        is_forced = bool(sequence.forced)
+        try:
+            sampled = _next(sequence, row)
+        except AnespecError as error:
+            result.finish, result.error = FinishReason.FAILED, str(error)
+            break
+        if sampled.token in sequence.request.end_ids:
+            result.finish = FinishReason.STOP
+            break
+        has_row = follows < len(ran) and ran[follows] == sampled.token
+        is_draft = has_row and follows >= len(forced_rows)
+        _append(sequence, sampled.token, is_forced)
+        kind = RowKind.DRAFT if is_draft else RowKind.FORCED if is_forced else RowKind.CARRY
+        source = draft.source if is_draft else None
+        result.tokens.append(OutputToken(sampled.token, kind, source, sampled.logprob, sampled.top))
+        result.rows.append(row)
+        if has_row:
+            follows += 1
+            sequence.computed += 1
+            result.accepted += is_draft
+        if sequence.sampler.finished:
+            result.finish = FinishReason.STOP
+        elif len(sequence.tokens) == sequence.limit:
+            result.finish = sequence.finish_at_limit
+        if not has_row:
+            break
+    return result
+
+
+def look_ahead(sequence: ActiveSequence) -> None:
+    """Ask the grammar what must follow, as far as the sequence may go."""
+    sequence.forced = list(sequence.sampler.forced())[: sequence.limit - len(sequence.tokens)]
+
+
+def _next(sequence: ActiveSequence, row: RowLogits) -> Sampled:
+    if sequence.forced:
+        return sequence.sampler.score(row, sequence.forced[0], len(sequence.tokens))
+    return sequence.sampler.sample(row, len(sequence.tokens))
+
+
+def _append(sequence: ActiveSequence, token: int, is_forced: bool) -> None:
+    sequence.tokens.append(token)
+    sequence.sampler.accept(token)
+    if is_forced:
+        del sequence.forced[0]
+    if not sequence.forced:
+        look_ahead(sequence)

@@ -1,0 +1,43 @@
+"""What the exactness gate has proven, as far as the engine uses it."""
+
+from dataclasses import dataclass
+
+from anespec.manifests.verdicts import ExactnessVerdict, Invariance
+from anespec.runtime.passes import VerifierShape
+
+
+@dataclass(frozen=True)
+class Proven:
+    """What may be used for this artifact, backend and machine without changing a token.
+
+    - `speculate`: lane, neighbours, stale, partition and repeat hold, so drafts may fill rows.
+    - `widths`: numbers of rows that give a row the bits it has in a block, ascending, the block among them.
+    - `region_independent`: region holds. Otherwise only the first region is used, one sequence after
+      another, since an answer would else depend on who else is being served.
+    - `partial_spans`: span holds, so a pass may attend to fewer slots than there are.
+    - `reuse_prefixes`: a prompt may go on from what an earlier one left, which was cut into other blocks
+      beside other rows. Otherwise every prompt is prefilled from its first token.
+    """
+
+    speculate: bool
+    widths: tuple[int, ...]
+    region_independent: bool = False
+    partial_spans: bool = False
+    reuse_prefixes: bool = True
+
+    @classmethod
+    def nothing(cls, shape: VerifierShape) -> "Proven":
+        """For a verifier that was never measured."""
+        return cls(speculate=False, widths=(shape.block,), reuse_prefixes=False)
+
+    @classmethod
+    def of(cls, verdict: ExactnessVerdict, shape: VerifierShape, allow_inexact: bool = False) -> "Proven":
+        """What a verdict allows; `allow_inexact` speculates, and uses prefixes again, whatever it says."""
+        speculate = verdict.allows_speculation or allow_inexact
+        return cls(
+            speculate=speculate,
+            widths=tuple(sorted({shape.block, *verdict.proven_widths} & {*shape.widths})),
+            region_independent=verdict.proves(Invariance.REGION),
+            partial_spans=verdict.proves(Invariance.SPAN),
+            reuse_prefixes=speculate,
+        )

@@ -1,0 +1,76 @@
+"""A request while it waits, and while it runs."""
+
+from dataclasses import dataclass, field
+
+from anespec.runtime.passes import RowKind
+from anespec.runtime.planner import Demand, PlannedRow
+from anespec.runtime.requests import FinishReason, Request
+from anespec.runtime.sampling import Sampler
+from anespec.runtime.statistics import Ledger
+
+
+@dataclass
+class WaitingRequest:
+    """A request in the queue."""
+
+    number: int
+    request: Request
+    prompt: list[int]
+    sampler: Sampler
+    since: float
+
+
+@dataclass
+class ActiveSequence:
+    """A sequence that has a region, where the K/V of its first `computed` tokens stands.
+
+    `tokens` are committed: the prompt, then the output. `forced` must follow them, as the grammar says, and
+    are committed once the row before them has run. Rows of positions before `prefill_end` are prompt rows.
+    `since` is when it was admitted, or when its first token came, once it `has_begun`.
+    """
+
+    number: int
+    request: Request
+    sampler: Sampler
+    ledger: Ledger
+    region: int
+    limit: int
+    finish_at_limit: FinishReason
+    tokens: list[int]
+    computed: int
+    prefill_end: int
+    since: float
+    forced: list[int] = field(default_factory=list)
+    has_begun: bool = False
+
+    @property
+    def in_prefill(self) -> bool:
+        """Whether prompt rows are left to run."""
+        return self.computed < self.prefill_end
+
+    @property
+    def demand(self) -> Demand:
+        """The rows that are sure to be needed. The one of the last token that it may have is not."""
+        known = min(len(self.tokens) + len(self.forced), self.limit - 1)
+        return Demand(known - self.computed, self.in_prefill)
+
+    def scheduled_rows(self, count: int) -> tuple[PlannedRow, ...]:
+        """The next `count` of those rows."""
+        upcoming = [*self.tokens[self.computed :], *self.forced]
+        rows = []
+        for place, token in enumerate(upcoming[:count]):
+            position = self.computed + place
+            is_committed = position < len(self.tokens)
+            kind = RowKind.CARRY if is_committed else RowKind.FORCED
+            kind = RowKind.PROMPT if position < self.prefill_end else kind
+            need = None
+            if position >= len(self.tokens) - 1:
+                is_followed = place + 1 < len(upcoming)
+                need = self.sampler.need_forced if is_followed else self.sampler.need
+            rows.append(PlannedRow(kind, token, need))
+        return tuple(rows)
+
+    def reset(self) -> None:
+        """Note that no K/V of it stands any more: all its tokens are prefilled again."""
+        self.computed = 0
+        self.prefill_end = len(self.tokens)

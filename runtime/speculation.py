@@ -1,0 +1,270 @@
+"""Asks the draft source, and trusts it with nothing.
+
+A source that raises, returns nonsense or comes late costs its turn: it is left alone for 2^k passes and then
+asked again, its sessions opened anew with all that the sequences hold by then.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from anespec.runtime.calibration import Calibration
+from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
+from anespec.runtime.sequences import ActiveSequence
+
+_log = logging.getLogger(__name__)
+
+LATE_FACTOR = 20
+LATE_FLOOR = 0.05
+"""Seconds. A source is late after LATE_FACTOR times what it says that it takes, but never before this."""
+
+LONGEST_BACK_OFF = 10
+_LEAST_PROBABILITY = 1e-9
+
+
+class LateError(Exception):
+    """Drafts did not come in time."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A sequence that may have so many draft rows, beyond its first `forced` forced tokens."""
+
+    sequence: ActiveSequence
+    budget: int
+    forced: int = 0
+
+
+@dataclass
+class BackOff:
+    """Leaves something that fails alone: 2^k passes after failure k in a row."""
+
+    failures: int = 0
+    until: int = 0
+
+    def fail(self, now: int) -> None:
+        """Note a failure in pass number `now`."""
+        self.until = now + 1 + (1 << min(self.failures, LONGEST_BACK_OFF))
+        self.failures += 1
+
+    def succeed(self) -> None:
+        """Note that it works."""
+        self.failures = 0
+
+
+@dataclass
+class _Drafting:
+    """A sequence's session, None until it is opened (again), and what it proposed for the present pass.
+
+    The first `forced` tokens of the proposal are those that the grammar forces anyway.
+    """
+
+    session: DraftSession | None = None
+    back_off: BackOff = field(default_factory=BackOff)
+    proposed: Draft = field(default_factory=Draft)
+    forced: int = 0
+
+
+class Speculation:
+    """One source and a session per sequence. Not safe for use from several threads at once."""
+
+    def __init__(
+        self, source: DraftSource | None, vocabulary: int, clock: Callable[[], float] = perf_counter
+    ) -> None:
+        """Without a source nothing is drafted. `clock` gives seconds."""
+        self._source = source
+        self._vocabulary = vocabulary
+        self._clock = clock
+        self._calibration = Calibration()
+        self._drafting: dict[int, _Drafting] = {}
+        self._back_off = BackOff()
+        self._passes = 0
+        self._worker: ThreadPoolExecutor | None = None
+        self._running: Future[list[Draft]] | None = None
+
+    def begin(self, sequence: ActiveSequence) -> None:
+        """Open a session for a sequence that wants drafts."""
+        if self._source is not None and sequence.request.speculate:
+            self._drafting[sequence.number] = _Drafting()
+            self._session(self._source, sequence)
+
+    def wants_top(self, sequence: ActiveSequence) -> int:
+        """How many of the likeliest tokens of every row the sequence's session wants to see."""
+        drafting = self._drafting.get(sequence.number)
+        if drafting is None or drafting.session is None:
+            return 0
+        try:
+            return max(0, int(drafting.session.wants_top))
+        except Exception as error:
+            self._fail(sequence, error)
+            return 0
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        """A draft for each ask, worth running: within its budget, known tokens, none that the grammar forbids
+        or that follows an end, calibrated probabilities."""
+        self._passes += 1
+        if self._source is None:
+            return [Draft() for _ in asks]
+        sessions: list[tuple[Ask, DraftSession]] = []
+        for ask in asks:
+            if (drafting := self._drafting.get(ask.sequence.number)) is not None:
+                drafting.proposed, drafting.forced = Draft(), 0
+                session = self._session(self._source, ask.sequence) if ask.budget > 0 else None
+                if session is not None:
+                    sessions.append((ask, session))
+        found = self._ask(self._source, sessions) if sessions else {}
+        return [found.get(ask.sequence.number, Draft()) for ask in asks]
+
+    def observe(
+        self, sequence: ActiveSequence, ran: int, accepted: int, committed: Sequence[int], rows: RowTops
+    ) -> None:
+        """Tell the session how its sequence goes on: `ran` tokens of its draft ran, `accepted` were right."""
+        drafting = self._drafting.get(sequence.number)
+        if drafting is None:
+            return
+        outcome = Outcome(Draft(), 0, tuple(committed))
+        if ran:
+            proposed = drafting.proposed.first(drafting.forced + ran)
+            outcome = Outcome(proposed, drafting.forced + accepted, tuple(committed))
+            self._calibration.learn(proposed.source, proposed.probabilities[drafting.forced :], accepted)
+        if drafting.session is not None:
+            try:
+                drafting.session.observe(tuple(committed), outcome, rows)
+            except Exception as error:
+                self._fail(sequence, error)
+
+    def end(self, sequence: ActiveSequence) -> None:
+        """Close the sequence's session."""
+        drafting = self._drafting.pop(sequence.number, None)
+        if drafting is not None and drafting.session is not None:
+            self._let_go(drafting.session)
+
+    def close(self) -> None:
+        """Close all sessions and let go of the thread; the source stays its owner's."""
+        for drafting in self._drafting.values():
+            if drafting.session is not None:
+                self._let_go(drafting.session)
+        self._drafting.clear()
+        if self._worker is not None:
+            self._worker.shutdown(wait=False)
+
+    def _session(self, source: DraftSource, sequence: ActiveSequence) -> DraftSession | None:
+        """The sequence's session, opened if it has none; None while it, or the source, is left alone."""
+        drafting = self._drafting[sequence.number]
+        is_running = self._running is not None and not self._running.done()
+        if is_running or self._passes < max(self._back_off.until, drafting.back_off.until):
+            return None
+        if drafting.session is None:
+            request = sequence.request
+            try:
+                drafting.session = source.open(
+                    request.owner, tuple(sequence.tokens), tuple(request.reference) or None
+                )
+            except Exception as error:
+                self._fail(sequence, error)
+        return drafting.session
+
+    def _ask(self, source: DraftSource, sessions: Sequence[tuple[Ask, DraftSession]]) -> dict[int, Draft]:
+        """Drafts by sequence. Where all together fail, each is asked by itself, to find who is at fault."""
+        asks = [(session, ask.forced + ask.budget) for ask, session in sessions]
+        try:
+            drafts = self._in_time(source, asks)
+            if len(drafts) != len(asks):
+                raise ValueError(f"{len(drafts)} drafts for {len(asks)} sessions")
+            found = {
+                ask.sequence.number: self._validate_draft(ask, draft)
+                for (ask, _), draft in zip(sessions, drafts, strict=True)
+            }
+        except LateError as error:
+            self._back_off.fail(self._passes)
+            for ask, _ in sessions:
+                self._give_up(ask.sequence, error)
+            return {}
+        except Exception as error:
+            if len(sessions) > 1:
+                return {
+                    number: draft
+                    for one in sessions
+                    if self._drafting[one[0].sequence.number].session is not None
+                    for number, draft in self._ask(source, [one]).items()
+                }
+            self._fail(sessions[0][0].sequence, error)
+            return {}
+        self._back_off.succeed()
+        for ask, _ in sessions:
+            self._drafting[ask.sequence.number].back_off.succeed()
+        return found
+
+    def _in_time(self, source: DraftSource, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
+        """The source's drafts.
+
+        Raises:
+            LateError: they took too long; on a thread of their own they may still be in the making.
+        """
+        cost = source.cost
+        most = max(LATE_FLOOR, LATE_FACTOR * cost.microseconds * 1e-6 * len(asks))
+        if cost.off_thread:
+            self._worker = self._worker or ThreadPoolExecutor(1, thread_name_prefix="drafts")
+            self._running = self._worker.submit(source.propose, asks)
+            try:
+                return self._running.result(most)
+            except TimeoutError:
+                if not self._running.done():
+                    raise LateError(f"{source.name} took more than {most:.2g} s") from None
+                return self._running.result()
+        began = self._clock()
+        drafts = source.propose(asks)
+        if (took := self._clock() - began) > most:
+            raise LateError(f"{source.name} took {took:.2g} s, more than {most:.2g}")
+        return drafts
+
+    def _validate_draft(self, ask: Ask, draft: Draft) -> Draft:
+        """The part of a proposal worth running, after the tokens that are forced anyway."""
+        request, tokens, claims = ask.sequence.request, [], []
+        for token, claim in zip(draft.tokens[: ask.forced + ask.budget], draft.probabilities, strict=False):
+            if not 0 <= token < self._vocabulary or token in request.end_ids:
+                break
+            tokens.append(int(token))
+            claims.append(min(max(float(claim), _LEAST_PROBABILITY), 1.0) if math.isfinite(claim) else 0.0)
+        if tokens[: ask.forced] != ask.sequence.forced[: ask.forced]:
+            return Draft()
+        allowed = ask.sequence.sampler.allows_prefix(tokens)
+        claims = [max(claim, _LEAST_PROBABILITY) for claim in claims[:allowed]]
+        drafting = self._drafting[ask.sequence.number]
+        source, order = str(draft.source), int(draft.order)
+        drafting.proposed = Draft(tuple(tokens[:allowed]), tuple(claims), source, order)
+        drafting.forced = min(ask.forced, allowed)
+        calibrated = (self._calibration.adjusted(source, claim) for claim in claims[ask.forced :])
+        return Draft(tuple(tokens[ask.forced : allowed]), tuple(calibrated), source, order)
+
+    def _fail(self, sequence: ActiveSequence, error: Exception) -> None:
+        """Leave a sequence's session alone for a while."""
+        self._drafting[sequence.number].back_off.fail(self._passes)
+        self._give_up(sequence, error)
+
+    def _give_up(self, sequence: ActiveSequence, error: Exception) -> None:
+        """Drop a sequence's session, to be opened anew later."""
+        _log.warning("sequence %d goes on without drafts for a while: %r", sequence.number, error)
+        sequence.ledger.draft_failures += 1
+        sequence.ledger.drafter_error = repr(error)
+        drafting = self._drafting[sequence.number]
+        if drafting.session is not None:
+            self._let_go(drafting.session)
+        drafting.session, drafting.proposed, drafting.forced = None, Draft(), 0
+
+    def _let_go(self, session: DraftSession) -> None:
+        """Close a session, after what its source is still doing with it."""
+        if self._worker is not None and self._running is not None and not self._running.done():
+            self._worker.submit(_close, session)
+        else:
+            _close(session)
+
+
+def _close(session: DraftSession) -> None:
+    try:
+        session.close()
+    except Exception as error:
+        _log.warning("a draft session could not be closed: %r", error)

@@ -1,0 +1,123 @@
+"""What a sequence cost: counted while it runs, handed out as snapshots."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class SourceCount:
+    """Draft rows that one source filled, and how many of them were right."""
+
+    source: str
+    proposed: int
+    accepted: int
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a sequence cost so far; final in the event with its finish reason.
+
+    A pass that ran prompt rows of the sequence is a prompt pass, any other one a decode pass. The
+    first token falls out of the last prompt pass. `decoded_tokens` counts the tokens that decode passes
+    gave, a final end token included. `proposed_by_position[i]` counts the drafts whose token number i was
+    run, `accepted_by_position[i]` those where it was right. `reused_tokens` of the prompt needed no
+    prefill, `copied_slots` slots were copied or written back for that. `draft_failures` counts how often
+    drafts failed or came late for it, `drafter_error` is the last reason.
+    Seconds: waiting for a region; from there to the first token; from there on. They include what
+    the same passes did for other sequences.
+    """
+
+    prompt_tokens: int
+    reused_tokens: int = 0
+    copied_slots: int = 0
+    output_tokens: int = 0
+    forced_tokens: int = 0
+    prompt_passes: int = 0
+    decode_passes: int = 0
+    decoded_tokens: int = 0
+    proposed_by_position: tuple[int, ...] = ()
+    accepted_by_position: tuple[int, ...] = ()
+    by_source: tuple[SourceCount, ...] = ()
+    states_lost: int = 0
+    draft_failures: int = 0
+    drafter_error: str | None = None
+    queue_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+    @property
+    def passes(self) -> int:
+        """Passes in which the sequence had rows."""
+        return self.prompt_passes + self.decode_passes
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Tokens per decode pass: exactly 1 without drafts and forced tokens; 0 before the first one."""
+        return self.decoded_tokens / self.decode_passes if self.decode_passes else 0.0
+
+    @property
+    def proposed(self) -> int:
+        """Draft rows run."""
+        return sum(self.proposed_by_position)
+
+    @property
+    def accepted(self) -> int:
+        """Draft rows that were right."""
+        return sum(self.accepted_by_position)
+
+
+@dataclass
+class Ledger:
+    """The counts of Statistics while they grow."""
+
+    prompt_tokens: int
+    reused_tokens: int = 0
+    copied_slots: int = 0
+    output_tokens: int = 0
+    forced_tokens: int = 0
+    prompt_passes: int = 0
+    decode_passes: int = 0
+    decoded_tokens: int = 0
+    states_lost: int = 0
+    draft_failures: int = 0
+    drafter_error: str | None = None
+    queue_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    _proposed: list[int] = field(default_factory=list)
+    _accepted: list[int] = field(default_factory=list)
+    _by_source: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def count_draft(self, source: str, proposed: int, accepted: int) -> None:
+        """Add one pass's draft rows."""
+        if not proposed:
+            return
+        missing = [0] * (proposed - len(self._proposed))
+        self._proposed += missing
+        self._accepted += missing
+        for i in range(proposed):
+            self._proposed[i] += 1
+            self._accepted[i] += i < accepted
+        before = self._by_source.get(source, (0, 0))
+        self._by_source[source] = (before[0] + proposed, before[1] + accepted)
+
+    def snapshot(self) -> Statistics:
+        """The counts as they stand."""
+        return Statistics(
+            prompt_tokens=self.prompt_tokens,
+            reused_tokens=self.reused_tokens,
+            copied_slots=self.copied_slots,
+            output_tokens=self.output_tokens,
+            forced_tokens=self.forced_tokens,
+            prompt_passes=self.prompt_passes,
+            decode_passes=self.decode_passes,
+            decoded_tokens=self.decoded_tokens,
+            proposed_by_position=tuple(self._proposed),
+            accepted_by_position=tuple(self._accepted),
+            by_source=tuple(SourceCount(name, *counts) for name, counts in self._by_source.items()),
+            states_lost=self.states_lost,
+            draft_failures=self.draft_failures,
+            drafter_error=self.drafter_error,
+            queue_seconds=self.queue_seconds,
+            prefill_seconds=self.prefill_seconds,
+            decode_seconds=self.decode_seconds,
+        )

@@ -1,0 +1,94 @@
+"""A chat over a real model: what it has read is kept from turn to turn, and the verb works over pipes."""
+
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+from commands import run
+from gguf import GGUFReader, GGUFValueType, GGUFWriter
+from scripted import Seen
+
+from anespec.chat.conversation import Conversation
+from anespec.chat.loaded_model import LoadedModel
+from anespec.embedded import model_path
+from anespec.model_cache import resolve_artifact
+from anespec.runtime.options import GenerationOptions
+
+TEMPLATE = (
+    "{% for m in messages %}# {{ m.role }}:\n{{ m.content }}\n\n{% endfor %}"
+    "{% if add_generation_prompt %}# assistant:\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def chatting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded model with a chat template, as a GGUF; and a cache of its own."""
+    path = tmp_path_factory.mktemp("chatting") / "chatty.gguf"
+    reader = GGUFReader(model_path())
+    writer = GGUFWriter(path, "llama")
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            kinds = field.types
+            writer.add_key_value(
+                key, field.contents(), kinds[0], kinds[-1] if kinds[0] is GGUFValueType.ARRAY else None
+            )
+    writer.add_chat_template(TEMPLATE)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture(autouse=True)
+def own_cache(chatting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(chatting.parent))
+
+
+def test_the_next_turn_reuses_what_the_model_has_read(chatting: Path) -> None:
+    import anespec
+
+    with anespec.load(resolve_artifact(chatting, threads=1), threads=1) as model:
+        chat = Conversation(
+            LoadedModel(model, "embedded"),
+            Seen().screen,
+            GenerationOptions(max_tokens=24),
+            "Answer in Python.",
+        )
+        chat.ask("def area(self):")
+        first = chat.last
+        chat.ask("def volume(self):")
+        second = chat.last
+    assert first is not None
+    assert second is not None
+    read = [*first.prompt_ids, *first.output_ids]
+    pairs = zip(read, second.prompt_ids, strict=False)
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    assert shared > len(first.prompt_ids)
+    # The last token that was committed was never an input.
+    assert second.statistics.reused_tokens >= shared - 1
+
+
+def test_a_line_in_is_an_answer_out(chatting: Path) -> None:
+    lines = 'def area(self):\n"""def\nvolume():"""\n/stats\n'
+    options = ("--threads", "1", "-n", "5")
+    outcome = run("chat", chatting, *options, stdin=lines)
+    assert outcome.code == 0, outcome.err
+    assert "2 turns; context" in outcome.err
+    assert "\x1b" not in outcome.out + outcome.err
+    again = run("chat", "chatty", *options, stdin=lines + "/nope\nnever\n")
+    assert again.code == 7
+    assert again.out == outcome.out
+    assert again.err.strip().splitlines()[-1].startswith("error: there is no command")
+
+
+def test_a_model_without_a_template_is_refused_before_anything_is_measured(artifact: Path) -> None:
+    outcome = run("chat", artifact, stdin="Hello\n")
+    assert outcome.code == 7
+    assert outcome.is_one_sentence()
+    assert "no chat template" in outcome.err
+    other = run("chat", artifact, "--context", "128")
+    assert other.code == 2
+    assert other.is_one_sentence()

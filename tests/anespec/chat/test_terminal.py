@@ -1,0 +1,141 @@
+"""The prompt: keys, completion, history and the line below, on an emulated terminal."""
+
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from prompt_toolkit.history import History, InMemoryHistory
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+from scripted import ScriptedModel, Seen, conversation
+
+import anespec.chat.terminal as terminal
+from anespec.chat.rendering import status_line
+from anespec.chat.terminal import CommandCompleter, history, reader, toolbar
+
+Type = Callable[..., str]
+
+
+@pytest.fixture
+def type_keys() -> Iterator[Type]:
+    """Types keys at a prompt; what it returns."""
+    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+
+        def type_them(text: str, remembered: History | None = None) -> str:
+            keys.send_text(text)
+            chat = conversation(ScriptedModel(), Seen())
+            return reader(chat, remembered or InMemoryHistory())()
+
+        yield type_them
+
+
+def test_enter_sends_and_alt_enter_begins_a_line(type_keys: Type) -> None:
+    assert type_keys("one\x1b\rtwo\r") == "one\ntwo"
+
+
+def test_enter_within_quotes_begins_a_line(type_keys: Type) -> None:
+    assert type_keys('"""one\rtwo"""\r') == '"""one\ntwo"""'
+
+
+def test_pasted_lines_are_one_message(type_keys: Type) -> None:
+    assert type_keys("\x1b[200~one\ntwo\x1b[201~\r") == "one\ntwo"
+
+
+def test_the_end_and_the_interrupt_are_heard(type_keys: Type) -> None:
+    with pytest.raises(EOFError):
+        type_keys("\x04")
+    with pytest.raises(KeyboardInterrupt):
+        type_keys("abc\x03")
+
+
+def test_up_brings_back_what_was_typed(
+    type_keys: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    notes: list[str] = []
+    with history(True, notes.append) as remembered:
+        type_keys("first\r", remembered)
+    with history(True, notes.append) as remembered:
+        assert type_keys("\x1b[A\r", remembered) == "first"
+    path = tmp_path / "anespec" / "chat_history"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not notes
+
+
+def test_without_history_nothing_is_written(
+    type_keys: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with history(False, pytest.fail) as remembered:
+        type_keys("secret\r", remembered)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_history_that_cannot_be_had_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "other").write_text("untouched")
+    (tmp_path / "anespec").mkdir()
+    (tmp_path / "anespec" / "chat_history").symlink_to(tmp_path / "other")
+    notes: list[str] = []
+    with history(True, notes.append) as remembered:
+        remembered.append_string("typed")
+    assert "is a link" in notes[0]
+    assert (tmp_path / "other").read_text() == "untouched"
+
+
+def test_a_long_history_loses_its_older_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(terminal, "LARGEST_HISTORY", 2000)
+    for _ in range(2):
+        with history(True, pytest.fail) as remembered:
+            for number in range(60):
+                remembered.append_string(f"message {number}")
+    with history(True, pytest.fail) as remembered:
+        found = list(remembered.load_history_strings())
+    assert 5 < len(found) < 120
+    assert found[0] == "message 59"
+    assert set(found) <= {f"message {number}" for number in range(60)}
+
+
+@pytest.mark.parametrize(
+    ("text", "completed"),
+    [
+        ("/st", ["stats"]),
+        ("/s", ["save", "system", "stats", "set"]),
+        ("/set temp", ["temperature"]),
+        ("/set temperature ", []),
+        ("hello /s", []),
+        ("//s", []),
+        ("/nope x", []),
+        ("/help ", []),
+    ],
+)
+def test_commands_and_settings_are_completed(text: str, completed: list[str]) -> None:
+    found = CommandCompleter().get_completions(Document(text), CompleteEvent(completion_requested=True))
+    assert [completion.text for completion in found] == completed
+
+
+def test_files_are_completed(tmp_path: Path) -> None:
+    (tmp_path / "talk.json").touch()
+    document = Document(f"/load {tmp_path}/ta")
+    found = list(CommandCompleter().get_completions(document, CompleteEvent(completion_requested=True)))
+    assert [completion.text for completion in found] == ["lk.json"]
+
+
+def test_the_line_below_shows_how_full_the_context_is() -> None:
+    chat = conversation(ScriptedModel([["a", "b"]]), Seen())
+    chat.ask("one two three")
+    assert toolbar(chat).split(" · ")[1] == "context 7 of 1000 (0 %)"
+
+
+@pytest.mark.parametrize("columns", [0, 1, 10, 40, 80, 200])
+def test_the_line_below_fits(columns: int) -> None:
+    line = status_line("a model\x1b[31m with a name that is long", 10, 2048, "25.0 tokens/s", columns)
+    assert len(line) <= max(columns, 2)
+    assert "\x1b" not in line
+    if columns >= 40:
+        assert "context 10 of 2048" in line

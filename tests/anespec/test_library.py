@@ -1,0 +1,115 @@
+"""`import anespec`: what is there, what it loads, and that it does what the verbs do."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import run
+from typed_client import continued
+
+import anespec
+from anespec.embedded import model_path
+from anespec.manifests.errors import RequestError, UsageError
+
+GREEDY = anespec.GenerationOptions(max_tokens=12, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def model(trained: Path) -> Iterator[anespec.Model]:
+    """The embedded model, loaded."""
+    with anespec.load(trained, threads=1) as model:
+        yield model
+
+
+def _modules_after(program: str) -> set[str]:
+    program += "\nimport sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_it_loads_nothing() -> None:
+    loaded = _modules_after("import anespec") - _modules_after("import typing, importlib")
+    assert not {"numpy", "pydantic", "click", "torch", "coremltools", "openvino"} & loaded
+    assert {name for name in loaded if "anespec." in name} == {"anespec.convert", "anespec.validate"}
+
+
+@pytest.mark.parametrize(
+    "first", ["import anespec.convert.plan as plan", "from anespec.convert import plan", "import anespec.api"]
+)
+def test_packages_are_functions_whatever_is_imported_first(first: str) -> None:
+    program = f"{first}\nimport anespec\nanespec.convert('none.gguf')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (
+        done.stderr.strip().splitlines()[-1].startswith("anespec.manifests.errors.StorageError: none.gguf: ")
+    )
+
+
+def test_every_public_name_is_there() -> None:
+    assert set(anespec.__all__) <= set(dir(anespec))
+    assert all(getattr(anespec, name).__doc__ for name in anespec.__all__ if name != "convert")
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = anespec.nothing  # type: ignore[attr-defined]
+
+
+def test_a_typed_program_gets_one_text_four_ways(tmp_path: Path) -> None:
+    texts = continued(model_path(), tmp_path)
+    assert len(set(texts)) == 1
+    assert texts[0]
+
+
+def test_the_library_and_the_verb_give_the_same(model: anespec.Model, trained: Path) -> None:
+    flags = ("-n", 12, "--ignore-eos", "--temperature", 0.8, "--seed", 5, "--threads", 1, "--json")
+    said = run("generate", trained, "-p", "def area(", *flags).json
+    found = model.generate("def area(", GREEDY, temperature=0.8, seed=5)
+    assert (found.text, list(found.output_ids)) == (said["text"], said["output_ids"])
+
+
+def test_choices_are_drawn_with_consecutive_seeds(model: anespec.Model) -> None:
+    three = model.generate("def ", GREEDY, temperature=1.5, seed=3, choices=3)
+    alone = [model.generate("def ", GREEDY, temperature=1.5, seed=seed).text for seed in (3, 4, 5)]
+    assert [choice.text for choice in three.choices] == alone
+    assert len(set(alone)) == 3
+    with pytest.raises(RequestError, match="one choice"):
+        model.stream("def ", choices=2)
+
+
+def test_what_cannot_be_is_refused_before_anything_runs(model: anespec.Model) -> None:
+    with pytest.raises(RequestError, match="temperature is 101; it must lie between 0 and 100"):
+        model.generate("a", temperature=101)
+    with pytest.raises(RequestError, match="no option 'temprature'"):
+        model.generate("a", temprature=1)
+    with pytest.raises(RequestError, match="the prompt is empty"):
+        model.stream([])
+    with pytest.raises(RequestError, match="no chat template"):
+        model.chat_stream([anespec.Message(role="user", content="a")])
+    with pytest.raises(RequestError, match="message 1: there is no key 'contents'"):
+        model.chat([{"role": "user", "contents": "a"}])
+    with pytest.raises(RequestError, match="threads is 0"):
+        anespec.load(model.path, threads=0)
+    with pytest.raises(UsageError, match="need --quality TEXT"):
+        anespec.validate(model.path, max_kl=0.1)
+
+
+def test_a_stream_that_is_closed_leaves_the_model_free(model: anespec.Model) -> None:
+    stream = model.stream("def ", GREEDY)
+    next(iter(stream))
+    stream.close()  # type: ignore[attr-defined]
+    assert model.generate("def ", GREEDY).output_ids
+
+
+def test_texts_and_tokens(model: anespec.Model) -> None:
+    ids = model.tokenize("def area(")
+    assert model.detokenize(ids) == "def area("
+    assert model.generate(ids, GREEDY).output_ids == model.generate("def area(", GREEDY).output_ids
+
+
+def test_several_at_once_in_an_event_loop(model: anespec.Model) -> None:
+    prompts = ["def ", "class ", "import "]
+
+    async def together() -> list[str]:
+        return [found.text for found in await asyncio.gather(*(model.agenerate(p, GREEDY) for p in prompts))]
+
+    assert asyncio.run(together()) == [model.generate(prompt, GREEDY).text for prompt in prompts]

@@ -1,0 +1,126 @@
+"""Scheduled rows are shared fairly, drafts by path probability; a pass is no larger than it must be."""
+
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+from toy import everything, toy_shape
+
+from anespec.runtime.drafters import Draft
+from anespec.runtime.passes import BEST_LOGIT, PoolShape, RowKind, VerifierShape
+from anespec.runtime.planner import (
+    PROMPT_ROWS,
+    Demand,
+    PlannedRow,
+    Planner,
+    Run,
+    fair_shares,
+    share_drafts,
+)
+from anespec.runtime.proven import Proven
+
+POOLS = (PoolShape("global", 1024, None), PoolShape("local", 192, 100))
+SHAPE = toy_shape(block=4, t_max=256, context=1024, sequences=3, pools=POOLS, partial_spans=True)
+drafts = st.lists(
+    st.lists(st.sampled_from([0.1, 0.3, 0.5, 0.9, 1.0]), max_size=4).map(
+        lambda chances: Draft((0,) * len(chances), tuple(chances))
+    ),
+    max_size=4,
+)
+demands = st.lists(st.builds(Demand, st.integers(1, 300), st.booleans()), min_size=1, max_size=6)
+widths = st.lists(st.sampled_from([1, 2, 8, 16, 64, 256]), max_size=6).map(
+    lambda more: tuple(sorted({4, *more}))
+)
+
+
+def planner(*widths: int, shape: VerifierShape = SHAPE) -> Planner:
+    return Planner(shape, Proven(speculate=True, widths=widths, partial_spans=True))
+
+
+@given(demands, widths)
+def test_everyone_gets_a_row_before_anyone_gets_two(demands: list[Demand], widths: tuple[int, ...]) -> None:
+    plan = planner(*widths)
+    shares = plan.share(demands)
+    most = [min(demand.rows, plan.longest_run) for demand in demands]
+    assert all(0 <= share <= limit for share, limit in zip(shares.rows, most, strict=True))
+    scheduled = sum(shares.rows)
+    assert 1 <= scheduled <= widths[-1]
+    assert scheduled + shares.lanes_left in widths
+    assert shares.lanes_left == 0 or scheduled + shares.lanes_left == next(
+        width for width in widths if width >= max(4, scheduled)
+    )
+    if max(shares.rows) > 1:
+        assert min(shares.rows) == 1 or all(shares.rows)
+    assert all(shares.rows[: widths[-1]])
+
+
+@given(demands, widths)
+def test_no_lane_that_somebody_wants_stays_empty(demands: list[Demand], widths: tuple[int, ...]) -> None:
+    plan = planner(*widths)
+    shares = plan.share(demands)
+    hungry = [
+        demand
+        for demand, share in zip(demands, shares.rows, strict=True)
+        if share < min(demand.rows, plan.longest_run)
+    ]
+    prompt_rows = sum(s for d, s in zip(demands, shares.rows, strict=True) if d.is_prompt)
+    if hungry:
+        is_capped = not all(demand.is_prompt for demand in demands) and prompt_rows == PROMPT_ROWS
+        assert sum(shares.rows) == widths[-1] or (is_capped and all(demand.is_prompt for demand in hungry))
+
+
+def test_prompts_share_fairly_and_leave_a_waiting_token_its_row() -> None:
+    decoding, prompt = Demand(1, False), Demand(1000, True)
+    assert planner(4, 64).share([prompt, prompt, decoding]).rows == (32, 31, 1)
+    assert planner(4, 256).share([prompt, prompt, decoding]).rows == (64, 64, 1)
+    assert planner(4, 256).share([prompt, Demand(10, True)]).rows == (93, 10)
+    assert planner(4).share([decoding, prompt]).rows == (1, 3)
+
+
+@given(st.lists(st.integers(0, 40), max_size=7), st.integers(0, 150))
+def test_fair_shares_differ_only_where_less_is_wanted(wants: list[int], capacity: int) -> None:
+    shares = fair_shares(wants, capacity)
+    assert sum(shares) == min(capacity, sum(wants))
+    hungry = [share for share, want in zip(shares, wants, strict=True) if share < want]
+    if hungry:
+        assert max(shares) - min(hungry) <= 1
+
+
+@given(drafts, st.integers(0, 8))
+def test_drafts_are_shared_so_that_most_tokens_are_expected(proposed: list[Draft], budget: int) -> None:
+    def expected(shares: tuple[int, ...]) -> float:
+        total = 0.0
+        for draft, share in zip(proposed, shares, strict=True):
+            path = 1.0
+            for chance in draft.probabilities[:share]:
+                path *= chance
+                total += path
+        return total
+
+    shares = tuple(share_drafts(proposed, budget))
+    assert sum(shares) == min(budget, sum(len(draft.tokens) for draft in proposed))
+    choices = product(*(range(len(draft.tokens) + 1) for draft in proposed))
+    best = max(expected(choice) for choice in choices if sum(choice) <= budget)
+    assert abs(expected(shares) - best) < 1e-9
+
+
+def run_of(region: int, position: int, rows: int) -> Run:
+    return Run(region, position, (PlannedRow(RowKind.CARRY, 5, BEST_LOGIT),) * rows)
+
+
+def test_a_pass_is_as_narrow_and_looks_as_far_as_its_rows_need() -> None:
+    plan = planner(1, 2, 4, 8)
+    one = plan.lay_out([run_of(0, 200, 1)]).plan
+    assert (one.width, one.spans) == (1, (256, 256))
+    three = plan.lay_out([run_of(0, 254, 3)])
+    assert (three.plan.width, three.plan.spans, three.lanes) == (4, (384, 256), (0,))
+    two = plan.lay_out([run_of(0, 10, 2), run_of(1, 300, 3)])
+    assert (two.plan.width, two.plan.spans, two.lanes) == (8, (1536, 384), (0, 2))
+    assert list(two.plan.wanted) == [0, 1, 2, 3, 4]
+
+
+def test_without_proof_a_pass_looks_at_every_slot() -> None:
+    plan = Planner(SHAPE, Proven(speculate=True, widths=(4,)))
+    assert plan.lay_out([run_of(0, 10, 1)]).plan.spans == (3072, 576)
+    whole = toy_shape(sequences=2)
+    assert Planner(whole, everything(whole)).lay_out([run_of(0, 1, 1)]).plan.spans == (128,)

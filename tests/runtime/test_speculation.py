@@ -1,0 +1,248 @@
+"""A draft source is asked, believed in nothing, left alone where it fails, and asked again."""
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+from drafting import HostileSession, OracleSession, SenselessSession, SourceOf, oracle_source
+from hypothesis import given
+from hypothesis import strategies as st
+from toy import ToyVerifier, everything, sequential_text, toy_shape
+
+from anespec.runtime.calibration import Calibration
+from anespec.runtime.drafters import Draft, DraftSession, DraftSource
+from anespec.runtime.engine import Engine
+from anespec.runtime.passes import RowKind
+from anespec.runtime.requests import Event, Request
+from anespec.runtime.sampling import SamplingParameters
+from anespec.runtime.speculation import LATE_FLOOR, BackOff
+
+SHAPE = toy_shape(sequences=3)
+
+
+class Clock:
+    """Time that passes only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def text(prompt: Sequence[int], count: int) -> list[int]:
+    return sequential_text(SHAPE, 0, prompt, count, SamplingParameters())
+
+
+def engine_with(source: DraftSource, clock: Clock | None = None) -> tuple[Engine, ToyVerifier]:
+    verifier = ToyVerifier(SHAPE)
+    return Engine(verifier, everything(SHAPE), source, clock=clock or Clock()), verifier
+
+
+def ids(events: Sequence[Event]) -> list[int]:
+    return [token.id for event in events for token in event.tokens]
+
+
+def drafted_passes(verifier: ToyVerifier) -> list[bool]:
+    return [any(row.kind is RowKind.DRAFT for row in plan.rows) for plan in verifier.passes_run]
+
+
+class Failing(OracleSession):
+    """Raises in proposals until it was opened often enough."""
+
+    fails = True
+
+    def propose(self, budget: int) -> Draft:
+        if self.fails:
+            raise RuntimeError("not yet")
+        return super().propose(budget)
+
+
+def test_a_source_that_fails_is_asked_again_after_two_to_the_k_passes_and_then_trusted() -> None:
+    whole = [1, 2, *text([1, 2], 50)]
+    opened: list[Failing] = []
+
+    def make(owner: str, prompt: Sequence[int]) -> DraftSession:
+        opened.append(Failing(whole, len(prompt)))
+        opened[-1].fails = len(opened) < 4
+        return opened[-1]
+
+    engine, verifier = engine_with(SourceOf(make))
+    events = list(engine.generate(Request([1, 2], 40)))
+    assert ids(events) == text([1, 2], 40)
+    # Asked in passes 1, 3, 6 and 11: left alone for 1, 2 and 4 passes between.
+    assert drafted_passes(verifier)[:11] == [False] * 10 + [True]
+    assert [session.known for session in opened[:3]] == [2, 4, 7]
+    assert [session.closed for session in opened] == [1] * 4
+    statistics = events[-1].statistics
+    assert (statistics.draft_failures, statistics.drafter_error) == (3, "RuntimeError('not yet')")
+    assert statistics.accepted > 15
+
+
+def test_one_session_that_fails_costs_the_others_nothing() -> None:
+    prompts = {"good": [1, 2], "bad": [3, 4], "fine": [5, 6]}
+
+    def make(owner: str, prompt: Sequence[int]) -> DraftSession:
+        whole = [*prompts[owner], *text(prompts[owner], 50)]
+        return Failing(whole, len(prompt)) if owner == "bad" else OracleSession(whole, len(prompt))
+
+    engine, _ = engine_with(SourceOf(make))
+    numbers = {owner: engine.submit(Request(prompt, 40, owner=owner)) for owner, prompt in prompts.items()}
+    events: dict[int, list[Event]] = {number: [] for number in numbers.values()}
+    while engine.busy:
+        for event in engine.step():
+            events[event.sequence].append(event)
+    for owner, number in numbers.items():
+        assert ids(events[number]) == text(prompts[owner], 40)
+        statistics = events[number][-1].statistics
+        assert (statistics.draft_failures > 1) == (owner == "bad")
+        assert (statistics.accepted > 5) == (owner != "bad")
+
+
+@pytest.mark.parametrize("make", [SenselessSession, lambda: HostileSession(1, 12, raises=True)])
+def test_nonsense_is_named_and_changes_nothing(make: type[SenselessSession]) -> None:
+    engine, _ = engine_with(SourceOf(lambda *_: make()))
+    events = list(engine.generate(Request([1, 2], 50)))
+    assert ids(events) == text([1, 2], 50)
+    assert events[-1].statistics.drafter_error is not None
+
+
+def test_a_source_that_cannot_open_costs_nothing() -> None:
+    def make(owner: str, prompt: Sequence[int]) -> DraftSession:
+        raise MemoryError("no room")
+
+    engine, _ = engine_with(SourceOf(make))
+    events = list(engine.generate(Request([1, 2], 20)))
+    assert ids(events) == text([1, 2], 20)
+    assert events[-1].statistics.drafter_error == "MemoryError('no room')"
+
+
+def test_a_source_that_is_late_is_left_alone_and_comes_back() -> None:
+    clock, whole = Clock(), [1, 2, *text([1, 2], 50)]
+    late = [True, False, True, True, False]
+
+    def dawdle() -> None:
+        if late and late.pop(0):
+            clock.now += 1.1 * LATE_FLOOR
+
+    source = SourceOf(lambda _, prompt: OracleSession(whole, len(prompt)), dawdle)
+    engine, verifier = engine_with(source, clock)
+    events = list(engine.generate(Request([1, 2], 40)))
+    assert ids(events) == text([1, 2], 40)
+    # Late at once; in time after one pass; late again, twice, with one pass and two between; then in time.
+    assert drafted_passes(verifier)[:9] == [False, False, True, False, False, False, False, False, True]
+    assert "took" in (events[-1].statistics.drafter_error or "")
+
+
+def test_a_source_on_a_thread_of_its_own_is_waited_for_only_so_long() -> None:
+    stuck, whole = threading.Event(), [1, 2, *text([1, 2], 50)]
+    calls: list[str] = []
+
+    def stick() -> None:
+        calls.append(threading.current_thread().name)
+        if len(calls) == 1:
+            stuck.wait(20)
+
+    source = SourceOf(lambda _, prompt: OracleSession(whole, len(prompt)), stick, off_thread=True)
+    engine, _ = engine_with(source)
+    stream = engine.generate(Request([1, 2], 40))
+    events = [next(stream) for _ in range(6)]
+    # It still hangs in its first call, so nobody has asked it again, nor closed what it works on.
+    assert len(calls) == 1
+    first = source.sessions[0]
+    assert isinstance(first, OracleSession)
+    assert not first.closed
+    stuck.set()
+    while not first.closed:
+        threading.Event().wait(0.001)
+    events += stream
+    assert ids(events) == text([1, 2], 40)
+    assert len(calls) > 1
+    assert all(name.startswith("drafts") for name in calls)
+    assert events[-1].statistics.accepted > 10
+    engine.close()
+
+
+def test_sessions_see_what_was_committed_and_the_tops_they_ask_for() -> None:
+    whole = [1, 2, *text([1, 2], 30)]
+    source = SourceOf(lambda _, prompt: OracleSession(whole, len(prompt), wrong_each=3, wants_top=2))
+    engine, verifier = engine_with(source)
+    events = list(engine.generate(Request([1, 2], 30)))
+    (session,) = source.sessions
+    assert isinstance(session, OracleSession)
+    # Greedy: every committed token is the likeliest of its row.
+    assert session.tops == ids(events) == whole[2:]
+    assert not session.faults
+    assert session.known == len(whole)
+    assert session.closed == 1
+    assert any(outcome.accepted == 2 for outcome in session.outcomes)
+    assert {need.top for plan in verifier.passes_run for need in plan.wanted.values()} == {2}
+
+
+def test_owner_and_reference_reach_the_source_and_a_request_may_do_without() -> None:
+    source = oracle_source([1, 2], text([1, 2], 9))
+    engine, _ = engine_with(source)
+    (*_, end) = engine.generate(Request([1, 2], 9, speculate=False))
+    assert (source.opened, end.statistics.proposed) == ([], 0)
+    (*_, end) = engine.generate(Request([1, 2], 9, owner="me"))
+    assert source.opened == [("me", (1, 2))]
+    (count,) = end.statistics.by_source
+    assert (count.source, count.proposed, count.accepted) == (
+        "oracle",
+        end.statistics.proposed,
+        end.statistics.accepted,
+    )
+
+
+def test_sessions_are_closed_however_a_sequence_ends() -> None:
+    source = oracle_source([1, 2], text([1, 2], 50))
+    engine, _ = engine_with(source)
+    cancelled, left = engine.submit(Request([1, 2], 50)), engine.submit(Request([1, 2], 50))
+    engine.step()
+    engine.step()
+    assert engine.cancel(cancelled) is not None
+    assert left in {event.sequence for event in engine.step()}
+    engine.close()
+    assert [session.closed for session in source.sessions if isinstance(session, OracleSession)] == [1, 1]
+
+
+def test_back_off_doubles_and_ends() -> None:
+    back_off = BackOff()
+    waits = []
+    now = 0
+    for _ in range(14):
+        back_off.fail(now)
+        waits.append(back_off.until - now - 1)
+        now = back_off.until
+    assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024, 1024]
+    back_off.succeed()
+    back_off.fail(now)
+    assert back_off.until == now + 2
+
+
+@given(st.floats(0.001, 1.0), st.integers(0, 200), st.integers(0, 200))
+def test_calibration_moves_claims_towards_what_happened(claim: float, right: int, wrong: int) -> None:
+    calibration = Calibration()
+    assert calibration.adjusted("s", claim) == claim
+    for _ in range(right):
+        calibration.learn("s", (claim,), 1)
+    for _ in range(wrong):
+        calibration.learn("s", (claim, 0.5), 0)
+    adjusted = calibration.adjusted("s", claim)
+    assert 0 < adjusted <= 1
+    if right + wrong:
+        truth = right / (right + wrong)
+        assert abs(adjusted - truth) <= abs(claim - truth) + 1e-12
+    assert calibration.adjusted("another", claim) == claim
+
+
+def test_what_follows_a_miss_says_nothing_and_old_claims_fade() -> None:
+    calibration = Calibration()
+    calibration.learn("s", (0.85, 0.55, 0.25), 1)
+    assert calibration.adjusted("s", 0.25) == 0.25
+    assert calibration.adjusted("s", 0.55) < 0.55
+    for _ in range(5000):
+        calibration.learn("s", (0.95,), 1)
+    for _ in range(1500):
+        calibration.learn("s", (0.95,), 0)
+    assert calibration.adjusted("s", 0.95) < 0.2
