@@ -27,7 +27,7 @@ from anespec.runtime.proven import Proven
 from anespec.runtime.requests import Request
 from anespec.runtime.row_logits import row_logits
 from anespec.runtime.rows import pad_rows
-from anespec.runtime.sampling import SamplingParameters
+from anespec.runtime.sampling import Grammar, SamplingParameters
 
 PROPOSAL_BUDGET_US = 20.0
 PASS_BUDGET_US = 1200.0
@@ -42,6 +42,7 @@ TEXTS: dict[str, Callable[[int], list[int]]] = {
     "copied text": lambda length: [i * 7919 % 1009 for i in range(length)],
     "one token": lambda length: [5] * length,
 }
+ANYTHING = Grammar(kind="regex", text="(.|\n)*")
 SAMPLINGS = {
     "greedy": SamplingParameters(),
     "temperature": SamplingParameters(temperature=0.8),
@@ -50,6 +51,14 @@ SAMPLINGS = {
     "top_k, top_p, penalties": SamplingParameters(
         temperature=0.8, top_k=40, top_p=0.95, repetition_penalty=1.1, frequency_penalty=0.1
     ),
+    "penalties": SamplingParameters(repetition_penalty=1.1, presence_penalty=0.1, frequency_penalty=0.1),
+    "bias": SamplingParameters(temperature=0.8, logit_bias=tuple((id, 1.5) for id in range(100, 150))),
+    "typical_p 0.9": SamplingParameters(temperature=0.8, typical_p=0.9),
+    "min_p 0.05": SamplingParameters(temperature=0.8, min_p=0.05),
+    "greedy, logprobs 0": SamplingParameters(logprobs=0),
+    "temperature, logprobs 5": SamplingParameters(temperature=0.8, logprobs=5),
+    "greedy, grammar": SamplingParameters(grammar=ANYTHING),
+    "temperature, grammar": SamplingParameters(temperature=0.8, grammar=ANYTHING),
 }
 
 
