@@ -68,11 +68,17 @@ def _convert(gguf: Path, output: Path, build: Build, display: Display) -> None:
             report("opening it", 0.0)
             from anespec.convert.pipeline import convert
 
-            def say(shard: "ShardProgress") -> None:
-                report(f"{shard.name} done", shard.done_bytes / max(1, shard.total_bytes))
+            said, whole = ["building shards"], max(1, plan.weight_bytes())
+
+            def say_shard(shard: "ShardProgress") -> None:
+                said[0] = f"{shard.name} done"
+                report(said[0], shard.done_bytes / whole)
+
+            def say_bytes(done_bytes: int) -> None:
+                report(said[0], done_bytes / whole)
 
             try:
-                done = convert(plan, output, replace=True, on_progress=say)
+                done = convert(plan, output, replace=True, on_progress=say_shard, on_bytes=say_bytes)
             except KeyboardInterrupt as interruption:
                 raise Interrupted(str(interruption) or "interrupted before the first shard") from None
         _log.info("%s converted in %s", gguf, duration_text(done.seconds))

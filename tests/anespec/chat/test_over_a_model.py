@@ -1,16 +1,25 @@
 """A chat over a real model: what it has read is kept from turn to turn, and the verb works over pipes."""
 
+import json
+import os
+import pty
+import select
+import subprocess
+import termios
 from itertools import takewhile
 from pathlib import Path
 
 import pytest
-from commands import run
+from click.testing import CliRunner, Result
+from commands import command_of, run
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from scripted import Seen
 
 from anespec.chat.conversation import Conversation
 from anespec.chat.loaded_model import LoadedModel
 from anespec.embedded import model_path
+from anespec.main import cli
+from anespec.manifests.errors import RequestError
 from anespec.model_cache import resolve_artifact
 from anespec.runtime.options import GenerationOptions
 
@@ -76,12 +85,81 @@ def test_a_line_in_is_an_answer_out(chatting: Path) -> None:
     options = ("--threads", "1", "-n", "5")
     outcome = run("chat", chatting, *options, stdin=lines)
     assert outcome.code == 0, outcome.err
-    assert "2 turns; context" in outcome.err
+    assert "2 turns\ncontext: " in outcome.err
     assert "\x1b" not in outcome.out + outcome.err
     again = run("chat", "chatty", *options, stdin=lines + "/nope\nnever\n")
     assert again.code == 7
     assert again.out == outcome.out
     assert again.err.strip().splitlines()[-1].startswith("error: there is no command")
+
+
+def test_a_terminal_has_a_prompt_and_the_end_of_input_leaves(chatting: Path) -> None:
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    environment = os.environ | {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "NO_COLOR": "1"}
+    environment["XDG_STATE_HOME"] = str(chatting.parent)
+    command = command_of("chat", chatting, "--threads", "1", "-n", "5")
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
+    )
+    os.close(theirs)
+    try:
+        shown = until(ours, ">>>")
+        os.write(ours, b"def area(self):\r")
+        shown += until(ours, "changes that") + until(ours, ">>>")
+        os.write(ours, b"\x04")
+        while part := rest(ours):
+            shown += part
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    os.close(ours)
+    assert "/help lists commands" in shown
+    assert "\x1b[32m" not in shown
+    assert "def area" in (chatting.parent / "anespec" / "chat_history").read_text()
+
+
+LONGEST_SILENCE = 60.0
+
+
+def until(terminal: int, text: str) -> str:
+    """What is shown until `text` is."""
+    shown = ""
+    while text not in shown:
+        part = rest(terminal)
+        assert part, shown
+        shown += part
+    return shown
+
+
+def rest(terminal: int) -> str:
+    """Some more of what is shown; nothing at the end."""
+    ready, _, _ = select.select([terminal], [], [], LONGEST_SILENCE)
+    assert ready, "nothing more is shown"
+    try:
+        return os.read(terminal, 1 << 16).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def verb(*arguments: str, answer: str = "") -> Result:
+    """A cache verb in this process, which spares the start of another."""
+    return CliRunner().invoke(cli, arguments, input=answer)
+
+
+def test_the_cache_shows_and_removes_what_was_made(chatting: Path) -> None:
+    resolve_artifact(chatting, threads=1)
+    (listed,) = json.loads(verb("list", "--json").output)["models"]
+    assert (listed["name"], listed["finished"]) == ("chatty", True)
+    assert {"golden", "exactness", "residency"} == set(listed["gates"])
+    assert listed["key"][:8] in verb("list").output
+    assert isinstance(verb("rm", "other", "--yes").exception, RequestError)
+    assert verb("rm").exit_code == 2
+    assert verb("rm", "chatty", answer="n\n").exit_code == 1
+    assert json.loads(verb("rm", "chatty", "--yes", "--json").output)["removed"] == [listed["key"]]
+    assert json.loads(verb("list", "--json").output)["models"] == []
+    assert "No model" in verb("list").output
 
 
 def test_a_model_without_a_template_is_refused_before_anything_is_measured(artifact: Path) -> None:
