@@ -28,10 +28,11 @@ def prepare_model(
     A failing golden gate does not raise, but stands in the entry; a model runs without exactness too.
     Raises like `resolve_artifact`.
     """
+    from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
 
     _convert(gguf, output, build, display)
-    artifact = Artifact(output)
+    artifact = Artifact(output, KnownHashes())
     try:
         failure = _gate(artifact, gguf, backend, threads, display)
     except KeyboardInterrupt:

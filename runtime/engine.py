@@ -7,7 +7,7 @@ back. So the text does not depend on the drafts, only the number of passes does.
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -21,13 +21,13 @@ from anespec.runtime.passes import (
     StateLostError,
     Verifier,
     VerifierShape,
-    run_pass,
 )
 from anespec.runtime.planner import PlannedRow, Planner, Run, share_drafts
 from anespec.runtime.proven import Proven
 from anespec.runtime.region_store import RING_BYTES, RegionStore
 from anespec.runtime.requests import Event, FinishReason, Request, checked_prompt
 from anespec.runtime.sampling import Sampler
+from anespec.runtime.saved_prefix import SavedPrefix
 from anespec.runtime.scheduler import Scheduler
 from anespec.runtime.sequences import ActiveSequence, WaitingRequest
 from anespec.runtime.speculation import Ask, Speculation
@@ -143,8 +143,8 @@ class Engine:
     def step(self, meanwhile: Callable[[], None] = _nothing) -> tuple[Event, ...]:
         """Admit what fits, run one pass, commit; the events of all sequences that got on or ended.
 
-        A pass that ran only prompt rows yields no event. `meanwhile` is called once a pass is planned, just
-        before it runs. If the verifier raises, nothing was committed and the step can be
+        A pass that ran only prompt rows yields no event. `meanwhile` is called while the pass runs.
+        If the verifier raises, nothing was committed and the step can be
         tried again; where its state is lost, that is done: all sequences go back to their prefill.
         """
         try:
@@ -176,6 +176,14 @@ class Engine:
         finally:
             self.cancel(number)
 
+    def save_prefix(self, prompt: Sequence[int]) -> SavedPrefix | None:
+        """A copy of a prompt's K/V, to be kept elsewhere; None where it is not there (any more)."""
+        return self._store.save(prompt)
+
+    def restore_prefix(self, saved: SavedPrefix) -> bool:
+        """Have later prompts go on from a saved prefix; whether it could be used: see RegionStore."""
+        return self._store.restore(saved)
+
     def close(self) -> None:
         """End all sequences and close their draft sessions; verifier and source stay their owner's."""
         for sequence in self._scheduler.active:
@@ -187,8 +195,9 @@ class Engine:
         planned, plan = self._plan()
         for part in planned:
             self._store.will_write(part.sequence.region, part.end)
+        self._verifier.submit(plan)
         meanwhile()
-        found = run_pass(self._verifier, plan)
+        found = self._verifier.wait()
         kept = [self._commit(part, found) for part in planned]
         for part, rows in zip(planned, kept, strict=True):
             self._verifier.commit(part.sequence.region, rows)
