@@ -103,44 +103,52 @@ def test_a_terminal_has_a_prompt_and_the_end_of_input_leaves(chatting: Path) -> 
         command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
     )
     os.close(theirs)
+    terminal = Terminal(ours)
     try:
-        shown = until(ours, ">>>")
+        terminal.wait_for(">>>")
         os.write(ours, b"def area(self):\r")
-        shown += until(ours, "changes that") + until(ours, ">>>")
+        terminal.wait_for("changes that")
+        terminal.wait_for(">>>")
         os.write(ours, b"\x04")
-        while part := rest(ours):
-            shown += part
+        while terminal.read():
+            pass
         assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()
     os.close(ours)
-    assert "/help lists commands" in shown
-    assert "\x1b[32m" not in shown
+    assert "/help lists commands" in terminal.shown
+    assert "\x1b[32m" not in terminal.shown
     assert "def area" in (chatting.parent / "anespec" / "chat_history").read_text()
 
 
 LONGEST_SILENCE = 60.0
 
 
-def until(terminal: int, text: str) -> str:
-    """What is shown until `text` is."""
-    shown = ""
-    while text not in shown:
-        part = rest(terminal)
-        assert part, shown
-        shown += part
-    return shown
+class Terminal:
+    """What a terminal has shown so far, read from its other end."""
 
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.shown = ""
+        self.waited_for = 0
 
-def rest(terminal: int) -> str:
-    """Some more of what is shown; nothing at the end."""
-    ready, _, _ = select.select([terminal], [], [], LONGEST_SILENCE)
-    assert ready, "nothing more is shown"
-    try:
-        return os.read(terminal, 1 << 16).decode(errors="replace")
-    except OSError:
-        return ""
+    def wait_for(self, text: str) -> None:
+        """Read until `text` comes, after what was waited for before."""
+        while text not in self.shown[self.waited_for :]:
+            assert self.read(), self.shown
+        self.waited_for = self.shown.index(text, self.waited_for) + len(text)
+
+    def read(self) -> bool:
+        """Some more; False at the end."""
+        ready, _, _ = select.select([self.descriptor], [], [], LONGEST_SILENCE)
+        assert ready, self.shown
+        try:
+            part = os.read(self.descriptor, 1 << 16)
+        except OSError:
+            return False
+        self.shown += part.decode(errors="replace")
+        return bool(part)
 
 
 def verb(*arguments: str, answer: str = "") -> Result:
