@@ -162,11 +162,19 @@ class Engine:
 
     def save_prefix(self, prompt: Sequence[int]) -> SavedPrefix | None:
         """A copy of a prompt's K/V, to be kept elsewhere; None where it is not there (any more)."""
-        return self._store.save(prompt)
+        try:
+            return self._store.save(prompt)
+        except StateLostError as error:
+            self._recover(error)
+            return None
 
     def restore_prefix(self, saved: SavedPrefix) -> bool:
         """Have later prompts go on from a saved prefix; whether it could be used: see RegionStore."""
-        return self._store.restore(saved)
+        try:
+            return self._store.restore(saved)
+        except StateLostError as error:
+            self._recover(error)
+            return False
 
     def close(self) -> None:
         """End all sequences and close their draft sessions; verifier and source stay their owner's."""
@@ -199,10 +207,11 @@ class Engine:
             self._speculation.observe(
                 sequence, len(part.draft.tokens), result.accepted, result.ids, RowTops(result.rows)
             )
-        if result.finish is FinishReason.FAILED:
-            self._store.scrub(sequence.region)
         if result.tokens or result.finish is not None:
             self._deliver(sequence, result)
+        if result.finish is FinishReason.FAILED:
+            # Last, since it may find the state lost, and what was committed must not be.
+            self._store.scrub(sequence.region)
         return sequence.computed - before
 
     def _deliver(self, sequence: ActiveSequence, result: Committed) -> None:
