@@ -1,7 +1,7 @@
 """`anespec generate`: text from an artifact."""
 
 import contextlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
+from anespec.completion_facts import completion_facts
 from anespec.console import json_option, notes, out, print_json, watcher
 from anespec.leaving import keep
 from anespec.manifests.errors import Interrupted, RequestError
@@ -17,14 +18,20 @@ from anespec.manifests.formatting import counted
 from anespec.messages import Message
 from anespec.model_path import ModelPath
 from anespec.option_flags import flags_of, read_flags
+from anespec.prompt_cache import require_own_file, use_prompt_cache
 from anespec.prompts import Prompt, PromptFile, read_standard_input
 from anespec.results import Choice
 from anespec.runtime.options import GenerationOptions, LoadOptions
+from anespec.text_options import read_texts, text_options
 
 if TYPE_CHECKING:
     from anespec.model import Model
+    from anespec.pending import Pending
     from anespec.results import Completion
     from anespec.runtime.completion import Chunk
+
+LINES_AHEAD = 2
+"""Lines of a prompt file that are under way for each sequence of the model: none waits for a slow one."""
 
 
 @click.command()
@@ -42,6 +49,12 @@ if TYPE_CHECKING:
 )
 @flags_of(LoadOptions)
 @flags_of(GenerationOptions)
+@text_options
+@click.option(
+    "--prompt-cache",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Keep the prompt's K/V in this file, and go on from what it holds.",
+)
 @click.option("--show-drafts", is_flag=True, help="Show drafted tokens in another colour.")
 @json_option
 def generate(
@@ -49,11 +62,12 @@ def generate(
     prompt: str | None,
     prompt_file: Path | None,
     chat: bool,
+    prompt_cache: Path | None,
     show_drafts: bool,
     as_json: bool,
     **chosen: Any,
 ) -> None:
-    """Continue a prompt with ARTIFACT's model.
+    """Continue a prompt with the model of ARTIFACT, which may be a GGUF or the name of a model in the cache.
 
     Speculation never changes a token: it is only used where the exactness gate has proven so for this
     artifact, backend and machine. Where it was never measured here, a quick form is run first.
@@ -64,13 +78,15 @@ def generate(
     """
     if (prompt is None) == (prompt_file is None):
         raise click.UsageError("give one prompt with -p, or many with --prompt-file")
-    verb = _Verb(
-        artifact,
-        read_flags(LoadOptions, chosen),
-        read_flags(GenerationOptions, chosen),
-        chat,
-        quiet=as_json or prompt_file is not None,
-    )
+    if prompt_cache is not None and prompt_file is not None:
+        raise click.UsageError("--prompt-cache keeps one prompt; give it with -p")
+    quiet = as_json or prompt_file is not None
+    if chosen["logprobs"] is not None and not quiet:
+        raise click.UsageError("--logprobs are told with --json, or with --prompt-file")
+    if prompt_cache is not None:
+        require_own_file(prompt_cache)
+    options = read_flags(GenerationOptions, chosen, **read_texts(chosen))
+    verb = _Verb(artifact, read_flags(LoadOptions, chosen), options, chat, quiet, prompt_cache)
     try:
         if prompt_file is not None:
             _generate_many(verb, prompt_file)
@@ -90,6 +106,7 @@ class _Verb:
     options: GenerationOptions
     chat: bool
     quiet: bool
+    prompt_cache: Path | None
 
     @contextlib.contextmanager
     def opened(self, check: "Callable[[Model], None]") -> "Iterator[Model]":
@@ -127,8 +144,10 @@ def _generate_one(verb: _Verb, prompt: Prompt, show_drafts: bool, as_json: bool)
     with verb.opened(lambda model: model.check(verb.ids(model, prompt), verb.options)) as model:
         ids = verb.ids(model, prompt)
         verb.hint(model)
+        if verb.prompt_cache is not None:
+            use_prompt_cache(model, verb.prompt_cache, ids, watcher(shown=False).note)
         if as_json:
-            print_json(facts_of(model.generate(ids, verb.options), model))
+            print_json(completion_facts(model.generate(ids, verb.options), model))
         elif verb.options.choices > 1:
             _print_choices(model.generate(ids, verb.options), model)
         else:
@@ -138,7 +157,7 @@ def _generate_one(verb: _Verb, prompt: Prompt, show_drafts: bool, as_json: bool)
 
 
 def _generate_many(verb: _Verb, path: Path) -> None:
-    """One line after another, all of them checked before the first is run."""
+    """All lines checked, then run as many at once as the model has sequences; printed in their order."""
     with PromptFile(path) as prompts:
 
         def check(model: "Model") -> None:
@@ -154,9 +173,21 @@ def _generate_many(verb: _Verb, path: Path) -> None:
         with verb.opened(check) as model:
             if plain[True]:
                 verb.hint(model)
-            for _, prompt in prompts:
-                completion = model.generate(verb.ids(model, prompt), prompt.options(verb.options))
-                print_json(facts_of(completion, model))
+            for completion in _completions(model, verb, (prompt for _, prompt in prompts)):
+                print_json(completion_facts(completion, model))
+
+
+def _completions(model: "Model", verb: _Verb, prompts: Iterable[Prompt]) -> "Iterator[Completion]":
+    """What becomes of the prompts, in their order."""
+    with contextlib.ExitStack() as stack:
+        pending: deque[Pending] = deque()
+        for prompt in prompts:
+            if len(pending) == LINES_AHEAD * model.sequences:
+                yield pending.popleft().result()
+            ids = verb.ids(model, prompt)
+            pending.append(stack.enter_context(model.begin(ids, prompt.options(verb.options))))
+        for each in pending:
+            yield each.result()
 
 
 def _stream(chunks: "Iterable[Chunk]", show_drafts: bool) -> None:
@@ -177,32 +208,6 @@ def _print_choices(completion: "Completion", model: "Model") -> None:
         notes().print(f"choice {number} of {len(completion.choices)}:", style="dim")
         out().print(Text(choice.text))
         _show(choice, model)
-
-
-def facts_of(completion: "Completion", model: "Model") -> dict[str, Any]:
-    """A completion for a program: the first choice's facts, and those of all where there are several."""
-    facts = {"prompt_ids": list(completion.prompt_ids)}
-    choices = [_choice_facts(choice, model.load_seconds) for choice in completion.choices]
-    facts |= choices[0]
-    return facts | {"choices": choices} if len(choices) > 1 else facts
-
-
-def _choice_facts(choice: Choice, load_seconds: float) -> dict[str, Any]:
-    statistics = choice.statistics
-    return {
-        "output_ids": list(choice.output_ids),
-        "text": choice.text,
-        "passes": statistics.passes,
-        "tokens_per_pass": round(statistics.tokens_per_pass, 4),
-        "accepted_by_position": list(statistics.accepted_by_position),
-        "proposed_by_position": list(statistics.proposed_by_position),
-        "finish_reason": choice.finish.value,
-        "seconds": {
-            "load": round(load_seconds, 4),
-            "prefill": round(statistics.prefill_seconds, 4),
-            "decode": round(statistics.decode_seconds, 4),
-        },
-    }
 
 
 def _show(choice: Choice, model: "Model") -> None:

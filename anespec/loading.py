@@ -13,6 +13,7 @@ from anespec.watching import Watcher
 if TYPE_CHECKING:
     from anespec.manifests.store import Artifact
     from anespec.manifests.verdicts import Circumstances, ExactnessVerdict
+    from anespec.runtime.drafters import DraftSource
     from anespec.runtime.options import BackendOptions, LoadOptions
     from anespec.runtime.passes import Verifier
     from anespec.runtime.text.tokenizer import Tokenizer
@@ -35,22 +36,51 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Open
         ArtifactError: it is missing, damaged or of another version.
         RequestError: there is no such backend.
     """
-    from anespec.manifests.gguf_file import GGUFFile
+    from concurrent.futures import ThreadPoolExecutor
+
+    from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
     from anespec.runtime.backends import circumstances, open_verifier, resolve_backend
-    from anespec.runtime.text.tokenizer import Tokenizer
 
     backend = resolve_backend(options.backend)
     artifact = Artifact(
-        resolve_artifact(path, backend=backend, threads=options.threads, display=watch.shares)
+        resolve_artifact(path, backend=backend, threads=options.threads, display=watch.shares),
+        KnownHashes(again=options.verify),
     )
     with watch.steps(f"loading {path}") as report:
         report("vocabulary")
-        with GGUFFile(artifact.tokens_path()) as tokens:
-            tokenizer = Tokenizer.from_gguf(tokens)
-        report(f"shards, on {backend}")
-        verifier = open_verifier(artifact, backend, options.threads)
+        tokens = artifact.tokens_path()
+        # A library compiles shards without holding Python up, which reads the vocabulary meanwhile.
+        with ThreadPoolExecutor(1) as reader:
+            reading = reader.submit(_read_vocabulary, tokens)
+            report(f"shards, on {backend}")
+            verifier = open_verifier(artifact, backend, options.threads)
+        try:
+            tokenizer = reading.result()
+        except BaseException:
+            verifier.close()
+            raise
     return Opened(artifact, tokenizer, verifier, circumstances(artifact, backend, options.threads))
+
+
+def _read_vocabulary(tokens: Path) -> "Tokenizer":
+    from anespec.manifests.gguf_file import GGUFFile
+    from anespec.runtime.text.tokenizer import Tokenizer
+
+    with GGUFFile(tokens) as file:
+        return Tokenizer.from_gguf(file)
+
+
+def make_source(options: "LoadOptions") -> "DraftSource | None":
+    """Who guesses, as the options say; None for nobody.
+
+    Raises:
+        RequestError: the limits of lookup make no sense together.
+    """
+    from anespec.runtime.drafters.lookup import LookupSettings, LookupSource
+
+    settings = LookupSettings(options.lookup_max, options.lookup_min, options.lookup_choose)
+    return LookupSource(settings) if options.drafter == "lookup" else None
 
 
 def exactness_here(opened: Opened, watch: Watcher) -> "ExactnessVerdict":

@@ -3,14 +3,16 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from anespec.loading import Opened, exactness_here, open_artifact, say_inexact
+from anespec.loading import Opened, exactness_here, make_source, open_artifact, say_inexact
 from anespec.manifests.errors import RequestError
 from anespec.messages import Conversation, read_conversation
-from anespec.results import Choice, Completion
+from anespec.pending import Pending
+from anespec.results import Completion
 from anespec.runtime.options import GenerationOptions, LoadOptions
 from anespec.watching import SILENT, Watcher
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from anespec.runtime.completion import Completion as Run
     from anespec.runtime.proven import Proven
     from anespec.runtime.requests import Request
-    from anespec.runtime.service import Service
+    from anespec.runtime.sampling import GrammarTokens
     from anespec.runtime.text.tokenizer import Tokenizer
 
 GREEDY = GenerationOptions()
@@ -42,8 +44,7 @@ class Model:
 
         self._opened = opened
         self._options = options
-        self._service = self._serving(Proven.nothing(opened.verifier.shape))
-        self.speculates = False
+        self._serve(Proven.nothing(opened.verifier.shape))
         self.load_seconds = 0.0
 
     def prove(self, watch: Watcher = SILENT) -> None:
@@ -52,19 +53,16 @@ class Model:
 
         verdict = exactness_here(self._opened, watch)
         say_inexact(verdict, self._options, watch)
-        proven = Proven.of(verdict, self._opened.verifier.shape, self._options.allow_inexact)
-        self.speculates = proven.speculate
         self._service.close()
-        self._service = self._serving(proven)
+        self._serve(Proven.of(verdict, self._opened.verifier.shape, self._options.allow_inexact))
 
-    def _serving(self, proven: "Proven") -> "Service":
-        """An engine on a thread of its own that uses what is proven."""
-        from anespec.runtime.drafters.lookup import LookupSource
+    def _serve(self, proven: "Proven") -> None:
+        """Set up an engine on a thread of its own that uses what is proven."""
         from anespec.runtime.engine import Engine
         from anespec.runtime.service import Service
 
-        source = LookupSource() if self._options.drafter == "lookup" else None
-        return Service(Engine(self._opened.verifier, proven, source))
+        self._proven = proven
+        self._service = Service(Engine(self._opened.verifier, proven, make_source(self._options)))
 
     def __enter__(self) -> Self:
         return self
@@ -95,6 +93,16 @@ class Model:
         return self._opened.here.backend
 
     @property
+    def speculates(self) -> bool:
+        """Whether rows may be filled with guesses."""
+        return self._proven.speculate
+
+    @property
+    def reuses_prompts(self) -> bool:
+        """Whether a prompt may go on from what an earlier one left."""
+        return self._proven.reuse_prefixes
+
+    @property
     def context(self) -> int:
         """Tokens of a sequence, prompt and output."""
         return self._opened.verifier.shape.context
@@ -108,6 +116,12 @@ class Model:
     def tokenizer(self) -> "Tokenizer":
         """The model's own."""
         return self._opened.tokenizer
+
+    @cached_property
+    def _grammar_tokens(self) -> "GrammarTokens":
+        from anespec.runtime.sampling import GrammarTokens
+
+        return GrammarTokens(self.tokenizer, self._opened.verifier.shape.vocabulary)
 
     @property
     def chat_template(self) -> str | None:
@@ -175,26 +189,26 @@ class Model:
     async def agenerate(
         self, prompt: Prompt, options: GenerationOptions | None = None, **changes: Any
     ) -> Completion:
-        """`generate` for a program with an event loop."""
-        return await asyncio.to_thread(self.generate, prompt, options, **changes)
+        """`generate` for a program with an event loop; cancelling the task ends the run."""
+        return await self._acomplete(lambda: self.prompt_ids(prompt), _options(options, changes))
 
     async def achat(
         self, messages: Conversation, options: GenerationOptions | None = None, **changes: Any
     ) -> Completion:
         """`chat` for a program with an event loop."""
-        return await asyncio.to_thread(self.chat, messages, options, **changes)
+        return await self._acomplete(lambda: self.chat_ids(messages), _options(options, changes))
 
     def astream(
         self, prompt: Prompt, options: GenerationOptions | None = None, **changes: Any
     ) -> "AsyncIterator[Chunk]":
-        """`stream` for a program with an event loop."""
-        return _in_thread(lambda: self.stream(prompt, options, **changes))
+        """`stream` for a program with an event loop; raises at the first chunk."""
+        return self._achunks(lambda: self.prompt_ids(prompt), _options(options, changes))
 
     def achat_stream(
         self, messages: Conversation, options: GenerationOptions | None = None, **changes: Any
     ) -> "AsyncIterator[Chunk]":
-        """`chat_stream` for a program with an event loop."""
-        return _in_thread(lambda: self.chat_stream(messages, options, **changes))
+        """`chat_stream` for a program with an event loop; raises at the first chunk."""
+        return self._achunks(lambda: self.chat_ids(messages), _options(options, changes))
 
     def prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
         """The tokens that a prompt begins with.
@@ -247,44 +261,86 @@ class Model:
         """A run for every choice, none of them begun."""
         from anespec.runtime.completion import Completion as Run
 
-        if self._service is None:
-            raise RequestError("the model is not ready to generate; let anespec.load open it")
         requests = self._requests(prompt_ids, options)
         return [Run(self._service, self.tokenizer, request, options.stop) for request in requests]
 
+    def begin(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> Pending:
+        """Have a prompt run beside others; raises as `generate` does."""
+        return Pending(prompt_ids, self.run(prompt_ids, options))
+
+    def save_prompt(self, path: Path, prompt_ids: Sequence[int]) -> bool:
+        """Write a prompt's K/V to a file, computing them where they are not there; whether it was possible.
+
+        Raises:
+            RequestError: the prompt cannot be served.
+            StorageError: the file cannot be written.
+        """
+        from anespec.runtime.saved_prefix import write_prefix
+
+        tokens = tuple(prompt_ids)
+        saved = self._service.call(lambda engine: engine.save_prefix(tokens))
+        if saved is None:
+            self.generate(tokens, max_tokens=1, speculate=False, ignore_eos=True)
+            saved = self._service.call(lambda engine: engine.save_prefix(tokens))
+        if saved is not None:
+            write_prefix(path, saved, self._opened.here)
+        return saved is not None
+
+    def restore_prompt(self, path: Path) -> tuple[int, ...]:
+        """Have later prompts go on from what `save_prompt` wrote; its tokens, none where it cannot be used.
+
+        Raises:
+            UnusableError: the file is damaged, or was written for another model, backend or machine.
+            StorageError: it cannot be read.
+        """
+        from anespec.runtime.saved_prefix import read_prefix
+
+        saved = read_prefix(path, self._opened.here, self.manifest.state_bytes)
+        return saved.tokens if self._service.call(lambda engine: engine.restore_prefix(saved)) else ()
+
     def _complete(self, prompt_ids: Sequence[int], options: GenerationOptions) -> Completion:
-        runs = self.run(prompt_ids, options)
-        for run in runs:
-            run.start()
-        try:
-            choices = tuple(Choice.of(run.summary) for run in runs)
-        finally:
-            for run in runs:
-                run.cancel()
-        return Completion(tuple(prompt_ids), choices)
+        with self.begin(prompt_ids, options) as pending:
+            return pending.result()
+
+    async def _acomplete(
+        self, encode: Callable[[], tuple[int, ...]], options: GenerationOptions
+    ) -> Completion:
+        # A template is rendered in another process, and a long prompt takes time to encode.
+        with self.begin(await asyncio.to_thread(encode), options) as pending:
+            return await pending.aresult()
 
     def _stream(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "Iterator[Chunk]":
+        run = self._only_run(prompt_ids, options)
+        self.check(prompt_ids, options)
+        return iter(run)
+
+    async def _achunks(
+        self, encode: Callable[[], tuple[int, ...]], options: GenerationOptions
+    ) -> "AsyncIterator[Chunk]":
+        async for chunk in self._only_run(await asyncio.to_thread(encode), options):
+            yield chunk
+
+    def _only_run(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "Run":
         if options.choices > 1:
             raise RequestError("a stream is of one choice; ask for more with generate")
-        self.check(prompt_ids, options)
-        return self._chunks(prompt_ids, options)
-
-    def _chunks(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "Iterator[Chunk]":
         (run,) = self.run(prompt_ids, options)
-        yield from run
+        return run
 
     def _requests(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "list[Request]":
         from anespec.runtime.requests import Request
         from anespec.runtime.sampling import choice_seed
 
         sampling = options.sampling
+        reference = self.tokenizer.encode(options.reference, add_special=False) if options.reference else ()
         return [
             Request(
                 prompt=prompt_ids,
                 max_tokens=options.max_tokens,
                 sampling=sampling.with_changes(seed=choice_seed(sampling.seed, number)),
                 end_ids=frozenset() if options.ignore_eos else self.tokenizer.end_ids,
+                reference=reference,
                 speculate=options.speculate,
+                grammar_tokens=self._grammar_tokens if options.grammar is not None else None,
             )
             for number in range(options.choices)
         ]
@@ -295,13 +351,6 @@ class Model:
 
 def _options(options: GenerationOptions | None, changes: dict[str, Any]) -> GenerationOptions:
     return (options or GREEDY).with_changes(**changes)
-
-
-async def _in_thread(make: "Callable[[], Iterator[Chunk]]") -> "AsyncIterator[Chunk]":
-    """What an iterator yields, each asked for in a thread of the loop's pool."""
-    chunks = await asyncio.to_thread(make)
-    while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
-        yield chunk
 
 
 def load_model(

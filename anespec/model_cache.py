@@ -26,10 +26,10 @@ from pydantic import ValidationError
 from anespec import __version__
 from anespec.manifests.errors import GoldenGateError, StorageError, UsageError
 from anespec.manifests.formatting import listed, quoted
+from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.safe_files import Folder, open_file
 from anespec.manifests.schema import SCHEMA_VERSION, Bytes, Count, Name, Record, Target
 from anespec.manifests.user_folders import cache_folder, private_folder
-from anespec.source_hashes import SourceHashes
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -181,7 +181,7 @@ class ModelCache:
     ) -> Path:
         """The gated artifact of a GGUF, made first where there is none; raises like `resolve_artifact`."""
         with private_folder(self.root) as root:
-            key = build.key(self._hash(root, gguf, display))
+            key = build.key(self._hash(gguf, display))
             model = self._model(root, key)
             if model.entry is None or not model.artifact.is_dir():
                 with self._lock(key, gguf, display):
@@ -242,14 +242,14 @@ class ModelCache:
         except OSError as error:
             raise StorageError(f"{model.folder}: cannot be removed ({error.strerror})") from error
 
-    def _hash(self, root: Folder, gguf: Path, display: Display) -> str:
-        hashes = SourceHashes(root)
+    def _hash(self, gguf: Path, display: Display) -> str:
+        hashes = KnownHashes(self.root)
         try:
             if (known := hashes.known(gguf)) is not None:
                 return known
             with display(f"looking for {gguf.name} in the cache") as report:
                 report("reading it")
-                return hashes.read(gguf)
+                return hashes.file(gguf)
         except OSError as error:
             raise StorageError(f"{gguf}: cannot be read ({error.strerror})") from error
 

@@ -5,23 +5,29 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from anespec.runtime.completion import Summary
-    from anespec.runtime.requests import FinishReason
+    from anespec.runtime.requests import FinishReason, OutputToken
     from anespec.runtime.statistics import Statistics
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One continuation. `text` ends before a stop string; `output_ids` has its tokens too."""
+    """One continuation. `text` ends before a stop string; `tokens` has its tokens too, each with its
+    logprobs where they were asked for, and with who guessed it."""
 
     text: str
-    output_ids: tuple[int, ...]
+    tokens: "tuple[OutputToken, ...]"
     finish: "FinishReason"
     statistics: "Statistics"
 
     @classmethod
     def of(cls, summary: "Summary") -> "Choice":
         """What a run came to."""
-        return cls(summary.text, summary.output_ids, summary.finish, summary.statistics)
+        return cls(summary.text, summary.tokens, summary.finish, summary.statistics)
+
+    @property
+    def output_ids(self) -> tuple[int, ...]:
+        """The tokens' ids."""
+        return tuple(token.id for token in self.tokens)
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,7 @@ def run_validation(
         RequestError: there is no such backend.
         StorageError: the text to be scored cannot be read.
     """
+    from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
     from anespec.runtime.backends import resolve_backend
     from anespec.validate.page.write import write_page
@@ -128,7 +129,8 @@ def run_validation(
 
     root = resolve_artifact(path, backend=options.backend, threads=options.threads, display=watch.shares)
     source = path if options.gguf is None and is_gguf(path) else options.gguf
-    asked = Question(Artifact(root), resolve_backend(options.backend), options.threads, source)
+    artifact = Artifact(root, KnownHashes(again=options.verify))
+    asked = Question(artifact, resolve_backend(options.backend), options.threads, source)
     asking = _asking(asked, options)
     results = []
     for name in options.chosen:

@@ -1,6 +1,7 @@
 """What is measured: an artifact made from a GGUF, and blocks of chosen width for its verifier."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from anespec.convert.options import ConvertOptions
@@ -8,7 +9,7 @@ from anespec.convert.pipeline import convert
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.runtime.passes import PassPlan, RowKind, Verifier, run_pass, whole_plan
+from anespec.runtime.passes import BEST_LOGIT, PassPlan, RowKind, Verifier, run_pass, whole_plan
 from anespec.runtime.regions import RegionMap
 from anespec.runtime.rows import chain_rows
 
@@ -32,9 +33,21 @@ def pass_of(verifier: Verifier, tokens: list[int], position: int, *, wants_logit
     return whole_plan(verifier.shape, rows, wants_logits=wants_logits)
 
 
+def least_spans(verifier: Verifier, plan: PassPlan) -> PassPlan:
+    """The pass looking at no more slots than its rows need, as the engine plans it."""
+    shape = verifier.shape
+    spans = []
+    for pool in range(len(shape.pools)):
+        most = max(slots.stop for row in plan.rows for slots in row.slots[pool].visible)
+        spans.append(next(step for step in shape.span_steps(pool) if step >= most))
+    return replace(plan, spans=tuple(spans))
+
+
 def prefill(verifier: Verifier, tokens: list[int]) -> None:
-    """Run a prompt from position 0 in the widest passes; logits of the last pass only."""
+    """Run a prompt from position 0 in the widest passes; logits of its last token only."""
     width = verifier.shape.t_max
     for start in range(0, len(tokens), width):
-        last = start + width >= len(tokens)
-        run_pass(verifier, pass_of(verifier, tokens[start : start + width], start, wants_logits=last))
+        part = tokens[start : start + width]
+        plan = least_spans(verifier, pass_of(verifier, part, start, wants_logits=False))
+        last = {len(part) - 1: BEST_LOGIT} if start + width >= len(tokens) else {}
+        run_pass(verifier, replace(plan, wanted=last))

@@ -153,8 +153,13 @@ class TensorSpec(Record):
 
 
 class StateSpec(Record):
-    """A K or V state of one layer: fp16 [1, n_kv, S, head_dim] in the named pool."""
+    """A K or V state of one layer: fp16 [1, n_kv, S, head_dim] in the named pool.
 
+    `kind` says what a state holds. There are keys and values per position alone so far; a state that a
+    sequence carries along as a whole will be of another kind, which a reader that lacks it must refuse.
+    """
+
+    kind: Literal["kv"] = "kv"
     name: Name
     shape: tuple[Count, Count, Count, Count]
     pool: Name

@@ -4,7 +4,7 @@ Declared once for Python, the command line and JSON lines.
 """
 
 import os
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -16,6 +16,8 @@ BACKEND_CHOICES = ("auto", "torch", "openvino")
 """What runtime.backends knows, said here so that nothing heavy is loaded for it."""
 
 DRAFTER_CHOICES = ("none", "lookup")
+LONGEST_MATCH = 64
+"""Tokens that lookup compares at most."""
 
 MOST_THREADS = 4 * (os.cpu_count() or 1)
 """Far more threads than processors wait for one another: a pass then takes minutes."""
@@ -46,13 +48,26 @@ class BackendOptions(Options):
     threads: Annotated[int | None, Flag(default="all")] = Field(
         default=None, ge=1, le=MOST_THREADS, description="Processor threads."
     )
+    verify: bool = Field(
+        default=False,
+        description="Read all files for their hashes, also those that are the same to the file system.",
+    )
 
 
 class LoadOptions(BackendOptions):
     """How a model is loaded."""
 
     drafter: Annotated[str, Flag(choices=DRAFTER_CHOICES)] = Field(
-        default="lookup", description="Who guesses."
+        default="lookup", description="Who guesses: lookup copies what followed the longest match before."
+    )
+    lookup_max: int = Field(
+        default=16, ge=1, le=LONGEST_MATCH, description="The longest match that lookup looks for, in tokens."
+    )
+    lookup_min: int = Field(
+        default=1, ge=1, le=LONGEST_MATCH, description="The shortest match that lookup copies from."
+    )
+    lookup_choose: Annotated[Literal["recent", "leftmost"], Flag(choices=("recent", "leftmost"))] = Field(
+        default="recent", description="Which of several matches lookup takes."
     )
     allow_inexact: bool = Field(default=False, description="Speculate even where it may change the text.")
 
@@ -72,6 +87,9 @@ class GenerationOptions(SamplingParameters):
     ignore_eos: bool = Field(default=False, description="Go on past the model's end tokens.")
     speculate: Annotated[bool, Flag(shown=False)] = Field(
         default=True, description="Fill rows with guesses, where that provably changes no token."
+    )
+    reference: Annotated[str, Flag(shown=False)] = Field(
+        default="", description="A text that the output may repeat: drafts are copied from it, too."
     )
     choices: int = Field(default=1, ge=1, le=MOST_CHOICES, description="How many continuations.")
 

@@ -120,6 +120,10 @@ class Prefixes:
         """Note that what the region held is being overwritten."""
         self._held[region] = _Held(held_from=[0] * len(self._map.pools))
 
+    def hold(self, region: int, tokens: Sequence[int], held_from: Sequence[int]) -> None:
+        """Note that the region holds a prefix that came from elsewhere, from `held_from[pool]` on."""
+        self._held[region] = _Held(list(tokens), list(held_from))
+
     def begin(self, admission: Admission, prompt: Sequence[int]) -> None:
         """Note that the region now holds just the reused part of `prompt`."""
         held = self._held[admission.region]

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anespec.runtime.passes import Verifier
 from anespec.runtime.prefixes import Admission, Prefixes
 from anespec.runtime.proven import Proven
 from anespec.runtime.regions import RegionMap, Regions
 from anespec.runtime.ring_states import RingState, RingStates
+from anespec.runtime.saved_prefix import SavedPrefix
 
 RING_BYTES = 256 << 20
 """Default budget for what is kept of rings where prompts ended."""
@@ -97,6 +99,64 @@ class RegionStore:
         """Note that the whole state is gone."""
         self._prefixes.forget()
         self._rings.clear()
+
+    def save(self, prompt: Sequence[int]) -> SavedPrefix | None:
+        """A copy of a prompt's K/V; None where no region holds all that a row behind the prompt looks at."""
+        pools = range(len(self._shape.pools))
+        first = [self._map.first_visible(pool, len(prompt) - 1) for pool in pools]
+        for region in range(self._shape.sequences):
+            if self.tokens(region)[: len(prompt)] == tuple(prompt) and all(
+                self.held_from(region, pool) <= first[pool] for pool in pools
+            ):
+                values = [self._export(pool, region, range(first[pool], len(prompt))) for pool in pools]
+                return SavedPrefix(tuple(prompt), tuple(first), tuple(values))
+        return None
+
+    def restore(self, saved: SavedPrefix) -> bool:
+        """Put a prefix into an idle region, for later prompts to go on from; whether it could be used.
+
+        It cannot where prefixes may not be used again, no region is idle, or it is not of this state's shape.
+        """
+        idle = self._regions.idle
+        if not (self._reuse and idle and self._fits(saved)):
+            return False
+        region = min((each for each in idle if not self.tokens(each)), default=idle[0])
+        self._prefixes.clear(region)
+        self._prompts.pop(region, None)
+        for pool, (first, values) in enumerate(zip(saved.first, saved.values, strict=True)):
+            done = 0
+            for slots in self._map.spans(pool, region, range(first, len(saved.tokens))):
+                part = [array[:, :, done : done + len(slots)] for array in values]
+                self._verifier.import_slots(pool, slots.start, part)
+                done += len(slots)
+        self._prefixes.hold(region, saved.tokens, saved.first)
+        return True
+
+    def _export(self, pool: int, region: int, positions: range) -> tuple[NDArray[np.float16], ...]:
+        """The K/V of consecutive positions, one array per state."""
+        parts = [
+            self._verifier.export_slots(pool, slots.start, len(slots))
+            for slots in self._map.spans(pool, region, positions)
+        ]
+        return tuple(np.concatenate(arrays, axis=2) for arrays in zip(*parts, strict=True))
+
+    def _fits(self, saved: SavedPrefix) -> bool:
+        """Whether a prefix is of this state's shape, and finite: one number that is none would spoil all."""
+        count, pools = len(saved.tokens), range(len(self._shape.pools))
+        if not 0 < count <= self._shape.context or len(saved.values) != len(pools):
+            return False
+        if saved.first != tuple(self._map.first_visible(pool, count - 1) for pool in pools):
+            return False
+        if not all(0 <= token < self._shape.vocabulary for token in saved.tokens):
+            return False
+        for pool, arrays in zip(pools, saved.values, strict=True):
+            shapes = [
+                (one.shape[0], one.shape[1], count - saved.first[pool], one.shape[3])
+                for one in self._verifier.export_slots(pool, 0, 1)
+            ]
+            if [array.shape for array in arrays] != shapes:
+                return False
+        return all(bool(np.isfinite(array).all()) for arrays in saved.values for array in arrays)
 
     def _keep_rings(self, region: int, end: int) -> None:
         """Export what rings hold of a prompt's end before slots up to position `end` are written over it."""

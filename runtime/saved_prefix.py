@@ -38,7 +38,7 @@ class UnusableError(AnespecError):
 
 @dataclass(frozen=True)
 class SavedPrefix:
-    """The K/V of the tokens of a prompt, as far as a row behind them, and the last of them, look back.
+    """The K/V of a prompt, as far as a row of its last token and one behind it look back.
 
     `values[pool]` has one array [1, KV heads, positions, head_dim] per state of the pool, for the positions
     from `first[pool]` to the prompt's end.

@@ -8,14 +8,17 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from anespec.manifests.errors import AnespecError
 from anespec.runtime.engine import Engine
 from anespec.runtime.event_stream import Stream
 from anespec.runtime.passes import VerifierShape
 from anespec.runtime.requests import Event, FinishReason, Request
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +71,24 @@ class Service:
         if not self._command(begin):
             raise ClosedError("the service is closed; open the model again")
         return stream
+
+    def call(self, work: Callable[[Engine], T]) -> T:
+        """Have the engine's thread do something between two steps; what it returned, or what it raised.
+
+        Raises:
+            ClosedError: the service was closed.
+        """
+        done: Future[T] = Future()
+
+        def answer() -> None:
+            try:
+                done.set_result(work(self._engine))
+            except Exception as error:
+                done.set_exception(error)
+
+        if not self._command(answer):
+            raise ClosedError("the service is closed; open the model again")
+        return done.result()
 
     def close(self) -> None:
         """End all streams with CANCELLED, and wait for the thread; verifier and source stay their owner's."""

@@ -1,6 +1,7 @@
 """Models and artifacts that several folders of tests share; each artifact is converted once a session."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,14 @@ SHARED_MODELS = Path(__file__).resolve().parents[1].parent / "shared" / "models"
 
 CONTEXT = 256
 """Enough for the longest text that the tests generate, and quicker than the model's own 512."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing that a test does, or a process that it starts, is remembered in the user's cache folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def _converted(gguf: Path, folder: Path, target: Target, weights: WeightFormat) -> Path:

@@ -11,7 +11,7 @@ from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.machine import processors
 from anespec.manifests.packages import require_package
 from anespec.manifests.schema import Manifest, Shard
-from anespec.manifests.store import Artifact, file_sha256
+from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
 from anespec.runtime.backends import circumstances, open_shard, open_verifier
 from anespec.runtime.backends.embedding import open_embedding
@@ -46,7 +46,11 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
         Path(source.read_from), artifact.root.resolve().parent / source.name, Path(source.name)
     ]  # fmt: skip
     for path in places:
-        if path.is_file() and path.stat().st_size == source.bytes and file_sha256(path) == source.sha256:
+        if (
+            path.is_file()
+            and path.stat().st_size == source.bytes
+            and artifact.hashes.file(path) == source.sha256
+        ):
             return path
     where = str(given) if given else "where it was converted from, beside the artifact or here"
     raise ArtifactError(
@@ -74,7 +78,7 @@ def golden_gate(
         StorageError: the verdict cannot be written.
     """
     require_package("torch", "the golden gate's reference")
-    # Loaded here, since who only generates uses this module too, and may have no torch.
+    # Loaded here, since who only generates uses this module too: torch takes seconds, and may be missing.
     from anespec.validate.golden import compare_computed
     from anespec.validate.reference import Reference
     from anespec.validate.stored_weights import StoredWeights

@@ -16,6 +16,7 @@ from time import perf_counter
 from anespec.manifests.child_python import end_with_parent
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.machine import peak_memory
 from anespec.manifests.schema import Record
 from anespec.manifests.store import Artifact
@@ -137,7 +138,7 @@ def main() -> None:
     folder, backend, threads = sys.argv[1:]
     end_with_parent()
     try:
-        artifact = Artifact(Path(folder))
+        artifact = Artifact(Path(folder), KnownHashes())
         verifier = open_verifier(artifact, backend, int(threads))
         samples = write_samples(artifact, verifier, circumstances(artifact, backend, int(threads)))
     except AnespecError as error:

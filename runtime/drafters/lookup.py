@@ -6,8 +6,8 @@ from typing import Literal
 
 from anespec.manifests.errors import RequestError
 from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, RowTops, propose_each
+from anespec.runtime.options import LONGEST_MATCH
 
-LONGEST_MATCH = 64
 _PRIOR_WEIGHT = 4.0
 _BARRIER = (1 << 32) - 1
 """Stands between reference and prompt; no token, and it never comes back."""

@@ -68,6 +68,21 @@ def test_a_flipped_bit_is_named_with_both_hashes(root: Path) -> None:
     assert artifact.shard_path(shard, verify=False).is_dir(), "the size alone tells nothing"
 
 
+def test_hashes_are_taken_from_who_knows_them_and_still_compared(root: Path) -> None:
+    class Wrong:
+        def file(self, path: Path) -> str:
+            return "0" * 64
+
+        def package(self, path: Path) -> str:
+            return "1" * 64
+
+    artifact = Artifact(root, Wrong())
+    with pytest.raises(ArtifactError, match=r"tokens\.gguf: sha256 is 0000"):
+        artifact.tokens_path()
+    with pytest.raises(ArtifactError, match=r"head_00\.mlpackage: sha256 is 1111"):
+        artifact.shard_path(artifact.manifest.head_shards[0])
+
+
 def test_a_flipped_bit_of_the_vocabulary_is_named(root: Path) -> None:
     path = root / "tokens.gguf"
     data = bytearray(path.read_bytes())
@@ -111,6 +126,16 @@ def test_states_that_the_shards_do_not_have_are_refused(root: Path) -> None:
     rewrite(root, layer_shards=shards)
     with pytest.raises(ArtifactError, match=r"state 'k_9' of .* is missing in the program"):
         open_verifier(root, "torch")
+
+
+def test_a_state_of_an_unknown_kind_is_refused(root: Path) -> None:
+    """A later model may carry state that is no K/V per position; taken for that it would run wrongly."""
+    shards = json.loads((root / "manifest.json").read_text())["layer_shards"]
+    assert shards[0]["states"][0]["kind"] == "kv"
+    shards[0]["states"][0]["kind"] = "recurrent"
+    rewrite(root, layer_shards=shards)
+    with pytest.raises(ArtifactError, match=r"states\.0\.kind is invalid \(Input should be 'kv'\); convert"):
+        Artifact(root)
 
 
 @pytest.mark.parametrize("path", ["", "/etc", "a\0b", "x" * 5000, "a//b", "a/"])

@@ -8,24 +8,24 @@ from anespec.runtime.rows import pad_rows
 
 
 class WholePasses:
-    """Turns `submit` and `wait` into one call of `forward` with a pad row for every lane that has none."""
+    """Turns `submit` and `wait` into one call of `forward`, in `wait`, with pad rows for the empty lanes."""
 
-    _found: PassResult
+    _plan: PassPlan
 
     def forward(self, plan: PassPlan) -> Logits | None:
         """Run the rows; logits of every lane, None where none are wanted."""
         raise NotImplementedError
 
     def submit(self, plan: PassPlan) -> None:
+        self._plan = plan
+
+    def wait(self) -> PassResult:
+        plan = self._plan
         logits = self.forward(replace(plan, rows=(*plan.rows, *pad_rows(plan.rows, plan.width))))
         if logits is None:
             assert not plan.wanted
-            self._found = {}
-        else:
-            self._found = {lane: row_logits(logits[lane], need) for lane, need in plan.wanted.items()}
-
-    def wait(self) -> PassResult:
-        return self._found
+            return {}
+        return {lane: row_logits(logits[lane], need) for lane, need in plan.wanted.items()}
 
     def commit(self, region: int, rows: int) -> None:
         """A state of K/V per position needs no word."""

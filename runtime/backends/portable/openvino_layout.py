@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.element_types import ElementType
+from anespec.runtime.backends.portable.mapped_weights import is_shareable, shared_view
 from anespec.runtime.backends.portable.openvino_library import Node, Output, Tensor, Type, op, opset15
 from anespec.runtime.backends.portable.packed import Packed
 
@@ -35,15 +36,24 @@ def constant(values: Any, kind: type | None = None) -> Output:
 
 
 def whole_numbers(values: NDArray[Any] | Packed, shape: Sequence[int]) -> Output:
-    """An integer constant in another shape; one of four-bit numbers stays packed."""
+    """An integer constant in another shape; one of four-bit numbers stays packed.
+
+    Where it can be, it is read where it lies, so `values` must live as long as what the constant is part of.
+    """
     if not isinstance(values, Packed):
-        return opset15.constant(np.ascontiguousarray(values.reshape(shape))).output(0)
+        return _in_place(values.reshape(shape), shape, Type(values.dtype))
     kind = {ElementType.INT4: Type.i4, ElementType.UINT4: Type.u4}.get(values.element)
     if kind is None:
         return opset15.constant(values.unpacked().reshape(shape)).output(0)
-    # OpenVINO packs as Core ML does, the first number in the low bits; the constant copies its bytes.
-    tensor = Tensor(np.ascontiguousarray(values.data), list(shape), kind)
-    return op.Constant(tensor, shared_memory=False).output(0)
+    # OpenVINO packs as Core ML does, the first number in the low bits.
+    return _in_place(values.data, shape, kind)
+
+
+def _in_place(stored: NDArray[Any], shape: Sequence[int], kind: Type) -> Output:
+    """A constant of what is stored, copied only where it cannot be shared."""
+    does_share = is_shareable(stored)
+    tensor = Tensor(shared_view(stored) if does_share else np.ascontiguousarray(stored), list(shape), kind)
+    return op.Constant(tensor, shared_memory=does_share).output(0)
 
 
 def integers(values: Sequence[int]) -> Output:

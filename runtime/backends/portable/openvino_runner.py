@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.runtime.backends.portable.arguments import refusing
+from anespec.runtime.backends.portable.mapped_weights import MappedWeights
 from anespec.runtime.backends.portable.openvino_library import Core
 from anespec.runtime.backends.portable.openvino_model import (
     LANES_OF,
@@ -32,6 +33,10 @@ from anespec.runtime.backends.runner import Channels, Inputs, Outputs, PoolNames
 
 PROBE = np.float16(7)
 PROBED_SLOTS = 64
+
+ACTIVATIONS_PER_SCALE = 128
+"""Channels of a row that are rounded to int8 with one scale. With the library's 32 a pass over 8 rows took
+1.5 times as long, one over 4 rows 1.2 times; a product's error on random rows is 0.7 % instead of 0.56 %."""
 
 BYTES_OF_A_STATES_NUMBER = 4
 """f32, in the variable."""
@@ -82,9 +87,13 @@ class OpenVINORunner:
         self.masks = write_masks(self.program)
         self.whole_masks = masks_read_elsewhere(self.program)
         self.threads = threads
-        with refusing(program.source, LIBRARY):
+        weights = MappedWeights(self.program.constants.values())
+        with refusing(program.source, LIBRARY), weights.released_meanwhile():
             self._compile(in_place=True)
-            if self.program.states and not self._writes_in_place():
+            # The first pass makes OpenVINO rearrange the weights for itself, and read them for the last time.
+            if not self.program.states:
+                self._warm()
+            elif not self._writes_in_place():
                 self._compile(in_place=False)
 
     @property
@@ -104,7 +113,9 @@ class OpenVINORunner:
             else with_spans(self.program, self.pools, [None] * len(self.pools))
         )
         built = build_model(program, self.axes, in_place)
+        self._read_in_place = program.constants
         options = {
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": ACTIVATIONS_PER_SCALE,
             "INFERENCE_NUM_THREADS": self.threads,
             "INFERENCE_PRECISION_HINT": "f32",
             "NUM_STREAMS": 1,
@@ -114,6 +125,10 @@ class OpenVINORunner:
         self.compiled = _core().compile_model(built.model, "CPU", options)
         self.request = self.compiled.create_infer_request()
         self.states = States(self.request, self.program.states)
+
+    def _warm(self) -> None:
+        inputs = self.program.inputs.items()
+        self.run({name: np.ones([size or 1 for size in shape], np.float16) for name, shape in inputs})
 
     def _writes_in_place(self) -> bool:
         """Write slot 0 of marked states, few slots long: it must change and the others must not."""
@@ -209,3 +224,4 @@ class OpenVINORunner:
         del self.states
         del self.request
         del self.compiled
+        del self._read_in_place

@@ -32,20 +32,21 @@ class ScriptedAnswer:
             if self.finish is FinishReason.CANCELLED:
                 return
             self.given.append(text)
-            yield Chunk(text, self._token(len(self.given) - 1))
+            yield Chunk(text, _token(len(self.given)))
 
     def cancel(self) -> None:
         self.finish = FinishReason.CANCELLED
 
-    @staticmethod
-    def _token(number: int) -> OutputToken:
-        return OutputToken(number, RowKind.DRAFT if number % 2 else RowKind.CARRY)
-
     @property
     def summary(self) -> Summary:
-        tokens = tuple(map(self._token, range(len(self.given))))
+        tokens = tuple(_token(number) for number in range(len(self.given)))
         statistics = Statistics(prompt_tokens=len(self.prompt.ids))
         return Summary(self.prompt.ids, tokens, "".join(self.given), self.finish, statistics)
+
+
+def _token(number: int) -> OutputToken:
+    """Every second token was drafted."""
+    return OutputToken(number, RowKind.CARRY if number % 2 else RowKind.DRAFT)
 
 
 @dataclass

@@ -1,0 +1,122 @@
+"""How long `anespec generate` takes to its first token, and how much memory, beside the artifact's size.
+
+    python benchmarks/start.py 1gb.gguf
+    python benchmarks/start.py 1gb.gguf --runs 5 --json
+
+The first start knows nothing: no hash is remembered, and exactness was never measured. The second is any
+later one. Files are in the system's cache in both. Times are of the run that was disturbed least; processor
+seconds are told too, which other programs at work disturb less.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from measure import Budget, emit, gigabytes, machine, show_budgets
+from subjects import artifact_of
+
+from anespec.convert.plan import ConvertOptions
+from anespec.manifests.schema import Target
+
+TOKENS = 16
+POLL_SECONDS = 0.005
+
+MOST_SECONDS_PER_GB = 2.0
+MOST_AT_PEAK = 1.6
+MOST_STEADY = 1.3
+
+
+@dataclass(frozen=True)
+class Start:
+    """One run of the command: seconds to the first text and of processors until the end, and bytes.
+
+    `peak` is the largest resident set of the whole run, `steady` the last one seen before the end.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    peak: int
+    steady: int
+
+
+def start(artifact: Path, cache: Path, threads: int | None) -> Start:
+    """Run the command to its end; raises SystemExit where it fails."""
+    options = ["-p", "Once upon a time", "-n", str(TOKENS), "--ignore-eos"]
+    options += [] if threads is None else ["--threads", str(threads)]
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from anespec.main import main; main()", "generate", str(artifact), *options],
+        env=os.environ | {"XDG_CACHE_HOME": str(cache), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    os.set_blocking(process.stdout.fileno(), False)
+    first, peak, steady = None, 0, 0
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if process.stdout.read() and first is None:
+            first = time.perf_counter()
+        found = resident(process.pid)
+        peak, steady = max(peak, found.get("VmHWM", 0)), found.get("VmRSS", 0) or steady
+        time.sleep(POLL_SECONDS)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode or first is None:
+        raise SystemExit(f"generate ended with code {process.returncode}")
+    return Start(first - began, usage.ru_utime + usage.ru_stime, peak, steady)
+
+
+def resident(pid: int) -> dict[str, int]:
+    """A process's largest and present resident set in bytes, by the system's names; none where it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return {}
+    fields = (line.partition(":")[::2] for line in lines)
+    return {name: 1024 * int(value.split()[0]) for name, value in fields if name in ("VmHWM", "VmRSS")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model", type=Path, help="a GGUF, which is converted for this, or an artifact")
+    parser.add_argument("--runs", type=int, default=3, help="second starts; the quickest counts")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if not Path("/proc").is_dir():
+        raise SystemExit("memory is only told by /proc, so this runs on Linux alone")
+    artifact = options.model
+    if artifact.is_file():
+        artifact = artifact_of(artifact, ConvertOptions(target=Target.CPU))
+    shutil.rmtree(artifact / "gates", ignore_errors=True)
+    size = sum(file.stat().st_size for file in artifact.rglob("*") if file.is_file())
+    with tempfile.TemporaryDirectory() as folder:
+        first = start(artifact, Path(folder), options.threads)
+        later = [start(artifact, Path(folder), options.threads) for _ in range(options.runs)]
+    second = min(later, key=lambda run: run.seconds)
+    budgets = [
+        Budget("second start to the first token, s / GB", second.seconds / (size / 1e9), MOST_SECONDS_PER_GB),
+        Budget("memory at its peak / artifact", max(run.peak for run in later) / size, MOST_AT_PEAK),
+        Budget("memory steady / artifact", max(run.steady for run in later) / size, MOST_STEADY),
+    ]
+    if options.json:
+        runs = [vars(run) for run in (first, *later)]
+        emit({**machine(), "artifact_bytes": size, "starts": runs, "budgets": [b.as_json() for b in budgets]})
+        return
+    print(f"{artifact.name}: {gigabytes(size)}")
+    for name, run in (("first start", first), ("second start", second)):
+        print(
+            f"{name}: {run.seconds:.2f} s to the first token, {run.cpu_seconds:.2f} s of processors in all, "
+            f"{gigabytes(run.peak)} at its peak, {gigabytes(run.steady)} steady"
+        )
+    show_budgets(budgets)
+
+
+if __name__ == "__main__":
+    main()
