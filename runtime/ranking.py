@@ -21,9 +21,6 @@ TokenIds = NDArray[np.int64]
 Keys = NDArray[np.int16]
 
 HEAD = 256
-WIDER = 16
-"""How many times as many candidates are looked at where those so far are too few."""
-
 _GROUP = 16
 _SUM_BLOCK = 64
 _ABSENT = -32768
@@ -50,6 +47,10 @@ def _values_by_key() -> Float64:
 
 _VALUES = _values_by_key()
 _FINITE_VALUES = np.where(np.isfinite(_VALUES), _VALUES, _LEAST).astype(np.float32)
+
+
+_FALLING = np.arange(_INFINITE - 1, -_INFINITE, -1).astype(np.int16).view(np.uint16)
+"""The keys of all finite numbers, as 16 bits."""
 
 
 @lru_cache(maxsize=32)
@@ -80,6 +81,18 @@ class Candidates:
         """Those at some places."""
         places = np.sort(places)
         return Candidates(self.ids[places], self.logits[places])
+
+
+@dataclass(frozen=True)
+class Values:
+    """The logits of a row, each value once [n], and how many tokens have it.
+
+    Falling, but for those of changed tokens, which follow one by one; `keys` are those of the others.
+    """
+
+    logits: Float64
+    counts: NDArray[np.int64]
+    keys: Keys
 
 
 @dataclass(frozen=True)
@@ -150,7 +163,13 @@ class LogitRow:
 
     def only(self, allowed: NDArray[np.bool_]) -> None:
         """Leave out the tokens that are not `allowed` [vocabulary]. Call it before anything is asked."""
-        np.copyto(self._keys[: self._size], np.int16(_ABSENT), where=~allowed)
+        # Times 1 and plus nothing, or times 0 and plus _ABSENT: choosing by the mask takes ten times as long.
+        signs = self._pages.signs
+        np.copyto(signs, allowed)
+        self._keys[: self._size] *= signs
+        signs -= 1
+        signs &= _ABSENT
+        self._keys[: self._size] |= signs
         kept = allowed[self._changed.ids]
         self._changed = Candidates(self._changed.ids[kept], self._changed.logits[kept])
 
@@ -189,11 +208,41 @@ class LogitRow:
         """All tokens whose logit is `limit` or more."""
         found = self.head
         while found.logits[-1] >= limit:
-            wider = self.largest(len(found) * WIDER)
+            wider = self.largest(len(found) * _GROUP)
             if len(wider) == len(found):
                 break
             found = wider
         return found.first(int(np.searchsorted(-found.logits, -limit, side="right")))
+
+    def by_value(self) -> Values:
+        """All tokens together with those of the same logit."""
+        pages = self._pages
+        np.copyto(pages.indices, self._keys.view(np.uint16))
+        counts = np.bincount(pages.indices, minlength=1 << 16)[_FALLING]
+        present = np.flatnonzero(counts)
+        keys = _FALLING[present]
+        logits = np.concatenate((_VALUES[keys], self._changed.logits))
+        ones = np.ones(len(self._changed), dtype=np.int64)
+        return Values(logits, np.concatenate((counts[present], ones)), keys.view(np.int16))
+
+    def keep(self, values: Values, places: TokenIds, last: int, count: int) -> None:
+        """Leave out all tokens but those of the values at `places`, and the first `count` at place `last`."""
+        size = len(values.keys)
+        kept = values.keys[places[places < size]]
+        becomes = np.full(1 << 16, _ABSENT, dtype=np.int16)
+        becomes[kept.view(np.uint16)] = kept
+        changed = places[places >= size] - size
+        if last >= size:
+            changed = np.append(changed, last - size)
+            tied = np.empty(0, dtype=np.int64)
+        else:
+            tied = np.flatnonzero(self._keys == values.keys[last])[:count]
+        becomes.take(self._pages.indices, out=self._keys, mode="wrap")
+        if len(tied):
+            self._keys[tied] = values.keys[last]
+        self._changed = self._changed.take(changed)
+        for found in ("_groups", "_group_indices", "highest", "head"):
+            self.__dict__.pop(found, None)
 
     def _largest_unchanged(self, count: int) -> Candidates:
         keys = self._keys
@@ -250,16 +299,6 @@ class LogitRow:
         weights = pages.weights.reshape(_SUM_BLOCK, -1)
         sums = weights.sum(axis=0).astype(np.float64)
         return Rest(weights, sums, float(sums.sum()) * scale)
-
-    def rest_moment(self, above: Candidates) -> tuple[float, float]:
-        """The mass that `bound_rest` bounds at temperature 1, and the moment."""
-        rest = self.rest(above, 1.0)
-        values = _FINITE_VALUES.take(self._pages.indices, mode="wrap")
-        values[self._changed.ids] = self._changed.logits
-        values *= self._pages.weights
-        total = float(values.reshape(_SUM_BLOCK, -1).sum(axis=0).astype(np.float64).sum())
-        scale = self._table(1.0)[1]
-        return rest.mass, max(0.0, self.highest * rest.mass - total * scale)
 
     def _table(self, temperature: float) -> tuple[Float32, float]:
         """Weights by key, and what to multiply them with so that the largest logit weighs 1."""

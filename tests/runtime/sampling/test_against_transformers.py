@@ -27,7 +27,8 @@ def row(seed: int, vocabulary: int, scale: float) -> NDArray[np.float16]:
 
 def kept_by_us(logits: NDArray[np.float16], parameters: SamplingParameters) -> set[int]:
     kept = filtered(LogitRow(logits, Pages(len(logits))), parameters)
-    return set(range(len(logits))) if kept.rest else set(kept.candidates.ids.tolist())
+    left = kept.row.largest(len(logits)) if kept.rest else kept.candidates
+    return set(left.ids.tolist())
 
 
 def kept_by_them(logits: NDArray[np.float16], name: str, value: float) -> set[int]:
