@@ -128,6 +128,14 @@ class CaseRunner:
                     pool, self._slot(pool, source, 0), self._slot(pool, target, 0), count
                 )
 
+    def lay(self, recording: Recording) -> None:
+        """Put the K/V of a recording back to where it was recorded, in region 0."""
+        for position, arrays in sorted(recording.states.items()):
+            left = list(arrays)
+            for pool in self._pools:
+                mine = [left.pop(0)[:, :, None] for _ in self._one_slot[pool]]
+                self.verifier.import_slots(pool, self._slot(pool, 0, position), mine)
+
     def run(self, case: InvarianceCase, probe: Probe, region: int = 0) -> Recording:
         """Run every pass of `case` and record the probe's positions in `region`."""
         rows: dict[int, FoundRow] = {}

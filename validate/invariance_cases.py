@@ -15,7 +15,7 @@ from anespec.runtime.regions import RegionMap
 
 
 @dataclass(frozen=True)
-class PlannedRow:
+class CaseRow:
     """One lane of a planned pass: a row that has no slots yet.
 
     `recorded` is False for rows whose logits nobody compares: pads, wrong drafts, other sequences.
@@ -41,14 +41,14 @@ def _looking_at(slot: int) -> RowSlots:
 
 
 @dataclass(frozen=True)
-class PlannedPass:
+class CasePass:
     """Rows for the first lanes of a pass; the verifier makes up pads for those that are left.
 
     `wanted` has needs by lane, and all logits of every row where it is None; `spans` as in PassPlan, every
     slot where it is None.
     """
 
-    rows: tuple[PlannedRow, ...]
+    rows: tuple[CaseRow, ...]
     width: int
     wanted: Mapping[int, Need] | None = None
     spans: tuple[int, ...] | None = None
@@ -76,9 +76,9 @@ class Probe:
         """The positions that every case of this probe visits."""
         return range(self.start, self.start + len(self.tokens))
 
-    def row(self, index: int, kind: RowKind = RowKind.PROMPT) -> PlannedRow:
+    def row(self, index: int, kind: RowKind = RowKind.PROMPT) -> CaseRow:
         """The row of token number `index`."""
-        return PlannedRow(kind, self.tokens[index], self.start + index, recorded=True)
+        return CaseRow(kind, self.tokens[index], self.start + index, recorded=True)
 
     def part(self, first: int, end: int) -> "Probe":
         """The tokens from number `first` to before `end`, which may be beyond the last, where they stand."""
@@ -90,14 +90,14 @@ class InvarianceCase:
     """A named way to run a probe."""
 
     name: str
-    passes: tuple[PlannedPass, ...]
+    passes: tuple[CasePass, ...]
 
 
-def padded(rows: Sequence[PlannedRow], width: int, lane: int = 0) -> PlannedPass:
+def padded(rows: Sequence[CaseRow], width: int, lane: int = 0) -> CasePass:
     """`rows` from `lane` on in a pass of `width` lanes, the others pads that see the first row's slot."""
-    pad = PlannedRow(RowKind.PAD, 0, rows[0].position, rows[0].region)
+    pad = CaseRow(RowKind.PAD, 0, rows[0].position, rows[0].region)
     after = width - lane - len(rows)
-    return PlannedPass((*(pad,) * lane, *rows, *(pad,) * after), width)
+    return CasePass((*(pad,) * lane, *rows, *(pad,) * after), width)
 
 
 def one_row_a_pass(probe: Probe, width: int, lane: int = 0) -> InvarianceCase:
@@ -116,7 +116,7 @@ def lane_after_lane(probe: Probe, width: int) -> InvarianceCase:
 
 def cut(probe: Probe, sizes: Sequence[int], width: int) -> InvarianceCase:
     """The tokens cut into passes of `sizes` rows (repeated as needed), filled up with pads."""
-    passes: list[PlannedPass] = []
+    passes: list[CasePass] = []
     done = 0
     while done < len(probe.tokens):
         size = min(sizes[len(passes) % len(sizes)], len(probe.tokens) - done)
@@ -138,7 +138,7 @@ def speculated(
     `accepted` is repeated as needed. A wrong draft is any token but the right one. Nothing is drafted past
     the end of a `context`; pads take those lanes.
     """
-    passes: list[PlannedPass] = []
+    passes: list[CasePass] = []
     done, count = 0, len(probe.tokens)
     while done < count:
         right = min(accepted[len(passes) % len(accepted)], width - 1, count - done - 1)
@@ -148,7 +148,7 @@ def speculated(
             true = probe.tokens[index] if index < count else 0
             wrong = (true + 1 + int(rng.integers(max(1, vocabulary - 1)))) % vocabulary
             if context is None or probe.start + index < context:
-                rows.append(PlannedRow(RowKind.DRAFT, wrong, probe.start + index))
+                rows.append(CaseRow(RowKind.DRAFT, wrong, probe.start + index))
         passes.append(padded(rows, width))
         done += right + 1
     return InvarianceCase(f"drafts of which {'+'.join(map(str, accepted))} are accepted", tuple(passes))
@@ -159,7 +159,7 @@ def with_random_pads(
 ) -> InvarianceCase:
     """The same rows in the same lanes beside pads of other tokens that see other slots."""
 
-    def other(row: PlannedRow) -> PlannedRow:
+    def other(row: CaseRow) -> CaseRow:
         if row.kind is not RowKind.PAD:
             return row
         position = int(rng.integers(probe.start + 1))
@@ -184,7 +184,7 @@ def with_another_sequence(
 
     Where the next pass would take it past the end of a `context`, another sequence starts there.
     """
-    passes: list[PlannedPass] = []
+    passes: list[CasePass] = []
     position = 0
     for planned in case.passes:
         rows = []
@@ -193,7 +193,7 @@ def with_another_sequence(
             position = 0
         for row in planned.rows:
             if row.kind is RowKind.PAD:
-                rows.append(PlannedRow(RowKind.PROMPT, int(rng.integers(vocabulary)), position, region))
+                rows.append(CaseRow(RowKind.PROMPT, int(rng.integers(vocabulary)), position, region))
                 position += 1
             else:
                 rows.append(row)
@@ -222,6 +222,6 @@ def at_spans(case: InvarianceCase, spans: tuple[int, ...]) -> InvarianceCase:
     return InvarianceCase(f"{case.name}, spans of {'+'.join(map(str, spans))} slots", passes)
 
 
-def _each_row(case: InvarianceCase, name: str, change: Callable[[PlannedRow], PlannedRow]) -> InvarianceCase:
+def _each_row(case: InvarianceCase, name: str, change: Callable[[CaseRow], CaseRow]) -> InvarianceCase:
     passes = tuple(replace(planned, rows=tuple(map(change, planned.rows))) for planned in case.passes)
     return InvarianceCase(name, passes)

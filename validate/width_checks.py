@@ -10,8 +10,20 @@ from anespec.validate.effort import Effort
 from anespec.validate.invariance_cases import Probe, cut
 
 MOST_PASSES = 8
-"""What the quick form spends on what a wide pass is compared with. Where narrower ones differ, that takes
-more of them, and a width that would need more is left unproven."""
+"""What the quick form spends on the rows that a wide pass is compared with, beyond those known already. Where
+narrower ones differ that takes more of them, and a width that would need more is left unproven."""
+
+NARROW_PASSES = 4
+"""Of each width below the block's in the quick form: kernels that differ round few rows differently."""
+
+
+def long_probe(runner: CaseRunner, probe: Probe, passes: int, rng: np.random.Generator) -> Probe:
+    """The probe with tokens for so many blocks, and every lane of the widest pass, as the context allows."""
+    shape = runner.shape
+    count = min(max(shape.wide_widths[-1], passes * shape.block), shape.context)
+    more = rng.integers(shape.vocabulary, size=count)
+    tokens = (*probe.tokens, *(int(token) for token in more))[:count]
+    return Probe(probe.past, min(probe.start, shape.context - count), tokens)
 
 
 def measure_widths(
@@ -19,15 +31,12 @@ def measure_widths(
 ) -> Mapping[int, Difference]:
     """What differs from passes as wide as a block, by width; one that was not compared is absent.
 
-    `expected` is what blocks leave of the probe, which is prepared. The runner is left with another past.
+    `expected` is what blocks leave of the first tokens of the probe, which is prepared.
     """
     narrow = [width for width in runner.shape.widths if width < runner.shape.block]
     found = {width: _narrow(runner, probe, expected, width, effort, rng) for width in narrow}
-    if len(runner.shape.wide_widths) > 1:
-        probe = _widened(runner, probe, rng)
-        runner.prepare(probe)
-        found |= _wide(runner, probe, rng) if effort.thorough else _wide_in_turn(runner, probe)
-    return found
+    runner.restore()
+    return found | (_wide(runner, probe, rng) if effort.thorough else _wide_in_turn(runner, probe, expected))
 
 
 def _narrow(
@@ -40,7 +49,8 @@ def _narrow(
 ) -> Difference:
     """Full passes and ones with pads, of fewer rows than a block."""
     sizes = [width, max(1, width - 1)]
-    part = probe if effort.thorough else probe.part(0, sum(sizes))
+    known = probe.part(0, len(expected.rows))
+    part = known if effort.thorough else known.part(0, NARROW_PASSES // 2 * sum(sizes))
     cases = [cut(part, sizes, width)]
     cases += [cut(part, _random_sizes(rng, part, width), width)] if effort.thorough else []
     total = Difference()
@@ -66,42 +76,34 @@ def _wide(runner: CaseRunner, probe: Probe, rng: np.random.Generator) -> dict[in
     return found
 
 
-def _wide_in_turn(runner: CaseRunner, probe: Probe) -> dict[int, Difference]:
-    """One full pass of each width beside passes of the widest that proved equal; its last rows in a block.
+def _wide_in_turn(runner: CaseRunner, probe: Probe, known: Recording) -> dict[int, Difference]:
+    """One full pass of each width beside what is known of its rows from blocks.
 
-    What an equal pass left is what the next one's first rows are compared with.
+    What that does not reach is found by passes of the widest that proved equal, and its last rows by a block.
     """
     found: dict[int, Difference] = {}
     block, longest = runner.shape.block, runner.map.longest_run
-    sound, done, expected = block, 0, Recording({}, {})
+    sound, expected = block, known
     for width in runner.shape.wide_widths[1:]:
-        if width - done > MOST_PASSES * sound:
+        whole = probe.part(0, width)
+        missing = len(whole.tokens) - len(expected.rows)
+        if missing > MOST_PASSES * sound:
             break
-        rest, whole = probe.part(done, width), probe.part(0, width)
-        if rest.tokens:
+        if missing > 0:
+            rest = probe.part(len(expected.rows), width)
+            runner.restore()
+            runner.lay(expected)
             expected = expected.followed_by(runner.run(cut(rest, [min(sound, longest)], sound), rest))
         runner.restore()
         full = cut(whole, [min(width, longest)], width)
         recorded = runner.run(full, whole)
-        end = whole.part(max(0, len(whole.tokens) - block), width)
-        again = runner.run(cut(end, [block], block), end)
         found[width] = compare(expected, recorded, full.name)
-        found[width] += compare(again, recorded, f"{full.name}, its last rows")
-        if found[width].equal:
-            sound, done = width, len(whole.tokens)
-        else:
-            runner.restore()
-            done, expected = 0, Recording({}, {})
+        if missing > 0:
+            end = whole.part(max(0, len(whole.tokens) - block), width)
+            again = runner.run(cut(end, [block], block), end)
+            found[width] += compare(again, recorded, f"{full.name}, its last rows")
+        sound = width if found[width].equal else sound
     return found
-
-
-def _widened(runner: CaseRunner, probe: Probe, rng: np.random.Generator) -> Probe:
-    """The probe with as many tokens as the widest pass has rows, so that every lane carries one."""
-    shape = runner.shape
-    count = min(shape.wide_widths[-1], shape.context)
-    more = rng.integers(shape.vocabulary, size=count)
-    tokens = (*probe.tokens, *(int(token) for token in more))[:count]
-    return Probe(probe.past, min(probe.start, shape.context - count), tokens)
 
 
 def _random_sizes(rng: np.random.Generator, probe: Probe, limit: int) -> list[int]:

@@ -6,13 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from converting import build
 from tiny_model import write_gguf
 
-from anespec.embedded import model_path
+from anespec.manifests.schema import Target
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+RUN_EACH = "import sys\nfor example in sys.argv[1:]:\n    exec(compile(example, example, 'exec'), {})"
 
 
 def examples(page: str) -> list[str]:
@@ -20,24 +21,16 @@ def examples(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
-PAGES = ("README.md", "docs/library.md")
-EXAMPLES = [(page, number) for page in PAGES for number in range(len(examples(page)))]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the examples run: with the models that they name, and a cache that they share."""
-    folder = tmp_path_factory.mktemp("examples")
-    shutil.copy(model_path(), folder / "model.gguf")
-    write_gguf(folder / "chat.gguf", metadata={"tokenizer.chat_template": TEMPLATE})
-    return folder
-
-
-@pytest.mark.parametrize(("page", "number"), EXAMPLES)
-def test_an_example_runs(page: str, number: int, folder: Path) -> None:
+def test_the_examples_run(gguf: Path, artifact: Path, tmp_path: Path) -> None:
+    found = [*examples("README.md"), *examples("docs/library.md")]
+    assert len(found) == 8
+    shutil.copy(gguf, tmp_path / "model.gguf")
+    shutil.copytree(artifact, tmp_path / "model.anespec")
+    chat = write_gguf(tmp_path / "chat.gguf", metadata={"tokenizer.chat_template": TEMPLATE})
+    build(chat, tmp_path / "chat.anespec", target=Target.CPU)
     done = subprocess.run(
-        [sys.executable, "-c", examples(page)[number]],
-        cwd=folder, env={"XDG_CACHE_HOME": str(folder), "PATH": ""},
+        [sys.executable, "-c", RUN_EACH, *found],
+        cwd=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": ""},
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

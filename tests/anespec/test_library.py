@@ -11,7 +11,6 @@ from commands import run
 from typed_client import continued
 
 import anespec
-from anespec.embedded import model_path
 from anespec.manifests.errors import RequestError, UsageError
 
 GREEDY = anespec.GenerationOptions(max_tokens=12, ignore_eos=True)
@@ -54,8 +53,8 @@ def test_every_public_name_is_there() -> None:
         _ = anespec.nothing  # type: ignore[attr-defined]
 
 
-def test_a_typed_program_gets_one_text_four_ways(tmp_path: Path) -> None:
-    texts = continued(model_path(), tmp_path)
+def test_a_typed_program_gets_one_text_four_ways(gguf: Path, tmp_path: Path) -> None:
+    texts = continued(gguf, tmp_path)
     assert len(set(texts)) == 1
     assert texts[0]
 

@@ -128,6 +128,16 @@ def test_states_that_the_shards_do_not_have_are_refused(root: Path) -> None:
         open_verifier(root, "torch")
 
 
+def test_a_state_of_an_unknown_kind_is_refused(root: Path) -> None:
+    """A later model may carry state that is no K/V per position; taken for that it would run wrongly."""
+    shards = json.loads((root / "manifest.json").read_text())["layer_shards"]
+    assert shards[0]["states"][0]["kind"] == "kv"
+    shards[0]["states"][0]["kind"] = "recurrent"
+    rewrite(root, layer_shards=shards)
+    with pytest.raises(ArtifactError, match=r"states\.0\.kind is invalid \(Input should be 'kv'\); convert"):
+        Artifact(root)
+
+
 @pytest.mark.parametrize("path", ["", "/etc", "a\0b", "x" * 5000, "a//b", "a/"])
 def test_paths_that_no_artifact_has_are_refused(root: Path, path: str) -> None:
     tokens = json.loads((root / "manifest.json").read_text())["tokens"]

@@ -242,7 +242,7 @@ def test_the_quick_form_takes_few_passes(shape: VerifierShape) -> None:
     verifier = NumpyVerifier(shape)
     verdict = gate(verifier)
     assert verdict.allows_speculation
-    assert verifier.passes <= 70
+    assert verifier.passes <= 85
 
 
 class FarLaneVariant(NumpyVerifier):

@@ -34,6 +34,10 @@ from anespec.runtime.backends.runner import Channels, Inputs, Outputs, PoolNames
 PROBE = np.float16(7)
 PROBED_SLOTS = 64
 
+ACTIVATIONS_PER_SCALE = 128
+"""Channels of a row that are rounded to int8 with one scale. With the library's 32 a pass over 8 rows took
+1.5 times as long, one over 4 rows 1.2 times; a product's error on random rows is 0.7 % instead of 0.56 %."""
+
 BYTES_OF_A_STATES_NUMBER = 4
 """f32, in the variable."""
 
@@ -111,6 +115,7 @@ class OpenVINORunner:
         built = build_model(program, self.axes, in_place)
         self._read_in_place = program.constants
         options = {
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": ACTIVATIONS_PER_SCALE,
             "INFERENCE_NUM_THREADS": self.threads,
             "INFERENCE_PRECISION_HINT": "f32",
             "NUM_STREAMS": 1,

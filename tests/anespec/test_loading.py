@@ -1,0 +1,72 @@
+"""Opening an artifact: what is read of it, and what is closed where that fails."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import anespec.manifests.known_hashes as known_hashes
+import anespec.runtime.backends as backends
+from anespec.loading import open_artifact
+from anespec.manifests.errors import ArtifactError, GGUFError
+from anespec.manifests.store import Artifact, package_sha256
+from anespec.runtime.options import BackendOptions
+from anespec.runtime.passes import Verifier
+from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.watching import SILENT
+
+
+@pytest.fixture
+def artifact(stories_int8: Path, tmp_path: Path) -> Artifact:
+    shutil.copytree(stories_int8, tmp_path / "own.anespec")
+    return Artifact(tmp_path / "own.anespec")
+
+
+def test_verify_reads_what_is_remembered(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fails changes no time, so the memory is made to believe in the damaged file."""
+    monkeypatch.setattr(known_hashes, "SETTLED_SECONDS", -1.0)
+    shard = artifact.manifest.head_shards[0]
+    package = artifact.root / shard.path
+    weights = next(package.rglob("weight.bin"))
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+
+    def believed(path: Path) -> str:
+        return shard.sha256 if path == package else package_sha256(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(known_hashes, "package_sha256", believed)
+        open_artifact(artifact.root, BackendOptions(threads=1), SILENT).verifier.close()
+    open_artifact(artifact.root, BackendOptions(threads=1), SILENT).verifier.close()
+    with pytest.raises(ArtifactError, match=r"head_00\.mlpackage: sha256 is"):
+        open_artifact(artifact.root, BackendOptions(threads=1, verify=True), SILENT)
+    with pytest.raises(ArtifactError, match=r"head_00\.mlpackage: sha256 is"):
+        open_artifact(artifact.root, BackendOptions(threads=1), SILENT)
+
+
+def test_a_verifier_whose_vocabulary_cannot_be_read_is_closed(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+    opened = backends.open_verifier
+
+    def watched(artifact: Artifact, backend: str, threads: int | None) -> Verifier:
+        verifier = opened(artifact, backend, threads)
+        close = verifier.close
+
+        def closing() -> None:
+            closed.append(backend)
+            close()
+
+        monkeypatch.setattr(verifier, "close", closing)
+        return verifier
+
+    def refused(file: object) -> Tokenizer:
+        raise GGUFError("no vocabulary")
+
+    monkeypatch.setattr(backends, "open_verifier", watched)
+    monkeypatch.setattr(Tokenizer, "from_gguf", refused)
+    with pytest.raises(GGUFError, match="no vocabulary"):
+        open_artifact(artifact.root, BackendOptions(backend="openvino", threads=1), SILENT)
+    assert closed == ["openvino"]
