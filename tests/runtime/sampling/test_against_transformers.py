@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from transformers.generation import logits_process as theirs
 
-from anespec.runtime.ranking import LogitRow, Pages
+from anespec.runtime.logit_keys import Pages
+from anespec.runtime.ranking import LogitRow
 from anespec.runtime.row_logits import row_logits
 from anespec.runtime.sampling import Sampler, SamplingParameters
 from anespec.runtime.sampling.filters import filtered
