@@ -160,18 +160,18 @@ class Engine:
         finally:
             self.cancel(number)
 
-    def save_prefix(self, prompt: Sequence[int]) -> SavedPrefix | None:
-        """A copy of a prompt's K/V, to be kept elsewhere; None where it is not there (any more)."""
+    def save_prefix(self, prompt: Sequence[int], owner: str = "") -> SavedPrefix | None:
+        """A copy of the K/V of an owner's prompt, to be kept elsewhere; None where it is not there."""
         try:
-            return self._store.save(prompt)
+            return self._store.save(prompt, owner)
         except StateLostError as error:
             self._recover(error)
             return None
 
-    def restore_prefix(self, saved: SavedPrefix) -> bool:
-        """Have later prompts go on from a saved prefix; whether it could be used: see RegionStore."""
+    def restore_prefix(self, saved: SavedPrefix, owner: str = "") -> bool:
+        """Have an owner's later prompts go on from a prefix; whether it could be used: see RegionStore."""
         try:
-            return self._store.restore(saved)
+            return self._store.restore(saved, owner)
         except StateLostError as error:
             self._recover(error)
             return False

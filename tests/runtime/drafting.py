@@ -131,6 +131,14 @@ class SourceOf:
         """Nothing is held."""
 
 
+class SourceByReference(SourceOf):
+    """Sessions made by a function of the reference's only token, as text: an owner may have many requests."""
+
+    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> DraftSession:
+        assert reference is not None
+        return super().open(str(reference[0]), prompt)
+
+
 def oracle_source(prompt: Sequence[int], text: Sequence[int], wrong_each: int = 0) -> SourceOf:
     """A source that knows one text."""
     return SourceOf(lambda _, known: OracleSession([*prompt, *text], len(known), wrong_each))
