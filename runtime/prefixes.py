@@ -170,8 +170,8 @@ class Prefixes:
                 continue
             positions = range(self._map.first_visible(pool, count), count)
             for there, here in zip(
-                self._map.spans(pool, source, positions),
-                self._map.spans(pool, target, positions),
+                self._map.slot_ranges(pool, source, positions),
+                self._map.slot_ranges(pool, target, positions),
                 strict=True,
             ):
                 if there:

@@ -127,7 +127,7 @@ class RegionStore:
         self._prompts.pop(region, None)
         for pool, (first, values) in enumerate(zip(saved.first, saved.values, strict=True)):
             done = 0
-            for slots in self._map.spans(pool, region, range(first, len(saved.tokens))):
+            for slots in self._map.slot_ranges(pool, region, range(first, len(saved.tokens))):
                 part = [array[:, :, done : done + len(slots)] for array in values]
                 self._verifier.import_slots(pool, slots.start, part)
                 done += len(slots)
@@ -138,7 +138,7 @@ class RegionStore:
         """The K/V of consecutive positions, one array per state."""
         parts = [
             self._verifier.export_slots(pool, slots.start, len(slots))
-            for slots in self._map.spans(pool, region, positions)
+            for slots in self._map.slot_ranges(pool, region, positions)
         ]
         return tuple(np.concatenate(arrays, axis=2) for arrays in zip(*parts, strict=True))
 
@@ -183,7 +183,7 @@ class RegionStore:
         values = {
             pool: tuple(
                 self._verifier.export_slots(pool, slots.start, len(slots))
-                for slots in self._map.spans(pool, region, range(oldest, len(prompt)))
+                for slots in self._map.slot_ranges(pool, region, range(oldest, len(prompt)))
             )
             for pool, oldest in first.items()
         }
@@ -193,5 +193,5 @@ class RegionStore:
         """Write a ring state to the slots of a region."""
         for pool, values in state.values.items():
             positions = range(state.first[pool], len(state.tokens))
-            for slots, part in zip(self._map.spans(pool, region, positions), values, strict=True):
+            for slots, part in zip(self._map.slot_ranges(pool, region, positions), values, strict=True):
                 self._verifier.import_slots(pool, slots.start, part)
