@@ -1,4 +1,4 @@
-"""The soak, on a thousand tokens: nothing differs, all that is proven is used, and a fault would be seen."""
+"""The soak, on few tokens: nothing differs, all that is proven is used, and a fault would be seen."""
 
 import numpy as np
 import pytest
@@ -36,9 +36,9 @@ def test_no_token_differs_and_all_that_is_proven_is_used(embedded_cpu: Artifact)
     verdict = exactness_gate(verifier, circumstances(embedded_cpu, "openvino", 1), form="quick")
     proven = Proven.of(verdict, verifier.shape)
     assert proven.speculate
-    count = soaked(verifier, proven, rounds=5)
+    count = soaked(verifier, proven, rounds=3)
     verifier.close()
-    assert count.tokens > 1000
+    assert count.tokens > 500
     assert count.differing == 0
     assert count.cancelled
     assert not count.unused(proven, verifier.shape)
