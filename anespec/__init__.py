@@ -37,6 +37,8 @@ _HOMES: Mapping[str, str] = MappingProxyType(
         "ValidateOptions": "anespec.validate.options",
         "LoadOptions": "anespec.runtime.options",
         "GenerationOptions": "anespec.runtime.options",
+        "Grammar": "anespec.runtime.sampling.parameters",
+        "GrammarKind": "anespec.runtime.sampling.parameters",
         "Target": "anespec.manifests.schema",
         "WeightFormat": "anespec.manifests.schema",
         "WeightChoice": "anespec.manifests.weight_choice",
@@ -57,6 +59,8 @@ __all__ = [
     "ConvertOptions",
     "GGUFInspection",
     "GenerationOptions",
+    "Grammar",
+    "GrammarKind",
     "LoadOptions",
     "Message",
     "Model",
@@ -92,6 +96,8 @@ if TYPE_CHECKING:
     from anespec.runtime.completion import Chunk as Chunk
     from anespec.runtime.options import GenerationOptions as GenerationOptions
     from anespec.runtime.options import LoadOptions as LoadOptions
+    from anespec.runtime.sampling.parameters import Grammar as Grammar
+    from anespec.runtime.sampling.parameters import GrammarKind as GrammarKind
     from anespec.validate.options import ValidateOptions as ValidateOptions
     from anespec.validation import Validation as Validation
     from anespec.watching import Watcher as Watcher

@@ -47,11 +47,12 @@ def convert(
     *,
     replace: bool = False,
     jobs: int | None = None,
+    watch: Watcher = SILENT,
 ) -> "Conversion":
     """Convert a GGUF into an artifact's folder: `output`, or NAME.anespec in the current folder.
 
     An interrupted run goes on where it stopped when it is asked for again. `replace` an artifact that stands
-    there and differs; `jobs` are the shards built at once, None for as many as pay.
+    there and differs; `jobs` are the shards built at once, None for what pays. `watch` hears of progress.
 
     Raises:
         GGUFError: the file is malformed.
@@ -64,9 +65,18 @@ def convert(
     from anespec.convert.pipeline import convert as run
 
     source = Path(gguf)
-    with open_plan(source, options or ConvertOptions()) as plan:
-        target = Path(output) if output is not None else default_output(source)
-        return run(plan, target, replace=replace, jobs=jobs)
+    target = Path(output) if output is not None else default_output(source)
+    with (
+        open_plan(source, options or ConvertOptions()) as plan,
+        watch.shares(f"converting {source.name}") as report,
+    ):
+        return run(
+            plan,
+            target,
+            replace=replace,
+            jobs=jobs,
+            on_progress=lambda shard: report(shard.name, shard.done_bytes / max(1, shard.total_bytes)),
+        )
 
 
 def validate(

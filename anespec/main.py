@@ -42,6 +42,7 @@ def cli(context: click.Context, verbose: int, quiet: bool) -> None:
       anespec convert model.gguf -o model.anespec
       anespec validate model.anespec
       anespec generate model.anespec -p "Once upon a time"
+      anespec chat model.gguf
     """
     set_verbosity(context, verbose, quiet)
 

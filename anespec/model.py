@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from anespec.runtime.completion import Completion as Run
     from anespec.runtime.proven import Proven
     from anespec.runtime.requests import Request
+    from anespec.runtime.sampling import GrammarTokens
     from anespec.runtime.text.tokenizer import Tokenizer
 
 GREEDY = GenerationOptions()
@@ -114,6 +116,12 @@ class Model:
     def tokenizer(self) -> "Tokenizer":
         """The model's own."""
         return self._opened.tokenizer
+
+    @cached_property
+    def _grammar_tokens(self) -> "GrammarTokens":
+        from anespec.runtime.sampling import GrammarTokens
+
+        return GrammarTokens(self.tokenizer, self._opened.verifier.shape.vocabulary)
 
     @property
     def chat_template(self) -> str | None:
@@ -332,6 +340,7 @@ class Model:
                 end_ids=frozenset() if options.ignore_eos else self.tokenizer.end_ids,
                 reference=reference,
                 speculate=options.speculate,
+                grammar_tokens=self._grammar_tokens if options.grammar is not None else None,
             )
             for number in range(options.choices)
         ]

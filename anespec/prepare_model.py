@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anespec import __version__
+from anespec.conversion import open_plan
 from anespec.manifests.errors import GoldenGateError, Interrupted, StorageError
 from anespec.manifests.formatting import bytes_text, duration_text
+from anespec.manifests.packages import require_package
 from anespec.model_cache import Build, Display, Entry
 
 if TYPE_CHECKING:
     from anespec.asked_gates import Gate
-    from anespec.convert.pipeline import ShardProgress
     from anespec.convert.plan import ConversionPlan
     from anespec.manifests.store import Artifact
     from anespec.manifests.verdicts import VerdictT
@@ -31,6 +32,8 @@ def prepare_model(
     from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
 
+    # Said now, and not after minutes of converting.
+    require_package("torch", "the golden gate of what is converted")
     _convert(gguf, output, build, display)
     artifact = Artifact(output, KnownHashes())
     try:
@@ -55,25 +58,21 @@ def prepare_model(
 
 def _convert(gguf: Path, output: Path, build: Build, display: Display) -> None:
     from anespec.convert.options import ConvertOptions
-    from anespec.convert.plan import ConversionPlan
-    from anespec.convert.source.model import SourceModel
-    from anespec.manifests.gguf_file import GGUFFile
-    from anespec.runtime.text.tokenizer import Tokenizer
 
-    with GGUFFile(gguf) as file:
-        options = ConvertOptions(target=build.target, context=build.context)
-        plan = ConversionPlan(SourceModel(file), options)
-        Tokenizer.from_gguf(file)
+    with open_plan(gguf, ConvertOptions(target=build.target, context=build.context)) as plan:
         _require_room(plan, gguf, output.parent)
         with display(f"converting {gguf.name}") as report:
             report("opening it", 0.0)
             from anespec.convert.pipeline import convert
 
-            def say(shard: "ShardProgress") -> None:
-                report(f"{shard.name} done", shard.done_bytes / max(1, shard.total_bytes))
-
+            whole = max(1, plan.weight_bytes())
             try:
-                done = convert(plan, output, replace=True, on_progress=say)
+                done = convert(
+                    plan,
+                    output,
+                    replace=True,
+                    on_bytes=lambda done_bytes: report("building shards", done_bytes / whole),
+                )
             except KeyboardInterrupt as interruption:
                 raise Interrupted(str(interruption) or "interrupted before the first shard") from None
         _log.info("%s converted in %s", gguf, duration_text(done.seconds))

@@ -8,21 +8,20 @@ back. So the text does not depend on the drafts, only the number of passes does.
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from time import perf_counter
 
 from anespec.manifests.errors import RequestError
 from anespec.runtime.commit import Committed, commit_rows, look_ahead
-from anespec.runtime.drafters import Draft, DraftSource, RowTops
+from anespec.runtime.drafters import DraftSource, RowTops
+from anespec.runtime.next_pass import Part, next_pass
 from anespec.runtime.passes import (
-    PassPlan,
     PassResult,
     RowKind,
     StateLostError,
     Verifier,
     VerifierShape,
 )
-from anespec.runtime.planner import PlannedRow, Planner, Run, share_drafts
+from anespec.runtime.planner import Planner
 from anespec.runtime.proven import Proven
 from anespec.runtime.region_store import RING_BYTES, RegionStore
 from anespec.runtime.requests import Event, FinishReason, Request, checked_prompt
@@ -30,7 +29,7 @@ from anespec.runtime.sampling import Sampler
 from anespec.runtime.saved_prefix import SavedPrefix
 from anespec.runtime.scheduler import Scheduler
 from anespec.runtime.sequences import ActiveSequence, WaitingRequest
-from anespec.runtime.speculation import Ask, Speculation
+from anespec.runtime.speculation import Speculation
 from anespec.runtime.statistics import Ledger
 
 _log = logging.getLogger(__name__)
@@ -41,21 +40,6 @@ MOST_LOSSES = 3
 
 def _nothing() -> None:
     """What there is to do while a pass runs, unless somebody knows better."""
-
-
-@dataclass(frozen=True)
-class _Planned:
-    """A sequence's part of a pass: scheduled rows from `lane` on, then those of `draft`."""
-
-    sequence: ActiveSequence
-    scheduled: int
-    draft: Draft
-    lane: int
-
-    @property
-    def end(self) -> int:
-        """The position after its last row."""
-        return self.sequence.computed + self.scheduled + len(self.draft.tokens)
 
 
 class Engine:
@@ -108,7 +92,7 @@ class Engine:
         the vocabulary, and for sampling parameters that do not fit it.
         """
         prompt = checked_prompt(request, self._shape.context, self._shape.vocabulary)
-        sampler = Sampler(request.sampling, prompt, self._shape.vocabulary)
+        sampler = Sampler(request.sampling, prompt, self._shape.vocabulary, request.grammar_tokens)
         return WaitingRequest(next(self._numbers), request, prompt, sampler, self._clock())
 
     def enqueue(self, waiting: WaitingRequest) -> None:
@@ -192,58 +176,17 @@ class Engine:
 
     def _run_pass(self, meanwhile: Callable[[], None]) -> None:
         """Plan, run and commit one pass."""
-        planned, plan = self._plan()
-        for part in planned:
+        parts, plan = next_pass(self._scheduler.active, self._planner, self._speculation)
+        for part in parts:
             self._store.will_write(part.sequence.region, part.end)
         self._verifier.submit(plan)
         meanwhile()
         found = self._verifier.wait()
-        kept = [self._commit(part, found) for part in planned]
-        for part, rows in zip(planned, kept, strict=True):
+        kept = [self._commit(part, found) for part in parts]
+        for part, rows in zip(parts, kept, strict=True):
             self._verifier.commit(part.sequence.region, rows)
 
-    def _plan(self) -> tuple[list[_Planned], PassPlan]:
-        """Decide which rows the next pass runs; the sequences that waited longest come first."""
-        sequences = self._scheduler.active
-        shares = self._planner.share([sequence.demand for sequence in sequences])
-        drafts = self._speculation.propose(
-            [
-                self._ask(sequence, count, shares.lanes_left)
-                for sequence, count in zip(sequences, shares.rows, strict=True)
-            ]
-        )
-        runs: list[Run] = []
-        parts: list[tuple[ActiveSequence, int, Draft]] = []
-        lengths = share_drafts(drafts, shares.lanes_left)
-        for sequence, count, draft, length in zip(sequences, shares.rows, drafts, lengths, strict=True):
-            if count:
-                draft = draft.first(length)
-                parts.append((sequence, count, draft))
-                runs.append(Run(sequence.region, sequence.computed, self._rows(sequence, count, draft)))
-        laid_out = self._planner.lay_out(runs)
-        planned = [_Planned(*part, lane) for part, lane in zip(parts, laid_out.lanes, strict=True)]
-        return planned, laid_out.plan
-
-    def _ask(self, sequence: ActiveSequence, count: int, lanes_left: int) -> Ask:
-        """What drafts may be asked for: those that follow all scheduled rows, and may still become output."""
-        if count < sequence.demand.rows:
-            return Ask(sequence, 0)
-        forced = len(sequence.forced)
-        room = sequence.limit - len(sequence.tokens) - forced - 1
-        return Ask(sequence, min(lanes_left, room, self._planner.longest_run - count), forced)
-
-    def _rows(self, sequence: ActiveSequence, count: int, draft: Draft) -> tuple[PlannedRow, ...]:
-        rows = [*sequence.scheduled_rows(count)]
-        rows += [PlannedRow(RowKind.DRAFT, token, sequence.sampler.need) for token in draft.tokens]
-        tops = self._speculation.wants_top(sequence)
-        if tops:
-            rows = [
-                replace(row, need=replace(row.need, top=max(tops, row.need.top))) if row.need else row
-                for row in rows
-            ]
-        return tuple(rows)
-
-    def _commit(self, part: _Planned, found: PassResult) -> int:
+    def _commit(self, part: Part, found: PassResult) -> int:
         """Make a pass's rows part of the sequence, as far as they are right; how many those are."""
         sequence = part.sequence
         self._scheduler.took_turn(sequence)
@@ -271,7 +214,7 @@ class Engine:
             Event(sequence.number, snapshot, tuple(result.tokens), result.finish, result.error)
         )
 
-    def _count(self, part: _Planned, result: Committed, was_prefill: bool) -> None:
+    def _count(self, part: Part, result: Committed, was_prefill: bool) -> None:
         """Bring the sequence's ledger up to date."""
         sequence, ledger = part.sequence, part.sequence.ledger
         if was_prefill:

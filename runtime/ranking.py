@@ -33,6 +33,8 @@ _ANCHOR_STEP = 32.0
 _REACH = 87.0
 # Below every logit, but a number to calculate with.
 _LEAST = -1e6
+# Of a mass of 1 or more; as much as sums of float32 are off.
+_NEGLIGIBLE = 1e-6
 # For what sums of float32 are off.
 _MARGIN = 1.0001
 
@@ -177,9 +179,11 @@ class LogitRow:
 
     @cached_property
     def log_mass(self) -> float:
-        """The logarithm of the sum of the exponentials of all logits."""
-        head = float(np.exp(self.head.logits - self.highest).sum())
-        return self.highest + math.log(head + self.rest(self.head, 1.0).mass)
+        """The logarithm of the sum of the exponentials of all logits, to about 1e-6."""
+        mass = float(np.exp(self.head.logits - self.highest).sum())
+        if self.bound_mass(self.head, 1.0) > _NEGLIGIBLE:
+            mass += self.rest(self.head, 1.0).mass
+        return self.highest + math.log(mass)
 
     def at_least(self, limit: float) -> Candidates:
         """All tokens whose logit is `limit` or more."""
@@ -228,11 +232,11 @@ class LogitRow:
 
         A token's drop is how far its logit is below the largest.
         """
-        values = _FINITE_VALUES.take(self._group_indices).astype(np.float64)
-        logits = np.concatenate((np.repeat(values, _GROUP), self._changed.logits))
-        # x e^-x falls from x = 1 on.
-        drops = np.maximum(self.highest - np.minimum(logits, above.logits[-1]), 1.0)
-        return float((drops * np.exp(-drops)).sum())
+        groups = _FINITE_VALUES.take(self._group_indices).astype(np.float64)
+        limit = self.highest - float(above.logits[-1])
+        return _GROUP * _moment(self.highest - groups, limit) + _moment(
+            self.highest - self._changed.logits, limit
+        )
 
     def rest(self, above: Candidates, temperature: float) -> Rest:
         """All tokens but those `above`, the largest; its arrays are overwritten by the next call."""
@@ -288,3 +292,9 @@ def _read_keys(logits: Logits, keys: Keys, signs: Keys) -> None:
     np.bitwise_and(bits, 0x7FFF, out=keys)
     np.bitwise_xor(keys, signs, out=keys)
     np.subtract(keys, signs, out=keys)
+
+
+def _moment(drops: Float64, least: float) -> float:
+    """The most that the sum of x e^-x is for x of `drops` and of `least` or more; it falls from x = 1 on."""
+    falling = np.maximum(drops, max(least, 1.0))
+    return float((falling * np.exp(-falling)).sum())

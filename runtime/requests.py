@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from anespec.manifests.errors import RequestError
 from anespec.runtime.passes import RowKind
 from anespec.runtime.sampling import SamplingParameters, TokenLogprob
 from anespec.runtime.statistics import Statistics
+
+if TYPE_CHECKING:
+    from anespec.runtime.sampling import GrammarTokens
 
 
 class FinishReason(StrEnum):
@@ -33,7 +37,8 @@ class Request:
     `max_tokens` of None means up to the context's end. A token in `end_ids` ends the sequence and
     is no part of its output; leave the set empty to ignore end tokens. Draft sources keep what they learn
     apart by `owner`, and may copy from the tokens of `reference`; without `speculate` nothing is drafted.
-    Of the requests that wait, those of higher `priority` come first.
+    Of the requests that wait, those of higher `priority` come first. A grammar needs `grammar_tokens`, which
+    a model has once.
     """
 
     prompt: Sequence[int]
@@ -44,6 +49,7 @@ class Request:
     reference: Sequence[int] = ()
     speculate: bool = True
     priority: int = 0
+    grammar_tokens: "GrammarTokens | None" = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:

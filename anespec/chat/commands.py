@@ -141,8 +141,8 @@ def _stats(chat: Conversation, _: str) -> Then:
         chat.screen.say("nothing was answered yet")
         return Then.GO_ON
     turns, forgotten = len(chat.transcript.turns), chat.transcript.forgotten
-    seen = f", of which the model no longer sees the first {forgotten}" if forgotten else ""
-    lines = [f"{turns_text(turns)}{seen}; context {chat.used} of {chat.model.context} tokens"]
+    unseen = f", and the model no longer sees the first {turns_text(forgotten)}" if forgotten else ""
+    lines = [f"{turns_text(turns)}{unseen}", f"context: {chat.used} of {chat.model.context} tokens"]
     chat.screen.say("\n".join([*lines, *statistics_lines(chat.last)]))
     return Then.GO_ON
 
@@ -154,7 +154,7 @@ def statistics_lines(summary: "Summary") -> list[str]:
     prompt = counted(statistics.prompt_tokens, "token")
     answer, passes = counted(len(summary.output_ids), "token"), counted(statistics.passes, "pass", "passes")
     return [
-        f"prompt: {prompt}, {statistics.reused_tokens} of them kept from before, {computed} computed"
+        f"prompt: {prompt}, {statistics.reused_tokens} kept from before, {computed} computed"
         f"{_rate(computed, statistics.prefill_seconds)}",
         f"answer: {answer} in {passes}{_rate(statistics.decoded_tokens, statistics.decode_seconds)}, "
         f"{statistics.tokens_per_pass:.2f} per decode pass",

@@ -10,12 +10,14 @@ The names are found when they are first used: the parameters alone need neither 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from anespec.runtime.sampling.grammars import GrammarTokens
     from anespec.runtime.sampling.parameters import Grammar, GrammarKind, SamplingParameters, choice_seed
     from anespec.runtime.sampling.sampler import Sampled, Sampler, TokenLogprob
 
 __all__ = [
     "Grammar",
     "GrammarKind",
+    "GrammarTokens",
     "Sampled",
     "Sampler",
     "SamplingParameters",
@@ -29,6 +31,10 @@ _IN_SAMPLER = ("Sampled", "Sampler", "TokenLogprob")
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "GrammarTokens":
+        from anespec.runtime.sampling.grammars import GrammarTokens
+
+        return GrammarTokens
     if name in _IN_SAMPLER:
         from anespec.runtime.sampling import sampler
 

@@ -5,14 +5,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from anespec.manifests.errors import AnespecError, RequestError
-from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, Need, RowLogits, all_logits
+from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, Logits, Need, RowLogits, all_logits
 from anespec.runtime.ranking import LogitRow, Pages
 from anespec.runtime.sampling.adjustments import Adjustments
 from anespec.runtime.sampling.filters import filtered, pick
 from anespec.runtime.sampling.parameters import SamplingParameters
 from anespec.runtime.sampling.uniform import uniform
+
+if TYPE_CHECKING:
+    from anespec.runtime.sampling.grammars import GrammarTokens
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,18 @@ class Sampler:
     Memory of the vocabulary's size is taken at the first token, and only where the parameters need it.
     """
 
-    def __init__(self, parameters: SamplingParameters, prompt: Sequence[int], vocabulary: int) -> None:
-        """Raises RequestError where a bias is of a token that the vocabulary does not have."""
+    def __init__(
+        self,
+        parameters: SamplingParameters,
+        prompt: Sequence[int],
+        vocabulary: int,
+        grammar_tokens: "GrammarTokens | None" = None,
+    ) -> None:
+        """Prepares the grammar, which `grammar_tokens` may have done before.
+
+        Raises:
+            RequestError: a bias is of a token that the vocabulary does not have, or the grammar is not valid.
+        """
         for token, _ in parameters.logit_bias:
             if not 0 <= token < vocabulary:
                 raise RequestError(
@@ -53,6 +67,13 @@ class Sampler:
         self._prompt = prompt
         self._vocabulary = vocabulary
         self._adjusts = parameters.has_penalties or bool(parameters.logit_bias)
+        self._grammar = None
+        if parameters.grammar is not None:
+            if grammar_tokens is None:
+                raise RequestError(
+                    "a grammar was given, but not the tokens of the model that is to follow it"
+                )
+            self._grammar = grammar_tokens.follow(parameters.grammar)
 
     @cached_property
     def _pages(self) -> Pages:
@@ -66,26 +87,30 @@ class Sampler:
     def need(self) -> Need:
         """What `sample` wants of a row."""
         parameters = self._parameters
-        is_plain = parameters.temperature == 0.0 and parameters.logprobs is None and not self._adjusts
-        return BEST_LOGIT if is_plain else ALL_LOGITS
+        if self._changes or parameters.temperature > 0.0 or parameters.logprobs is not None:
+            return ALL_LOGITS
+        return BEST_LOGIT
+
+    def forced(self) -> tuple[int, ...]:
+        """The tokens that a grammar forces next: to be committed without being sampled, `accept`ed in turn.
+
+        `sample` returns the first of them as well, whatever the row says.
+        """
+        return () if self._grammar is None else self._grammar.forced()
+
+    @property
+    def finished(self) -> bool:
+        """Whether a grammar allows nothing but an end any more."""
+        return self._grammar is not None and self._grammar.finished
+
+    def allows_prefix(self, tokens: Sequence[int]) -> int:
+        """How many leading ones of `tokens` a grammar allows next; no state is changed."""
+        return len(tokens) if self._grammar is None else self._grammar.allows_prefix(tokens)
 
     @property
     def need_forced(self) -> Need | None:
         """What `score` wants of a row; None for nothing."""
         return None if self._parameters.logprobs is None else ALL_LOGITS
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing but an end may follow."""
-        return False
-
-    def forced(self) -> tuple[int, ...]:
-        """The tokens that must follow what was accepted."""
-        return ()
-
-    def allows_prefix(self, tokens: Sequence[int]) -> int:
-        """How many of these tokens may follow, one after the other."""
-        return len(tokens)
 
     def score(self, row: RowLogits, token: int, position: int) -> Sampled:
         """A token at `position` that is not sampled, with what is wanted to be known of it.
@@ -95,16 +120,19 @@ class Sampler:
         if self._parameters.logprobs is None:
             return Sampled(token)
         logits = all_logits(row)
-        ranked = LogitRow(logits, self._pages)
-        _check_finite(ranked.highest, position)
-        told = _Told.of(ranked, self._parameters.logprobs)
-        return Sampled(token, float(logits[token]) - told.log_mass, told.top)
+        return self._told(LogitRow(logits, self._pages), position).sampled(logits, token)
 
     def sample(self, row: RowLogits, position: int) -> Sampled:
         """The token at absolute `position`, from the row before it, which has what is needed.
 
-        Raises AnespecError where the logits are not finite numbers.
+        A token that a grammar forces is returned as it is; its row then needs logits for logprobs only.
+
+        Raises:
+            AnespecError: the logits are not finite numbers, or the grammar cannot be followed any further.
         """
+        forced = self.forced()
+        if forced:
+            return self.score(row, forced[0], position)
         if self.need == BEST_LOGIT:
             if row.best is None:
                 raise AnespecError("the verifier returned no likeliest token for a row of which it is wanted")
@@ -112,34 +140,47 @@ class Sampler:
             return Sampled(row.best.token)
         logits = all_logits(row)
         ranked = LogitRow(logits, self._pages)
-        told = None
-        if self._parameters.logprobs is not None:
-            _check_finite(ranked.highest, position)
-            told = _Told.of(ranked, self._parameters.logprobs)
-            ranked = LogitRow(logits, self._pages) if self._adjusts else ranked
-        if self._adjusts:
-            ids = self._adjustments.ids
-            ranked.change(ids, self._adjustments.adjusted(ranked.values(ids)))
-        _check_finite(ranked.highest, position)
-        token = self._choose(ranked, position)
-        if told is None:
-            return Sampled(token)
-        return Sampled(token, float(logits[token]) - told.log_mass, told.top)
+        if self._parameters.logprobs is None:
+            return Sampled(self._choose(ranked, position))
+        told = self._told(ranked, position)
+        if self._changes:
+            ranked = LogitRow(logits, self._pages)
+        return told.sampled(logits, self._choose(ranked, position))
 
     def accept(self, token: int) -> None:
         """Note that `token` is part of the output."""
         if self._parameters.has_penalties:
             self._adjustments.accept(token)
+        if self._grammar is not None:
+            self._grammar.accept(token)
 
     def fork(self) -> "Sampler":
         """A copy with its own state."""
         copied = copy.copy(self)
         if "_adjustments" in self.__dict__:
             copied._adjustments = self._adjustments.fork()
+        if self._grammar is not None:
+            copied._grammar = self._grammar.fork()
         return copied
+
+    @property
+    def _changes(self) -> bool:
+        """Whether a row is not sampled from as the model computed it."""
+        return self._adjusts or self._grammar is not None
+
+    def _told(self, row: LogitRow, position: int) -> "_Told":
+        """What is told of a row that nothing has changed yet."""
+        _check_finite(row.highest, position)
+        return _Told.of(row, self._parameters.logprobs or 0)
 
     def _choose(self, row: LogitRow, position: int) -> int:
         parameters = self._parameters
+        if self._adjusts:
+            ids = self._adjustments.ids
+            row.change(ids, self._adjustments.adjusted(row.values(ids)))
+        if self._grammar is not None:
+            row.only(self._grammar.allowed())
+        _check_finite(row.highest, position)
         if parameters.temperature == 0.0:
             return int(row.largest(1).ids[0])
         kept = filtered(row, parameters)
@@ -159,6 +200,10 @@ class _Told:
         likeliest = row.head.first(count)
         pairs = zip(likeliest.ids.tolist(), likeliest.logits.tolist(), strict=True)
         return cls(mass, tuple(TokenLogprob(id, logit - mass) for id, logit in pairs))
+
+    def sampled(self, logits: Logits, token: int) -> Sampled:
+        """The token, as it is told."""
+        return Sampled(token, float(logits[token]) - self.log_mass, self.top)
 
 
 def _check_finite(highest: float, position: int) -> None:

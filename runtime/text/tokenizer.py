@@ -138,11 +138,14 @@ class Tokenizer:
         digest.update(b"".join(texts))
         return digest.hexdigest()
 
-    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = False, continues: bool = False
+    ) -> list[int]:
         """The token ids of `text`.
 
         `add_special`: put BOS before and EOS after it, as the file says. `parse_special`: a control
         token written out in `text` becomes that token; leave it off for text from outside.
+        `continues`: it goes on from text before it, so no space is put before it.
 
         Raises:
             RequestError: `text` holds half a surrogate pair, which no encoding can write.
@@ -152,7 +155,7 @@ class Tokenizer:
         ids: list[int] = [self.bos_id] if add_special and self.adds_bos and self.bos_id is not None else []
         for part in cut_at_special(text, self._special if parse_special else self._plain_special):
             if isinstance(part, str):
-                ids += self._segmenter.segment(" " + part if self.adds_space else part)
+                ids += self._segmenter.segment(" " + part if self.adds_space and not continues else part)
             else:
                 ids.append(part)
         if add_special and self.adds_eos and self.eos_id is not None:

@@ -23,7 +23,7 @@ def examples(page: str) -> list[str]:
 
 def test_the_examples_run(gguf: Path, artifact: Path, tmp_path: Path) -> None:
     found = [*examples("README.md"), *examples("docs/library.md")]
-    assert len(found) == 7
+    assert len(found) == 8
     shutil.copy(gguf, tmp_path / "model.gguf")
     shutil.copytree(artifact, tmp_path / "model.anespec")
     chat = write_gguf(tmp_path / "chat.gguf", metadata={"tokenizer.chat_template": TEMPLATE})

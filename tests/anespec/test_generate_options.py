@@ -1,6 +1,7 @@
 """What `generate` offers beside one continuation: lines together, choices, logprobs, lookup, references."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,25 @@ def test_every_option_has_a_flag_that_says_what_it_does() -> None:
             assert name in flags or name == "speculate", name
             if name not in hidden:
                 assert field.description in flags[name].help, name
+
+
+def test_an_output_matches_its_grammar_with_and_without_drafts(trained: Path, tmp_path: Path) -> None:
+    grammars = {
+        r"[0-9]{3}-[a-f]{2}": {"kind": "regex", "text": r"[0-9]{3}-[a-f]{2}"},
+        r'\{ ?"n" ?: ?[01] ?\}': {"kind": "lark", "text": 'start: "{" "\\"n\\":" ("0" | "1") "}"'},
+        r"yes|no": {"kind": "gbnf", "text": 'root ::= "yes" | "no"'},
+    }
+    lines = [{"prompt": "x = ", "grammar": grammar} for grammar in grammars.values()]
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    drafted, plain = (
+        [json.loads(line) for line in run("generate", trained, "--prompt-file", path, *more).out.splitlines()]
+        for more in ((), ("--drafter", "none"))
+    )
+    assert [row["output_ids"] for row in drafted] == [row["output_ids"] for row in plain]
+    for pattern, row in zip(grammars, drafted, strict=True):
+        assert re.fullmatch(pattern, row["text"]), row["text"]
+        assert row["finish_reason"] == "stop"
+    bad = run("generate", trained, "-p", "x", "--regex", "[0-9")
+    assert (bad.code, bad.is_one_sentence()) == (7, True)
+    assert "the regex is not valid" in bad.err

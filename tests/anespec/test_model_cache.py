@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-from commands import run
 
 import anespec.asked_gates as asked_gates
 import anespec.prepare_model as preparing
-from anespec.main import cli
-from anespec.manifests.errors import GoldenGateError, RequestError, StorageError, UsageError
+from anespec.manifests.errors import GoldenGateError, StorageError, UsageError
 from anespec.manifests.schema import Target
 from anespec.manifests.store import file_sha256
 from anespec.manifests.user_folders import private_folder
@@ -268,33 +265,6 @@ def test_what_an_interrupted_run_has_finished_is_not_done_again(
     golden["verdicts"][0]["stack"][0]["error"] = 9.0
     (output / "gates" / "golden.json").write_text(json.dumps(golden))
     assert prepare_model(gguf, output, BUILD, "auto", 1, display).failure is not None
-
-
-def verb(*arguments: str, answer: str = "") -> Result:
-    """A cache verb in this process, which spares the start of another."""
-    return CliRunner().invoke(cli, arguments, input=answer)
-
-
-def test_the_verbs_take_a_gguf_and_show_and_remove_what_they_made(
-    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert "No model" in verb("list").output
-    options = ("-p", "one two", "-n", "3", "--threads", "1", "--json")
-    first = run("generate", gguf, *options)
-    assert first.code == 0, first.err
-    (listed,) = json.loads(verb("list", "--json").output)["models"]
-    assert (listed["name"], listed["finished"]) == (gguf.stem, True)
-    assert {"golden", "exactness", "residency"} == set(listed["gates"])
-    assert listed["key"][:8] in verb("list").output
-    again = run("generate", gguf.stem, *options)
-    assert again.json["output_ids"] == first.json["output_ids"]
-    assert "exactness" not in again.err
-    assert isinstance(verb("rm", "other", "--yes").exception, RequestError)
-    assert verb("rm").exit_code == 2
-    assert verb("rm", gguf.stem, answer="n\n").exit_code == 1
-    assert json.loads(verb("rm", gguf.stem, "--yes", "--json").output)["removed"] == [listed["key"]]
-    assert json.loads(verb("list", "--json").output)["models"] == []
 
 
 def test_asking_from_another_users_cache_is_refused(

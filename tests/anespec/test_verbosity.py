@@ -11,6 +11,11 @@ from anespec.console import aside, notes
 from anespec.main import cli
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
 @pytest.fixture
 def noisy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A verb that says something everywhere."""
@@ -36,13 +41,16 @@ def test_quiet_and_verbose_exclude_each_other() -> None:
     assert CliRunner().invoke(cli, ["-q", "-v", "demo"]).exit_code == 2
 
 
-def test_verbose_logs_and_quiet_generates_the_same(trained: Path) -> None:
-    options = ("generate", trained, "-p", "def f(", "-n", "4", "--threads", "1")
-    verbose, quiet = run("-v", *options), run("-q", *options)
-    assert verbose.code == quiet.code == 0
-    assert verbose.out == quiet.out
-    assert "anespec: anespec " in verbose.err
-    assert quiet.err == ""
+def test_verbose_logs_beside_the_result() -> None:
+    outcome = run("-v", "list", "--json")
+    assert outcome.json["models"] == []
+    assert "anespec: anespec " in outcome.err
+
+
+def test_quiet_leaves_the_text_and_the_errors(trained: Path) -> None:
+    quiet = run("-q", "generate", trained, "-p", "def f(", "-n", "4", "--threads", "1")
+    assert (quiet.code, quiet.err) == (0, "")
+    assert quiet.out
     failed = run("-q", "generate", trained.parent / "missing", "-p", "x")
     assert failed.code == 5
     assert failed.is_one_sentence()

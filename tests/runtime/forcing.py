@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from anespec.runtime.passes import RowLogits
-from anespec.runtime.sampling import Sampled, Sampler, SamplingParameters
+from anespec.runtime.sampling import GrammarTokens, Sampled, Sampler, SamplingParameters
 
 FIRST = (7, 8)
 LAST = 11
@@ -16,8 +16,14 @@ class ForcingSampler(Sampler):
     Token 5 is refused wherever one is sampled: 6 stands in for it.
     """
 
-    def __init__(self, parameters: SamplingParameters, prompt: Sequence[int], vocabulary: int) -> None:
-        super().__init__(parameters, prompt, vocabulary)
+    def __init__(
+        self,
+        parameters: SamplingParameters,
+        prompt: Sequence[int],
+        vocabulary: int,
+        grammar_tokens: GrammarTokens | None = None,
+    ) -> None:
+        super().__init__(parameters, prompt, vocabulary, grammar_tokens)
         self.pending = list(FIRST)
         self.sampled = 0
         self.is_over = False

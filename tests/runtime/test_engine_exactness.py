@@ -212,7 +212,7 @@ def shapes(draw: st.DrawFn) -> VerifierShape:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_any_traffic_gives_the_sequential_texts(data: st.DataObject) -> None:
     shape = data.draw(shapes())
@@ -228,7 +228,7 @@ def test_any_traffic_gives_the_sequential_texts(data: st.DataObject) -> None:
     check(ToyVerifier(shape, repetitive), proven, repetitive, jobs)
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_related_prompts_share_regions_and_give_the_same_texts(data: st.DataObject) -> None:
     """Prompts that begin alike, so that prefixes are continued and copied while others decode."""

@@ -25,7 +25,7 @@ def test_answers_and_all_else_go_apart(seen: Seen) -> None:
     chat = conversation(ScriptedModel([["Hi", " there"], ["Fine"]]), seen)
     run_lines(chat, ["Hello\n", "\n", "/stats\n", "And you?\n"])
     assert seen.answers == "Hi there\nFine\n"
-    assert "1 turn; context 5 of 1000 tokens" in seen.others
+    assert "1 turn\ncontext: 5 of 1000 tokens" in seen.others
     assert chat.transcript.turns == [Turn("Hello", "Hi there"), Turn("And you?", "Fine")]
 
 

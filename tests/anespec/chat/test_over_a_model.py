@@ -1,16 +1,25 @@
 """A chat over a real model: what it has read is kept from turn to turn, and the verb works over pipes."""
 
+import json
+import os
+import pty
+import select
+import subprocess
+import termios
 from itertools import takewhile
 from pathlib import Path
 
 import pytest
-from commands import run
+from click.testing import CliRunner, Result
+from commands import command_of, run
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from scripted import Seen
 
 from anespec.chat.conversation import Conversation
 from anespec.chat.loaded_model import LoadedModel
 from anespec.embedded import model_path
+from anespec.main import cli
+from anespec.manifests.errors import RequestError
 from anespec.model_cache import resolve_artifact
 from anespec.runtime.options import GenerationOptions
 
@@ -76,12 +85,89 @@ def test_a_line_in_is_an_answer_out(chatting: Path) -> None:
     options = ("--threads", "1", "-n", "5")
     outcome = run("chat", chatting, *options, stdin=lines)
     assert outcome.code == 0, outcome.err
-    assert "2 turns; context" in outcome.err
+    assert "2 turns\ncontext: " in outcome.err
     assert "\x1b" not in outcome.out + outcome.err
     again = run("chat", "chatty", *options, stdin=lines + "/nope\nnever\n")
     assert again.code == 7
     assert again.out == outcome.out
     assert again.err.strip().splitlines()[-1].startswith("error: there is no command")
+
+
+def test_a_terminal_has_a_prompt_and_the_end_of_input_leaves(chatting: Path) -> None:
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    environment = os.environ | {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "NO_COLOR": "1"}
+    environment["XDG_STATE_HOME"] = str(chatting.parent)
+    command = command_of("chat", chatting, "--threads", "1", "-n", "5")
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
+    )
+    os.close(theirs)
+    terminal = Terminal(ours)
+    try:
+        terminal.wait_for(">>>")
+        os.write(ours, b"def area(self):\r")
+        terminal.wait_for("changes that")
+        terminal.wait_for(">>>")
+        os.write(ours, b"\x04")
+        while terminal.read():
+            pass
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    os.close(ours)
+    assert "/help lists commands" in terminal.shown
+    assert "\x1b[32m" not in terminal.shown
+    assert "def area" in (chatting.parent / "anespec" / "chat_history").read_text()
+
+
+LONGEST_SILENCE = 60.0
+
+
+class Terminal:
+    """What a terminal has shown so far, read from its other end."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.shown = ""
+        self.waited_for = 0
+
+    def wait_for(self, text: str) -> None:
+        """Read until `text` comes, after what was waited for before."""
+        while text not in self.shown[self.waited_for :]:
+            assert self.read(), self.shown
+        self.waited_for = self.shown.index(text, self.waited_for) + len(text)
+
+    def read(self) -> bool:
+        """Some more; False at the end."""
+        ready, _, _ = select.select([self.descriptor], [], [], LONGEST_SILENCE)
+        assert ready, self.shown
+        try:
+            part = os.read(self.descriptor, 1 << 16)
+        except OSError:
+            return False
+        self.shown += part.decode(errors="replace")
+        return bool(part)
+
+
+def verb(*arguments: str, answer: str = "") -> Result:
+    """A cache verb in this process, which spares the start of another."""
+    return CliRunner().invoke(cli, arguments, input=answer)
+
+
+def test_the_cache_shows_and_removes_what_was_made(chatting: Path) -> None:
+    resolve_artifact(chatting, threads=1)
+    (listed,) = json.loads(verb("list", "--json").output)["models"]
+    assert (listed["name"], listed["finished"]) == ("chatty", True)
+    assert {"golden", "exactness", "residency"} == set(listed["gates"])
+    assert listed["key"][:8] in verb("list").output
+    assert isinstance(verb("rm", "other", "--yes").exception, RequestError)
+    assert verb("rm").exit_code == 2
+    assert verb("rm", "chatty", answer="n\n").exit_code == 1
+    assert json.loads(verb("rm", "chatty", "--yes", "--json").output)["removed"] == [listed["key"]]
+    assert json.loads(verb("list", "--json").output)["models"] == []
+    assert "No model" in verb("list").output
 
 
 def test_a_model_without_a_template_is_refused_before_anything_is_measured(artifact: Path) -> None:

@@ -1,0 +1,209 @@
+"""A million tokens by every means that the gates have proven, against the same text without: none may differ.
+
+    python benchmarks/soak.py [--tokens 1000000] [--seed 0] [--work build/soak] [--models DIR]
+
+Goes round several models, block sizes, contexts and both backends, on one core. What it has found is written
+to WORK/soak.json after every round, and a later run with the same seed goes on from there.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from measure import emit, machine, show_table
+
+from anespec.convert.options import ConvertOptions
+from anespec.convert.pipeline import convert
+from anespec.convert.plan import ConversionPlan
+from anespec.convert.source.model import SourceModel
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import Target, WeightFormat
+from anespec.manifests.store import Artifact
+from anespec.manifests.weight_choice import WeightChoice
+from anespec.runtime.backends import circumstances, open_verifier
+from anespec.runtime.drafters.lookup import LookupSource
+from anespec.runtime.passes import Verifier
+from anespec.runtime.proven import Proven
+from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.validate.gates import recorded_exactness
+from anespec.validate.kept import kept_exactness
+from anespec.validate.prompts import PROMPTS, SAMPLE_PROMPTS
+from anespec.validate.soak import SoakCount, soak_requests, soak_round
+
+ROOT = Path(__file__).resolve().parents[1]
+REQUESTS = 6
+"""Requests of a round: more than there are regions, so that some wait."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, how it is converted, and what runs it."""
+
+    model: str
+    weights: WeightFormat
+    target: Target
+    block: int
+    context: int
+    sequences: int
+    backend: str
+
+    @property
+    def name(self) -> str:
+        """Of its folder, and in the report."""
+        return f"{self.model}-{self.weights}-{self.target}-b{self.block}-c{self.context}x{self.sequences}"
+
+
+EMBEDDED, F16, Q8_0, RINGED = "model", "stories260K.F16", "stories260K.Q8_0", "gemma3"
+CPU, MAC = Target.CPU, Target.MAC
+SUBJECTS = (
+    Subject(EMBEDDED, WeightFormat.INT8_CHANNEL, CPU, 4, 512, 2, "openvino"),
+    Subject(F16, WeightFormat.FP16, CPU, 8, 448, 3, "openvino"),
+    Subject(Q8_0, WeightFormat.INT8_CHANNEL, CPU, 2, 320, 4, "openvino"),
+    Subject(EMBEDDED, WeightFormat.INT4_BLOCK32, MAC, 4, 256, 2, "openvino"),
+    Subject(RINGED, WeightFormat.INT8_BLOCK32, CPU, 5, 384, 3, "openvino"),
+    Subject(EMBEDDED, WeightFormat.INT8_CHANNEL, CPU, 4, 512, 2, "torch"),
+    Subject(F16, WeightFormat.FP16, MAC, 6, 320, 2, "torch"),
+)
+
+
+class Report:
+    """What was found so far, by subject, in a file."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.path, self.seed = path, seed
+        self.counts: dict[str, SoakCount] = {}
+        if path.exists():
+            kept = json.loads(path.read_text())
+            if kept["seed"] != seed:
+                raise SystemExit(f"{path}: was begun with --seed {kept['seed']}; give that or another --work")
+            self.counts = {name: SoakCount.model_validate(count) for name, count in kept["subjects"].items()}
+
+    @property
+    def total(self) -> SoakCount:
+        """All subjects together."""
+        return sum(self.counts.values(), SoakCount())
+
+    def add(self, key: str, count: SoakCount) -> None:
+        """Note a round, on disk before the next begins."""
+        self.counts[key] = self.counts.get(key, SoakCount()) + count
+        kept = {"seed": self.seed, "subjects": {name: c.model_dump() for name, c in self.counts.items()}}
+        self.path.with_suffix(".new").write_text(json.dumps(kept, indent=2))
+        self.path.with_suffix(".new").replace(self.path)
+
+
+class Bench:
+    """A subject that is open: its verifier, what is proven of it, and tokens to cut prompts from."""
+
+    def __init__(self, subject: Subject, gguf: Path, work: Path) -> None:
+        self.subject = subject
+        output = work / f"{subject.name}.anespec"
+        if not output.exists():
+            options = ConvertOptions(
+                target=subject.target,
+                block=subject.block,
+                context=subject.context,
+                sequences=subject.sequences,
+                weights=WeightChoice(subject.weights),
+            )
+            with GGUFFile(gguf) as file:
+                convert(ConversionPlan(SourceModel(file), options), output)
+        artifact = Artifact(output)
+        self.verifier: Verifier = open_verifier(artifact, subject.backend, 1)
+        here = circumstances(artifact, subject.backend, 1)
+        verdict = kept_exactness(artifact, here, "quick") or recorded_exactness(
+            artifact, self.verifier, here, "quick", lambda *_: None
+        )
+        self.proven = Proven.of(verdict, self.verifier.shape)
+        with GGUFFile(artifact.tokens_path()) as tokens:
+            tokenizer = Tokenizer.from_gguf(tokens)
+        self.end_ids = tokenizer.end_ids
+        self.corpus = [token for text in (*PROMPTS, *SAMPLE_PROMPTS) for token in tokenizer.encode(text)]
+
+    @property
+    def key(self) -> str:
+        """Its name in the report."""
+        return f"{self.subject.name}-{self.subject.backend}"
+
+    def round(self, seed: int, number: int) -> SoakCount:
+        """Round number so many, which is the same whenever it is run."""
+        rng = np.random.default_rng([seed, number])
+        shape = self.verifier.shape
+        requests = list(soak_requests(self.corpus, shape, self.end_ids, rng, REQUESTS))
+        source = LookupSource() if number % 2 else None
+        return soak_round(self.verifier, self.proven, requests, source, rng)
+
+
+def benches(models: Path, work: Path, subjects: Sequence[Subject]) -> Iterator[Bench]:
+    """The subjects whose models are there, opened."""
+    folders = (ROOT / "embedded", models, ROOT / "tests" / "data" / "families")
+    for subject in subjects:
+        paths = [path for folder in folders if (path := folder / f"{subject.model}.gguf").exists()]
+        if paths:
+            yield Bench(subject, paths[0], work)
+        else:
+            print(f"left out: {subject.model}.gguf is in none of {', '.join(map(str, folders))}")
+
+
+def soak(opened: Sequence[Bench], report: Report, tokens: int, seconds_between_lines: float = 60.0) -> None:
+    """Rounds of all benches in turn until so many tokens are compared."""
+    said = time.monotonic()
+    begun = min((report.counts.get(bench.key, SoakCount()).rounds for bench in opened), default=0)
+    for number in itertools.count(begun):
+        for bench in opened:
+            if report.counts.get(bench.key, SoakCount()).rounds > number:
+                continue
+            if report.total.tokens >= tokens:
+                return
+            report.add(bench.key, bench.round(report.seed, number))
+            if time.monotonic() - said > seconds_between_lines:
+                said = time.monotonic()
+                total = report.total
+                print(f"{total.tokens} tokens, {total.differing} differ, {total.passes} passes", flush=True)
+
+
+def main() -> None:
+    """Soak, print what was found, and fail where a token differs or something proven was never used."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tokens", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "soak")
+    parser.add_argument("--models", type=Path, default=ROOT.parent / "shared" / "models")
+    options = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    options.work.mkdir(parents=True, exist_ok=True)
+    report = Report(options.work / "soak.json", options.seed)
+    opened = list(benches(options.models, options.work, SUBJECTS))
+    soak(opened, report, options.tokens)
+    unused = {
+        bench.key: missing
+        for bench in opened
+        if (missing := report.counts[bench.key].unused(bench.proven, bench.verifier.shape))
+    }
+    rows = [
+        (
+            key,
+            *(
+                str(getattr(count, name))
+                for name in ("tokens", "differing", "passes", "accepted", "proposed")
+            ),
+        )
+        for key, count in report.counts.items()
+    ]
+    show_table(("subject", "tokens", "differing", "passes", "accepted", "proposed"), rows)
+    emit({"soak": report.total.model_dump(), "unused": unused, **machine()})
+    if report.total.differing or unused:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

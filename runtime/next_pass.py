@@ -1,0 +1,71 @@
+"""From active sequences to the next pass: who runs which rows, scheduled ones and drafts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from anespec.runtime.drafters import Draft
+from anespec.runtime.passes import PassPlan, RowKind
+from anespec.runtime.planner import PlannedRow, Planner, Run, share_drafts
+from anespec.runtime.sequences import ActiveSequence
+from anespec.runtime.speculation import Ask, Speculation
+
+
+@dataclass(frozen=True)
+class Part:
+    """A sequence's part of a pass: scheduled rows from `lane` on, then those of `draft`."""
+
+    sequence: ActiveSequence
+    scheduled: int
+    draft: Draft
+    lane: int
+
+    @property
+    def end(self) -> int:
+        """The position after its last row."""
+        return self.sequence.computed + self.scheduled + len(self.draft.tokens)
+
+
+def next_pass(
+    sequences: Sequence[ActiveSequence], planner: Planner, speculation: Speculation
+) -> tuple[list[Part], PassPlan]:
+    """Decide which rows the next pass runs; the sequences that waited longest come first."""
+    shares = planner.share([sequence.demand for sequence in sequences])
+    drafts = speculation.propose(
+        [
+            _ask(sequence, count, min(shares.lanes_left, planner.longest_run - count))
+            for sequence, count in zip(sequences, shares.rows, strict=True)
+        ]
+    )
+    lengths = share_drafts(drafts, shares.lanes_left)
+    chosen: list[tuple[ActiveSequence, int, Draft]] = []
+    runs: list[Run] = []
+    for sequence, count, draft, length in zip(sequences, shares.rows, drafts, lengths, strict=True):
+        if count:
+            part = (sequence, count, draft.first(length))
+            chosen.append(part)
+            runs.append(Run(sequence.region, sequence.computed, _rows(*part, speculation)))
+    laid_out = planner.lay_out(runs)
+    return [Part(*part, lane) for part, lane in zip(chosen, laid_out.lanes, strict=True)], laid_out.plan
+
+
+def _ask(sequence: ActiveSequence, count: int, lanes: int) -> Ask:
+    """What drafts may be asked for: those that follow all scheduled rows, and may still become output."""
+    if count < sequence.demand.rows:
+        return Ask(sequence, 0)
+    forced = len(sequence.forced)
+    return Ask(sequence, min(lanes, sequence.limit - len(sequence.tokens) - forced - 1), forced)
+
+
+def _rows(
+    sequence: ActiveSequence, count: int, draft: Draft, speculation: Speculation
+) -> tuple[PlannedRow, ...]:
+    """The sequence's rows, with what its sampler and its draft session want of them."""
+    rows = [*sequence.scheduled_rows(count)]
+    rows += [PlannedRow(RowKind.DRAFT, token, sequence.sampler.need) for token in draft.tokens]
+    tops = speculation.wants_top(sequence)
+    if not tops:
+        return tuple(rows)
+    return tuple(
+        row if row.need is None else replace(row, need=replace(row.need, top=max(tops, row.need.top)))
+        for row in rows
+    )

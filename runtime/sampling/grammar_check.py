@@ -1,0 +1,103 @@
+"""The program of the process that tries a grammar before this one trusts it: `python -m` runs it.
+
+Preparing a grammar is native code that a small text can make run for hours or overflow the stack of, and
+nothing in the same process could end it or survive it. So it is first done here, with little stack, time and
+memory.
+It reads a Grammar as JSON, and writes what is wrong, or the grammar as llguidance takes it.
+"""
+
+import json
+import resource
+import sys
+import threading
+from contextlib import suppress
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
+
+from anespec.runtime.sampling.parameters import Grammar, GrammarKind
+
+STACK_BYTES = 1 << 19
+"""As much as a thread has anywhere."""
+
+STEPS = 16
+_END = 256
+
+
+def parser_limits() -> LLParserLimits:
+    """What preparing a grammar and following it for one token may take."""
+    return LLParserLimits(
+        max_items_in_row=2_000,
+        initial_lexer_fuel=1_000_000,
+        step_lexer_fuel=200_000,
+        step_max_items=50_000,
+        max_lexer_states=100_000,
+        max_grammar_size=500_000,
+        precompute_large_lexemes=False,
+        verbose_errors=False,
+    )
+
+
+def native_grammar(grammar: Grammar) -> str:
+    """The grammar as llguidance takes it; ValueError where it cannot be translated."""
+    match grammar.kind:
+        case GrammarKind.GBNF:
+            return grammar_from("gbnf", grammar.text)
+        case GrammarKind.LARK:
+            return grammar_from("lark", grammar.text)
+        case GrammarKind.REGEX:
+            return grammar_from("regex", grammar.text)
+        case GrammarKind.JSON_SCHEMA:
+            return grammar_from("json_schema", grammar.text)
+        case GrammarKind.JSON:
+            return grammar_from("json_schema", "{}")
+
+
+def main() -> None:
+    """Try the grammar on standard input, within the seconds and bytes of memory that the arguments name."""
+    seconds, memory = int(sys.argv[1]), int(sys.argv[2])
+    for kind, size in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_AS, memory),
+    ):
+        # macOS refuses some limits; there the parent's patience is what ends this.
+        with suppress(OSError, ValueError):
+            resource.setrlimit(kind, (size, size))
+    grammar = Grammar.model_validate_json(sys.stdin.buffer.read())
+    threading.stack_size(STACK_BYTES)
+    attempt = threading.Thread(target=lambda: json.dump(_tried(grammar), sys.stdout))
+    attempt.start()
+    attempt.join()
+
+
+def _tried(grammar: Grammar) -> dict[str, str]:
+    try:
+        native = native_grammar(grammar)
+    except (ValueError, RecursionError) as error:
+        return {"wrong": str(error)}
+    matcher = LLMatcher(LLTokenizer(TokenizerWrapper(_Bytes())), native, log_level=0, limits=parser_limits())
+    for _ in range(STEPS):
+        if matcher.is_error():
+            return {"wrong": matcher.get_error()}
+        bits = matcher.compute_bitmask()
+        allowed = next((byte for byte in range(_END) if bits[byte >> 3] >> (byte & 7) & 1), None)
+        if allowed is None or matcher.is_stopped():
+            break
+        matcher.consume_token(allowed)
+    return {"native": native}
+
+
+class _Bytes:
+    """A vocabulary of the 256 bytes and an end, as llguidance reads one."""
+
+    eos_token_id = _END
+    bos_token_id = None
+    special_token_ids = (_END,)
+    tokens = (*(bytes([byte]) for byte in range(_END)), b"\xff<end>")
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return list(text.encode() if isinstance(text, str) else text)
+
+
+if __name__ == "__main__":
+    main()

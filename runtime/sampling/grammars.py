@@ -1,0 +1,244 @@
+"""Grammars over a model's vocabulary, which llguidance follows byte by byte.
+
+Why a grammar's text is the same with and without speculation: what is allowed, what is forced and whether the
+output is finished depend on the grammar and the tokens before alone. Forced tokens are queued when the first
+of them is due and taken in that order, however many of them a pass runs; nothing is sampled in their place.
+"""
+
+import json
+import re
+import subprocess
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from numpy.typing import NDArray
+
+from anespec.manifests.child_python import child_command, child_environment
+from anespec.manifests.errors import AnespecError, RequestError
+from anespec.manifests.formatting import LONGEST_REASON, printable
+from anespec.runtime.sampling import grammar_check
+from anespec.runtime.sampling.parameters import Grammar, GrammarKind
+
+MOST_CHARACTERS = 1 << 18
+"""Of a grammar's text."""
+
+_SECONDS = 2
+_MEMORY = 2 << 30
+_MOST_KEPT = 32
+_PLACE = re.compile(r"(?:at )?(\d+)\((\d+)\): ")
+
+
+class GrammarTokenizer(Protocol):
+    """What a grammar needs of a tokenizer."""
+
+    @property
+    def eos_id(self) -> int | None: ...
+
+    @property
+    def end_ids(self) -> frozenset[int]: ...
+
+    @property
+    def vocabulary_size(self) -> int: ...
+
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = False, continues: bool = False
+    ) -> list[int]: ...
+
+    def token_bytes(self, id: int) -> bytes: ...
+
+    def piece(self, id: int, *, skip_special: bool) -> bytes: ...
+
+
+class GrammarTokens:
+    """A vocabulary as grammars see it. Made once per model; safe to use from several threads."""
+
+    def __init__(self, tokenizer: GrammarTokenizer, vocabulary: int) -> None:
+        """`vocabulary`: how many logits a row has; ids that the tokenizer does not know are never allowed."""
+        self.vocabulary = vocabulary
+        self.end_ids = frozenset(id for id in tokenizer.end_ids if id < vocabulary)
+        words = _Words(tokenizer, vocabulary, self.end_ids)
+        self.native = LLTokenizer(TokenizerWrapper(words), eos_token=words.ends)
+        self._prepared: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def follow(self, grammar: Grammar) -> "GrammarState":
+        """The beginning of an output that matches `grammar`. The last few grammars are kept prepared.
+
+        Raises:
+            RequestError: the grammar is not valid, or takes too much to prepare.
+        """
+        with self._lock:
+            matcher = self._prepared.get(grammar)
+            if matcher is not None:
+                self._prepared.move_to_end(grammar)
+        if matcher is None:
+            matcher = self._prepare(grammar)
+            with self._lock:
+                self._prepared[grammar] = matcher
+                if len(self._prepared) > _MOST_KEPT:
+                    self._prepared.popitem(last=False)
+        return GrammarState(self, matcher.deep_copy())
+
+    def _prepare(self, grammar: Grammar) -> LLMatcher:
+        native = _checked(grammar)
+        matcher = LLMatcher(self.native, native, log_level=0, limits=grammar_check.parser_limits())
+        if matcher.is_error():
+            raise RequestError(_complaint(grammar, matcher.get_error()))
+        return matcher
+
+
+class GrammarState:
+    """Where an output stands in its grammar."""
+
+    def __init__(
+        self, tokens: GrammarTokens, matcher: LLMatcher, forced: tuple[int, ...] | None = None
+    ) -> None:
+        self._tokens = tokens
+        self._matcher = matcher
+        self._forced = forced
+        self._allowed: NDArray[np.bool_] | None = None
+
+    def forced(self) -> tuple[int, ...]:
+        """The tokens that come next whatever the model says, as its tokenizer writes the text they stand for.
+
+        Only as far as no continuation could be written in other tokens.
+        """
+        if self._forced is None:
+            self._require_sound()
+            found = () if self._matcher.is_stopped() else tuple(self._matcher.compute_ff_tokens())
+            last = next((i for i, token in enumerate(found) if token in self._tokens.end_ids), len(found))
+            self._forced = found[:last]
+        return self._forced
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """Which tokens may come next [vocabulary]."""
+        if self._allowed is None:
+            bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+            self._require_sound()
+            vocabulary = self._tokens.vocabulary
+            self._allowed = np.unpackbits(bits, count=vocabulary, bitorder="little").view(np.bool_)
+        return self._allowed
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing but an end may follow."""
+        if self.forced():
+            return False
+        if self._matcher.is_stopped():
+            return True
+        if not self._matcher.is_accepting():
+            return False
+        allowed = self.allowed()
+        return int(np.count_nonzero(allowed)) == sum(int(allowed[id]) for id in self._tokens.end_ids)
+
+    def allows_prefix(self, tokens: Sequence[int]) -> int:
+        """How many leading ones of `tokens` may follow; the state stays as it is."""
+        forced = self.forced()
+        agreed = next(
+            (i for i, (token, due) in enumerate(zip(tokens, forced, strict=False)) if token != due),
+            len(tokens),
+        )
+        return min(agreed, self._matcher.validate_tokens(list(tokens)))
+
+    def accept(self, token: int) -> None:
+        """Note that `token` is part of the output.
+
+        Raises:
+            AnespecError: the grammar does not allow it, or takes too much to be followed any further.
+        """
+        due = self.forced()
+        self._matcher.consume_token(token)
+        self._require_sound()
+        self._forced = due[1:] if len(due) > 1 and due[0] == token else None
+        self._allowed = None
+
+    def fork(self) -> "GrammarState":
+        """A copy with its own state."""
+        return GrammarState(self._tokens, self._matcher.deep_copy(), self._forced)
+
+    def _require_sound(self) -> None:
+        if self._matcher.is_error():
+            reason = printable(self._matcher.get_error().split("\n")[0], LONGEST_REASON)
+            raise AnespecError(f"the output cannot follow its grammar any further: {reason}")
+
+
+class _Words:
+    """The tokens as bytes, as llguidance reads them: what a text cannot have begins with the byte 0xFF."""
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: GrammarTokenizer, vocabulary: int, end_ids: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
+        known = range(min(vocabulary, tokenizer.vocabulary_size))
+        words = [tokenizer.token_bytes(id) for id in known]
+        self.special_token_ids = [
+            id for id in known if not words[id] and tokenizer.piece(id, skip_special=False)
+        ]
+        for id in self.special_token_ids:
+            words[id] = b"\xff" + tokenizer.piece(id, skip_special=False)
+        words += [b""] * (vocabulary - len(words))
+        self.ends = sorted(end_ids, key=lambda id: (id != tokenizer.eos_id, id))
+        if not self.ends:
+            # llguidance wants an end; this one has no logit, so that it is never taken.
+            self.ends = [vocabulary]
+            self.special_token_ids.append(vocabulary)
+            words.append(b"\xff<end>")
+        self.tokens = words
+        self.eos_token_id = self.ends[0]
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        """The tokens of text that goes on from text before it."""
+        written = text.decode() if isinstance(text, bytes) else text
+        return self._tokenizer.encode(written, add_special=False, continues=True)
+
+
+def _checked(grammar: Grammar) -> str:
+    """The grammar as llguidance takes it, having been tried where it can do no harm."""
+    if len(grammar.text) > MOST_CHARACTERS:
+        raise RequestError(
+            f"the grammar has {len(grammar.text)} characters; the most are {MOST_CHARACTERS}: shorten it"
+        )
+    if grammar.kind is GrammarKind.JSON:
+        return grammar_check.native_grammar(grammar)
+    command = [*child_command(grammar_check.__name__), str(_SECONDS), str(_MEMORY)]
+    try:
+        outcome = subprocess.run(
+            command,
+            input=grammar.model_dump_json().encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=child_environment(),
+            timeout=2 * _SECONDS,
+            start_new_session=True,
+            check=True,
+        )
+        answer = json.loads(outcome.stdout)
+    except (subprocess.SubprocessError, ValueError):
+        raise RequestError(
+            f"the grammar takes more than {_SECONDS} s or {_MEMORY >> 30} GB to prepare, or nests too "
+            "deeply; make it smaller"
+        ) from None
+    except OSError as error:
+        raise AnespecError(
+            f"the process that tries a grammar cannot be started ({error.strerror})"
+        ) from error
+    if "wrong" in answer:
+        raise RequestError(_complaint(grammar, answer["wrong"]))
+    return str(answer["native"])
+
+
+def _complaint(grammar: Grammar, error: str) -> str:
+    """What llguidance says of a grammar, as one sentence."""
+    lines = error.strip().splitlines() or ["no reason was given"]
+    reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
+    place = _PLACE.match(reason)
+    if place is not None:
+        reason = reason[place.end() :]
+        if grammar.kind is not GrammarKind.REGEX:
+            reason = f"line {place[1]}, column {place[2]}: {reason}"
+    kind = {GrammarKind.REGEX: "regex", GrammarKind.JSON_SCHEMA: "JSON schema"}.get(grammar.kind, "grammar")
+    return f"the {kind} is not valid: {printable(reason.strip(), LONGEST_REASON)}"
