@@ -8,6 +8,7 @@ back. So the text does not depend on the drafts, only the number of passes does.
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
 
 from anespec.manifests.errors import RequestError

@@ -207,6 +207,11 @@ def test_an_impossible_request_is_refused_where_it_is_made(service: Service) -> 
         service.submit(Request([], 2))
     with pytest.raises(RequestError, match="token 99"):
         service.check(Request([99], 2))
+    with pytest.raises(RequestError, match="thousands of digits"):
+        service.check(Request([10**5000], 2))
+    for stranger in ("5", 1.0, float("nan"), None):
+        with pytest.raises(RequestError, match="integers"):
+            service.check(Request([stranger], 2))  # type: ignore[list-item]
     service.check(Request([1], 2))
     assert ids(list(service.submit(Request([1], 2)))) == text([1], 2)
 
@@ -260,7 +265,7 @@ def test_a_state_that_is_lost_costs_passes_and_no_token() -> None:
 
 
 class UncommittedVerifier(ToyVerifier):
-    """Fails in call number `failing` of commit, when the pass's tokens are part of their sequences already."""
+    """Fails in call number `failing` of commit, when the tokens are part of their sequences already."""
 
     def __init__(self, failing: int, meanwhile: Callable[[], None]) -> None:
         super().__init__(SHAPE)
