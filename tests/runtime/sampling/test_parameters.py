@@ -31,7 +31,11 @@ from anespec.runtime.sampling import Grammar, SamplingParameters, choice_seed
         ("logprobs", 21, "logprobs is 21; it must lie between 0 and 20"),
         ("top_q", 0.5, "there is no option 'top_q'; the options are temperature, top_k"),
         pytest.param(
-            "top_k", 10**5000, "top_k is a number of thousands of digits; it must lie between 0 and 2147483647", id="huge"),
+            "top_k",
+            10**5000,
+            "top_k is a number of thousands of digits; it must lie between 0 and 2147483647",
+            id="huge",
+        ),
         ("logit_bias", ((-(10**5000), 1.0),), "logit_bias names token a number of thousands of digits"),
         ("grammar", {"kind": "json", "\x1b[2J" * 999: ""}, r"grammar.\x1b[2J\x1b[2J"),
         ("grammar", {"kind": "yacc", "text": ""}, "grammar.kind is 'yacc': input should be 'gbnf'"),
