@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from anespec.manifests.errors import RequestError
+from anespec.manifests.errors import AnespecError, RequestError
 from anespec.runtime.commit import Committed, commit_rows, look_ahead
 from anespec.runtime.drafters import DraftSource, RowTops
 from anespec.runtime.next_pass import Part, next_pass
@@ -137,8 +137,7 @@ class Engine:
                 if isinstance(admitted, Event):
                     self._events.append(admitted)
                 else:
-                    look_ahead(admitted)
-                    self._speculation.begin(admitted)
+                    self._begin(admitted)
             if self._scheduler.active:
                 self._run_pass(meanwhile)
         except StateLostError as error:
@@ -174,6 +173,15 @@ class Engine:
         for sequence in self._scheduler.active:
             self._end(sequence.number, FinishReason.CANCELLED)
         self._speculation.close()
+
+    def _begin(self, sequence: ActiveSequence) -> None:
+        """Prepare a sequence that was admitted; it ends at once where its grammar cannot be followed."""
+        try:
+            look_ahead(sequence)
+        except AnespecError as error:
+            self._events += filter(None, [self._end(sequence.number, FinishReason.FAILED, str(error))])
+            return
+        self._speculation.begin(sequence)
 
     def _run_pass(self, meanwhile: Callable[[], None]) -> None:
         """Plan, run and commit one pass."""
