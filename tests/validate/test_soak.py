@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 from numpy_verifier import NumpyVerifier, SpanDependent, WidthDependent, shape_of
 
+from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.passes import Verifier
 from anespec.runtime.proven import Proven
+from anespec.runtime.sampling import GrammarTokens
+from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.exactness import exactness_gate
 from anespec.validate.soak import SoakCount, soak_requests, soak_round
 
@@ -20,13 +23,19 @@ def everything(verifier: Verifier) -> Proven:
     return Proven(True, verifier.shape.widths, region_independent=True, partial_spans=True)
 
 
-def soaked(verifier: Verifier, proven: Proven, rounds: int, requests: int = 6) -> SoakCount:
+def soaked(
+    verifier: Verifier,
+    proven: Proven,
+    rounds: int,
+    requests: int = 6,
+    grammar_tokens: GrammarTokens | None = None,
+) -> SoakCount:
     """Rounds with drafts that are known to be right, and with prompt lookup, in turn."""
     total = SoakCount()
     for number in range(rounds):
         rng = np.random.default_rng([7, number])
         corpus = [int(token) for token in rng.integers(verifier.shape.vocabulary, size=600)]
-        asked = list(soak_requests(corpus, verifier.shape, frozenset({2}), rng, requests))
+        asked = list(soak_requests(corpus, verifier.shape, frozenset({2}), rng, requests, grammar_tokens))
         total += soak_round(verifier, proven, asked, LookupSource() if number % 2 else None, rng)
     return total
 
@@ -36,11 +45,14 @@ def test_no_token_differs_and_all_that_is_proven_is_used(embedded_cpu: Artifact)
     verdict = exactness_gate(verifier, circumstances(embedded_cpu, "openvino", 1), form="quick")
     proven = Proven.of(verdict, verifier.shape)
     assert proven.speculate
-    count = soaked(verifier, proven, rounds=5)
+    with GGUFFile(embedded_cpu.tokens_path()) as file:
+        tokens = GrammarTokens(Tokenizer.from_gguf(file), verifier.shape.vocabulary)
+    count = soaked(verifier, proven, rounds=6, grammar_tokens=tokens)
     verifier.close()
     assert count.tokens > 1000
     assert count.differing == 0
     assert count.cancelled
+    assert count.forced
     assert not count.unused(proven, verifier.shape)
 
 
