@@ -83,7 +83,7 @@ def commit_rows(
 
 
 def look_ahead(sequence: ActiveSequence) -> None:
-    """Ask the grammar what must follow, as far as the sequence may go; raises AnespecError where it cannot."""
+    """Ask the grammar what must follow, as far as the sequence may go; raises AnespecError like `sample`."""
     sequence.forced = list(sequence.sampler.forced())[: sequence.limit - len(sequence.tokens)]
 
 
