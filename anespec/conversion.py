@@ -15,6 +15,7 @@ def open_plan(gguf: Path, options: "ConvertOptions") -> "Iterator[ConversionPlan
     """What would be built of a GGUF; the file is open inside the block.
 
     Raises:
+        MissingPackageError: coremltools is not installed.
         GGUFError: the file is malformed.
         UnsupportedModelError: the model or its tokenizer is none that is converted.
         RequestError: the options do not fit the model.
@@ -23,8 +24,11 @@ def open_plan(gguf: Path, options: "ConvertOptions") -> "Iterator[ConversionPlan
     from anespec.convert.plan import ConversionPlan
     from anespec.convert.source.model import SourceModel
     from anespec.manifests.gguf_file import GGUFFile
+    from anespec.manifests.packages import require_package
     from anespec.runtime.text.tokenizer import Tokenizer
 
+    # What builds shards loads it at once.
+    require_package("coremltools", "a conversion")
     with GGUFFile(gguf) as file:
         plan = ConversionPlan(SourceModel(file), options)
         Tokenizer.from_gguf(file)

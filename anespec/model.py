@@ -3,130 +3,31 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from anespec.loading import Opened, exactness_here, make_source, open_artifact, say_inexact
+from anespec.loading import open_artifact
 from anespec.manifests.errors import RequestError
 from anespec.messages import Conversation, read_conversation
-from anespec.pending import Pending
 from anespec.results import Completion
 from anespec.runtime.options import GenerationOptions, LoadOptions
-from anespec.watching import SILENT, Watcher
+from anespec.served import GREEDY, ServedArtifact
+from anespec.watching import Watcher
 
 if TYPE_CHECKING:
-    from anespec.manifests.schema import Manifest
     from anespec.runtime.completion import Chunk
     from anespec.runtime.completion import Completion as Run
-    from anespec.runtime.proven import Proven
-    from anespec.runtime.requests import Request
-    from anespec.runtime.sampling import GrammarTokens
-    from anespec.runtime.text.tokenizer import Tokenizer
-
-GREEDY = GenerationOptions()
 
 Prompt = str | Sequence[int]
 """A text, or token ids as they are."""
 
 
-class Model:
+class Model(ServedArtifact):
     """A model ready to generate. Safe to use from several threads.
 
     Prompts are texts or token ids. How they are continued is said by a GenerationOptions, by its fields as
     keywords, or by both, and then the keywords hold.
     """
-
-    def __init__(self, opened: Opened, options: LoadOptions) -> None:
-        """A model that checks requests; `prove` makes it one that runs them."""
-        from anespec.runtime.proven import Proven
-
-        self._opened = opened
-        self._options = options
-        self._serve(Proven.nothing(opened.verifier.shape))
-        self.load_seconds = 0.0
-
-    def prove(self, watch: Watcher = SILENT) -> None:
-        """Read or measure what the exactness gate allows here, and set up the engine accordingly."""
-        from anespec.runtime.proven import Proven
-
-        verdict = exactness_here(self._opened, watch)
-        say_inexact(verdict, self._options, watch)
-        self._service.close()
-        self._serve(Proven.of(verdict, self._opened.verifier.shape, self._options.allow_inexact))
-
-    def _serve(self, proven: "Proven") -> None:
-        """Set up an engine on a thread of its own that uses what is proven."""
-        from anespec.runtime.engine import Engine
-        from anespec.runtime.service import Service
-
-        self._proven = proven
-        self._service = Service(Engine(self._opened.verifier, proven, make_source(self._options)))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Release the model's memory; it cannot be used afterwards."""
-        self._service.close()
-        self._opened.verifier.close()
-
-    @property
-    def path(self) -> Path:
-        """The artifact's folder."""
-        return self._opened.artifact.root
-
-    @property
-    def manifest(self) -> "Manifest":
-        """What the artifact is."""
-        return self._opened.artifact.manifest
-
-    @property
-    def backend(self) -> str:
-        """What executes it."""
-        return self._opened.here.backend
-
-    @property
-    def speculates(self) -> bool:
-        """Whether rows may be filled with guesses."""
-        return self._proven.speculate
-
-    @property
-    def reuses_prompts(self) -> bool:
-        """Whether a prompt may go on from what an earlier one left."""
-        return self._proven.reuse_prefixes
-
-    @property
-    def context(self) -> int:
-        """Tokens of a sequence, prompt and output."""
-        return self._opened.verifier.shape.context
-
-    @property
-    def sequences(self) -> int:
-        """Sequences that its state holds at a time."""
-        return self._opened.verifier.shape.sequences
-
-    @property
-    def tokenizer(self) -> "Tokenizer":
-        """The model's own."""
-        return self._opened.tokenizer
-
-    @cached_property
-    def _grammar_tokens(self) -> "GrammarTokens":
-        from anespec.runtime.sampling import GrammarTokens
-
-        return GrammarTokens(self.tokenizer, self._opened.verifier.shape.vocabulary)
-
-    @property
-    def chat_template(self) -> str | None:
-        """The Jinja template of its conversations; None where it has none."""
-        return self.tokenizer.chat_template
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """The token ids of a text.
@@ -253,56 +154,6 @@ class Model:
         require_fitting(rendered, tokenizer, self.context)
         return tuple(tokenizer.encode(rendered, add_special=False, parse_special=True))
 
-    def check(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> None:
-        """Do nothing where a request can be served.
-
-        Raises:
-            RequestError: as running it would.
-        """
-        for request in self._requests(prompt_ids, options):
-            self._service.check(request)
-
-    def run(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> "list[Run]":
-        """A run for every choice, none of them begun."""
-        from anespec.runtime.completion import Completion as Run
-
-        requests = self._requests(prompt_ids, options)
-        return [Run(self._service, self.tokenizer, request, options.stop) for request in requests]
-
-    def begin(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> Pending:
-        """Have a prompt run beside others; raises as `generate` does."""
-        return Pending(prompt_ids, self.run(prompt_ids, options))
-
-    def save_prompt(self, path: Path, prompt_ids: Sequence[int]) -> bool:
-        """Write a prompt's K/V to a file, computing them where they are not there; whether it was possible.
-
-        Raises:
-            RequestError: the prompt cannot be served.
-            StorageError: the file cannot be written.
-        """
-        from anespec.runtime.saved_prefix import write_prefix
-
-        tokens = tuple(prompt_ids)
-        saved = self._service.call(lambda engine: engine.save_prefix(tokens))
-        if saved is None:
-            self.generate(tokens, max_tokens=1, speculate=False, ignore_eos=True)
-            saved = self._service.call(lambda engine: engine.save_prefix(tokens))
-        if saved is not None:
-            write_prefix(path, saved, self._opened.here)
-        return saved is not None
-
-    def restore_prompt(self, path: Path) -> tuple[int, ...]:
-        """Have later prompts go on from what `save_prompt` wrote; its tokens, none where it cannot be used.
-
-        Raises:
-            UnusableError: the file is damaged, or was written for another model, backend or machine.
-            StorageError: it cannot be read.
-        """
-        from anespec.runtime.saved_prefix import read_prefix
-
-        saved = read_prefix(path, self._opened.here, self.manifest.state_bytes)
-        return saved.tokens if self._service.call(lambda engine: engine.restore_prefix(saved)) else ()
-
     def _complete(self, prompt_ids: Sequence[int], options: GenerationOptions) -> Completion:
         with self.begin(prompt_ids, options) as pending:
             return pending.result()
@@ -331,25 +182,6 @@ class Model:
         (run,) = self.run(prompt_ids, options)
         return run
 
-    def _requests(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "list[Request]":
-        from anespec.runtime.requests import Request
-        from anespec.runtime.sampling import choice_seed
-
-        sampling = options.sampling
-        reference = self.tokenizer.encode(options.reference, add_special=False) if options.reference else ()
-        return [
-            Request(
-                prompt=prompt_ids,
-                max_tokens=options.max_tokens,
-                sampling=sampling.with_changes(seed=choice_seed(sampling.seed, number)),
-                end_ids=frozenset() if options.ignore_eos else self.tokenizer.end_ids,
-                reference=reference,
-                speculate=options.speculate,
-                grammar_tokens=self._grammar_tokens if options.grammar is not None else None,
-            )
-            for number in range(options.choices)
-        ]
-
     def _text_of(self, token: int | None) -> str:
         return "" if token is None else self.tokenizer.decode([token], skip_special=False)
 
@@ -376,6 +208,7 @@ def load_model(
     except BaseException:
         from anespec.leaving import keep
 
+        model.stop()
         keep(model)
         raise
     model.load_seconds = time.monotonic() - opened.began

@@ -55,11 +55,13 @@ def validate(artifact: Path | None, explain: str | None, as_json: bool, **chosen
     options = read_flags(ValidateOptions, chosen)
 
     from anespec.validation import run_validation
+    from anespec.watching import Watcher
 
     try:
-        found = run_validation(
-            artifact, options, watcher(shown=not as_json), (lambda _: None) if as_json else _show
-        )
+        if as_json:
+            found = run_validation(artifact, options, Watcher(note=lambda _: None))
+        else:
+            found = run_validation(artifact, options, watcher(shown=True), _show)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; the verdicts of gates that ended are kept") from None
     with result_as_json(found.facts(), shown=as_json):

@@ -31,6 +31,7 @@ from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.passes import Verifier
 from anespec.runtime.proven import Proven
+from anespec.runtime.sampling import GrammarTokens
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.gates import recorded_exactness
 from anespec.validate.kept import kept_exactness
@@ -124,6 +125,7 @@ class Bench:
         with GGUFFile(artifact.tokens_path()) as tokens:
             tokenizer = Tokenizer.from_gguf(tokens)
         self.end_ids = tokenizer.end_ids
+        self.grammar_tokens = GrammarTokens(tokenizer, self.verifier.shape.vocabulary)
         self.corpus = [token for text in (*PROMPTS, *SAMPLE_PROMPTS) for token in tokenizer.encode(text)]
 
     @property
@@ -135,7 +137,7 @@ class Bench:
         """Round number so many, which is the same whenever it is run."""
         rng = np.random.default_rng([seed, number])
         shape = self.verifier.shape
-        requests = list(soak_requests(self.corpus, shape, self.end_ids, rng, REQUESTS))
+        requests = list(soak_requests(self.corpus, shape, self.end_ids, rng, REQUESTS, self.grammar_tokens))
         source = LookupSource() if number % 2 else None
         return soak_round(self.verifier, self.proven, requests, source, rng)
 
@@ -194,12 +196,12 @@ def main() -> None:
             key,
             *(
                 str(getattr(count, name))
-                for name in ("tokens", "differing", "passes", "accepted", "proposed")
+                for name in ("tokens", "differing", "passes", "accepted", "proposed", "forced")
             ),
         )
         for key, count in report.counts.items()
     ]
-    show_table(("subject", "tokens", "differing", "passes", "accepted", "proposed"), rows)
+    show_table(("subject", "tokens", "differing", "passes", "accepted", "proposed", "forced"), rows)
     emit({"soak": report.total.model_dump(), "unused": unused, **machine()})
     if report.total.differing or unused:
         sys.exit(1)

@@ -32,7 +32,6 @@ from anespec.convert.worker_count import suitable_workers
 from anespec.convert.worker_pool import WorkerPool
 from anespec.manifests.errors import ArtifactError, StorageError, UsageError
 from anespec.manifests.formatting import counted
-from anespec.manifests.packages import require_package
 from anespec.manifests.safe_files import Folder, write_atomically
 from anespec.manifests.schema import (
     HeadShard,
@@ -100,14 +99,12 @@ def convert(
     `on_bytes` is told of the stored bytes done so far, within shards too.
 
     Raises:
-        MissingPackageError: coremltools is not installed.
         UsageError: something else stands at `output`, or was put there while the run went on.
         StorageError: another run is at work, or the disk refuses.
         GGUFError, UnsupportedModelError: a tensor cannot be converted.
         KeyboardInterrupt: with a text that says what is kept, once shards are being built.
     """
     started = time.monotonic()
-    require_package("coremltools", "a conversion")
     output = resolve_output(output)
     with WorkerPool(plan, process_count(plan, jobs)) as workers:
         source = plan.model.source()

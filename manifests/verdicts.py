@@ -130,12 +130,15 @@ class ExactnessVerdict(Verdict):
     """One run of the exactness gate.
 
     `proven_widths` are the numbers of rows that a pass may have, ascending, since they leave the same bits as
-    the block's: the block itself, and narrower and wider ones. Empty in a verdict of before they were noted.
+    the block's: the block itself, and narrower and wider ones. `proven_spans` are the numbers of slots that
+    it may look at, for each pool in the manifest's order, all of its slots last. Both are empty in a verdict
+    of before they were noted.
     """
 
     form: Literal["quick", "full"]
     invariances: tuple[InvarianceVerdict, ...]
     proven_widths: tuple[Count, ...] = ()
+    proven_spans: tuple[tuple[Count, ...], ...] = ()
 
     @property
     def complete(self) -> bool:

@@ -8,58 +8,34 @@ at all, are looked up in a table of all fp16 numbers, made in float64, so that m
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.runtime.logit_keys import (
+    ABSENT,
+    FALLING,
+    FINITE_VALUES,
+    SUM_BLOCK,
+    VALUES,
+    Float32,
+    Float64,
+    Keys,
+    Pages,
+    read_keys,
+    weight_table,
+)
 from anespec.runtime.passes import Logits
 
-Float64 = NDArray[np.float64]
-Float32 = NDArray[np.float32]
 TokenIds = NDArray[np.int64]
-Keys = NDArray[np.int16]
 
 HEAD = 256
-WIDER = 16
-"""How many times as many candidates are looked at where those so far are too few."""
-
 _GROUP = 16
-_SUM_BLOCK = 64
-_ABSENT = -32768
-_INFINITE = 0x7C00
-# Weights of float32 reach from e^-87 to e^88; the largest of a row is between e^-16 and e^16.
-_ANCHOR_STEP = 32.0
-_REACH = 87.0
-# Below every logit, but a number to calculate with.
-_LEAST = -1e6
 # Of a mass of 1 or more; as much as sums of float32 are off.
 _NEGLIGIBLE = 1e-6
 # For what sums of float32 are off.
 _MARGIN = 1.0001
-
-
-def _values_by_key() -> Float64:
-    """The number that each key stands for, by the key's 16 bits; infinities for those of no number."""
-    keys = np.arange(1 << 16, dtype=np.uint16).view(np.int16)
-    magnitudes = np.abs(keys.astype(np.int32)).clip(0, _INFINITE).astype(np.uint16).view(np.float16)
-    values = np.copysign(magnitudes.astype(np.float64), keys)
-    values.flags.writeable = False
-    return values
-
-
-_VALUES = _values_by_key()
-_FINITE_VALUES = np.where(np.isfinite(_VALUES), _VALUES, _LEAST).astype(np.float32)
-
-
-@lru_cache(maxsize=32)
-def _weight_table(temperature: float, anchor: float) -> Float32:
-    """exp((value - anchor) / temperature) by key, float32 [65536]; 0 for what is too far below to count."""
-    table = np.zeros(1 << 16, dtype=np.float32)
-    near = np.flatnonzero(np.abs(_VALUES - anchor) < _REACH * temperature)
-    table[near] = np.exp((_VALUES[near] - anchor) / temperature)
-    table.flags.writeable = False
-    return table
 
 
 @dataclass(frozen=True)
@@ -83,10 +59,22 @@ class Candidates:
 
 
 @dataclass(frozen=True)
+class Values:
+    """The logits of a row, each value once [n], and how many tokens have it.
+
+    Falling, but for those of changed tokens, which follow one by one; `keys` are those of the others.
+    """
+
+    logits: Float64
+    counts: NDArray[np.int64]
+    keys: Keys
+
+
+@dataclass(frozen=True)
 class Rest:
     """All tokens of a row but some candidates, at one temperature.
 
-    `weights` [_SUM_BLOCK, n] are proportional to their probabilities, token i being at i // n and i % n;
+    `weights` [SUM_BLOCK, n] are proportional to their probabilities, token i being at i // n and i % n;
     `sums` [n] those of its columns; `mass` their sum, on a scale where the row's largest logit weighs 1.
     """
 
@@ -122,7 +110,7 @@ class LogitRow:
         self._keys = pages.keys
         self._changed = Candidates(np.empty(0, np.int64), np.empty(0))
         self._size = len(logits)
-        _read_keys(logits, self._keys[: self._size], pages.signs[: self._size])
+        read_keys(logits, self._keys[: self._size], pages.signs[: self._size])
 
     @cached_property
     def _groups(self) -> Keys:
@@ -138,11 +126,11 @@ class LogitRow:
     def highest(self) -> float:
         """The largest logit; infinity or -infinity where it is not a finite number."""
         key = int(self._groups.max())
-        return max(float(_VALUES[key & 0xFFFF]), float(self._changed.logits.max(initial=-np.inf)))
+        return max(float(VALUES[key & 0xFFFF]), float(self._changed.logits.max(initial=-np.inf)))
 
     def change(self, ids: TokenIds, logits: Float64) -> None:
         """Give tokens, each at most once, other logits. Call it at most once, before anything is asked."""
-        self._keys[ids] = _ABSENT
+        self._keys[ids] = ABSENT
         present = logits > -np.inf
         ids, logits = ids[present], logits[present]
         order = np.lexsort((ids, -logits))
@@ -150,13 +138,19 @@ class LogitRow:
 
     def only(self, allowed: NDArray[np.bool_]) -> None:
         """Leave out the tokens that are not `allowed` [vocabulary]. Call it before anything is asked."""
-        np.copyto(self._keys[: self._size], np.int16(_ABSENT), where=~allowed)
+        # Times 1 and plus nothing, or times 0 and plus ABSENT: choosing by the mask takes ten times as long.
+        signs = self._pages.signs
+        np.copyto(signs, allowed)
+        self._keys[: self._size] *= signs
+        signs -= 1
+        signs &= ABSENT
+        self._keys[: self._size] |= signs
         kept = allowed[self._changed.ids]
         self._changed = Candidates(self._changed.ids[kept], self._changed.logits[kept])
 
     def values(self, ids: TokenIds) -> Float64:
         """The logits of tokens that were not changed; -infinity for absent ones."""
-        values: Float64 = _VALUES[self._keys[ids].view(np.uint16)]
+        values: Float64 = VALUES[self._keys[ids].view(np.uint16)]
         return values
 
     def largest(self, count: int) -> Candidates:
@@ -189,11 +183,41 @@ class LogitRow:
         """All tokens whose logit is `limit` or more."""
         found = self.head
         while found.logits[-1] >= limit:
-            wider = self.largest(len(found) * WIDER)
+            wider = self.largest(len(found) * _GROUP)
             if len(wider) == len(found):
                 break
             found = wider
         return found.first(int(np.searchsorted(-found.logits, -limit, side="right")))
+
+    def by_value(self) -> Values:
+        """All tokens together with those of the same logit."""
+        pages = self._pages
+        np.copyto(pages.indices, self._keys.view(np.uint16))
+        counts = np.bincount(pages.indices, minlength=1 << 16)[FALLING]
+        present = np.flatnonzero(counts)
+        keys = FALLING[present]
+        logits = np.concatenate((VALUES[keys], self._changed.logits))
+        ones = np.ones(len(self._changed), dtype=np.int64)
+        return Values(logits, np.concatenate((counts[present], ones)), keys.view(np.int16))
+
+    def keep(self, values: Values, places: TokenIds, last: int, count: int) -> None:
+        """Leave out all tokens but those of the values at `places`, and the first `count` at place `last`."""
+        size = len(values.keys)
+        kept = values.keys[places[places < size]]
+        becomes = np.full(1 << 16, ABSENT, dtype=np.int16)
+        becomes[kept.view(np.uint16)] = kept
+        changed = places[places >= size] - size
+        if last >= size:
+            changed = np.append(changed, last - size)
+            tied = np.empty(0, dtype=np.int64)
+        else:
+            tied = np.flatnonzero(self._keys == values.keys[last])[:count]
+        becomes.take(self._pages.indices, out=self._keys, mode="wrap")
+        if len(tied):
+            self._keys[tied] = values.keys[last]
+        self._changed = self._changed.take(changed)
+        for found in ("_groups", "_group_indices", "highest", "head"):
+            self.__dict__.pop(found, None)
 
     def _largest_unchanged(self, count: int) -> Candidates:
         keys = self._keys
@@ -203,13 +227,13 @@ class LogitRow:
             limit = np.partition(groups, len(groups) - count)[len(groups) - count]
             columns = np.flatnonzero(groups >= limit)
             near = keys.reshape(_GROUP, -1)[:, columns]
-            rows, places = np.nonzero(near >= max(limit, _ABSENT + 1))
+            rows, places = np.nonzero(near >= max(limit, ABSENT + 1))
             ids = rows * len(groups) + columns[places]
         elif count < self._size:
             limit = np.partition(keys, len(keys) - count)[len(keys) - count]
-            ids = np.flatnonzero(keys >= max(limit, _ABSENT + 1))
+            ids = np.flatnonzero(keys >= max(limit, ABSENT + 1))
         else:
-            ids = np.flatnonzero(keys > _ABSENT)
+            ids = np.flatnonzero(keys > ABSENT)
         falling = np.bitwise_not(keys[ids])
         ids = ids[np.argsort(falling, kind="stable")[:count]]
         logits = self.values(ids)
@@ -221,7 +245,7 @@ class LogitRow:
 
         Every token is taken to be as likely as the largest of its group that is not above.
         """
-        table, scale = self._table(temperature)
+        table, scale = weight_table(temperature, self.highest)
         limit = math.exp((float(above.logits[-1]) - self.highest) / temperature)
         weights = np.minimum(table.take(self._group_indices), np.float32(limit / scale))
         changed = np.minimum(np.exp((self._changed.logits - self.highest) / temperature), limit)
@@ -232,7 +256,7 @@ class LogitRow:
 
         A token's drop is how far its logit is below the largest.
         """
-        groups = _FINITE_VALUES.take(self._group_indices).astype(np.float64)
+        groups = FINITE_VALUES.take(self._group_indices).astype(np.float64)
         limit = self.highest - float(above.logits[-1])
         return _GROUP * _moment(self.highest - groups, limit) + _moment(
             self.highest - self._changed.logits, limit
@@ -240,58 +264,16 @@ class LogitRow:
 
     def rest(self, above: Candidates, temperature: float) -> Rest:
         """All tokens but those `above`, the largest; its arrays are overwritten by the next call."""
-        table, scale = self._table(temperature)
+        table, scale = weight_table(temperature, self.highest)
         pages = self._pages
         np.copyto(pages.indices, self._keys.view(np.uint16))
         table.take(pages.indices, out=pages.weights, mode="wrap")
         changed = self._changed
         pages.weights[changed.ids] = np.exp((changed.logits - self.highest) / temperature) / scale
         pages.weights[above.ids] = 0
-        weights = pages.weights.reshape(_SUM_BLOCK, -1)
+        weights = pages.weights.reshape(SUM_BLOCK, -1)
         sums = weights.sum(axis=0).astype(np.float64)
         return Rest(weights, sums, float(sums.sum()) * scale)
-
-    def rest_moment(self, above: Candidates) -> tuple[float, float]:
-        """The mass that `bound_rest` bounds at temperature 1, and the moment."""
-        rest = self.rest(above, 1.0)
-        values = _FINITE_VALUES.take(self._pages.indices, mode="wrap")
-        values[self._changed.ids] = self._changed.logits
-        values *= self._pages.weights
-        total = float(values.reshape(_SUM_BLOCK, -1).sum(axis=0).astype(np.float64).sum())
-        scale = self._table(1.0)[1]
-        return rest.mass, max(0.0, self.highest * rest.mass - total * scale)
-
-    def _table(self, temperature: float) -> tuple[Float32, float]:
-        """Weights by key, and what to multiply them with so that the largest logit weighs 1."""
-        anchor = round(self.highest / (_ANCHOR_STEP * temperature)) * _ANCHOR_STEP * temperature
-        return _weight_table(temperature, anchor), float(np.exp((anchor - self.highest) / temperature))
-
-
-class Pages:
-    """Memory for one row at a time of a vocabulary, reused from row to row."""
-
-    def __init__(self, vocabulary: int) -> None:
-        self.keys = np.full(-(-vocabulary // _SUM_BLOCK) * _SUM_BLOCK, _ABSENT, dtype=np.int16)
-        self.signs = np.empty(vocabulary, dtype=np.int16)
-
-    @cached_property
-    def indices(self) -> NDArray[np.intp]:
-        """One per key; taking by anything else is copied to this type first."""
-        return np.empty(len(self.keys), dtype=np.intp)
-
-    @cached_property
-    def weights(self) -> Float32:
-        """One per key."""
-        return np.empty(len(self.keys), dtype=np.float32)
-
-
-def _read_keys(logits: Logits, keys: Keys, signs: Keys) -> None:
-    """The keys of logits: the magnitude's bits with the number's sign, so that 0 and -0 are equal."""
-    bits = logits.view(np.int16)
-    np.right_shift(bits, 15, out=signs)
-    np.bitwise_and(bits, 0x7FFF, out=keys)
-    np.bitwise_xor(keys, signs, out=keys)
-    np.subtract(keys, signs, out=keys)
 
 
 def _moment(drops: Float64, least: float) -> float:

@@ -1,7 +1,8 @@
 """Gate (b): every invariance of DESIGN.md section 5, measured bit by bit on logits and K/V.
 
 Nothing here knows a model or a backend. How the same tokens are run in two ways is in invariance_cases.py,
-what is tried in invariance_checks.py, width_checks.py and span_checks.py.
+what is tried in
+invariance_checks.py, width_checks.py, region_checks.py and span_checks.py.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,9 @@ from anespec.validate.effort import EFFORTS, Effort, Form
 from anespec.validate.invariance_cases import Probe
 from anespec.validate.invariance_checks import ProbeChecks, not_finite
 from anespec.validate.progress import Progress, in_steps
-from anespec.validate.span_checks import measure_spans
+from anespec.validate.region_checks import REGION_ROWS, measure_regions
+from anespec.validate.span_checks import measure_spans, proven_spans
+from anespec.validate.width_checks import long_probe
 
 
 def exactness_gate(
@@ -45,12 +48,13 @@ def exactness_gate(
     rng = np.random.default_rng(seed)
     total = dict.fromkeys(Invariance, Difference())
     widths = dict.fromkeys(shape.widths, Difference())
+    spans_found: dict[tuple[int, ...], Difference] = {}
     total[Invariance.STALE] += not_finite(runner, "before the first pass")
     try:
         probes = _probes(shape, effort, prompts, rng)
-        # Spans are at depths of their own, so one probe per depth of the others is enough.
-        spanning = probes[: len(effort.depths)]
-        steps = len(probes) * (len(Invariance) - 1) + len(spanning)
+        # Regions and spans are measured where they end, so one probe per depth of the others is enough.
+        deep = [long_probe(shape, probe, REGION_ROWS, rng) for probe in probes[: len(effort.depths)]]
+        steps = len(probes) * (len(Invariance) - 2) + 2 * len(deep)
         report = in_steps(progress, steps) if progress is not None else lambda _: None
         for probe in probes:
             checks = ProbeChecks(runner, probe, effort, rng)
@@ -59,9 +63,13 @@ def exactness_gate(
             for width, difference in checks.widths.items():
                 widths[width] += difference
         proven = [width for width in shape.widths if width == shape.block or widths[width].equal]
-        for probe in spanning:
+        for probe in deep:
+            report(Invariance.REGION)
+            total[Invariance.REGION] += measure_regions(runner, probe, proven, effort)
             report(Invariance.SPAN)
-            total[Invariance.SPAN] += measure_spans(runner, probe, proven, effort, rng)
+            for spans, difference in measure_spans(runner, probe, proven, effort, rng).items():
+                spans_found[spans] = spans_found.get(spans, Difference()) + difference
+                total[Invariance.SPAN] += difference
     finally:
         runner.clear()
     return ExactnessVerdict(
@@ -78,6 +86,7 @@ def exactness_gate(
             for invariance, difference in total.items()
         ),
         proven_widths=tuple(proven),
+        proven_spans=proven_spans(shape, spans_found),
     )
 
 

@@ -19,7 +19,6 @@ from anespec.validate.invariance_cases import (
     InvarianceCase,
     Probe,
     cut,
-    in_region,
     lane_after_lane,
     one_row_a_pass,
     speculated,
@@ -30,19 +29,19 @@ from anespec.validate.invariance_cases import (
 )
 from anespec.validate.width_checks import long_probe, measure_widths
 
-KNOWN_BLOCKS = 8
-"""Passes of a block's rows that other widths and regions are compared with. Where these round differently
-they do so in few rows, so a handful of rows would prove nothing."""
-
-COPIED_BLOCKS = 2
-"""Of these, how many go on from a copied past in the quick form."""
+KNOWN_ROWS = 32
+"""Rows that were run in blocks, which other cuts and widths are compared with. Kernels that round differently
+do so in few rows, so a handful of them would prove nothing."""
 
 LIKELIEST = 5
 """How many of the largest logits a check asks for."""
 
 
 class ProbeChecks:
-    """The checks of one probe, but for span. `widths` has what is found of each width, once measured."""
+    """The checks of one probe, but for region and span.
+
+    `widths` has what is found of each width, once that is measured.
+    """
 
     def __init__(self, runner: CaseRunner, probe: Probe, effort: Effort, rng: np.random.Generator) -> None:
         self.runner, self.probe, self.effort, self.rng = runner, probe, effort, rng
@@ -51,7 +50,7 @@ class ProbeChecks:
         self.runner.prepare(probe)
         self.expected = self._fresh(self.plain)
         self.turning = lane_after_lane(probe, self.shape.block)
-        self.long = long_probe(runner, probe, KNOWN_BLOCKS, rng)
+        self.long = long_probe(self.shape, probe, KNOWN_ROWS, rng)
         self.widths: Mapping[int, Difference] = {}
 
     def measure(self, report: Callable[[str], None]) -> Iterator[tuple[Invariance, Difference]]:
@@ -63,7 +62,6 @@ class ProbeChecks:
             Invariance.PARTITION: self._partition,
             Invariance.WANTED: self._wanted,
             Invariance.WIDTH: self._width,
-            Invariance.REGION: self._region,
         }
         for invariance, check in checks.items():
             report(invariance)
@@ -150,7 +148,18 @@ class ProbeChecks:
         for _ in range(self.effort.mixed_cuts):
             cases.append(cut(probe, self._random_sizes(block), block))
             cases.append(self._speculated([size - 1 for size in self._random_sizes(block)]))
-        return self._against_plain(cases)
+        return self._against_plain(cases) + self._shifted()
+
+    def _shifted(self) -> Difference:
+        """Many rows in blocks that begin one row later: each row in another lane and beside others."""
+        if self.shape.block == 1:
+            return Difference()
+        self.runner.prepare(self.long)
+        expected, first = self._known, self._first
+        case = cut(first, [1, *[self.shape.block] * len(first.tokens)], self.shape.block)
+        difference = compare(expected, self._fresh(case, first), "cut into blocks a row later")
+        self.runner.prepare(self.probe)
+        return difference
 
     def _wanted(self) -> Difference:
         """Passes of a block, and if thorough of the most rows, of which not all logits are wanted."""
@@ -192,30 +201,11 @@ class ProbeChecks:
 
     @property
     def _first(self) -> Probe:
-        return self.long.part(0, KNOWN_BLOCKS * self.shape.block)
+        return self.long.part(0, KNOWN_ROWS)
 
     @property
     def _blocks(self) -> InvarianceCase:
         return cut(self._first, [self.shape.block], self.shape.block)
-
-    def _region(self) -> Difference:
-        """The same sequence at every other base: computed there, and continued from a copy."""
-        total = Difference()
-        if self.shape.sequences == 1:
-            return total
-        self.runner.prepare(self.long)
-        expected, first = self._known, self._first
-        copied = first if self.effort.thorough else first.part(0, COPIED_BLOCKS * self.shape.block)
-        for region in range(1, self.shape.sequences):
-            case = in_region(self._blocks, region)
-            self.runner.prepare(first, region)
-            total += compare(expected, self.runner.run(case, first, region), case.name)
-            case = in_region(cut(copied, [self.shape.block], self.shape.block), region)
-            self.runner.prepare(copied)
-            self.runner.copy_past(copied, 0, region)
-            found = self.runner.run(case, copied, region)
-            total += compare(expected, found, f"{case.name}, after a copied past")
-        return total
 
     def _speculated(self, accepted: Sequence[int], probe: Probe | None = None) -> InvarianceCase:
         """The probe, or a part of it, by drafts, of which so many are right, within the context."""

@@ -27,7 +27,7 @@ from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PassPlan, PassResult, Verifier, VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.requests import Event, FinishReason, OutputToken, Request
-from anespec.runtime.sampling import SamplingParameters
+from anespec.runtime.sampling import Grammar, GrammarKind, GrammarTokens, SamplingParameters
 
 LONGEST_OUTPUT = 96
 CANCELLED = 0.15
@@ -35,6 +35,26 @@ CANCELLED = 0.15
 
 ARRIVING = 0.3
 """How often another request comes before the next pass."""
+
+CONSTRAINED = 0.25
+"""How many of the requests have a grammar."""
+
+GRAMMARS = (
+    Grammar(kind=GrammarKind.JSON),
+    Grammar(
+        kind=GrammarKind.JSON_SCHEMA,
+        text='{"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}, '
+        '"friends": {"type": "array", "items": {"enum": ["Timmy", "Lily", "the little bird"]}}}, '
+        '"required": ["name", "age", "friends"], "additionalProperties": false}',
+    ),
+    Grammar(
+        kind=GrammarKind.REGEX,
+        text="(Once upon a time, there was a [a-z]+ named [A-Z][a-z]+\\. ){1,4}The end",
+    ),
+    Grammar(kind=GrammarKind.GBNF, text='root ::= ("yes, " | "no, " | [a-z]+ " ")+ "indeed"'),
+    Grammar(kind=GrammarKind.LARK, text='start: (WORD " ")+ "."\nWORD: /[a-z]{1,9}/'),
+)
+"""Loose ones and ones that force most of their tokens."""
 
 
 class SoakCount(Record):
@@ -52,6 +72,7 @@ class SoakCount(Record):
     proposed: Index = 0
     accepted: Index = 0
     reused: Index = 0
+    forced: Index = 0
     passes: Index = 0
     full: Index = 0
     narrow: Index = 0
@@ -232,6 +253,7 @@ def _compared(last: Event, found: Sequence[OutputToken], plain: Sequence[OutputT
         proposed=statistics.proposed,
         accepted=statistics.accepted,
         reused=statistics.reused_tokens,
+        forced=statistics.forced_tokens,
     )
 
 
@@ -246,9 +268,17 @@ def _plain(verifier: Verifier, request: Request) -> list[OutputToken]:
 
 
 def soak_requests(
-    corpus: Sequence[int], shape: VerifierShape, end_ids: frozenset[int], rng: np.random.Generator, count: int
+    corpus: Sequence[int],
+    shape: VerifierShape,
+    end_ids: frozenset[int],
+    rng: np.random.Generator,
+    count: int,
+    grammar_tokens: GrammarTokens | None = None,
 ) -> Iterator[Request]:
-    """Prompts cut from a corpus of tokens, some of which go on from others, sampled in every way there is."""
+    """Prompts cut from a corpus of tokens, some of which go on from others, sampled in every way there is.
+
+    Some outputs must match a grammar where the vocabulary is known.
+    """
     earlier: list[int] = []
     for _ in range(count):
         length = int(rng.integers(1, max(2, shape.context // 2)))
@@ -257,11 +287,15 @@ def soak_requests(
         if earlier and rng.random() < 0.4:
             prompt = [*earlier[: int(rng.integers(1, len(earlier) + 1))], *prompt[: shape.context // 4]]
         earlier = prompt[: shape.context - 2]
+        most, sampling = int(rng.integers(1, LONGEST_OUTPUT)), sampling_of(rng, shape.vocabulary)
+        if grammar_tokens is not None and rng.random() < CONSTRAINED:
+            sampling = sampling.with_changes(grammar=GRAMMARS[int(rng.integers(len(GRAMMARS)))])
         yield Request(
             earlier,
-            max_tokens=int(rng.integers(1, LONGEST_OUTPUT)),
-            sampling=sampling_of(rng, shape.vocabulary),
+            max_tokens=most,
+            sampling=sampling,
             end_ids=end_ids if rng.random() < 0.5 else frozenset(),
+            grammar_tokens=grammar_tokens,
         )
 
 

@@ -5,7 +5,7 @@ They run in a pass that looks at every slot, and in one that looks no further th
 behind it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,9 @@ from anespec.validate.bit_comparison import Difference, Recording, compare
 from anespec.validate.case_runner import CaseRunner
 from anespec.validate.effort import Effort
 from anespec.validate.invariance_cases import InvarianceCase, Probe, at_spans, cut, in_region
+
+EDGE_ROWS = 32
+"""Rows of a pass at an edge, where passes may be as wide."""
 
 
 @dataclass(frozen=True, order=True)
@@ -51,29 +54,47 @@ def measure_spans(
     widths: Sequence[int],
     effort: Effort,
     rng: np.random.Generator,
-) -> Difference:
-    """What differs where a pass looks at no more than it needs; nothing where the verifier cannot.
+) -> Mapping[tuple[int, ...], Difference]:
+    """What differs where a pass looks at no more than it needs, by its spans; empty where none are partial.
 
-    `widths` are those that proved equal: the widest also runs at the least and at the largest partial span,
-    and if thorough each of them at all. The runner is left with another past.
+    `widths` are those that proved equal: the widest up to EDGE_ROWS runs at every edge, the widest of all at
+    the least and at the largest partial span too, and if thorough each of them at all. The runner is left
+    with another past.
     """
     edges = span_edges(runner.shape)
     if not edges:
-        return Difference()
+        return {}
     _lay_past(runner, probe, edges)
-    trials = [_EdgeTrial(runner, probe, edge) for edge in edges]
+    usual = max(width for width in widths if width <= max(EDGE_ROWS, runner.shape.block))
+    trials = [_EdgeTrial(runner, probe, edge, usual) for edge in edges]
     whole = runner.shape.whole_spans
-    total, behind = Difference(), whole
+    found: dict[tuple[int, ...], Difference] = {}
+    behind = whole
     for trial in reversed(trials):
         for pool, (first, end) in enumerate(zip(trial.edge.spans, behind, strict=True)):
             runner.fill(pool, np.arange(first, end), rng, trials[0].probe.start)
         behind = trial.edge.spans
         extreme = trial in (trials[0], trials[-1])
         others = widths if effort.thorough else widths[-1:] if extreme else ()
-        total += trial.measure([trial.edge.spans], (runner.shape.block, *others))
-        if effort.thorough and len(whole) > 1:
-            total += trial.measure(_one_pool_at_a_time(trial.edge.spans, whole), (runner.shape.block,))
-    return total
+        alone = _one_pool_at_a_time(trial.edge.spans, whole) if effort.thorough and len(whole) > 1 else []
+        for spans in (trial.edge.spans, *alone):
+            tried = (usual, *others) if spans == trial.edge.spans else (usual,)
+            found[spans] = found.get(spans, Difference()) + trial.measure(spans, tried)
+    return found
+
+
+def proven_spans(
+    shape: VerifierShape, found: Mapping[tuple[int, ...], Difference]
+) -> tuple[tuple[int, ...], ...]:
+    """The spans of each pool that passes may have: the whole, and each that was tried and never differed."""
+    proven = []
+    for pool, whole in enumerate(shape.whole_spans):
+        tried: dict[int, Difference] = {}
+        for spans, difference in found.items():
+            tried[spans[pool]] = tried.get(spans[pool], Difference()) + difference
+        partial = {span for span, difference in tried.items() if difference.equal}
+        proven.append(tuple(sorted({*partial, whole})))
+    return tuple(proven)
 
 
 def _one_pool_at_a_time(spans: tuple[int, ...], whole: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -97,19 +118,18 @@ def _lay_past(runner: CaseRunner, probe: Probe, edges: Sequence[SpanEdge]) -> No
 class _EdgeTrial:
     """The rows at one edge, and what a pass that looks at every slot makes of them."""
 
-    def __init__(self, runner: CaseRunner, probe: Probe, edge: SpanEdge) -> None:
-        count = min(runner.shape.block, edge.end, len(probe.tokens))
+    def __init__(self, runner: CaseRunner, probe: Probe, edge: SpanEdge, width: int) -> None:
+        count = min(width, edge.end, len(probe.tokens))
         self.runner, self.edge = runner, edge
         self.probe = Probe((), edge.end - count, probe.tokens[:count])
-        self.expected = self._run(self._case(runner.shape.block))
+        self.expected = self._run(self._case(width))
 
-    def measure(self, spans: Sequence[tuple[int, ...]], widths: Sequence[int]) -> Difference:
-        """Compare passes of those spans and widths, which hold the edge's rows."""
+    def measure(self, spans: tuple[int, ...], widths: Sequence[int]) -> Difference:
+        """Compare passes of those spans and of each width, which hold the edge's rows."""
         total = Difference()
         for width in dict.fromkeys(widths):
-            for some in spans:
-                case = at_spans(self._case(width), some)
-                total += compare(self.expected, self._run(case), case.name)
+            case = at_spans(self._case(width), spans)
+            total += compare(self.expected, self._run(case), case.name)
         return total
 
     def _case(self, width: int) -> InvarianceCase:

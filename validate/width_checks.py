@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from anespec.runtime.passes import VerifierShape
 from anespec.validate.bit_comparison import Difference, Recording, compare
 from anespec.validate.case_runner import CaseRunner
 from anespec.validate.effort import Effort
@@ -17,10 +18,9 @@ NARROW_PASSES = 4
 """Of each width below the block's in the quick form: kernels that differ round few rows differently."""
 
 
-def long_probe(runner: CaseRunner, probe: Probe, passes: int, rng: np.random.Generator) -> Probe:
-    """The probe with tokens for so many blocks, and every lane of the widest pass, as the context allows."""
-    shape = runner.shape
-    count = min(max(shape.wide_widths[-1], passes * shape.block), shape.context)
+def long_probe(shape: VerifierShape, probe: Probe, rows: int, rng: np.random.Generator) -> Probe:
+    """The probe with tokens for so many rows, and every lane of the widest pass, as the context allows."""
+    count = min(max(shape.widths[-1], rows), shape.context)
     more = rng.integers(shape.vocabulary, size=count)
     tokens = (*probe.tokens, *(int(token) for token in more))[:count]
     return Probe(probe.past, min(probe.start, shape.context - count), tokens)

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from anespec.runtime.ranking import Float64, TokenIds
+from anespec.runtime.logit_keys import Float64
+from anespec.runtime.ranking import TokenIds
 from anespec.runtime.sampling.parameters import SamplingParameters
 
 

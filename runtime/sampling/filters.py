@@ -12,7 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from anespec.runtime.ranking import WIDER, Candidates, Float64, LogitRow, Rest, TokenIds
+from anespec.runtime.logit_keys import Float64
+from anespec.runtime.ranking import HEAD, Candidates, LogitRow, Rest, TokenIds, Values
 from anespec.runtime.sampling.parameters import SamplingParameters
 
 _LEAST_TEMPERATURE = 1e-6
@@ -29,17 +30,11 @@ class Kept:
     @classmethod
     def whole(cls, row: LogitRow) -> "Kept":
         """All tokens."""
-        return cls(row, row.head, rest=True)
+        return cls(row, row.head, rest=len(row.head) == HEAD)
 
     def only(self, candidates: Candidates) -> "Kept":
         """These candidates and nothing else."""
         return Kept(self.row, candidates)
-
-    def wider(self) -> "Kept":
-        """The same tokens, more of them as candidates."""
-        count = len(self.candidates) * WIDER
-        candidates = self.row.largest(count)
-        return Kept(self.row, candidates, rest=len(candidates) == count)
 
 
 def filtered(row: LogitRow, parameters: SamplingParameters) -> Kept:
@@ -58,12 +53,13 @@ def filtered(row: LogitRow, parameters: SamplingParameters) -> Kept:
 
 def nucleus(kept: Kept, share: float) -> Kept:
     """The fewest of the likeliest tokens whose probabilities reach `share` of what is left."""
-    while True:
-        candidates = kept.candidates
-        last, _ = _locate(kept, _weights(candidates, 1.0), share, 1.0, "left")
-        if last < len(candidates) or not kept.rest:
-            return kept.only(candidates.first(last + 1))
-        kept = kept.wider()
+    candidates = kept.candidates
+    last, _ = _locate(kept, _weights(candidates, 1.0), share, 1.0, "left")
+    if last < len(candidates) or not kept.rest:
+        return kept.only(candidates.first(last + 1))
+    values = kept.row.by_value()
+    drops = kept.row.highest - values.logits
+    return _fewest(kept.row, values, np.argsort(drops, kind="stable"), drops, share)
 
 
 def likely(kept: Kept, share: float) -> Kept:
@@ -93,15 +89,11 @@ def typical(kept: Kept, share: float) -> Kept:
     high = _nearest(drops, weights, mean, share * (mass + more_mass))
     if np.array_equal(low, high) and _is_inside(drops, high, mean):
         return kept.only(kept.candidates.take(high))
-    more_mass, more_moment = kept.row.rest_moment(kept.candidates)
-    mass += more_mass
-    mean = (moment + more_moment) / mass
-    while True:
-        chosen = _nearest(drops, weights, mean, share * mass)
-        if not kept.rest or _is_inside(drops, chosen, mean):
-            return kept.only(kept.candidates.take(chosen))
-        kept = kept.wider()
-        drops, weights = _drops(kept.candidates), _weights(kept.candidates, 1.0)
+    values = kept.row.by_value()
+    drops = kept.row.highest - values.logits
+    weights = np.exp(-drops) * values.counts
+    mean = float((weights * drops).sum() / weights.sum())
+    return _fewest(kept.row, values, np.argsort(np.abs(drops - mean), kind="stable"), drops, share)
 
 
 def pick(kept: Kept, temperature: float, uniform: float) -> int:
@@ -137,6 +129,18 @@ def _locate(
         return low, None
     rest = kept.row.rest(kept.candidates, temperature)
     return place(rest.mass), rest
+
+
+def _fewest(row: LogitRow, values: Values, order: TokenIds, drops: Float64, share: float) -> Kept:
+    """The fewest tokens that reach `share`, in the order of their values; of equals the lower ids first."""
+    sums = np.cumsum((np.exp(-drops) * values.counts)[order])
+    target = share * float(sums[-1])
+    end = min(int(np.searchsorted(sums, target)), len(order) - 1)
+    last = int(order[end])
+    before = float(sums[end - 1]) if end else 0.0
+    count = math.ceil((target - before) / math.exp(-float(drops[last])))
+    row.keep(values, order[:end], last, max(1, count))
+    return Kept.whole(row)
 
 
 def _weights(candidates: Candidates, temperature: float) -> Float64:

@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from anespec.manifests.errors import AnespecError, RequestError
+from anespec.runtime.logit_keys import Pages
 from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, Logits, Need, RowLogits, all_logits
-from anespec.runtime.ranking import LogitRow, Pages
+from anespec.runtime.ranking import LogitRow
 from anespec.runtime.sampling.adjustments import Adjustments
 from anespec.runtime.sampling.filters import filtered, pick
 from anespec.runtime.sampling.parameters import SamplingParameters

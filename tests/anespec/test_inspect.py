@@ -139,7 +139,7 @@ def test_an_artifact_shows_what_its_gates_found(artifact: Path) -> None:
     torch = {verdict["gate"]: verdict for verdict in gates if verdict["backend"] == "torch"}
     assert torch["golden"]["standing"] == "pass"
     assert torch["exactness"]["standing"] == "pass"
-    assert "no cases: span, region" in torch["exactness"]["finding"]
+    assert "no cases: region" in torch["exactness"]["finding"]
     assert "lane" in torch["exactness"]["finding"]
     rules = next(verdict for verdict in gates if verdict["gate"] == "residency")
     assert rules["backend"] == "rules"
@@ -148,7 +148,7 @@ def test_an_artifact_shows_what_its_gates_found(artifact: Path) -> None:
     shown = run("inspect", artifact).out
     assert "pass" in shown
     assert "reported" in shown
-    assert not any(word in shown for word in ("passed", "noted", "proven", "red "))
+    assert not any(word in shown for word in ("passed", "noted", "red "))
     text = artifact / "text.txt"
     text.write_text("One day a little girl went out to play.")
     chosen = ("--gate", "quality", "--backend", "torch", "--threads", 1)

@@ -87,6 +87,7 @@ def test_a_lawful_verifier_is_green(shape: VerifierShape, form: Form) -> None:
         set() if shape.partial_spans else {SPAN}
     )
     assert verdict.proven_widths == shape.widths
+    assert verdict.proven_spans == tuple(shape.span_steps(pool) for pool in range(len(shape.pools)))
     assert verdict.allows_speculation
     require_exactness(verdict)
 
@@ -182,10 +183,17 @@ def test_the_widths_that_are_equal_are_told_apart(
     assert gate(faulty(shape_of(t_max=32)), form).proven_widths == proven
 
 
+@pytest.mark.parametrize("form", ["quick", "full"])
+def test_the_spans_that_are_equal_are_told_apart(form: Form) -> None:
+    ringed, steps = replace(TWO_POOLS, t_max=4), TWO_POOLS.span_steps(0)
+    assert gate(OneSpanDependent(ringed), form).proven_spans[1] == tuple(s for s in steps if s != 384)
+    assert gate(SpanDependent(ringed), form).proven_spans == ((640,), (640,))
+
+
 def test_where_no_width_is_equal_the_quick_form_tries_few() -> None:
     verifier = WidthDependent(shape_of(t_max=128, context=256))
     assert gate(verifier).proven_widths == (4,)
-    assert verifier.passes <= 80
+    assert verifier.passes <= 85
 
 
 def test_an_invariance_that_was_not_measured_is_named() -> None:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from transformers.generation import logits_process as theirs
 
-from anespec.runtime.ranking import LogitRow, Pages
+from anespec.runtime.logit_keys import Pages
+from anespec.runtime.ranking import LogitRow
 from anespec.runtime.row_logits import row_logits
 from anespec.runtime.sampling import Sampler, SamplingParameters
 from anespec.runtime.sampling.filters import filtered
@@ -27,7 +28,8 @@ def row(seed: int, vocabulary: int, scale: float) -> NDArray[np.float16]:
 
 def kept_by_us(logits: NDArray[np.float16], parameters: SamplingParameters) -> set[int]:
     kept = filtered(LogitRow(logits, Pages(len(logits))), parameters)
-    return set(range(len(logits))) if kept.rest else set(kept.candidates.ids.tolist())
+    left = kept.row.largest(len(logits)) if kept.rest else kept.candidates
+    return set(left.ids.tolist())
 
 
 def kept_by_them(logits: NDArray[np.float16], name: str, value: float) -> set[int]:

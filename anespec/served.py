@@ -1,0 +1,191 @@
+"""An artifact that is served: an engine on a thread of its own, and what its prompts are asked and give."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from anespec.loading import Opened, exactness_here, make_source, say_inexact
+from anespec.pending import Pending
+from anespec.runtime.options import GenerationOptions, LoadOptions
+from anespec.watching import SILENT, Watcher
+
+if TYPE_CHECKING:
+    from anespec.manifests.schema import Manifest
+    from anespec.runtime.completion import Completion as Run
+    from anespec.runtime.proven import Proven
+    from anespec.runtime.requests import Request
+    from anespec.runtime.sampling import GrammarTokens
+    from anespec.runtime.text.tokenizer import Tokenizer
+
+GREEDY = GenerationOptions()
+PREFILL_ALONE = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True)
+
+
+class ServedArtifact:
+    """Runs prompts of token ids. Safe to use from several threads."""
+
+    def __init__(self, opened: Opened, options: LoadOptions) -> None:
+        """One that checks requests; `prove` makes it one that runs them."""
+        from anespec.runtime.proven import Proven
+
+        self._opened = opened
+        self._options = options
+        self._serve(Proven.nothing(opened.verifier.shape))
+        self.load_seconds = 0.0
+
+    def prove(self, watch: Watcher = SILENT) -> None:
+        """Read or measure what the exactness gate allows here, and set up the engine accordingly."""
+        from anespec.runtime.proven import Proven
+
+        verdict = exactness_here(self._opened, watch)
+        say_inexact(verdict, self._options, watch)
+        self._service.close()
+        self._serve(Proven.of(verdict, self._opened.verifier.shape, self._options.allow_inexact))
+
+    def _serve(self, proven: "Proven") -> None:
+        """Set up an engine on a thread of its own that uses what is proven."""
+        from anespec.runtime.engine import Engine
+        from anespec.runtime.service import Service
+
+        self._proven = proven
+        self._service = Service(Engine(self._opened.verifier, proven, make_source(self._options)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def stop(self) -> None:
+        """End all that runs; nothing can be run afterwards."""
+        self._service.close()
+
+    def close(self) -> None:
+        """Release the model's memory; it cannot be used afterwards."""
+        self.stop()
+        self._opened.verifier.close()
+
+    @property
+    def path(self) -> Path:
+        """The artifact's folder."""
+        return self._opened.artifact.root
+
+    @property
+    def manifest(self) -> "Manifest":
+        """What the artifact is."""
+        return self._opened.artifact.manifest
+
+    @property
+    def backend(self) -> str:
+        """What executes it."""
+        return self._opened.here.backend
+
+    @property
+    def speculates(self) -> bool:
+        """Whether rows may be filled with guesses."""
+        return self._proven.speculate
+
+    @property
+    def reuses_prompts(self) -> bool:
+        """Whether a prompt may go on from what an earlier one left."""
+        return self._proven.reuse_prefixes
+
+    @property
+    def context(self) -> int:
+        """Tokens of a sequence, prompt and output."""
+        return self._opened.verifier.shape.context
+
+    @property
+    def sequences(self) -> int:
+        """Sequences that its state holds at a time."""
+        return self._opened.verifier.shape.sequences
+
+    @property
+    def tokenizer(self) -> "Tokenizer":
+        """The model's own."""
+        return self._opened.tokenizer
+
+    @cached_property
+    def _grammar_tokens(self) -> "GrammarTokens":
+        from anespec.runtime.sampling import GrammarTokens
+
+        return GrammarTokens(self.tokenizer, self._opened.verifier.shape.vocabulary)
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja template of its conversations; None where it has none."""
+        return self.tokenizer.chat_template
+
+    def check(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> None:
+        """Do nothing where a request can be served.
+
+        Raises:
+            RequestError: as running it would.
+        """
+        for request in self._requests(prompt_ids, options):
+            self._service.check(request)
+
+    def run(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> "list[Run]":
+        """A run for every choice, none of them begun."""
+        from anespec.runtime.completion import Completion as Run
+
+        requests = self._requests(prompt_ids, options)
+        return [Run(self._service, self.tokenizer, request, options.stop) for request in requests]
+
+    def begin(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> Pending:
+        """Have a prompt run beside others; raises as `generate` does."""
+        return Pending(prompt_ids, self.run(prompt_ids, options))
+
+    def save_prompt(self, path: Path, prompt_ids: Sequence[int]) -> bool:
+        """Write a prompt's K/V to a file, computing them where they are not there; whether it was possible.
+
+        Raises:
+            RequestError: the prompt cannot be served.
+            StorageError: the file cannot be written.
+        """
+        from anespec.runtime.saved_prefix import write_prefix
+
+        tokens = tuple(prompt_ids)
+        saved = self._service.call(lambda engine: engine.save_prefix(tokens))
+        if saved is None:
+            with self.begin(tokens, PREFILL_ALONE) as pending:
+                pending.result()
+            saved = self._service.call(lambda engine: engine.save_prefix(tokens))
+        if saved is not None:
+            write_prefix(path, saved, self._opened.here)
+        return saved is not None
+
+    def restore_prompt(self, path: Path) -> tuple[int, ...]:
+        """Have later prompts go on from what `save_prompt` wrote; its tokens, none where it cannot be used.
+
+        Raises:
+            UnusableError: the file is damaged, or was written for another model, backend or machine.
+            StorageError: it cannot be read.
+        """
+        from anespec.runtime.saved_prefix import read_prefix
+
+        saved = read_prefix(path, self._opened.here, self.manifest.state_bytes)
+        return saved.tokens if self._service.call(lambda engine: engine.restore_prefix(saved)) else ()
+
+    def _requests(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "list[Request]":
+        from anespec.runtime.requests import Request
+        from anespec.runtime.sampling import choice_seed
+
+        sampling = options.sampling
+        reference = self.tokenizer.encode(options.reference, add_special=False) if options.reference else ()
+        return [
+            Request(
+                prompt=prompt_ids,
+                max_tokens=options.max_tokens,
+                sampling=sampling.with_changes(seed=choice_seed(sampling.seed, number)),
+                end_ids=frozenset() if options.ignore_eos else self.tokenizer.end_ids,
+                reference=reference,
+                speculate=options.speculate,
+                grammar_tokens=self._grammar_tokens if options.grammar is not None else None,
+            )
+            for number in range(options.choices)
+        ]
