@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import index
 from typing import TYPE_CHECKING
 
 from anespec.manifests.errors import RequestError
+from anespec.manifests.formatting import shown
 from anespec.runtime.passes import RowKind
 from anespec.runtime.sampling import SamplingParameters, TokenLogprob
 from anespec.runtime.statistics import Statistics
@@ -88,9 +90,12 @@ def checked_prompt(request: Request, context: int, vocabulary: int) -> list[int]
     """The prompt's tokens.
 
     Raises:
-        RequestError: there are none, more than the context holds, or one that is not in the vocabulary.
+        RequestError: there are none, more than the context holds, or one that is none of the vocabulary's.
     """
-    prompt = [int(token) for token in request.prompt]
+    try:
+        prompt = [index(token) for token in request.prompt]
+    except TypeError:
+        raise RequestError("the prompt has something that is no token id; ids are integers") from None
     if not prompt:
         raise RequestError("the prompt is empty; it needs at least one token")
     if len(prompt) > context:
@@ -101,7 +106,7 @@ def checked_prompt(request: Request, context: int, vocabulary: int) -> list[int]
     stranger = next((token for token in prompt if not 0 <= token < vocabulary), None)
     if stranger is not None:
         raise RequestError(
-            f"the prompt has token {stranger}, but the vocabulary has {vocabulary} tokens; "
+            f"the prompt has token {shown(stranger)}, but the vocabulary has {vocabulary} tokens; "
             "use this model's tokenizer"
         )
     return prompt

@@ -25,6 +25,7 @@ from anespec.runtime.drafters import (
 )
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PassPlan, PassResult, Verifier, VerifierShape
+from anespec.runtime.planner import usable_spans
 from anespec.runtime.proven import Proven
 from anespec.runtime.requests import Event, FinishReason, OutputToken, Request
 from anespec.runtime.sampling import Grammar, GrammarKind, GrammarTokens, SamplingParameters
@@ -94,7 +95,7 @@ class SoakCount(Record):
             "prefixes used again": (proven.reuse_prefixes, self.reused),
             "narrow passes": (proven.widths[0] < shape.block, self.narrow),
             "wide passes": (proven.widths[-1] > shape.block, self.wide),
-            "short spans": (proven.partial_spans and shape.partial_spans, self.short_span),
+            "short spans": (any(len(spans) > 1 for spans in usable_spans(shape, proven)), self.short_span),
             "passes of several sequences": (proven.region_independent and shape.sequences > 1, self.shared),
         }
         return [name for name, (possible, count) in wanted.items() if possible and not count]

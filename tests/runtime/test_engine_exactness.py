@@ -222,7 +222,7 @@ def test_any_traffic_gives_the_sequential_texts(data: st.DataObject) -> None:
         speculate=data.draw(st.booleans()),
         widths=data.draw(st.sampled_from([(shape.block,), shape.wide_widths, shape.widths])),
         region_independent=data.draw(st.booleans()),
-        partial_spans=data.draw(st.booleans()),
+        spans=data.draw(st.sampled_from([(), shape.spans, tuple(steps[-2:] for steps in shape.spans)])),
         reuse_prefixes=data.draw(st.booleans()),
     )
     check(ToyVerifier(shape, repetitive), proven, repetitive, jobs)
