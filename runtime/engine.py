@@ -14,7 +14,7 @@ from time import perf_counter
 from anespec.manifests.errors import AnespecError, RequestError
 from anespec.runtime.commit import Committed, commit_rows, look_ahead
 from anespec.runtime.drafters import DraftSource, RowTops
-from anespec.runtime.next_pass import Part, next_pass
+from anespec.runtime.next_pass import SequenceRows, next_pass
 from anespec.runtime.passes import (
     PassResult,
     RowKind,
@@ -203,7 +203,7 @@ class Engine:
         for part, rows in zip(parts, kept, strict=True):
             self._verifier.commit(part.sequence.region, rows)
 
-    def _commit(self, part: Part, found: PassResult) -> int:
+    def _commit(self, part: SequenceRows, found: PassResult) -> int:
         """Make a pass's rows part of the sequence, as far as they are right; how many those are."""
         sequence = part.sequence
         self._scheduler.took_turn(sequence)
@@ -232,7 +232,7 @@ class Engine:
             Event(sequence.number, snapshot, tuple(result.tokens), result.finish, result.error)
         )
 
-    def _count(self, part: Part, result: Committed, was_prefill: bool) -> None:
+    def _count(self, part: SequenceRows, result: Committed, was_prefill: bool) -> None:
         """Bring the sequence's ledger up to date."""
         sequence, ledger = part.sequence, part.sequence.ledger
         if was_prefill:

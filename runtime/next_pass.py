@@ -11,8 +11,8 @@ from anespec.runtime.speculation import Ask, Speculation
 
 
 @dataclass(frozen=True)
-class Part:
-    """A sequence's part of a pass: scheduled rows from `lane` on, then those of `draft`."""
+class SequenceRows:
+    """A sequence's rows in a pass: scheduled ones from `lane` on, then those of `draft`."""
 
     sequence: ActiveSequence
     scheduled: int
@@ -27,7 +27,7 @@ class Part:
 
 def next_pass(
     sequences: Sequence[ActiveSequence], planner: Planner, speculation: Speculation
-) -> tuple[list[Part], PassPlan]:
+) -> tuple[list[SequenceRows], PassPlan]:
     """Decide which rows the next pass runs; the sequences that waited longest come first."""
     shares = planner.share([sequence.demand for sequence in sequences])
     drafts = speculation.propose(
@@ -45,7 +45,9 @@ def next_pass(
             chosen.append(part)
             runs.append(Run(sequence.region, sequence.computed, _rows(*part, speculation)))
     laid_out = planner.lay_out(runs)
-    return [Part(*part, lane) for part, lane in zip(chosen, laid_out.lanes, strict=True)], laid_out.plan
+    return [
+        SequenceRows(*part, lane) for part, lane in zip(chosen, laid_out.lanes, strict=True)
+    ], laid_out.plan
 
 
 def _ask(sequence: ActiveSequence, count: int, lanes: int) -> Ask:

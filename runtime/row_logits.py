@@ -1,7 +1,7 @@
 """What is asked about a row's logits, found in them without rounding the whole row to fp16 where it can be.
 
-A row may come in several parts, one for each slice of the vocabulary, and in f32; what is found is that of
-the whole row in fp16.
+A row may come in several slices of the vocabulary, and in f32; what is found is that of the whole row in
+fp16.
 """
 
 from collections.abc import Sequence
@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 
 from anespec.runtime.passes import Candidate, Logits, Need, RowLogits
 
-Part = NDArray[np.float16] | NDArray[np.float32]
+VocabularySlice = NDArray[np.float16] | NDArray[np.float32]
 
 CHUNK = 256
 """The largest numbers are looked for in the maxima of so many each."""
 
 
-def row_logits(row: Part | Sequence[Part], need: Need) -> RowLogits:
-    """What is needed of a row's logits [vocabulary], which may be cut into consecutive parts."""
-    parts = [row] if isinstance(row, np.ndarray) else list(row)
+def row_logits(row: VocabularySlice | Sequence[VocabularySlice], need: Need) -> RowLogits:
+    """What is needed of a row's logits [vocabulary], which may be cut into consecutive slices."""
+    slices = [row] if isinstance(row, np.ndarray) else list(row)
     return RowLogits(
-        logits=_in_one(parts) if need.logits else None,
-        best=_best(parts) if need.best else None,
-        top=_top(parts, need.top) if need.top else (),
-        chosen=tuple(_logit(parts, token) for token in need.chosen),
+        logits=_in_one(slices) if need.logits else None,
+        best=_best(slices) if need.best else None,
+        top=_top(slices, need.top) if need.top else (),
+        chosen=tuple(_logit(slices, token) for token in need.chosen),
     )
 
 
@@ -46,7 +46,7 @@ def best_token(logits: Logits) -> int:
     return best
 
 
-def to_fp16(values: Part) -> Logits:
+def to_fp16(values: VocabularySlice) -> Logits:
     """Rounded as shards return them; what is beyond fp16's range is infinite."""
     if values.dtype == np.float16:
         return values.view(np.float16)
@@ -54,66 +54,66 @@ def to_fp16(values: Part) -> Logits:
         return values.astype(np.float16)
 
 
-def _in_one(parts: Sequence[Part]) -> Logits:
-    if len(parts) == 1:
-        return np.ascontiguousarray(to_fp16(parts[0]))
-    logits = np.empty(sum(map(len, parts)), np.float16)
+def _in_one(slices: Sequence[VocabularySlice]) -> Logits:
+    if len(slices) == 1:
+        return np.ascontiguousarray(to_fp16(slices[0]))
+    logits = np.empty(sum(map(len, slices)), np.float16)
     with np.errstate(over="ignore"):
-        np.concatenate(parts, out=logits, casting="same_kind")
+        np.concatenate(slices, out=logits, casting="same_kind")
     return logits
 
 
-def _logit(parts: Sequence[Part], token: int) -> float:
-    for part in parts:
-        if token < len(part):
-            return float(to_fp16(part[token : token + 1])[0])
-        token -= len(part)
+def _logit(slices: Sequence[VocabularySlice], token: int) -> float:
+    for piece in slices:
+        if token < len(piece):
+            return float(to_fp16(piece[token : token + 1])[0])
+        token -= len(piece)
     raise IndexError("a token beyond the vocabulary")
 
 
-def _best(parts: Sequence[Part]) -> Candidate:
-    """The best candidate of all parts, the earliest on ties."""
+def _best(slices: Sequence[VocabularySlice]) -> Candidate:
+    """The best candidate of all slices, the earliest on ties."""
     first, found = 0, []
-    for part in parts:
-        best = _best_of(part)
+    for piece in slices:
+        best = _best_of(piece)
         found.append(Candidate(first + best.token, best.logit))
-        first += len(part)
+        first += len(piece)
     strange = [candidate for candidate in found if not np.isfinite(candidate.logit)]
     return strange[0] if strange else max(found, key=lambda candidate: candidate.logit)
 
 
-def _best_of(part: Part) -> Candidate:
-    if part.dtype == np.float32:
-        largest, least = to_fp16(np.array([part.max(), part.min()], np.float32))
+def _best_of(piece: VocabularySlice) -> Candidate:
+    if piece.dtype == np.float32:
+        largest, least = to_fp16(np.array([piece.max(), piece.min()], np.float32))
         if np.isfinite(largest) and np.isfinite(least):
             # Rounding keeps the order, so only numbers above the next smaller fp16 can round to the largest.
-            likely = np.flatnonzero(part > np.nextafter(largest, np.float16(-np.inf)).astype(np.float32))
-            token = likely[np.flatnonzero(to_fp16(part[likely]) == largest)[0]]
+            likely = np.flatnonzero(piece > np.nextafter(largest, np.float16(-np.inf)).astype(np.float32))
+            token = likely[np.flatnonzero(to_fp16(piece[likely]) == largest)[0]]
             return Candidate(int(token), float(largest))
-    logits = np.ascontiguousarray(to_fp16(part))
+    logits = np.ascontiguousarray(to_fp16(piece))
     token = best_token(logits)
     return Candidate(token, float(logits[token]))
 
 
-def _top(parts: Sequence[Part], count: int) -> tuple[Candidate, ...]:
+def _top(slices: Sequence[VocabularySlice], count: int) -> tuple[Candidate, ...]:
     """The `count` largest logits, largest first, the lower token first on ties."""
     first, tokens, values = 0, [], []
-    for part in parts:
-        likely = _likely(part, count)
+    for piece in slices:
+        likely = _likely(piece, count)
         tokens.append(first + likely)
-        values.append(to_fp16(part[likely]).astype(np.float32))
-        first += len(part)
+        values.append(to_fp16(piece[likely]).astype(np.float32))
+        first += len(piece)
     found, logits = np.concatenate(tokens), np.concatenate(values)
     order = np.argsort(-logits, kind="stable")[:count]
     return tuple(Candidate(int(found[i]), float(logits[i])) for i in order)
 
 
-def _likely(part: Part, count: int) -> NDArray[np.intp]:
-    """Ascending indices that have the `count` largest of a part among them."""
-    whole = len(part) // CHUNK * CHUNK
+def _likely(piece: VocabularySlice, count: int) -> NDArray[np.intp]:
+    """Ascending indices that have the `count` largest of a piece among them."""
+    whole = len(piece) // CHUNK * CHUNK
     if whole // CHUNK <= count:
-        return np.arange(len(part))
-    maxima = part[:whole].reshape(-1, CHUNK).max(axis=1)
+        return np.arange(len(piece))
+    maxima = piece[:whole].reshape(-1, CHUNK).max(axis=1)
     limit = to_fp16(np.partition(maxima, len(maxima) - count)[len(maxima) - count][None])[0]
     # So many maxima round to the limit or more; what does not exceed the next smaller fp16 rounds to less.
-    return np.flatnonzero(~(part <= np.nextafter(limit, np.float16(-np.inf)).astype(part.dtype)))
+    return np.flatnonzero(~(piece <= np.nextafter(limit, np.float16(-np.inf)).astype(piece.dtype)))

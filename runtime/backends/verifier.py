@@ -9,7 +9,7 @@ from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import HIDDEN_IN, Manifest, StateSpec
 from anespec.runtime.backends.embedding import Embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
-from anespec.runtime.backends.runner import Channels, Outputs, ShardRunner, Tensor
+from anespec.runtime.backends.runner import Channels, Homes, Outputs, ShardRunner, Tensor
 from anespec.runtime.passes import PassPlan, PassResult, PoolShape, RowLogits, VerifierShape
 from anespec.runtime.row_logits import row_logits
 from anespec.runtime.rows import pad_rows
@@ -68,6 +68,7 @@ class ArtifactVerifier:
             partial_spans=all(stage.runner.partial_spans for stage in layers),
         )
         self._plan: PassPlan | None = None
+        self._inputs: dict[str, Tensor | Homes] = {}
         pooled = [self._pool_states(pool) for pool in range(len(manifest.pools))]
         if sum(map(len, pooled)) != sum(len(stage.states) for stage in self.layers):
             # What is in no pool would be neither cleared nor compared, and one prompt would tell on the next.
