@@ -153,6 +153,7 @@ def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
             "form": verdict.form,
             "invariances": {i.value: verdict.standing_of(i).value for i in Invariance},
             "proven_widths": list(verdict.proven_widths),
+            "proven_spans": [list(spans) for spans in verdict.proven_spans],
         }
         return Answer(
             verdict,

@@ -13,6 +13,7 @@ from anespec.leaving import keep
 from anespec.manifests.errors import Interrupted
 from anespec.model_path import ModelPath
 from anespec.option_flags import flags_of, read_flags
+from anespec.prompts import standard_input_lines
 from anespec.runtime.options import GenerationOptions, LoadOptions
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _talk(
     if in_terminal:
         _talk_in_terminal(conversation, keep_history)
     elif sys.stdin is not None:
-        run_lines(conversation, sys.stdin)
+        run_lines(conversation, standard_input_lines())
 
 
 def _name(model: Path) -> str:

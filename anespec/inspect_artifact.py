@@ -101,7 +101,7 @@ def _shard_table(facts: dict[str, Any]) -> Table:
         table.add_column(title)
     for shard in facts["layer_shards"]:
         first, end = shard["layers"]
-        _add_shard(table, shard, f"layers {first}-{end - 1}" if end > first + 1 else f"layer {first}")
+        _add_shard(table, shard, f"layers {first} to {end - 1}" if end > first + 1 else f"layer {first}")
     for shard in facts["head_shards"]:
         first, end = shard["tokens"]
         _add_shard(table, shard, counted(end - first, "token"))

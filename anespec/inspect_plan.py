@@ -75,7 +75,7 @@ def _shard_table(report: "PlanReport") -> Table:
         table.add_column(title)
     for row in report.layer_shards:
         last = row.part.stop - 1
-        holds = f"layers {row.part.start}-{last}" if last > row.part.start else f"layer {last}"
+        holds = f"layers {row.part.start} to {last}" if last > row.part.start else f"layer {last}"
         table.add_row(holds, row.kinds, bytes_text(row.bytes), str(row.size_range))
     widest = max(report.head_shards, key=lambda row: len(row.part))
     narrowest = min(report.head_shards, key=lambda row: len(row.part))

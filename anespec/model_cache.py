@@ -111,16 +111,20 @@ class CachedModel:
         """When it was last used, local time; the beginning of time where nobody knows."""
         path = self.folder / ENTRY_NAME if self.entry is not None else self.folder
         try:
-            seconds = path.stat().st_mtime
-        except OSError:
-            seconds = 0.0
-        return datetime.fromtimestamp(seconds, UTC).astimezone()
+            return datetime.fromtimestamp(path.stat().st_mtime, UTC).astimezone()
+        except (OSError, ValueError, OverflowError):
+            # It has just gone, or its time is none that a calendar has.
+            return datetime.fromtimestamp(0, UTC).astimezone()
 
     @property
     def size(self) -> int:
-        """Bytes on disk, also of what is not finished."""
-        found = (Path(folder, name) for folder, _, names in os.walk(self.folder) for name in names)
-        return sum(path.lstat().st_size for path in found)
+        """Bytes on disk, also of what is not finished; files may come and go meanwhile."""
+        total = 0
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    total += Path(folder, name).lstat().st_size
+        return total
 
     def is_called(self, name: str) -> bool:
         """Whether a person may mean this one: by its name, or by the beginning of its key."""
@@ -288,7 +292,13 @@ class ModelCache:
 
         with root.folder(key, create=True) as folder:
             folder.make_private()
-            entry = prepare_model(gguf, self.root / key / ARTIFACT_NAME, build, backend, threads, display)
+            try:
+                entry = prepare_model(gguf, self.root / key / ARTIFACT_NAME, build, backend, threads, display)
+            except BaseException:
+                # What could not even be begun is no interrupted conversion.
+                with contextlib.suppress(OSError):
+                    (self.root / key).rmdir()
+                raise
             try:
                 folder.replace(ENTRY_NAME, entry.model_dump_json(indent=2).encode())
             except OSError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from anespec import __version__
 from anespec.conversion import open_plan
 from anespec.manifests.errors import GoldenGateError, Interrupted, StorageError
-from anespec.manifests.formatting import bytes_text, duration_text
+from anespec.manifests.formatting import bytes_text, duration_text, printable
 from anespec.manifests.packages import require_package
 from anespec.model_cache import Build, Display, Entry
 
@@ -43,7 +43,7 @@ def prepare_model(
     manifest = artifact.manifest
     formats = {kind.value for shard in manifest.shards for kind in shard.formats}
     return Entry(
-        name=gguf.stem[:255],
+        name=printable(gguf.stem),
         source_sha256=manifest.source.sha256,
         source_bytes=manifest.source.bytes,
         quantisation=manifest.source.quantisation,

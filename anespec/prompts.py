@@ -1,7 +1,7 @@
 """What is given to be continued: a text, or the lines of a JSONL file; read bounded and checked first."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -75,8 +75,18 @@ def read_standard_input() -> str:
     """
     if sys.stdin is None:
         raise RequestError("standard input is closed, so -p - has nothing to read; pass the text itself")
+    return _standard_input_text(sys.stdin.buffer.read)
+
+
+def standard_input_lines() -> Iterator[str]:
+    """Standard input line by line, with their ends; raises like `read_standard_input`, for each line."""
+    while line := _standard_input_text(sys.stdin.buffer.readline):
+        yield line
+
+
+def _standard_input_text(read: Callable[[int], bytes]) -> str:
     try:
-        data = sys.stdin.buffer.read(LONGEST_PROMPT + 1)
+        data = read(LONGEST_PROMPT + 1)
     except OSError as error:
         raise StorageError(f"standard input: cannot be read ({error.strerror})") from error
     if len(data) > LONGEST_PROMPT:

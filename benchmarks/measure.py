@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from anespec.manifests.verdicts import machine_name
+from anespec.manifests.machine import machine_name
 
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes of the unit in which a process's largest resident set is told."""

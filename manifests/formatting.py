@@ -54,6 +54,15 @@ def printable(text: str, limit: int = LONGEST_SHOWN) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in _cut(text, limit))
 
 
+def shown(value: object) -> str:
+    """Any value out of a file as a message may show it: a text in quotes, printable, and not long."""
+    try:
+        return quoted(value) if isinstance(value, str) else printable(str(value))
+    except ValueError:
+        # Python writes no integer so long, not even within a list.
+        return "a number of thousands of digits"
+
+
 def sanitize_terminal(text: str) -> str:
     """A text of any length as a terminal may show it: what moves its cursor or turns lines is escaped."""
     return _MOVES.sub(lambda found: repr(found[0])[1:-1], text)

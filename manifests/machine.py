@@ -1,6 +1,7 @@
-"""This machine's processors and memory, and what of them this process may use and has used."""
+"""This machine's name, processors and memory, and what of them this process may use and has used."""
 
 import os
+import platform
 import resource
 import sys
 from pathlib import Path
@@ -13,6 +14,19 @@ STATUS = Path("/proc/self/status")
 def processors() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def machine_name() -> str:
+    """Processor and system in one line, e.g. `Linux x86_64 AMD EPYC`; what kernels depend on."""
+    processor = platform.processor() or platform.machine()
+    if platform.system() == "Linux":
+        try:
+            with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
+                model = next((line for line in file if line.startswith("model name")), "")
+            processor = model.partition(":")[2].strip() or processor
+        except OSError:
+            pass
+    return f"{platform.system()} {platform.machine()} {processor}".strip()
 
 
 def machine_memory() -> int:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, Validatio
 from pydantic.fields import FieldInfo
 
 from anespec.manifests.errors import RequestError
-from anespec.manifests.formatting import listed, printable, quoted
+from anespec.manifests.formatting import listed, printable, quoted, shown
 
 
 @dataclass(frozen=True)
@@ -139,16 +139,16 @@ def complaint(error: ValidationError, model: type[BaseModel], noun: str = "optio
     first = error.errors(include_url=False)[0]
     name, *inner = map(str, first["loc"] or ("",))
     value, kind = first["input"], first["type"]
-    shown = quoted(value) if isinstance(value, str) else printable(str(value))
+    text = shown(value)
     if kind == "extra_forbidden" and not inner:
         return f"there is no {noun} {quoted(name)}; the {noun}s are {listed(list(model.model_fields))}"
     field = model.model_fields.get(name) if not inner else None
     allowed = range_of(field) if field is not None else None
     if field is not None and allowed is not None:
         if kind in ("greater_than_equal", "less_than_equal", "finite_number"):
-            return f"{name} is {shown}; it must {allowed.demand}"
+            return f"{name} is {text}; it must {allowed.demand}"
         return (
-            f"{name} is {shown}; it must be {'an integer' if type_of(field) is int else 'a number'} {allowed}"
+            f"{name} is {text}; it must be {'an integer' if type_of(field) is int else 'a number'} {allowed}"
         )
     message = first["msg"][:1].lower() + first["msg"][1:]
-    return f"{'.'.join((printable(name), *inner))} is {shown}: {message}" if name else message
+    return f"{printable('.'.join((name, *inner)))} is {text}: {message}" if name else message

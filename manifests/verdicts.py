@@ -1,6 +1,5 @@
 """What the gates write and the runtime reads: verdicts per backend, library version and machine."""
 
-import platform
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -185,16 +184,3 @@ class ExactnessFile(VerdictFile[ExactnessVerdict]):
         if fewer_widths or any(known.proves(invariance) for invariance in refuted):
             return super().with_verdict(verdict)
         return self
-
-
-def machine_name() -> str:
-    """Processor and system in one line, e.g. `Linux x86_64 AMD EPYC`; what kernels depend on."""
-    processor = platform.processor() or platform.machine()
-    if platform.system() == "Linux":
-        try:
-            with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
-                model = next((line for line in file if line.startswith("model name")), "")
-            processor = model.partition(":")[2].strip() or processor
-        except OSError:
-            pass
-    return f"{platform.system()} {platform.machine()} {processor}".strip()

@@ -16,7 +16,8 @@ _NOTHING = RowLogits()
 class Committed:
     """What one pass gave one sequence.
 
-    `accepted` draft rows were right; `rows[i]` is the row that token i came from.
+    `accepted` draft rows were right. `rows` are those that ran, from that of the last known token on:
+    `rows[i]` is the row that token i came from, and those beyond the tokens followed a wrong guess.
     """
 
     tokens: list[OutputToken] = field(default_factory=list)
@@ -48,42 +49,42 @@ def commit_rows(
     # The tokens of the rows that ran after the one that the first token comes from.
     forced_rows = sequence.forced[: scheduled - known]
     ran = [*forced_rows, *draft.tokens]
+    result.rows = [found.get(lane + place, _NOTHING) for place in range(len(ran) + 1)]
     follows = 0
-    if sequence.sampler.finished:
-        result.finish = FinishReason.STOP
-    while result.finish is None:
-        row = found.get(lane + follows, _NOTHING)
-        is_forced = bool(sequence.forced)
-        try:
-            sampled = _next(sequence, row)
-        except AnespecError as error:
-            result.finish, result.error = FinishReason.FAILED, str(error)
-            break
-        if sampled.token in sequence.request.end_ids:
-            result.finish = FinishReason.STOP
-            break
-        has_row = follows < len(ran) and ran[follows] == sampled.token
-        is_draft = has_row and follows >= len(forced_rows)
-        _append(sequence, sampled.token, is_forced)
-        kind = RowKind.DRAFT if is_draft else RowKind.FORCED if is_forced else RowKind.CARRY
-        source = draft.source if is_draft else None
-        result.tokens.append(OutputToken(sampled.token, kind, source, sampled.logprob, sampled.top))
-        result.rows.append(row)
-        if has_row:
-            follows += 1
-            sequence.computed += 1
-            result.accepted += is_draft
+    try:
         if sequence.sampler.finished:
             result.finish = FinishReason.STOP
-        elif len(sequence.tokens) == sequence.limit:
-            result.finish = sequence.finish_at_limit
-        if not has_row:
-            break
+        while result.finish is None:
+            row = result.rows[follows]
+            is_forced = bool(sequence.forced)
+            sampled = _next(sequence, row)
+            if sampled.token in sequence.request.end_ids:
+                result.finish = FinishReason.STOP
+                break
+            has_row = follows < len(ran) and ran[follows] == sampled.token
+            is_draft = has_row and follows >= len(forced_rows)
+            _append(sequence, sampled.token, is_forced)
+            kind = RowKind.DRAFT if is_draft else RowKind.FORCED if is_forced else RowKind.CARRY
+            source = draft.source if is_draft else None
+            result.tokens.append(OutputToken(sampled.token, kind, source, sampled.logprob, sampled.top))
+            if has_row:
+                follows += 1
+                sequence.computed += 1
+                result.accepted += is_draft
+            if sequence.sampler.finished:
+                result.finish = FinishReason.STOP
+            elif len(sequence.tokens) == sequence.limit:
+                result.finish = sequence.finish_at_limit
+            if not has_row:
+                break
+    except AnespecError as error:
+        # Of this sequence alone, such as a grammar that takes too much to be followed: the others go on.
+        result.finish, result.error = FinishReason.FAILED, str(error)
     return result
 
 
 def look_ahead(sequence: ActiveSequence) -> None:
-    """Ask the grammar what must follow, as far as the sequence may go."""
+    """Ask the grammar what must follow, as far as the sequence may go; raises AnespecError like `sample`."""
     sequence.forced = list(sequence.sampler.forced())[: sequence.limit - len(sequence.tokens)]
 
 

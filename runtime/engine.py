@@ -8,9 +8,10 @@ back. So the text does not depend on the drafts, only the number of passes does.
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
 
-from anespec.manifests.errors import RequestError
+from anespec.manifests.errors import AnespecError, RequestError
 from anespec.runtime.commit import Committed, commit_rows, look_ahead
 from anespec.runtime.drafters import DraftSource, RowTops
 from anespec.runtime.next_pass import Part, next_pass
@@ -108,8 +109,8 @@ class Engine:
     def cancel(self, sequence: int, reason: FinishReason = FinishReason.CANCELLED) -> Event | None:
         """End a sequence now, for example with STOP at a stop string.
 
-        Returns its last event, or None if there is no such sequence (any more). What it computed
-        stays in its region for later prompts.
+        Returns its last event, or None if there is no such sequence (any more). It has the tokens that a
+        step committed before it failed. What was computed stays in its region for later prompts.
         """
         return self._end(sequence, reason)
 
@@ -120,7 +121,7 @@ class Engine:
         """
         self._store.forget()
         numbers = [sequence.number for sequence in self._scheduler.active]
-        ended = (self._end(number, FinishReason.FAILED, error) for number in numbers)
+        ended = [self._end(number, FinishReason.FAILED, error) for number in numbers]
         events, self._events = [*self._events, *(event for event in ended if event is not None)], []
         return tuple(events)
 
@@ -136,8 +137,7 @@ class Engine:
                 if isinstance(admitted, Event):
                     self._events.append(admitted)
                 else:
-                    look_ahead(admitted)
-                    self._speculation.begin(admitted)
+                    self._begin(admitted)
             if self._scheduler.active:
                 self._run_pass(meanwhile)
         except StateLostError as error:
@@ -160,19 +160,36 @@ class Engine:
         finally:
             self.cancel(number)
 
-    def save_prefix(self, prompt: Sequence[int]) -> SavedPrefix | None:
-        """A copy of a prompt's K/V, to be kept elsewhere; None where it is not there (any more)."""
-        return self._store.save(prompt)
+    def save_prefix(self, prompt: Sequence[int], owner: str = "") -> SavedPrefix | None:
+        """A copy of the K/V of an owner's prompt, to be kept elsewhere; None where it is not there."""
+        try:
+            return self._store.save(prompt, owner)
+        except StateLostError as error:
+            self._recover(error)
+            return None
 
-    def restore_prefix(self, saved: SavedPrefix) -> bool:
-        """Have later prompts go on from a saved prefix; whether it could be used: see RegionStore."""
-        return self._store.restore(saved)
+    def restore_prefix(self, saved: SavedPrefix, owner: str = "") -> bool:
+        """Have an owner's later prompts go on from a prefix; whether it could be used: see RegionStore."""
+        try:
+            return self._store.restore(saved, owner)
+        except StateLostError as error:
+            self._recover(error)
+            return False
 
     def close(self) -> None:
         """End all sequences and close their draft sessions; verifier and source stay their owner's."""
         for sequence in self._scheduler.active:
             self._end(sequence.number, FinishReason.CANCELLED)
         self._speculation.close()
+
+    def _begin(self, sequence: ActiveSequence) -> None:
+        """Prepare a sequence that was admitted; it ends at once where its grammar cannot be followed."""
+        try:
+            look_ahead(sequence)
+        except AnespecError as error:
+            self._events += filter(None, [self._end(sequence.number, FinishReason.FAILED, str(error))])
+            return
+        self._speculation.begin(sequence)
 
     def _run_pass(self, meanwhile: Callable[[], None]) -> None:
         """Plan, run and commit one pass."""
@@ -199,10 +216,11 @@ class Engine:
             self._speculation.observe(
                 sequence, len(part.draft.tokens), result.accepted, result.ids, RowTops(result.rows)
             )
-        if result.finish is FinishReason.FAILED:
-            self._store.scrub(sequence.region)
         if result.tokens or result.finish is not None:
             self._deliver(sequence, result)
+        if result.finish is FinishReason.FAILED:
+            # Last, since it may find the state lost, and what was committed must not be.
+            self._store.scrub(sequence.region)
         return sequence.computed - before
 
     def _deliver(self, sequence: ActiveSequence, result: Committed) -> None:
@@ -234,10 +252,15 @@ class Engine:
             sequence.has_begun, sequence.since = True, now
 
     def _end(self, number: int, reason: FinishReason, error: str | None = None) -> Event | None:
-        """End a sequence that waits or runs."""
+        """End a sequence that waits or runs, or whose end a step that failed could not tell any more."""
+        untold = [event for event in self._events if event.sequence == number]
+        self._events = [event for event in self._events if event.sequence != number]
+        tokens = tuple(token for event in untold for token in event.tokens)
+        if untold and untold[-1].finish is not None:
+            return replace(untold[-1], tokens=tokens)
         if (sequence := self._scheduler.find(number)) is not None:
             self._retire(sequence)
-            return Event(number, sequence.ledger.snapshot(), finish=reason, error=error)
+            return Event(number, sequence.ledger.snapshot(), tokens, reason, error)
         if (waiting := self._scheduler.withdraw(number)) is not None:
             ledger = Ledger(len(waiting.prompt), queue_seconds=self._clock() - waiting.since)
             return Event(number, ledger.snapshot(), finish=reason, error=error)

@@ -178,6 +178,11 @@ class VerifierShape:
         return span_steps(slots) if self.partial_spans else (slots,)
 
     @property
+    def spans(self) -> tuple[tuple[int, ...], ...]:
+        """The spans that passes may have, by pool."""
+        return tuple(self.span_steps(pool) for pool in range(len(self.pools)))
+
+    @property
     def whole_spans(self) -> tuple[int, ...]:
         """The spans of a pass that attends to every slot of every pool."""
         return tuple(pool.region_slots * self.sequences for pool in self.pools)

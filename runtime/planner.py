@@ -66,7 +66,7 @@ class Planner:
         self._shape = shape
         self._map = RegionMap.of(shape)
         self._widths = proven.widths
-        self._partial_spans = proven.partial_spans and shape.partial_spans
+        self._spans_by_pool = usable_spans(shape, proven)
 
     @property
     def longest_run(self) -> int:
@@ -117,13 +117,20 @@ class Planner:
 
     def _spans(self, rows: Sequence[Row]) -> tuple[int, ...]:
         """The narrowest span of every pool that holds all that the rows write or see."""
-        if not self._partial_spans:
-            return self._shape.whole_spans
         spans = []
-        for pool in range(len(self._shape.pools)):
+        for pool, known in enumerate(self._spans_by_pool):
             used = max(slots.stop for row in rows for slots in row.slots[pool].visible)
-            spans.append(next(span for span in self._shape.span_steps(pool) if used <= span))
+            spans.append(next(span for span in known if used <= span))
         return tuple(spans)
+
+
+def usable_spans(shape: VerifierShape, proven: Proven) -> tuple[tuple[int, ...], ...]:
+    """The spans that passes may have, by pool and ascending: those proven, and all slots."""
+    proven_spans = proven.spans or ((),) * len(shape.pools)
+    return tuple(
+        tuple(span for span in shape.span_steps(pool) if span in known or span == whole)
+        for pool, (known, whole) in enumerate(zip(proven_spans, shape.whole_spans, strict=True))
+    )
 
 
 def fair_shares(wants: Sequence[int], capacity: int) -> list[int]:

@@ -14,7 +14,8 @@ class Proven:
     - `widths`: numbers of rows that give a row the bits it has in a block, ascending, the block among them.
     - `region_independent`: region holds. Otherwise only the first region is used, one sequence after
       another, since an answer would else depend on who else is being served.
-    - `partial_spans`: span holds, so a pass may attend to fewer slots than there are.
+    - `spans`: numbers of slots, by pool and ascending, that a pass may attend to with the bits that it has
+      over all slots; where there is none for a pool, it attends to all.
     - `reuse_prefixes`: a prompt may go on from what an earlier one left, which was cut into other blocks
       beside other rows. Otherwise every prompt is prefilled from its first token.
     """
@@ -22,7 +23,7 @@ class Proven:
     speculate: bool
     widths: tuple[int, ...]
     region_independent: bool = False
-    partial_spans: bool = False
+    spans: tuple[tuple[int, ...], ...] = ()
     reuse_prefixes: bool = True
 
     @classmethod
@@ -37,7 +38,8 @@ class Proven:
         return cls(
             speculate=speculate,
             widths=tuple(sorted({shape.block, *verdict.proven_widths} & {*shape.widths})),
-            region_independent=verdict.proves(Invariance.REGION),
-            partial_spans=verdict.proves(Invariance.SPAN),
+            # Sequences that share a pass are one another's neighbours.
+            region_independent=verdict.proves(Invariance.REGION) and speculate,
+            spans=verdict.proven_spans,
             reuse_prefixes=speculate,
         )

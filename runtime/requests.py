@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import index
 from typing import TYPE_CHECKING
 
 from anespec.manifests.errors import RequestError
+from anespec.manifests.formatting import shown
 from anespec.runtime.passes import RowKind
 from anespec.runtime.sampling import SamplingParameters, TokenLogprob
 from anespec.runtime.statistics import Statistics
@@ -35,8 +37,9 @@ class Request:
     """One prompt to be continued.
 
     `max_tokens` of None means up to the context's end. A token in `end_ids` ends the sequence and
-    is no part of its output; leave the set empty to ignore end tokens. Draft sources keep what they learn
-    apart by `owner`, and may copy from the tokens of `reference`; without `speculate` nothing is drafted.
+    is no part of its output; leave the set empty to ignore end tokens. What is known of an `owner`'s
+    requests serves no other owner: neither prefixes nor what draft sources learn. Sources may copy from the
+    tokens of `reference`; without `speculate` nothing is drafted.
     Of the requests that wait, those of higher `priority` come first. A grammar needs `grammar_tokens`, which
     a model has once.
     """
@@ -87,9 +90,12 @@ def checked_prompt(request: Request, context: int, vocabulary: int) -> list[int]
     """The prompt's tokens.
 
     Raises:
-        RequestError: there are none, more than the context holds, or one that is not in the vocabulary.
+        RequestError: there are none, more than the context holds, or one that is none of the vocabulary's.
     """
-    prompt = [int(token) for token in request.prompt]
+    try:
+        prompt = [index(token) for token in request.prompt]
+    except TypeError:
+        raise RequestError("the prompt has something that is no token id; ids are integers") from None
     if not prompt:
         raise RequestError("the prompt is empty; it needs at least one token")
     if len(prompt) > context:
@@ -100,7 +106,7 @@ def checked_prompt(request: Request, context: int, vocabulary: int) -> list[int]
     stranger = next((token for token in prompt if not 0 <= token < vocabulary), None)
     if stranger is not None:
         raise RequestError(
-            f"the prompt has token {stranger}, but the vocabulary has {vocabulary} tokens; "
+            f"the prompt has token {shown(stranger)}, but the vocabulary has {vocabulary} tokens; "
             "use this model's tokenizer"
         )
     return prompt

@@ -2,11 +2,13 @@
 
 The file is MAGIC, the length of a header, the header as JSON, the K/V as fp16 in its order, and a SHA-256
 over all that. Nothing of it is trusted before the digest was compared, and no more is read than K/V can take.
+A digest tells damage, not friend from foe, so another user's file is not used: any K/V may be in it.
 """
 
 import hashlib
 import itertools
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
 from anespec.manifests.errors import AnespecError, StorageError
-from anespec.manifests.formatting import bytes_text
+from anespec.manifests.formatting import bytes_text, printable
 from anespec.manifests.safe_files import Folder, open_file
 from anespec.manifests.schema import Count, Index, Record
 from anespec.manifests.verdicts import Circumstances
@@ -28,7 +30,7 @@ LARGEST_HEADER = 1 << 26
 _LENGTH_BYTES = 8
 _DIGEST_BYTES = 32
 
-Shape = tuple[Count, Count, Index, Count]
+Shape = tuple[Count, Count, Count, Count]
 """Of one state: 1, KV heads, positions, head dimension."""
 
 
@@ -111,11 +113,14 @@ def read_prefix(path: Path, here: Circumstances, most_bytes: int) -> SavedPrefix
     """The prefix that a file holds; `most_bytes` is what the K/V of the longest prompt take.
 
     Raises:
-        UnusableError: the file is damaged, or was written for another artifact, backend or machine.
+        UnusableError: the file is damaged, another user's, or was written for another artifact, backend or
+            machine.
         StorageError: it cannot be read.
     """
     try:
         with open_file(path) as stream:
+            if os.fstat(stream.fileno()).st_uid != os.geteuid():
+                raise UnusableError(f"{path}: belongs to another user")
             digest = hashlib.sha256(MAGIC)
             if stream.read(len(MAGIC)) != MAGIC:
                 raise UnusableError(f"{path}: is no saved prompt")
@@ -168,7 +173,7 @@ def _difference(there: Circumstances, here: Circumstances) -> str:
     if there.artifact != here.artifact:
         return "was written for another model"
     if there.backend != here.backend:
-        return f"was written on {there.backend}, and this is {here.backend}"
+        return f"was written on {printable(there.backend)}, and this is {here.backend}"
     if (there.library_version, there.executor) != (here.library_version, here.executor):
-        return f"was written by another version of {there.backend} ({there.library_version})"
+        return f"was written by another version of {here.backend} ({printable(there.library_version)})"
     return "was written on another machine, or with another number of threads"

@@ -4,6 +4,7 @@ Clients hand in requests and cancellations, and read streams of events. Nobody b
 engine, and the thread waits for nobody: it goes on as fast as passes run, however slowly clients read.
 """
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -17,6 +18,7 @@ from anespec.runtime.engine import Engine
 from anespec.runtime.event_stream import Stream
 from anespec.runtime.passes import VerifierShape
 from anespec.runtime.requests import Event, FinishReason, Request
+from anespec.runtime.statistics import Statistics
 
 T = TypeVar("T")
 
@@ -110,7 +112,12 @@ class Service:
         self._command(lambda: self._note([self._engine.cancel(number, reason)]))
 
     def _command(self, command: Callable[[], None]) -> bool:
-        """Have the engine's thread do something between two steps; False where it does nothing any more."""
+        """Have the engine's thread do something between two steps; False where it does nothing any more.
+
+        A process that was forked has a copy of the engine, but not its thread.
+        """
+        if not self._thread.is_alive():
+            return False
         with self._wake:
             if self._closing:
                 return False
@@ -119,14 +126,30 @@ class Service:
             return True
 
     def _run(self) -> None:
-        while self._obey():
-            if self._engine.busy:
-                self._step()
-            if not self._engine.busy:
-                self._publish()
-        self._note(self._engine.cancel(number, FinishReason.CANCELLED) for number in tuple(self._streams))
-        self._publish()
-        self._engine.close()
+        try:
+            while self._obey():
+                if self._engine.busy:
+                    self._step()
+                if not self._engine.busy:
+                    self._publish()
+            self._note(self._engine.cancel(number, FinishReason.CANCELLED) for number in tuple(self._streams))
+            self._publish()
+            self._engine.close()
+        except BaseException as error:
+            # Such as SystemExit out of a draft source. Clients would wait for ever.
+            _log.exception("the engine's thread ends")
+            self._give_up(_sentence(error))
+
+    def _give_up(self, reason: str) -> None:
+        """Fail whoever waits for the thread, or is about to."""
+        with self._wake:
+            self._closing = True
+            commands, self._commands = self._commands, deque()
+        for command in commands:
+            with contextlib.suppress(Exception):
+                command()
+        for number, stream in self._streams.items():
+            stream.put(Event(number, Statistics(0), finish=FinishReason.FAILED, error=reason))
 
     def _obey(self) -> bool:
         """Do what clients asked for, waiting where there is nothing else to do; False when closing."""
@@ -166,7 +189,7 @@ class Service:
             stream.put(event)
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(error: BaseException) -> str:
     if isinstance(error, AnespecError):
         return str(error)
     return f"the model could not be run: {error!r}; validate the artifact"

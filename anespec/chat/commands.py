@@ -107,6 +107,8 @@ def _load(chat: Conversation, argument: str) -> Then:
 def _path(argument: str, name: str) -> Path:
     if not argument:
         raise RequestError(f"{MARK}{name} takes the name of a file")
+    if "\0" in argument:
+        raise RequestError(f"{quoted(argument)} is no name of a file; take the NUL out of it")
     try:
         return Path(argument).expanduser()
     except RuntimeError:

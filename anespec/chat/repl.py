@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from anespec.chat.commands import Then, take_line
 from anespec.chat.conversation import Conversation
-from anespec.manifests.errors import AnespecError
+from anespec.manifests.errors import AnespecError, RequestError
+from anespec.manifests.formatting import bytes_text
+from anespec.prompts import LONGEST_PROMPT
 
 QUOTES = '"""'
 """Before and after a message of several lines."""
@@ -14,17 +16,24 @@ Read = Callable[[], str]
 
 
 def messages_of(lines: Iterable[str]) -> Iterator[str]:
-    """The messages in lines of text: one each, but for what stands between quotes."""
+    """The messages in lines of text: one each, but for what stands between quotes.
+
+    Raises RequestError for quotes that are not closed within LONGEST_PROMPT characters.
+    """
     open_lines: list[str] | None = None
+    held = 0
     for line in lines:
         text = line.rstrip("\r\n")
         if open_lines is None and not text.lstrip().startswith(QUOTES):
             yield text
             continue
         if open_lines is None:
-            open_lines, text = [], text.lstrip().removeprefix(QUOTES)
+            open_lines, held, text = [], 0, text.lstrip().removeprefix(QUOTES)
         before, end, _ = text.partition(QUOTES)
         open_lines.append(before)
+        held += 1 + len(before)
+        if held > LONGEST_PROMPT:
+            raise RequestError(f"a message is longer than {bytes_text(LONGEST_PROMPT)}; close its {QUOTES}")
         if end:
             yield "\n".join(open_lines)
             open_lines = None
@@ -64,5 +73,7 @@ def run_terminal(conversation: Conversation, read: Read) -> None:
             for message in messages_of([line] if not line.lstrip().startswith(QUOTES) else line.split("\n")):
                 if take_line(conversation, message) is Then.LEAVE:
                     return
+        except KeyboardInterrupt:
+            conversation.screen.say("stopped", style="dim")
         except AnespecError as error:
             conversation.screen.error(str(error))

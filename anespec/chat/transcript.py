@@ -1,11 +1,13 @@
 """A conversation: its turns, what of them still fits into the context, and its file."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from anespec.chat.model import ChatModel, ChatPrompt
 from anespec.manifests.errors import PromptTooLongError, RequestError, StorageError, UsageError
@@ -41,19 +43,32 @@ class Transcript:
             PromptTooLongError: not even the text alone, after the system prompt, is in the context.
             RequestError: the model's template refuses it.
         """
-        for first in range(self.forgotten, len(self.turns) + 1):
-            is_last = first == len(self.turns)
-            longest = model.context * (FULL if first == self.forgotten else CUT)
-            try:
-                prompt = model.prompt([*self._messages(first), {"role": "user", "content": text}])
-            except PromptTooLongError:
-                if is_last:
-                    raise
-                continue
-            if is_last or len(prompt.ids) <= longest:
-                self.forgotten = first
-                return prompt
-        raise AssertionError("the last try returns or raises")
+        first = self.forgotten
+        prompt = self._prompt(model, text, first, FULL)
+        if prompt is None:
+            # Each try takes as long as the conversation is, and that may have thousands of turns.
+            others = range(first + 1, len(self.turns))
+            first += 1 + bisect_left(
+                others, True, key=lambda turn: self._prompt(model, text, turn, CUT) is not None
+            )
+            prompt = self._prompt(model, text, first, CUT)
+        assert prompt is not None
+        self.forgotten = first
+        return prompt
+
+    def _prompt(self, model: ChatModel, text: str, first: int, share: float) -> ChatPrompt | None:
+        """The prompt after the turns from `first` on; None where it takes more than `share` of the context.
+
+        One without turns may take all of it. Raises like `fit`.
+        """
+        is_last = first == len(self.turns)
+        try:
+            prompt = model.prompt([*self._messages(first), {"role": "user", "content": text}])
+        except PromptTooLongError:
+            if is_last:
+                raise
+            return None
+        return prompt if is_last or len(prompt.ids) <= share * model.context else None
 
     def undo(self) -> Turn | None:
         """Take the last turn back; None where there is none."""
@@ -82,20 +97,23 @@ class Transcript:
 
         Raises:
             UsageError: something stands there that is no saved conversation.
+            RequestError: a text of it is not valid Unicode, which no file holds.
             StorageError: the file system refuses.
         """
-        if path.exists():
-            try:
-                Transcript.load(path)
-            except RequestError:
-                raise UsageError(
-                    f"{path}: is no saved conversation, so it stays; give another name"
-                ) from None
         messages = tuple(_Message.model_validate(message) for message in self._messages(0))
-        text = _File(messages=messages).model_dump_json(exclude_none=True) + "\n"
         try:
+            text = _File(messages=messages).model_dump_json(exclude_none=True) + "\n"
+        except PydanticSerializationError:
+            raise RequestError(
+                "the conversation holds half a surrogate pair, which cannot be saved; take it out of the text"
+            ) from None
+        try:
+            if path.exists():
+                Transcript.load(path)
             with Folder.open(path.parent) as folder:
                 folder.replace_parts(path.name, (text.encode(),), mode=0o600)
+        except RequestError:
+            raise UsageError(f"{path}: is no saved conversation, so it stays; give another name") from None
         except OSError as error:
             raise StorageError(f"{path}: cannot be written ({error.strerror})") from error
 

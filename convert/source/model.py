@@ -21,7 +21,8 @@ from anespec.convert.source.ropes import (
     read_angles,
     read_temperature,
 )
-from anespec.manifests.errors import GGUFError, UnsupportedModelError
+from anespec.manifests.errors import GGUFError, RequestError, UnsupportedModelError
+from anespec.manifests.formatting import printable
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Hyperparameters, SourceFile
 from anespec.manifests.store import file_sha256
@@ -257,10 +258,19 @@ class SourceModel:
         return str(bytes_by_kind.most_common(1)[0][0].name)
 
     def source(self) -> SourceFile:
-        """The manifest's description of the file; reads all of it once, for the hash."""
+        """The manifest's description of the file; reads all of it once, for the hash.
+
+        Raises:
+            RequestError: its path cannot stand in a manifest.
+        """
+        path = str(self.file.path.resolve())
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise RequestError(f"{printable(path)}: the path is not UTF-8 text; rename it") from None
         return SourceFile(
             name=self.file.path.name,
-            read_from=str(self.file.path.resolve()),
+            read_from=path,
             bytes=self.file.nbytes,
             sha256=file_sha256(self.file.path),
             architecture=self.facts.family.architecture,

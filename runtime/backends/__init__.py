@@ -5,10 +5,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from anespec.manifests.errors import MissingPackageError, RequestError
-from anespec.manifests.machine import processors
+from anespec.manifests.machine import machine_name, processors
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances, machine_name
+from anespec.manifests.verdicts import Circumstances
 from anespec.runtime.backends.backend import Backend
 from anespec.runtime.backends.portable.backend import MakeRunner, PortableBackend
 from anespec.runtime.backends.runner import ShardRunner

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from anespec.manifests.errors import RequestError
+from anespec.manifests.formatting import shown
 from anespec.manifests.options import Flag, Options, Range
 
 BIASES = Range(-100.0, 100.0)
@@ -60,7 +61,7 @@ def _read_bias(value: object) -> object:
 def _require_bias(pair: tuple[int, float]) -> tuple[int, float]:
     token, bias = pair
     if token < 0:
-        raise RequestError(f"logit_bias names token {token}; ids begin at 0")
+        raise RequestError(f"logit_bias names token {shown(token)}; ids begin at 0")
     if bias not in BIASES:
         raise RequestError(f"logit_bias of token {token} is {bias}; it must lie {BIASES}")
     return pair

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from anespec.manifests.errors import AnespecError, RequestError
+from anespec.manifests.formatting import shown
 from anespec.runtime.logit_keys import Pages
 from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, Logits, Need, RowLogits, all_logits
 from anespec.runtime.ranking import LogitRow
@@ -62,7 +63,7 @@ class Sampler:
         for token, _ in parameters.logit_bias:
             if not 0 <= token < vocabulary:
                 raise RequestError(
-                    f"the logit bias names token {token}, but the vocabulary has {vocabulary} tokens"
+                    f"the logit bias names token {shown(token)}, but the vocabulary has {vocabulary} tokens"
                 )
         self._parameters = parameters
         self._prompt = prompt

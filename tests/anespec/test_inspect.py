@@ -80,7 +80,7 @@ def test_the_explanation_reads_well(tmp_path: Path) -> None:
     path = big_llama(tmp_path / "m.gguf")
     flat = " ".join(run("inspect", path, "--plan", "--topology", "24,6").out.split())
     for words in (
-        "layers 0-23", "24 full", "2.42 GB", "--topology asks for 24+6 layers",
+        "layers 0 to 23", "24 full", "2.42 GB", "--topology asks for 24+6 layers",
         "head x 4", "warning: Layers 0-23", "2.3 GB ran wholly on the CPU",
     ):  # fmt: skip
         assert words in flat

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 import anespec.asked_gates as asked_gates
 import anespec.prepare_model as preparing
-from anespec.manifests.errors import ArtifactError, GoldenGateError, StorageError, UsageError
+from anespec.manifests.errors import ArtifactError, GoldenGateError, RequestError, StorageError, UsageError
 from anespec.manifests.schema import Target
 from anespec.manifests.store import file_sha256
 from anespec.manifests.user_folders import private_folder
@@ -117,6 +117,8 @@ def test_an_interrupted_one_is_made_again_and_shows_as_unfinished(
     cache: ModelCache, model: Path, maker: Maker
 ) -> None:
     def stop() -> None:
+        (folder,) = (path for path in cache.root.iterdir() if path.is_dir())
+        (folder / "shard").touch()
         raise KeyboardInterrupt
 
     maker.before_writing = stop
@@ -129,6 +131,43 @@ def test_an_interrupted_one_is_made_again_and_shows_as_unfinished(
     assert ask(cache, model).is_dir()
     (whole,) = cache.models()
     assert (whole.key, whole.name) == (left.key, "tiny")
+
+
+def test_what_could_not_be_begun_leaves_nothing(cache: ModelCache, model: Path, maker: Maker) -> None:
+    def refuse() -> None:
+        raise RequestError("no such architecture")
+
+    maker.before_writing = refuse
+    with pytest.raises(RequestError):
+        ask(cache, model)
+    assert cache.models() == []
+
+
+def test_files_that_go_while_they_are_counted_weigh_nothing(
+    cache: ModelCache, model: Path, maker: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(cache, model)
+    (cached,) = cache.models()
+    whole = cached.size
+    walk = os.walk
+
+    def slow_walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        for path, folders, names in walk(folder):
+            yield path, folders, [*names, ".gone.partial"]
+
+    monkeypatch.setattr(os, "walk", slow_walk)
+    assert cached.size == whole > 0
+
+
+@pytest.mark.parametrize("seconds", [1e15, -1e15, 1e300])
+def test_a_time_that_no_calendar_has_is_the_beginning_of_time(
+    cache: ModelCache, model: Path, maker: Maker, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    ask(cache, model)
+    (cached,) = cache.models()
+    facts = list(model.stat())
+    monkeypatch.setattr(Path, "stat", lambda path: os.stat_result([*facts[:8], seconds, *facts[9:]]))
+    assert cached.used.timestamp() == 0
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"name": 1}'])

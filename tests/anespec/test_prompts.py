@@ -1,5 +1,6 @@
 """Prompts from files and standard input: bounded, checked before any runs, each with options of its own."""
 
+import io
 import json
 import os
 import shlex
@@ -14,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_model import write_gguf
 
+import anespec.prompts as prompts
 from anespec.generate_verb import generate
 from anespec.manifests.errors import RequestError, StorageError
-from anespec.prompts import LONGEST_LINE, LONGEST_PROMPT, Prompt, PromptFile
+from anespec.prompts import LONGEST_LINE, LONGEST_PROMPT, Prompt, PromptFile, standard_input_lines
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 
@@ -213,3 +215,18 @@ def test_prompts_have_one_source() -> None:
     assert Prompt(prompt="").prompt == ""
     with pytest.raises(RequestError, match="exactly one"):
         Prompt(prompt="a", prompt_ids=(1,))
+
+
+def test_lines_of_standard_input_are_bounded_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lines_of(data: bytes) -> list[str]:
+        monkeypatch.setattr(
+            "sys.stdin", io.TextIOWrapper(io.BytesIO(data), "utf-8", errors="surrogateescape")
+        )
+        return list(standard_input_lines())
+
+    assert lines_of("one\r\n\né".encode()) == ["one\r\n", "\n", "é"]
+    with pytest.raises(RequestError, match="UTF-8"):
+        lines_of(b"one\n\xff\n")
+    monkeypatch.setattr(prompts, "LONGEST_PROMPT", 100)
+    with pytest.raises(RequestError, match="shorten"):
+        lines_of(b"a" * 101)

@@ -39,6 +39,12 @@ def test_sizes(tmp_path: Path) -> None:
     assert sizes.norm_epsilon == pytest.approx(1e-5)
 
 
+def test_a_path_that_no_manifest_can_hold_is_refused(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf").rename(tmp_path / "m\udcff.gguf")
+    with pytest.raises(RequestError, match="rename it"):
+        opened(path).source()
+
+
 @pytest.mark.parametrize(
     "name",
     ["token_embd.weight", "output_norm.weight", "blk.1.attn_k.weight", "blk.0.ffn_norm.weight"],

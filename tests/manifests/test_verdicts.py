@@ -3,6 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
+from anespec.manifests.machine import machine_name
 from anespec.manifests.verdicts import (
     REQUIRED_FOR_SPECULATION,
     Circumstances,
@@ -10,7 +11,6 @@ from anespec.manifests.verdicts import (
     ExactnessVerdict,
     Invariance,
     InvarianceVerdict,
-    machine_name,
 )
 
 HERE = Circumstances(backend="torch", library_version="2", machine="one", threads=2, artifact="aa")

@@ -8,12 +8,13 @@ from drafting import HostileSession, SourceOf, oracle_source
 from numpy.typing import NDArray
 from toy import GLOBAL, ToyVerifier, everything, sequential_text, toy_shape
 
-from anespec.manifests.errors import RequestError
+import anespec.runtime.engine as engine_module
+from anespec.manifests.errors import AnespecError, RequestError
 from anespec.runtime.drafters import DraftSource
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind, VerifierShape
 from anespec.runtime.requests import Event, FinishReason, Request
-from anespec.runtime.sampling import SamplingParameters
+from anespec.runtime.sampling import Sampler, SamplingParameters
 
 GREEDY = SamplingParameters()
 
@@ -392,3 +393,46 @@ def test_a_region_is_not_trusted_after_a_torn_copy() -> None:
     events = drain(engine)
     assert ids(events[again]) == text(shape, [*old, 1], 5)
     assert events[keeper][-1].finish is FinishReason.LENGTH
+
+
+class GivingUpSampler(Sampler):
+    """Has a grammar that cannot be followed, where the prompt begins with 9; `fails` says what fails."""
+
+    fails = ""
+
+    def _fail(self, where: str) -> None:
+        if self.fails == where and self._prompt[0] == 9:
+            raise AnespecError("the grammar takes too much")
+
+    def accept(self, token: int) -> None:
+        self._fail("accept")
+        super().accept(token)
+
+    def forced(self) -> tuple[int, ...]:
+        self._fail("forced")
+        return super().forced()
+
+    @property
+    def finished(self) -> bool:
+        self._fail("finished")
+        return super().finished
+
+
+@pytest.mark.parametrize("where", ["accept", "forced", "finished"])
+def test_a_grammar_that_cannot_be_followed_ends_its_own_sequence_alone(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr(GivingUpSampler, "fails", where)
+    monkeypatch.setattr(engine_module, "Sampler", GivingUpSampler)
+    shape = toy_shape(sequences=2)
+    engine = Engine(ToyVerifier(shape), everything(shape))
+    bad = [engine.submit(Request([9, number], 8)) for number in range(3)]
+    good = engine.submit(Request([1, 2], 8))
+    events: list[Event] = []
+    while engine.busy:
+        events += engine.step()
+    ends = {event.sequence: (event.finish, event.error) for event in events if event.finish is not None}
+    assert [ends[number] for number in bad] == 3 * [(FinishReason.FAILED, "the grammar takes too much")]
+    assert ends[good] == (FinishReason.LENGTH, None)
+    text = [token.id for event in events if event.sequence == good for token in event.tokens]
+    assert text == sequential_text(shape, 0, [1, 2], 8, SamplingParameters())

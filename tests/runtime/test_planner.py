@@ -1,5 +1,6 @@
 """Scheduled rows are shared fairly, drafts by path probability; a pass is no larger than it must be."""
 
+from dataclasses import replace
 from itertools import product
 
 from hypothesis import given
@@ -34,7 +35,7 @@ widths = st.lists(st.sampled_from([1, 2, 8, 16, 64, 256]), max_size=6).map(
 
 
 def planner(*widths: int, shape: VerifierShape = SHAPE) -> Planner:
-    return Planner(shape, Proven(speculate=True, widths=widths, partial_spans=True))
+    return Planner(shape, Proven(speculate=True, widths=widths, spans=shape.spans))
 
 
 @given(demands, widths)
@@ -124,3 +125,13 @@ def test_without_proof_a_pass_looks_at_every_slot() -> None:
     assert plan.lay_out([run_of(0, 10, 1)]).plan.spans == (3072, 576)
     whole = toy_shape(sequences=2)
     assert Planner(whole, everything(whole)).lay_out([run_of(0, 1, 1)]).plan.spans == (128,)
+
+
+def test_a_span_that_was_not_proven_gives_way_to_the_next_one_that_was() -> None:
+    shape = toy_shape(block=4, context=1024, pools=(PoolShape("global", 1024, None),), partial_spans=True)
+    assert shape.spans == ((256, 384, 512, 768, 1024),)
+    run = Run(0, 300, (PlannedRow(RowKind.CARRY, 1, None),))
+    proven = Proven(speculate=True, widths=(4,), spans=((256, 512, 1024),))
+    assert Planner(shape, proven).lay_out([run]).plan.spans == (512,)
+    assert Planner(shape, replace(proven, spans=shape.spans)).lay_out([run]).plan.spans == (384,)
+    assert Planner(shape, replace(proven, spans=())).lay_out([run]).plan.spans == (1024,)

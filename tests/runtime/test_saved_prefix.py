@@ -1,5 +1,8 @@
 """A prompt's K/V in a file: what is written is what is read, and nothing else is."""
 
+import hashlib
+import json
+import os
 import stat
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 from anespec.manifests.errors import StorageError
 from anespec.manifests.verdicts import Circumstances
 from anespec.runtime.saved_prefix import (
+    MAGIC,
     SavedPrefix,
     UnusableError,
     is_prefix_file,
@@ -80,6 +84,34 @@ def test_no_damage_is_read(tmp_path_factory: pytest.TempPathFactory, data: st.Da
 def test_what_was_written_elsewhere_is_not_read(file: Path, other: dict[str, object], words: str) -> None:
     with pytest.raises(UnusableError, match=words):
         read_prefix(file, HERE.model_copy(update=other), MOST)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"shapes": [[[1 << 53, 1 << 53, 0, 1 << 53]]]}, "damaged"),
+        ({"shapes": [[[1 << 53] * 4]]}, "more than any prompt"),
+        ({"circumstances": {**HERE.model_dump(), "backend": "\x1b[31m" * 1000}}, r"on \\x1b.{,400}…"),
+        ({"circumstances": {**HERE.model_dump(), "library_version": "\x1b" * 1000}}, r"\(\\x1b.{,400}…"),
+    ],
+)
+def test_a_header_whose_digest_is_right_may_lie(
+    tmp_path: Path, change: dict[str, object], words: str
+) -> None:
+    header: dict[str, object] = {"circumstances": HERE.model_dump(), "tokens": [1], "first": [0]}
+    text = json.dumps({**header, "shapes": [[[1, 1, 1, 1]]], **change}).encode()
+    content = MAGIC + len(text).to_bytes(8, "little") + text
+    path = tmp_path / "prompt.kv"
+    path.write_bytes(content + hashlib.sha256(content).digest())
+    with pytest.raises(UnusableError, match=words) as refused:
+        read_prefix(path, HERE, MOST)
+    assert "\x1b" not in str(refused.value)
+
+
+def test_another_users_file_is_not_used(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
+    with pytest.raises(UnusableError, match="belongs to another user"):
+        read_prefix(file, HERE, MOST)
 
 
 def test_no_more_is_read_than_a_prompt_takes(file: Path) -> None:

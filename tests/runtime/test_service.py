@@ -1,13 +1,15 @@
 """Many clients, one engine: streams, cancellation at any moment, slow readers, failures and the end."""
 
 import asyncio
+import os
 import re
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from drafting import oracle_source
+from drafting import OracleSession, SourceOf, oracle_source
 from stepping import SteppedVerifier
 from toy import ToyVerifier, everything, sequential_text, toy_shape
 
@@ -205,6 +207,11 @@ def test_an_impossible_request_is_refused_where_it_is_made(service: Service) -> 
         service.submit(Request([], 2))
     with pytest.raises(RequestError, match="token 99"):
         service.check(Request([99], 2))
+    with pytest.raises(RequestError, match="thousands of digits"):
+        service.check(Request([10**5000], 2))
+    for stranger in ("5", 1.0, float("nan"), None):
+        with pytest.raises(RequestError, match="integers"):
+            service.check(Request([stranger], 2))  # type: ignore[list-item]
     service.check(Request([1], 2))
     assert ids(list(service.submit(Request([1], 2)))) == text([1], 2)
 
@@ -255,6 +262,76 @@ def test_a_state_that_is_lost_costs_passes_and_no_token() -> None:
             check_whole(events := list(stream))
             assert ids(events) == text([i, 2], 10)
             assert events[-1].statistics.states_lost > 0
+
+
+class UncommittedVerifier(ToyVerifier):
+    """Fails in call number `failing` of commit, when the tokens are part of their sequences already."""
+
+    def __init__(self, failing: int, meanwhile: Callable[[], None]) -> None:
+        super().__init__(SHAPE)
+        self.failing, self.meanwhile, self.commits = failing, meanwhile, 0
+
+    def commit(self, region: int, rows: int) -> None:
+        self.commits += 1
+        if self.commits == self.failing:
+            self.meanwhile()
+            raise OSError("hiccup")
+
+
+@pytest.mark.parametrize(("count", "finish"), [(10, FinishReason.CANCELLED), (3, FinishReason.LENGTH)])
+def test_what_a_step_committed_before_it_failed_comes_with_the_last_event(
+    count: int, finish: FinishReason
+) -> None:
+    streams: list[Stream] = []
+    verifier = UncommittedVerifier(3, lambda: streams[0].cancel())
+    with Service(Engine(verifier, everything(SHAPE))) as service:
+        with service._wake:
+            streams.append(service.submit(Request([1, 2], count)))
+        check_whole(events := list(streams[0]))
+        assert (ids(events), events[-1].finish) == (text([1, 2], 3), finish)
+        assert ids(list(service.submit(Request([7], 4)))) == text([7], 4)
+
+
+def test_an_end_that_a_failed_step_could_not_tell_is_told_when_the_service_closes() -> None:
+    # The thread itself marks the service as closing, between the failure and the next step.
+    verifier = UncommittedVerifier(3, lambda: service.close())
+    service = Service(Engine(verifier, everything(SHAPE)))
+    stream = service.submit(Request([1, 2], 3))
+    check_whole(events := list(stream))
+    assert (ids(events), events[-1].finish) == (text([1, 2], 3), FinishReason.LENGTH)
+
+
+class LeavingSource(SourceOf):
+    """Ends its thread, as a plugin that calls sys.exit does."""
+
+    def propose(self, asks: Any) -> Any:
+        raise SystemExit(3)
+
+
+def test_a_thread_that_dies_leaves_nobody_waiting() -> None:
+    source = LeavingSource(lambda *_: OracleSession([1, 2], 2))
+    service = Service(Engine(ToyVerifier(SHAPE), everything(SHAPE), source))
+    (*_, end) = service.submit(Request([1, 2], 10))
+    assert end.finish is FinishReason.FAILED
+    service._thread.join(timeout=10)
+    with pytest.raises(ClosedError):
+        service.submit(Request([1, 2], 10))
+    with pytest.raises(ClosedError):
+        service.call(lambda engine: engine.busy)
+    service.close()
+
+
+def test_a_forked_process_is_told_that_it_has_no_engine(service: Service) -> None:
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        try:
+            service.submit(Request([1, 2], 2))
+        except ClosedError:
+            service.close()
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 class LosingVerifier(ToyVerifier):

@@ -40,9 +40,7 @@ def toy_shape(
 
 def everything(shape: VerifierShape) -> Proven:
     """All that can be proven of a verifier."""
-    return Proven(
-        speculate=True, widths=shape.widths, region_independent=True, partial_spans=shape.partial_spans
-    )
+    return Proven(speculate=True, widths=shape.widths, region_independent=True, spans=shape.spans)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The soak, on a thousand tokens: nothing differs, all that is proven is used, and a fault would be seen."""
+"""The soak, on few tokens: nothing differs, all that is proven is used, and a fault would be seen."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ SPANNING = shape_of(t_max=16, context=320, sequences=2, partial_spans=True)
 
 def everything(verifier: Verifier) -> Proven:
     """As if a gate had proven all that there is."""
-    return Proven(True, verifier.shape.widths, region_independent=True, partial_spans=True)
+    return Proven(True, verifier.shape.widths, region_independent=True, spans=verifier.shape.spans)
 
 
 def soaked(
@@ -47,9 +47,9 @@ def test_no_token_differs_and_all_that_is_proven_is_used(embedded_cpu: Artifact)
     assert proven.speculate
     with GGUFFile(embedded_cpu.tokens_path()) as file:
         tokens = GrammarTokens(Tokenizer.from_gguf(file), verifier.shape.vocabulary)
-    count = soaked(verifier, proven, rounds=6, grammar_tokens=tokens)
+    count = soaked(verifier, proven, rounds=3, grammar_tokens=tokens)
     verifier.close()
-    assert count.tokens > 1000
+    assert count.tokens > 500
     assert count.differing == 0
     assert count.cancelled
     assert count.forced

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
+from anespec.manifests.machine import machine_name
 from anespec.manifests.residency import (
     Device,
     FunctionPlan,
@@ -27,7 +28,7 @@ from anespec.manifests.residency import (
 )
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances, machine_name
+from anespec.manifests.verdicts import Circumstances
 from anespec.validate.progress import StepReport
 from anespec.validate.residency.refusals import refusal_sentence
 from anespec.validate.residency.shard_view import (

@@ -1,5 +1,6 @@
 """Messages and commands, without a terminal."""
 
+import itertools
 import os
 import signal
 from pathlib import Path
@@ -7,8 +8,10 @@ from pathlib import Path
 import pytest
 from scripted import ScriptedModel, Seen, conversation
 
+import anespec.chat.repl as repl
 from anespec.chat.commands import BY_NAME, COMMANDS, Then, take_line
 from anespec.chat.conversation import stopped_by_interrupt
+from anespec.chat.model import ChatPrompt, Messages
 from anespec.chat.repl import is_complete, messages_of, run_lines, run_terminal
 from anespec.chat.settings import setting_names
 from anespec.chat.transcript import Turn
@@ -231,3 +234,32 @@ def test_the_end_of_input_leaves(seen: Seen) -> None:
         raise EOFError
 
     run_terminal(conversation(ScriptedModel(), seen), read)
+
+
+class Interrupted(ScriptedModel):
+    """^C comes while it makes a prompt, which is before its answer can be stopped."""
+
+    def prompt(self, messages: Messages) -> ChatPrompt:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_before_the_answer_ends_neither_chat_nor_conversation(seen: Seen) -> None:
+    chat = conversation(Interrupted(), seen)
+    chat.transcript.turns.append(Turn("earlier", "answer"))
+    lines = iter(["a message", "/retry", "/exit"])
+    run_terminal(chat, lambda: next(lines))
+    assert seen.others.splitlines()[0] == "stopped"
+    assert chat.transcript.turns == [Turn("earlier", "answer")]
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 300])
+@pytest.mark.parametrize("command", ["save", "load"])
+def test_a_name_that_no_file_can_have_is_a_sentence(seen: Seen, command: str, name: str) -> None:
+    with pytest.raises(AnespecError, match="name"):
+        run_lines(conversation(ScriptedModel(), seen), [f"/{command} {name}"])
+
+
+def test_a_message_whose_quotes_never_close_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repl, "LONGEST_PROMPT", 100)
+    with pytest.raises(RequestError, match="longer"):
+        list(messages_of(itertools.chain(['"""'], itertools.repeat("more"))))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import ScriptedModel
 
+from anespec.chat.model import ChatPrompt, Messages
 from anespec.chat.transcript import CUT, FULL, Transcript, Turn
 from anespec.manifests.errors import AnespecError, PromptTooLongError, RequestError, StorageError, UsageError
 
@@ -118,3 +119,26 @@ def test_a_place_that_cannot_be_used_is_a_sentence(tmp_path: Path, act: object) 
         act(tmp_path / "missing" / "c.json")
     with pytest.raises(AnespecError):
         act(tmp_path)
+
+
+def test_a_conversation_of_many_turns_is_cut_with_few_tries() -> None:
+    model, transcript = CountingModel(context=100), Transcript(turns=[Turn("a b", "c")] * 10_000)
+    transcript.fit(model, "x")
+    assert model.prompts < 20
+    assert transcript.forgotten == 10_000 - 6
+
+
+class CountingModel(ScriptedModel):
+    """Counts the prompts that were made."""
+
+    prompts = 0
+
+    def prompt(self, messages: Messages) -> ChatPrompt:
+        self.prompts += 1
+        return super().prompt(messages)
+
+
+def test_text_that_no_file_holds_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="surrogate"):
+        Transcript("\udcff").save(tmp_path / "c.json")
+    assert not list(tmp_path.iterdir())

@@ -30,6 +30,14 @@ from anespec.runtime.sampling import Grammar, SamplingParameters, choice_seed
         ("logit_bias", ((5, 101.0),), "logit_bias of token 5 is 101.0; it must lie between -100 and 100"),
         ("logprobs", 21, "logprobs is 21; it must lie between 0 and 20"),
         ("top_q", 0.5, "there is no option 'top_q'; the options are temperature, top_k"),
+        pytest.param(
+            "top_k",
+            10**5000,
+            "top_k is a number of thousands of digits; it must lie between 0 and 2147483647",
+            id="huge",
+        ),
+        ("logit_bias", ((-(10**5000), 1.0),), "logit_bias names token a number of thousands of digits"),
+        ("grammar", {"kind": "json", "\x1b[2J" * 999: ""}, r"grammar.\x1b[2J\x1b[2J"),
         ("grammar", {"kind": "yacc", "text": ""}, "grammar.kind is 'yacc': input should be 'gbnf'"),
     ],
 )
@@ -37,6 +45,8 @@ def test_values_out_of_range_are_refused_in_a_sentence(name: str, value: object,
     with pytest.raises(RequestError) as error:
         SamplingParameters(**{name: value})
     assert str(error.value).startswith(sentence)
+    assert len(str(error.value)) < 600
+    assert str(error.value).isprintable()
 
 
 def test_limits_themselves_are_taken_and_every_number_has_a_range() -> None:
