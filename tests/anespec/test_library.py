@@ -112,3 +112,8 @@ def test_several_at_once_in_an_event_loop(model: anespec.Model) -> None:
         return [found.text for found in await asyncio.gather(*(model.agenerate(p, GREEDY) for p in prompts))]
 
     assert asyncio.run(together()) == [model.generate(prompt, GREEDY).text for prompt in prompts]
+
+
+def test_what_is_no_prompt_is_refused(model: anespec.Model) -> None:
+    with pytest.raises(RequestError, match="a prompt is a text or token ids, not a value of type int"):
+        model.generate(5)  # type: ignore[arg-type]

@@ -278,3 +278,25 @@ def test_a_vocabulary_without_an_end_has_one_that_is_never_sampled() -> None:
     assert state.allowed().tolist() == [False, False, True]
     state.accept(2)
     assert state.finished
+
+
+@pytest.mark.parametrize("text", ["{}", '{"type": "object"}'])
+def test_json_may_be_indented_but_has_no_endless_white_space(text: str) -> None:
+    tokenizer, tokens = vocabulary_of("gpt-2")
+
+    def is_allowed(text_of_json: str) -> bool:
+        ids = tokenizer.encode(text_of_json, add_special=False)
+        state = tokens.follow(Grammar(kind="json_schema", text=text))
+        return state.allows_prefix(ids) == len(ids)
+
+    value = {"a": [1, {"b": "two words"}], "c": None}
+    assert all(is_allowed(json.dumps(value, indent=indent)) for indent in (None, 2, 8, "\t"))
+    assert is_allowed(json.dumps(value, separators=(",", ":")))
+    assert not is_allowed('{"a":\n\n\n')
+    assert not is_allowed('{"a":' + 50 * " ")
+
+
+@pytest.mark.parametrize("schema", ["true", ' {"const": 7}'])
+def test_any_schema_is_taken(schema: str) -> None:
+    _, tokens = vocabulary_of("gpt-2")
+    assert not tokens.follow(Grammar(kind="json_schema", text=schema)).finished
