@@ -9,7 +9,7 @@ from rich.table import Table
 
 from anespec.console import json_option, notes, out, print_json
 from anespec.inspect_verdicts import recorded_verdicts
-from anespec.manifests.errors import AnespecError, RequestError
+from anespec.manifests.errors import AnespecError, Interrupted, RequestError, UsageError
 from anespec.manifests.formatting import bytes_text, counted, printable, quoted
 from anespec.model_cache import CachedModel, ModelCache
 from anespec.model_path import complete_cached
@@ -35,7 +35,11 @@ def list_models(as_json: bool) -> None:
     if not facts:
         out().print(f"No model is in the cache ({cache.root}); `anespec chat model.gguf` puts one there.")
         return
-    table = Table("name", "key", "size", "used", "from", "gates", box=None)
+    table = Table(box=None)
+    # Whole in any width: the name is what `rm` takes.
+    table.add_column("name", overflow="fold")
+    for title in ("key", "size", "used", "from", "gates"):
+        table.add_column(title)
     for fact, model in zip(facts, models, strict=True):
         table.add_row(
             printable(model.name), model.key[:SHORT_KEY], bytes_text(fact["bytes"]),
@@ -85,15 +89,14 @@ def _origin(model: CachedModel) -> str:
 
 
 def _gates_text(facts: dict[str, Any]) -> str:
-    """The gates by how they stand, as in `pass: golden, exactness; reported: residency`."""
+    """`pass`, or the gates that failed; `inspect` tells the rest."""
     if not facts["finished"]:
         return ""
     gates = facts["gates"]
-    groups = [
-        f"{standing}: {', '.join(gate for gate in gates if gates[gate] == standing)}"
-        for standing in dict.fromkeys(gates.values())
-    ]
-    return "; ".join(groups) or "unreadable"
+    failed = [gate for gate in gates if gates[gate] == "fail"]
+    if failed:
+        return f"fail: {', '.join(failed)}"
+    return "pass" if gates else "unreadable"
 
 
 @click.command("rm", short_help="Remove models from the cache.")
@@ -119,13 +122,24 @@ def remove_models(names: tuple[str, ...], everything: bool, yes: bool, as_json: 
     if chosen and not yes:
         listed = "\n".join(f"  {printable(model.name)} ({model.key[:SHORT_KEY]})" for model in chosen)
         notes().print(f"{listed}\nThat frees {bytes_text(freed)}; the GGUFs stay.")
-        click.confirm(f"Remove {counted(len(chosen), 'model')}?", abort=True, err=True)
+        _confirm(f"Remove {counted(len(chosen), 'model')}?")
     for model in chosen:
         cache.remove(model)
     if as_json:
         print_json({"removed": [model.key for model in chosen], "bytes": freed})
     else:
         out().print(f"{counted(len(chosen), 'model')} removed, {bytes_text(freed)} freed.")
+
+
+def _confirm(question: str) -> None:
+    """Ask on standard error; raises Interrupted at a no, and UsageError where nobody answers."""
+    try:
+        if not click.confirm(question, err=True):
+            raise Interrupted("nothing is removed")
+    except click.Abort as abort:
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise
+        raise UsageError("nobody answers; --yes removes without asking") from None
 
 
 def _called(present: Sequence[CachedModel], names: Sequence[str]) -> list[CachedModel]:

@@ -60,7 +60,12 @@ def chat(
     try:
         with _loaded(model, context, loading) as loaded:
             _talk(
-                loaded, model.stem, options, system, show_drafts=not hide_drafts, keep_history=not no_history
+                loaded,
+                _name(model),
+                options,
+                system,
+                show_drafts=not hide_drafts,
+                keep_history=not no_history,
             )
     except KeyboardInterrupt:
         raise Interrupted("interrupted") from None
@@ -104,6 +109,11 @@ def _talk(
         _talk_in_terminal(conversation, keep_history)
     elif sys.stdin is not None:
         run_lines(conversation, standard_input_lines())
+
+
+def _name(model: Path) -> str:
+    """What the chat calls the model: a file's or folder's name without what says what it is."""
+    return model.resolve().name.removesuffix(".gguf").removesuffix(".anespec")
 
 
 def _talk_in_terminal(conversation: "Conversation", keep_history: bool) -> None:

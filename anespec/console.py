@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -55,8 +56,24 @@ class TimesColumn(ProgressColumn):
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 
 
+def wrapped(text: str, width: int) -> str:
+    """A text in lines of `width` characters that end between words; a longer one, as a path, stays whole."""
+    whole = TextWrapper(width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False)
+    return "\n".join(whole.fill(line) for line in text.split("\n"))
+
+
 class _HarmlessConsole(Console):
-    """Shows names and texts out of files without what would command the terminal."""
+    """Shows names and texts out of files without what would command the terminal.
+
+    A terminal breaks long lines anywhere, so the lines of a plain str, which is a sentence of ours, end
+    between words there. A Text, which a model may have written and which goes on, is left as it is.
+    """
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as rich does."""
+        width = self.width if self.is_terminal else None
+        shown = (wrapped(each, width) if isinstance(each, str) and width else each for each in objects)
+        super().print(*shown, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):

@@ -34,7 +34,7 @@ LINES_AHEAD = 2
 """Lines of a prompt file that are under way for each sequence of the model: none waits for a slow one."""
 
 
-@click.command()
+@click.command(short_help="Continue a prompt.")
 @click.argument("artifact", type=ModelPath())
 @click.option("-p", "--prompt", help="The text to continue; - reads standard input.")
 @click.option(
@@ -82,7 +82,9 @@ def generate(
         raise click.UsageError("--prompt-cache keeps one prompt; give it with -p")
     quiet = as_json or prompt_file is not None
     if chosen["logprobs"] is not None and not quiet:
-        raise click.UsageError("--logprobs are told with --json, or with --prompt-file")
+        raise click.UsageError(
+            "--logprobs shows in the output of --json or --prompt-file; give one of them too"
+        )
     if prompt_cache is not None:
         require_own_file(prompt_cache)
     options = read_flags(GenerationOptions, chosen, **read_texts(chosen))
@@ -217,6 +219,7 @@ def _show(choice: Choice, model: "Model") -> None:
     tokens = len(choice.output_ids)
     rate = statistics.decoded_tokens / statistics.decode_seconds if statistics.decode_seconds else 0.0
     prefill = statistics.prompt_tokens - statistics.reused_tokens
+    kept = f" ({statistics.reused_tokens} kept from before)" if statistics.reused_tokens else ""
     prefill_rate = prefill / statistics.prefill_seconds if statistics.prefill_seconds else 0.0
     pairs = zip(statistics.accepted_by_position, statistics.proposed_by_position, strict=True)
     acceptance = " ".join(f"{accepted}/{proposed}" for accepted, proposed in pairs) or "none proposed"
@@ -227,7 +230,7 @@ def _show(choice: Choice, model: "Model") -> None:
         f"{counted(tokens, 'token')} in {counted(statistics.passes, 'pass', 'passes')} ({ending}), "
         f"{statistics.tokens_per_pass:.2f} tokens per decode pass\n"
         f"drafts accepted by position: {acceptance}\n"
-        f"{rate:.1f} tokens/s; prefill {counted(prefill, 'token')} at {prefill_rate:.1f} tokens/s; "
+        f"{rate:.1f} tokens/s; prefill {counted(prefill, 'token')}{kept} at {prefill_rate:.1f} tokens/s; "
         f"load {model.load_seconds:.1f} s on {model.backend}",
         style="dim",
     )

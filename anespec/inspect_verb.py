@@ -12,27 +12,30 @@ from anespec.inspect_artifact import describe_artifact, show_artifact
 from anespec.inspect_plan import describe_plan, show_plan
 from anespec.inspection import read_plan
 from anespec.manifests.formatting import bytes_text, counted, printable
+from anespec.model_cache import cached_artifact
+from anespec.model_path import ModelPath
 from anespec.option_flags import flags_of, read_flags
 
 
 @click.command(short_help="Show what a GGUF or an artifact is, and what would be built.")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=ModelPath())
 @click.option("--plan", "explained", is_flag=True, help="Explain the topology: every shard, and why.")
 @flags_of(ConvertOptions)
 @json_option
 def inspect(path: Path, explained: bool, as_json: bool, **chosen: Any) -> None:
     """Show what the GGUF at PATH is, and what `convert` would build from it. Nothing is written.
 
-    Where PATH is an artifact's folder, show what it holds and what its gates found; the options that say
-    what would be built have no meaning then.
+    Where PATH is an artifact's folder, or the name of a model in the cache, show what it holds and what its
+    gates found; the options that say what would be built have no meaning then.
 
     \b
     Example:
       anespec inspect model.gguf --target mac --plan
       anespec inspect model.anespec
     """
-    if path.is_dir():
-        _inspect_artifact(path, as_json)
+    artifact = path if path.exists() else cached_artifact(path)
+    if artifact is not None and artifact.is_dir():
+        _inspect_artifact(artifact, as_json)
     else:
         _inspect_gguf(path, explained, as_json, chosen)
 

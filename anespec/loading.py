@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Opened:
-    """An artifact with its vocabulary and a verifier that holds its shards."""
+    """An artifact with its vocabulary and a verifier that holds its shards.
+
+    Loading `began` then, on the clock of time.monotonic(); converting a GGUF is no part of it.
+    """
 
     artifact: "Artifact"
     tokenizer: "Tokenizer"
     verifier: "Verifier"
     here: "Circumstances"
+    began: float
 
 
 def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Opened:
@@ -47,6 +51,7 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Open
         resolve_artifact(path, backend=backend, threads=options.threads, display=watch.shares),
         KnownHashes(again=options.verify),
     )
+    began = time.monotonic()
     with watch.steps(f"loading {path}") as report:
         report("vocabulary")
         tokens = artifact.tokens_path()
@@ -60,7 +65,7 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Open
         except BaseException:
             verifier.close()
             raise
-    return Opened(artifact, tokenizer, verifier, circumstances(artifact, backend, options.threads))
+    return Opened(artifact, tokenizer, verifier, circumstances(artifact, backend, options.threads), began)
 
 
 def _read_vocabulary(tokens: Path) -> "Tokenizer":

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from shutil import get_terminal_size
 from types import MappingProxyType
 
 import click
@@ -13,7 +14,7 @@ import click
 from anespec import __version__
 from anespec.cache_verbs import list_models, remove_models
 from anespec.chat_verb import chat
-from anespec.console import print_json
+from anespec.console import print_json, wrapped
 from anespec.convert_verb import convert
 from anespec.demo_verb import demo
 from anespec.generate_verb import generate
@@ -22,7 +23,7 @@ from anespec.leaving import Kept, leave
 from anespec.manifests.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable, sanitize_terminal
 from anespec.validate_verb import validate
-from anespec.verbosity import set_verbosity
+from anespec.verbosity import accept_verbosity, set_verbosity
 
 EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
 
@@ -48,7 +49,7 @@ def cli(context: click.Context, verbose: int, quiet: bool) -> None:
 
 
 for verb in (inspect, convert, validate, generate, chat, demo, list_models, remove_models):
-    cli.add_command(verb)
+    cli.add_command(accept_verbosity(verb))
 
 
 def main() -> None:
@@ -68,7 +69,7 @@ def main() -> None:
     except AnespecError as error:
         code, sentence = error.exit_code, sanitize_terminal(str(error))
         shown = sentence if isinstance(error, Interrupted) else f"error: {sentence}"
-        _tell(code, str(error), lambda: click.echo(shown, err=True), error.facts)
+        _tell(code, str(error), lambda: click.echo(_as_shown(shown), err=True), error.facts)
     # What is decided and said is not taken back by a ^C that comes while the process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     leave(code)
@@ -126,6 +127,11 @@ def _run(kept: Kept) -> int:
     except OSError as error:
         raise StorageError(f"{error.filename or 'standard output'}: {error.strerror}") from error
     return result if isinstance(result, int) else 0
+
+
+def _as_shown(text: str) -> str:
+    """A text for standard error: in lines that end between words where that is a terminal."""
+    return wrapped(text, get_terminal_size().columns) if sys.stderr.isatty() else text
 
 
 def _tell(

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +120,10 @@ class Model(ServedArtifact):
         from anespec.runtime.text.fitting import require_fitting
 
         if not isinstance(prompt, str):
+            if not isinstance(prompt, Iterable):
+                raise RequestError(
+                    f"a prompt is a text or token ids, not a value of type {type(prompt).__name__}"
+                )
             return tuple(prompt)
         require_fitting(prompt, self.tokenizer, self.context)
         return tuple(self.tokenizer.encode(prompt))
@@ -137,7 +141,8 @@ class Model(ServedArtifact):
         conversation = [message.facts() for message in read_conversation(messages)]
         if tokenizer.chat_template is None:
             raise RequestError(
-                "this model has no chat template; give a plain prompt, without --chat or messages"
+                "this model has no chat template, so it answers no messages; give it a plain "
+                "prompt to continue, as with `anespec generate -p TEXT`"
             )
         rendered = render_chat(
             tokenizer.chat_template,
@@ -194,8 +199,8 @@ def load_model(
         ArtifactError: the folder is missing, damaged or of another version.
         RequestError: an option is out of range, or there is no such backend.
     """
-    started = time.monotonic()
-    model = Model(open_artifact(path, options, watch), options)
+    opened = open_artifact(path, options, watch)
+    model = Model(opened, options)
     try:
         if check is not None:
             check(model)
@@ -206,5 +211,5 @@ def load_model(
         model.stop()
         keep(model)
         raise
-    model.load_seconds = time.monotonic() - started
+    model.load_seconds = time.monotonic() - opened.began
     return model

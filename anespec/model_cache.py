@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import ValidationError
 
 from anespec import __version__
-from anespec.manifests.errors import GoldenGateError, StorageError, UsageError
+from anespec.manifests.errors import ArtifactError, GoldenGateError, StorageError, UsageError
 from anespec.manifests.formatting import listed, quoted
 from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.safe_files import Folder, open_file
@@ -141,11 +141,12 @@ def resolve_artifact(
 ) -> Path:
     """The artifact that `path` stands for: its own folder, or one of the cache.
 
-    A GGUF is converted for this machine and gated on `backend` first, where that was never done. What is
-    neither may be the name of a model in the cache; else it is returned as it is, for `Artifact` to refuse.
-    `context` is that of the conversion.
+    A GGUF is converted for this machine and gated on `backend` first, where that was never done. A path that
+    leads nowhere may be the name of a model in the cache. A folder is returned as it is, for `Artifact` to
+    refuse. `context` is that of the conversion.
 
     Raises:
+        ArtifactError: it is none of these.
         UsageError: `context` is given for what is converted already, or a name is that of several models.
         GGUFError, UnsupportedModelError, RequestError: the GGUF cannot be converted, or not so.
         GoldenGateError: what was converted does not compute what the GGUF means.
@@ -154,14 +155,27 @@ def resolve_artifact(
     """
     if is_gguf(path):
         return ModelCache().artifact_of(path, Build.here(context), backend, threads, display)
-    found = None
-    if not path.exists():
-        # Where there is no cache, what is wrong is the path.
-        with contextlib.suppress(StorageError):
-            found = ModelCache().named(str(path))
+    artifact = path if path.exists() else cached_artifact(path)
+    if artifact is None:
+        raise ArtifactError(f"{path}: is no file, no folder and no model in the cache (`anespec list`)")
+    if not artifact.is_dir():
+        raise ArtifactError(f"{path}: is neither a GGUF nor the folder of an artifact")
     if context is not None:
         raise UsageError(f"{path}: a context can only be chosen for a GGUF, which is then converted with it")
-    return path if found is None else found.artifact
+    return artifact
+
+
+def cached_artifact(name: Path) -> Path | None:
+    """The artifact of the model in the cache that is called so; None where there is none.
+
+    Raises:
+        UsageError: there are several.
+    """
+    # Where there is no cache, what is wrong is the name.
+    with contextlib.suppress(StorageError):
+        found = ModelCache().named(str(name))
+        return None if found is None else found.artifact
+    return None
 
 
 def is_gguf(path: Path) -> bool:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 def validate(artifact: Path | None, explain: str | None, as_json: bool, **chosen: Any) -> None:
     """Check that ARTIFACT computes what its GGUF means, and whether speculation leaves its text alone.
 
+    ARTIFACT may be a GGUF, which is converted first and kept, or the name of a model in the cache.
+
     \b
     residency  where each operation runs: Core ML's plan on a Mac, elsewhere
                predicted by rules

@@ -29,6 +29,24 @@ def set_verbosity(context: click.Context, verbose: int, quiet: bool) -> None:
         _log_to_standard_error(everything=verbose > 1)
 
 
+def accept_verbosity(verb: click.Command) -> click.Command:
+    """`verb`, which takes -v and -q after its name, too; its help leaves that to the command's own."""
+
+    def louder(context: click.Context, _: click.Parameter, verbose: int) -> None:
+        if verbose:
+            set_verbosity(context, verbose, is_quiet())
+
+    def quieter(context: click.Context, _: click.Parameter, quiet: bool) -> None:
+        if quiet:
+            set_verbosity(context, 0, quiet)
+
+    verb.params += [
+        click.Option(["-v", "--verbose"], count=True, hidden=True, expose_value=False, callback=louder),
+        click.Option(["-q", "--quiet"], is_flag=True, hidden=True, expose_value=False, callback=quieter),
+    ]
+    return verb
+
+
 def is_quiet() -> bool:
     """Whether the command that runs now was asked to leave out notes and progress."""
     context = click.get_current_context(silent=True)

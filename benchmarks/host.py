@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from anespec.manifests.schema import Manifest, Pool, RopeTable
 from anespec.runtime.backends.pass_inputs import PassInputs
-from anespec.runtime.drafters import Draft, Outcome, RowTops
+from anespec.runtime.drafters import Outcome, RowTops
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PassPlan, PassResult, PoolShape, VerifierShape
@@ -112,7 +112,7 @@ def proposal_us(make_text: Callable[[int], list[int]], length: int) -> float:
     session = LookupSource().open("", text[:length])
     seconds = []
     for token in text[length:]:
-        outcome = Outcome(Draft(), 0, (token,))
+        outcome = Outcome()
         start = perf_counter()
         session.observe((token,), outcome, RowTops(()))
         session.propose(BLOCK - 1)

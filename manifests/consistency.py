@@ -1,7 +1,7 @@
 """What a manifest must agree with in itself: shards with pools, ropes, layers and vocabulary.
 
 Nothing here opens a file. That a shard's program is what the manifest says of it is seen where programs are
-opened (runtime.backends.declared).
+opened (runtime.backends.portable.declared).
 """
 
 import math
@@ -38,9 +38,9 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
         yield from _rope(manifest, table)
     yield from _coverage(manifest)
     yield from _names(manifest)
-    fed, pools = fed_inputs(manifest), {pool.name: pool for pool in manifest.pools}
+    given, pools = pass_inputs(manifest), {pool.name: pool for pool in manifest.pools}
     for shard in manifest.layer_shards:
-        yield from _layer_shard(manifest, shard, fed, pools)
+        yield from _layer_shard(manifest, shard, given, pools)
     yield from _hyperparameters(manifest)
     yield from _untaken(manifest)
     for head in manifest.head_shards:
@@ -49,12 +49,12 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
         yield f"the rows of {quoted(permuted[0].tensor)} stand as a rope wants them, and there is none"
 
 
-def fed_inputs(manifest: Manifest) -> dict[str, Shape]:
-    """Every input that the runtime feeds to some layer shard, and its shape; None is T."""
-    return dict(_fed(manifest))
+def pass_inputs(manifest: Manifest) -> dict[str, Shape]:
+    """Every input of a pass that the runtime gives some layer shard, and its shape; None is T."""
+    return dict(_pass_inputs(manifest))
 
 
-def _fed(manifest: Manifest) -> Iterator[tuple[str, Shape]]:
+def _pass_inputs(manifest: Manifest) -> Iterator[tuple[str, Shape]]:
     hidden, per_layer = _hidden(manifest), manifest.tokens.per_layer
     yield HIDDEN_IN, hidden
     if per_layer is not None:
@@ -132,7 +132,7 @@ def _names(manifest: Manifest) -> Iterator[str]:
     states = [state.name for shard in manifest.layer_shards for state in shard.states]
     kinds: dict[str, Iterable[str]] = {
         "pools are": [pool.name for pool in manifest.pools],
-        "fed inputs are": [name for name, _ in _fed(manifest)],
+        "pass inputs are": [name for name, _ in _pass_inputs(manifest)],
         "states are": states,
         "files are": [*(shard.path for shard in manifest.shards), manifest.tokens.path],
     }
@@ -159,9 +159,9 @@ def _repeated(names: Iterable[str]) -> str | None:
 
 
 def _layer_shard(
-    manifest: Manifest, shard: LayerShard, fed: Mapping[str, Shape], pools: Mapping[str, Pool]
+    manifest: Manifest, shard: LayerShard, given: Mapping[str, Shape], pools: Mapping[str, Pool]
 ) -> Iterator[str]:
-    yield from _inputs(shard, fed)
+    yield from _inputs(shard, given)
     yield from _output(shard, HIDDEN_OUT, _hidden(manifest))
     if shard.per_layer_input is not None and manifest.tokens.per_layer is None:
         yield f"{shard.path} takes its layers' embeddings, and there are none"
@@ -180,14 +180,14 @@ def _layer_shard(
             )
 
 
-def _inputs(shard: Shard, fed: Mapping[str, Shape]) -> Iterator[str]:
+def _inputs(shard: Shard, given: Mapping[str, Shape]) -> Iterator[str]:
     for spec in shard.inputs:
-        if (shape := fed.get(spec.name)) is None:
-            yield f"nothing feeds the input {quoted(spec.name)} of {shard.path}"
+        if (shape := given.get(spec.name)) is None:
+            yield f"the runtime has no input {quoted(spec.name)} for {shard.path}"
         elif spec.shape != shape:
             yield (
                 f"the input {quoted(spec.name)} of {shard.path} has shape {shape_text(spec.shape)}, but "
-                f"{shape_text(shape)} is fed"
+                f"{shape_text(shape)} is given"
             )
     if HIDDEN_IN not in {spec.name for spec in shard.inputs}:
         yield f"{shard.path} has no input {HIDDEN_IN!r}"
@@ -236,7 +236,7 @@ def _hyperparameters(manifest: Manifest) -> Iterator[str]:
 
 def _untaken(manifest: Manifest) -> Iterator[str]:
     taken = {spec.name for shard in manifest.layer_shards for spec in shard.inputs}
-    for name, _ in _fed(manifest):
+    for name, _ in _pass_inputs(manifest):
         if name not in taken:
             yield f"no layer shard takes the input {quoted(name)}"
 

@@ -1,4 +1,4 @@
-"""`manifest.json` as pydantic models: what an artifact holds and how to feed it.
+"""`manifest.json` as pydantic models: what an artifact holds and what its passes take.
 
 Everything that a runtime in another language needs to run the shards stands here; export the JSON
 schema with `Manifest.model_json_schema()`.

@@ -16,7 +16,8 @@ _NOTHING = RowLogits()
 class Committed:
     """What one pass gave one sequence.
 
-    `accepted` draft rows were right; `rows[i]` is the row that token i came from.
+    `accepted` draft rows were right. `rows` are those that ran, from that of the last known token on:
+    `rows[i]` is the row that token i came from, and those beyond the tokens followed a wrong guess.
     """
 
     tokens: list[OutputToken] = field(default_factory=list)
@@ -48,12 +49,13 @@ def commit_rows(
     # The tokens of the rows that ran after the one that the first token comes from.
     forced_rows = sequence.forced[: scheduled - known]
     ran = [*forced_rows, *draft.tokens]
+    result.rows = [found.get(lane + place, _NOTHING) for place in range(len(ran) + 1)]
     follows = 0
     try:
         if sequence.sampler.finished:
             result.finish = FinishReason.STOP
         while result.finish is None:
-            row = found.get(lane + follows, _NOTHING)
+            row = result.rows[follows]
             is_forced = bool(sequence.forced)
             sampled = _next(sequence, row)
             if sampled.token in sequence.request.end_ids:
@@ -65,7 +67,6 @@ def commit_rows(
             kind = RowKind.DRAFT if is_draft else RowKind.FORCED if is_forced else RowKind.CARRY
             source = draft.source if is_draft else None
             result.tokens.append(OutputToken(sampled.token, kind, source, sampled.logprob, sampled.top))
-            result.rows.append(row)
             if has_row:
                 follows += 1
                 sequence.computed += 1

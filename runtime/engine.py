@@ -160,13 +160,21 @@ class Engine:
         finally:
             self.cancel(number)
 
-    def save_prefix(self, prompt: Sequence[int]) -> SavedPrefix | None:
-        """A copy of a prompt's K/V, to be kept elsewhere; None where it is not there (any more)."""
-        return self._store.save(prompt)
+    def save_prefix(self, prompt: Sequence[int], owner: str = "") -> SavedPrefix | None:
+        """A copy of the K/V of an owner's prompt, to be kept elsewhere; None where it is not there."""
+        try:
+            return self._store.save(prompt, owner)
+        except StateLostError as error:
+            self._recover(error)
+            return None
 
-    def restore_prefix(self, saved: SavedPrefix) -> bool:
-        """Have later prompts go on from a saved prefix; whether it could be used: see RegionStore."""
-        return self._store.restore(saved)
+    def restore_prefix(self, saved: SavedPrefix, owner: str = "") -> bool:
+        """Have an owner's later prompts go on from a prefix; whether it could be used: see RegionStore."""
+        try:
+            return self._store.restore(saved, owner)
+        except StateLostError as error:
+            self._recover(error)
+            return False
 
     def close(self) -> None:
         """End all sequences and close their draft sessions; verifier and source stay their owner's."""
@@ -208,10 +216,11 @@ class Engine:
             self._speculation.observe(
                 sequence, len(part.draft.tokens), result.accepted, result.ids, RowTops(result.rows)
             )
-        if result.finish is FinishReason.FAILED:
-            self._store.scrub(sequence.region)
         if result.tokens or result.finish is not None:
             self._deliver(sequence, result)
+        if result.finish is FinishReason.FAILED:
+            # Last, since it may find the state lost, and what was committed must not be.
+            self._store.scrub(sequence.region)
         return sequence.computed - before
 
     def _deliver(self, sequence: ActiveSequence, result: Committed) -> None:

@@ -81,7 +81,7 @@ class LoadOptions(BackendOptions):
 class GenerationOptions(SamplingParameters):
     """How one prompt is continued. The defaults are greedy.
 
-    `max_tokens` of None means up to the context's end. Choice number i is drawn with `seed` + i.
+    `max_tokens` of None means up to the context's end. Choice number i is sampled with `seed` + i.
     """
 
     max_tokens: Annotated[int | None, Flag(names=("-n", "--max-tokens"))] = Field(

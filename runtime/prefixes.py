@@ -53,12 +53,16 @@ class _Reusable:
 class _Held:
     """A region's content. `held_from[pool]` is the oldest position that a ring has not overwritten."""
 
+    owner: str = ""
     tokens: list[int] = field(default_factory=list)
     held_from: list[int] = field(default_factory=list)
 
 
 class Prefixes:
-    """The tokens whose K/V every region holds, busy or idle."""
+    """The tokens whose K/V every region holds, busy or idle, and whose they are.
+
+    Nothing is used again for another owner: how soon an answer begins would tell what somebody else asked.
+    """
 
     def __init__(self, region_map: RegionMap, ring_states: RingStates | None = None) -> None:
         self._map = region_map
@@ -69,24 +73,30 @@ class Prefixes:
         """The tokens whose K/V the region holds, from position 0 on."""
         return tuple(self._held[region].tokens)
 
-    def reusable(self, region: int, prompt: Sequence[int]) -> int:
-        """How many leading tokens of `prompt` need no prefill in `region`.
+    def owner(self, region: int) -> str:
+        """Whose tokens the region holds."""
+        return self._held[region].owner
+
+    def reusable(self, region: int, prompt: Sequence[int], owner: str = "") -> int:
+        """How many leading tokens of the owner's `prompt` need no prefill in `region`.
 
         At least one prompt token must be run, since its row's logits say what follows. In a pool
         with a window the row after the prefix must still find its whole window; where the ring has
         moved on, what was kept of it may serve a shorter prefix.
         """
-        return self._reusable(region, prompt).count
+        return self._reusable(region, prompt, owner).count
 
-    def _reusable(self, region: int, prompt: Sequence[int]) -> _Reusable:
+    def _reusable(self, region: int, prompt: Sequence[int], owner: str) -> _Reusable:
         held = self._held[region]
+        if held.owner != owner:
+            return _Reusable(0)
         count = min(common_prefix(held.tokens, prompt), len(prompt) - 1)
         whole = all(
             self._map.first_visible(pool, count) >= oldest for pool, oldest in enumerate(held.held_from)
         )
-        return _Reusable(count) if whole else _Reusable(*self._rings.longest(prompt, count))
+        return _Reusable(count) if whole else _Reusable(*self._rings.longest(prompt, count, owner))
 
-    def choose(self, prompt: Sequence[int], idle: Sequence[int]) -> Admission:
+    def choose(self, prompt: Sequence[int], idle: Sequence[int], owner: str = "") -> Admission:
         """The idle region for a new sequence; `idle` is not empty, least recently used first.
 
         The longest prefix wins, wherever it sits. An idle region of which it is the better half is
@@ -94,7 +104,7 @@ class Prefixes:
         passes need not look far) or the least recently used, and the prefix is copied there if it sits in a
         region that is busy or worth keeping.
         """
-        found = [self._reusable(region, prompt) for region in range(len(self._held))]
+        found = [self._reusable(region, prompt, owner) for region in range(len(self._held))]
         longest = max(reusable.count for reusable in found)
         spare = {
             region: len(self._held[region].tokens) - longest
@@ -120,13 +130,14 @@ class Prefixes:
         """Note that what the region held is being overwritten."""
         self._held[region] = _Held(held_from=[0] * len(self._map.pools))
 
-    def hold(self, region: int, tokens: Sequence[int], held_from: Sequence[int]) -> None:
+    def hold(self, region: int, tokens: Sequence[int], held_from: Sequence[int], owner: str = "") -> None:
         """Note that the region holds a prefix that came from elsewhere, from `held_from[pool]` on."""
-        self._held[region] = _Held(list(tokens), list(held_from))
+        self._held[region] = _Held(owner, list(tokens), list(held_from))
 
-    def begin(self, admission: Admission, prompt: Sequence[int]) -> None:
-        """Note that the region now holds just the reused part of `prompt`."""
+    def begin(self, admission: Admission, prompt: Sequence[int], owner: str = "") -> None:
+        """Note that the region now holds just the reused part of the owner's `prompt`."""
         held = self._held[admission.region]
+        held.owner = owner
         held.tokens = list(prompt[: admission.reused])
         if admission.copies or admission.ring_state is not None or not admission.reused:
             held.held_from = [
@@ -159,8 +170,8 @@ class Prefixes:
                 continue
             positions = range(self._map.first_visible(pool, count), count)
             for there, here in zip(
-                self._map.spans(pool, source, positions),
-                self._map.spans(pool, target, positions),
+                self._map.slot_ranges(pool, source, positions),
+                self._map.slot_ranges(pool, target, positions),
                 strict=True,
             ):
                 if there:

@@ -46,16 +46,16 @@ class RegionStore:
         """The oldest position whose slot in a pool still holds it."""
         return self._prefixes.held_from(region, pool)
 
-    def reusable(self, prompt: Sequence[int]) -> int:
-        """How many leading tokens of a prompt would need no prefill now."""
+    def reusable(self, prompt: Sequence[int], owner: str) -> int:
+        """How many leading tokens of an owner's prompt would need no prefill now."""
         if not self._reuse:
             return 0
-        return max(self._prefixes.reusable(region, prompt) for region in range(self._shape.sequences))
+        return max(self._prefixes.reusable(region, prompt, owner) for region in range(self._shape.sequences))
 
-    def allocate_prefix(self, prompt: Sequence[int]) -> Admission:
-        """Take an idle region for `prompt`, with what can be used again of it in place."""
+    def allocate_prefix(self, prompt: Sequence[int], owner: str) -> Admission:
+        """Take an idle region for the owner's `prompt`, with what can be used again of it in place."""
         idle = self._regions.idle
-        admission = self._prefixes.choose(prompt, idle) if self._reuse else Admission(min(idle), 0)
+        admission = self._prefixes.choose(prompt, idle, owner) if self._reuse else Admission(min(idle), 0)
         region, state = admission.region, admission.ring_state
         if admission.copies or state is not None:
             self._prefixes.clear(region)
@@ -63,7 +63,7 @@ class RegionStore:
             self._verifier.copy_slots(copy.pool, copy.source, copy.target, copy.count)
         if state is not None:
             self._restore(state, region)
-        self._prefixes.begin(admission, prompt)
+        self._prefixes.begin(admission, prompt, owner)
         self._prompts[region] = tuple(prompt)
         self._regions.take(region)
         return admission
@@ -100,20 +100,22 @@ class RegionStore:
         self._prefixes.forget()
         self._rings.clear()
 
-    def save(self, prompt: Sequence[int]) -> SavedPrefix | None:
-        """A copy of a prompt's K/V; None where no region holds all that a row behind the prompt looks at."""
+    def save(self, prompt: Sequence[int], owner: str) -> SavedPrefix | None:
+        """A copy of an owner's prompt's K/V; None where no region holds all that a row behind it looks at."""
         pools = range(len(self._shape.pools))
         first = [self._map.first_visible(pool, len(prompt) - 1) for pool in pools]
         for region in range(self._shape.sequences):
-            if self.tokens(region)[: len(prompt)] == tuple(prompt) and all(
-                self.held_from(region, pool) <= first[pool] for pool in pools
+            if (
+                self._prefixes.owner(region) == owner
+                and self.tokens(region)[: len(prompt)] == tuple(prompt)
+                and all(self.held_from(region, pool) <= first[pool] for pool in pools)
             ):
                 values = [self._export(pool, region, range(first[pool], len(prompt))) for pool in pools]
                 return SavedPrefix(tuple(prompt), tuple(first), tuple(values))
         return None
 
-    def restore(self, saved: SavedPrefix) -> bool:
-        """Put a prefix into an idle region, for later prompts to go on from; whether it could be used.
+    def restore(self, saved: SavedPrefix, owner: str) -> bool:
+        """Put a prefix into an idle region, for the owner's later prompts; whether it could be used.
 
         It cannot where prefixes may not be used again, no region is idle, or it is not of this state's shape.
         """
@@ -125,18 +127,18 @@ class RegionStore:
         self._prompts.pop(region, None)
         for pool, (first, values) in enumerate(zip(saved.first, saved.values, strict=True)):
             done = 0
-            for slots in self._map.spans(pool, region, range(first, len(saved.tokens))):
+            for slots in self._map.slot_ranges(pool, region, range(first, len(saved.tokens))):
                 part = [array[:, :, done : done + len(slots)] for array in values]
                 self._verifier.import_slots(pool, slots.start, part)
                 done += len(slots)
-        self._prefixes.hold(region, saved.tokens, saved.first)
+        self._prefixes.hold(region, saved.tokens, saved.first, owner)
         return True
 
     def _export(self, pool: int, region: int, positions: range) -> tuple[NDArray[np.float16], ...]:
         """The K/V of consecutive positions, one array per state."""
         parts = [
             self._verifier.export_slots(pool, slots.start, len(slots))
-            for slots in self._map.spans(pool, region, positions)
+            for slots in self._map.slot_ranges(pool, region, positions)
         ]
         return tuple(np.concatenate(arrays, axis=2) for arrays in zip(*parts, strict=True))
 
@@ -173,22 +175,23 @@ class RegionStore:
         if len(self.tokens(region)) < len(prompt):
             return
         del self._prompts[region]
-        if self._rings.has(prompt) or any(
+        owner = self._prefixes.owner(region)
+        if self._rings.has(owner, prompt) or any(
             self.held_from(region, pool) > oldest for pool, oldest in first.items()
         ):
             return
         values = {
             pool: tuple(
                 self._verifier.export_slots(pool, slots.start, len(slots))
-                for slots in self._map.spans(pool, region, range(oldest, len(prompt)))
+                for slots in self._map.slot_ranges(pool, region, range(oldest, len(prompt)))
             )
             for pool, oldest in first.items()
         }
-        self._rings.keep(RingState(prompt, first, values))
+        self._rings.keep(RingState(owner, prompt, first, values))
 
     def _restore(self, state: RingState, region: int) -> None:
         """Write a ring state to the slots of a region."""
         for pool, values in state.values.items():
             positions = range(state.first[pool], len(state.tokens))
-            for slots, part in zip(self._map.spans(pool, region, positions), values, strict=True):
+            for slots, part in zip(self._map.slot_ranges(pool, region, positions), values, strict=True):
                 self._verifier.import_slots(pool, slots.start, part)

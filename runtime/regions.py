@@ -62,7 +62,7 @@ class RegionMap:
         window = self.pools[pool].window
         return 0 if window is None else max(0, position - window + 1)
 
-    def spans(self, pool: int, region: int, positions: range) -> tuple[range, ...]:
+    def slot_ranges(self, pool: int, region: int, positions: range) -> tuple[range, ...]:
         """The slots of consecutive positions, oldest first: one range, or two where a ring wraps."""
         size = self.pools[pool].region_slots
         base = region * size
@@ -74,13 +74,12 @@ class RegionMap:
 
     def slots(self, region: int, position: int) -> tuple[RowSlots, ...]:
         """Where the row at `position` of the sequence in `region` stands, in every pool."""
-        return tuple(
-            RowSlots(
-                home=region * pool.region_slots + position % pool.region_slots,
-                visible=self.spans(number, region, range(self.first_visible(number, position), position + 1)),
-            )
-            for number, pool in enumerate(self.pools)
-        )
+        found = []
+        for number, pool in enumerate(self.pools):
+            seen = range(self.first_visible(number, position), position + 1)
+            home = region * pool.region_slots + position % pool.region_slots
+            found.append(RowSlots(home, self.slot_ranges(number, region, seen)))
+        return tuple(found)
 
 
 class Regions:

@@ -37,8 +37,9 @@ class Request:
     """One prompt to be continued.
 
     `max_tokens` of None means up to the context's end. A token in `end_ids` ends the sequence and
-    is no part of its output; leave the set empty to ignore end tokens. Draft sources keep what they learn
-    apart by `owner`, and may copy from the tokens of `reference`; without `speculate` nothing is drafted.
+    is no part of its output; leave the set empty to ignore end tokens. What is known of an `owner`'s
+    requests serves no other owner: neither prefixes nor what draft sources learn. Sources may copy from the
+    tokens of `reference`; without `speculate` nothing is drafted.
     Of the requests that wait, those of higher `priority` come first. A grammar needs `grammar_tokens`, which
     a model has once.
     """

@@ -18,12 +18,13 @@ SlotValues = Sequence[NDArray[np.float16]]
 
 @dataclass(frozen=True)
 class RingState:
-    """The last positions of a prompt in every pool with a window.
+    """The last positions of an owner's prompt in every pool with a window.
 
     `values[pool]` has what `Verifier.export_slots` returned for each stretch of slots of the positions from
     `first[pool]` to the prompt's end, oldest first.
     """
 
+    owner: str
     tokens: tuple[int, ...]
     first: Mapping[int, int]
     values: Mapping[int, tuple[SlotValues, ...]]
@@ -35,13 +36,13 @@ class RingState:
 
 
 class RingStates:
-    """Ring states by their prompts, the least recently used given up first."""
+    """Ring states by their owners and prompts, the least recently used given up first."""
 
     def __init__(self, region_map: RegionMap, budget: int) -> None:
         """`budget` is in bytes."""
         self._map = region_map
         self._budget = budget
-        self._kept: OrderedDict[tuple[int, ...], RingState] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, tuple[int, ...]], RingState] = OrderedDict()
 
     @property
     def bytes(self) -> int:
@@ -52,20 +53,21 @@ class RingStates:
         """Keep a state, and give up the oldest ones that no longer fit the budget."""
         if state.bytes > self._budget:
             return
-        self._kept[state.tokens] = state
-        self._kept.move_to_end(state.tokens)
+        key = (state.owner, state.tokens)
+        self._kept[key] = state
+        self._kept.move_to_end(key)
         while self.bytes > self._budget:
             self._kept.popitem(last=False)
 
-    def has(self, tokens: tuple[int, ...]) -> bool:
+    def has(self, owner: str, tokens: tuple[int, ...]) -> bool:
         """Whether the state at the end of just this prompt is kept; it counts as used then."""
-        if tokens not in self._kept:
+        if (owner, tokens) not in self._kept:
             return False
-        self._kept.move_to_end(tokens)
+        self._kept.move_to_end((owner, tokens))
         return True
 
-    def longest(self, prompt: Sequence[int], most: int) -> tuple[int, RingState | None]:
-        """The most leading tokens, `most` at most, that a kept state lets `prompt` go on from; 0 with None.
+    def longest(self, prompt: Sequence[int], most: int, owner: str) -> tuple[int, RingState | None]:
+        """The most leading tokens, `most` at most, that a state of the owner lets `prompt` go on from; or 0.
 
         A state serves its whole prompt, and its prompt but for the last token.
         """
@@ -73,7 +75,9 @@ class RingStates:
         for state in self._kept.values():
             size = len(state.tokens)
             count = min(size, most)
-            if count > best[0] and count >= size - 1 and tuple(prompt[:count]) == state.tokens[:count]:
+            if owner != state.owner or count <= best[0] or count < size - 1:
+                continue
+            if tuple(prompt[:count]) == state.tokens[:count]:
                 best = count, state
         return best
 

@@ -67,7 +67,7 @@ class Scheduler:
                 yield Event(waiting.number, ledger.snapshot(), finish=FinishReason.CONTEXT)
                 continue
             regions_left -= 1
-            if not self._gains_by_waiting(waiting.prompt):
+            if not self._gains_by_waiting(waiting):
                 sequence = self._activate(waiting)
                 self._queue.remove(waiting)
                 self._active[sequence.number] = sequence
@@ -82,8 +82,8 @@ class Scheduler:
         del self._active[sequence.number]
         self._store.release(sequence.region)
 
-    def _gains_by_waiting(self, prompt: Sequence[int]) -> bool:
-        """Whether a sequence in prefill will soon leave more to go on from than there is now.
+    def _gains_by_waiting(self, waiting: WaitingRequest) -> bool:
+        """Whether a sequence of its owner in prefill will soon leave more to go on from than there is now.
 
         That one runs those rows in any case, and two of them at once would take as long as one after the
         other. So waiting costs nothing, unless the rows are so few that they would fit into lanes that stay
@@ -91,16 +91,19 @@ class Scheduler:
         """
         if not self._shares_prefixes:
             return False
+        prompt, owner = waiting.prompt, waiting.request.owner
         awaited = 0
         for sequence in self._active.values():
-            if sequence.in_prefill:
+            if sequence.in_prefill and sequence.request.owner == owner:
                 shared = min(common_prefix(sequence.tokens, prompt), len(prompt) - 1)
                 awaited = max(awaited, shared if sequence.computed < shared else 0)
-        return awaited > self._shape.block and awaited - self._store.reusable(prompt) > self._shape.block
+        return (
+            awaited > self._shape.block and awaited - self._store.reusable(prompt, owner) > self._shape.block
+        )
 
     def _activate(self, waiting: WaitingRequest) -> ActiveSequence:
         request, prompt = waiting.request, waiting.prompt
-        admission = self._store.allocate_prefix(prompt)
+        admission = self._store.allocate_prefix(prompt, request.owner)
         room = self._shape.context - len(prompt)
         wanted = room + 1 if request.max_tokens is None else request.max_tokens
         now = self._clock()

@@ -125,10 +125,10 @@ class Speculation:
         drafting = self._drafting.get(sequence.number)
         if drafting is None:
             return
-        outcome = Outcome(Draft(), 0, tuple(committed))
+        outcome = Outcome()
         if ran:
             proposed = drafting.proposed.first(drafting.forced + ran)
-            outcome = Outcome(proposed, drafting.forced + accepted, tuple(committed))
+            outcome = Outcome(proposed, drafting.forced + accepted)
             self._calibration.learn(proposed.source, proposed.probabilities[drafting.forced :], accepted)
         if drafting.session is not None:
             try:

@@ -189,20 +189,20 @@ class CaseRunner:
                 self.verifier.import_slots(pool, int(some[0]), values)
 
     def _slot(self, pool: int, region: int, position: int) -> int:
-        return self.map.spans(pool, region, range(position, position + 1))[0].start
+        return self.map.slot_ranges(pool, region, range(position, position + 1))[0].start
 
     def _past_in_sight(self, pool: int, probe: Probe, region: int) -> tuple[range, ...]:
         """The slots of the past that the probe's first row attends to."""
         visible = range(self.map.first_visible(pool, probe.start), probe.start)
-        return self.map.spans(pool, region, visible)
+        return self.map.slot_ranges(pool, region, visible)
 
     def _touchable(self, pool: int, probe: Probe, region: int) -> tuple[range, ...]:
         """The slots that rows of the probe, or drafts past its end, may write."""
         size = self.shape.pools[pool].region_slots
         end = min(probe.positions.stop + self.shape.block, self.shape.context)
         if end - probe.start >= size:
-            return self.map.spans(pool, region, range(size))
-        return self.map.spans(pool, region, range(probe.start, end))
+            return self.map.slot_ranges(pool, region, range(size))
+        return self.map.slot_ranges(pool, region, range(probe.start, end))
 
     def _home_states(self, positions: range, region: int) -> dict[int, States]:
         """The K/V of those positions whose home slots are still theirs in every pool."""
@@ -215,7 +215,7 @@ class CaseRunner:
         kept = range(max(positions.start, positions.stop - reach), positions.stop)
         arrays: list[NDArray[np.float16]] = []
         for pool in self._pools:
-            spans = self.map.spans(pool, region, kept)
+            spans = self.map.slot_ranges(pool, region, kept)
             pieces = [self.verifier.export_slots(pool, span.start, len(span)) for span in spans]
             arrays += [np.concatenate(parts, axis=2) for parts in zip(*pieces, strict=True)]
         return {position: tuple(a[:, :, i] for a in arrays) for i, position in enumerate(kept)}

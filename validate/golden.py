@@ -2,8 +2,8 @@
 
 Every shard alone, and the whole stack, are compared with the fp32 reference (reference.py), which is given
 the same rows with the stored weights: what a weight format costs is not mixed up with what a shard gets
-wrong. A shard is fed the reference's own hidden state at its input, so an error shows where it arises and not
-where it has grown. That the stored weights are the GGUF's is seen on the way (stored_weights.py).
+wrong. A shard gets the reference's own hidden state at its input, so an error shows where it arises and
+not where it has grown. That the stored weights are the GGUF's is seen on the way (stored_weights.py).
 
 The reference's layers are gone through once. Each is loaded for all rows that anything is judged by, and
 shards are opened one at a time, so memory does not grow with the number of layers.
@@ -76,7 +76,7 @@ def compare_computed(
     """Every shard alone, one open at a time, on token embeddings and on random hidden states; and the
     `prompt_runs`.
 
-    `ids` are the tokens whose embeddings are fed; random tokens fill up what they lack. `prompt_runs` are
+    `ids` are the tokens whose embeddings are given; random tokens fill up what they lack. `prompt_runs` are
     prompts that the whole stack has run.
 
     Raises:
@@ -92,10 +92,10 @@ def compare_computed(
     begun = [(prompt.rows, range(len(prompt.rows))) for prompt in prompt_runs]
     *texts, embedded, random = reference.stretches([*begun, *((tokens, plan.positions) for plan in plans)])
     read = reference.embed([*(token for prompt in prompt_runs for token in prompt.rows), *tokens])
-    states, fed = read[:-count], _rounded(read[-count:].numpy(), manifest.hidden_scale)
+    states, given = read[:-count], _rounded(read[-count:].numpy(), manifest.hidden_scale)
     figures: list[ShardFigures] = []
     for shard in manifest.layer_shards:
-        inputs = (fed, _like(fed, count, rng))
+        inputs = (given, _like(given, count, rng))
         stretches = [*texts, *(replace(stretch, caches=reference.caches()) for stretch in (embedded, random))]
         rows = torch.cat((states, *map(torch.from_numpy, inputs)))
         for index in range(shard.first_layer, shard.end_layer):
@@ -104,10 +104,10 @@ def compare_computed(
         states, *expected = torch.split(rows, [len(states), count, count])
         progress(f"shard {Path(shard.path).stem}")
         figures += bench.judge(shard, open_shard, inputs, expected)
-        fed = _rounded(expected[0].numpy(), manifest.hidden_scale)
+        given = _rounded(expected[0].numpy(), manifest.hidden_scale)
     logits: Floats = np.empty((len(states), reference.facts.vocabulary), np.float32)
     for head in manifest.head_shards:
-        inputs = (fed, _like(fed, count, rng))
+        inputs = (given, _like(given, count, rng))
         progress(f"reference: logits from {head.first_token} of {reference.facts.vocabulary}")
         rows = torch.cat((states, *map(torch.from_numpy, inputs)))
         rows = reference.logits(rows, head.first_token, head.end_token)
@@ -146,14 +146,14 @@ class _Bench:
     def judge(
         self, shard: Shard, open_shard: OpenShard, inputs: Sequence[Floats], expected: Sequence[torch.Tensor]
     ) -> list[ShardFigures]:
-        """The shard's figures on each stimulus: what it is fed, and what the reference makes of that."""
+        """The shard's figures on each stimulus: what it is given, and what the reference makes of that."""
         runner = open_shard(shard)
         try:
             return [
-                _layer_figures(shard, runner, self, plan, fed, wanted.numpy())
+                _layer_figures(shard, runner, self, plan, given, wanted.numpy())
                 if isinstance(shard, LayerShard)
-                else _head_figures(shard, runner, self, plan, fed, wanted.numpy())
-                for plan, fed, wanted in zip(self.plans, inputs, expected, strict=True)
+                else _head_figures(shard, runner, self, plan, given, wanted.numpy())
+                for plan, given, wanted in zip(self.plans, inputs, expected, strict=True)
             ]
         finally:
             runner.close()

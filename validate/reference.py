@@ -2,7 +2,7 @@
 
 What the file says (families, sizes, rope angles) it has from `convert.source`, as tests against
 transformers' and llama.cpp's results prove it. Nothing of how a graph is built is shared: no block, no lane,
-no pad, no slot, no mask that is fed, no reordered rows, no quantisation. What llama.cpp computes is what a
+no pad, no slot, no mask that is given, no reordered rows, no quantisation. What llama.cpp computes is what a
 GGUF means.
 
 All rows of a layer are computed together, so that each weight is read once. Rows meet in attention alone, and

@@ -15,7 +15,7 @@ class Generation(Record):
 
     prompt_seconds: float = Field(ge=0, description="up to the first token")
     passes: Index = Field(description="decode passes, at T = block")
-    tokens: Index = Field(description="drawn in decode passes")
+    tokens: Index = Field(description="sampled in decode passes")
     seconds: float = Field(ge=0, description="of all decode passes")
     pass_seconds: float = Field(ge=0, description="median of the decode passes")
     proposed: Index = Field(description="draft rows run")

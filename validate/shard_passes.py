@@ -76,7 +76,7 @@ def _row(region_map: RegionMap, positions: Sequence[int], region: int) -> Row:
             tuple(
                 span
                 for run in _runs(positions)
-                for span in region_map.spans(
+                for span in region_map.slot_ranges(
                     pool, region, range(max(run.start, region_map.first_visible(pool, last)), run.stop)
                 )
                 if span

@@ -5,7 +5,7 @@ that look at every slot, without drafts, each from its first token. And with all
 drafts, in passes of other widths and spans, on prefixes of one another, while some are cancelled.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -180,9 +180,12 @@ class _KnowingSession:
 
 @dataclass
 class KnowingSource:
-    """Drafts from the text that is to come, by owner, with errors: some are right at any temperature."""
+    """Drafts from texts that are to come, with errors: some are right at any temperature.
 
-    texts: Mapping[str, Sequence[int]]
+    The reference of a request is the number of its text.
+    """
+
+    texts: Sequence[Sequence[int]]
     vocabulary: int
     rng: np.random.Generator
     right: float = 0.8
@@ -190,8 +193,9 @@ class KnowingSource:
     cost: DraftCost = field(default_factory=lambda: DraftCost(microseconds=100))
 
     def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> DraftSession:
-        """A session that knows the owner's text."""
-        return _KnowingSession(self.texts[owner], self.right, self.vocabulary, self.rng)
+        """A session that knows the text."""
+        known = self.texts[reference[0]] if reference else ()
+        return _KnowingSession(known, self.right, self.vocabulary, self.rng)
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
         """One after another."""
@@ -214,7 +218,7 @@ def soak_round(
         AnespecError: a request failed.
     """
     plain = [_plain(verifier, request) for request in requests]
-    texts = {str(number): [token.id for token in tokens] for number, tokens in enumerate(plain)}
+    texts = [[token.id for token in tokens] for tokens in plain]
     watched = WatchedVerifier(verifier)
     engine = Engine(watched, proven, source or KnowingSource(texts, verifier.shape.vocabulary, rng))
     leaving = [int(rng.integers(len(p))) if p and rng.random() < CANCELLED else None for p in plain]
@@ -223,19 +227,19 @@ def soak_round(
     count = SoakCount(rounds=1, requests=len(requests))
     while len(numbers) < len(requests) or engine.busy:
         if len(numbers) < len(requests) and (not engine.busy or rng.random() < ARRIVING):
-            owner = len(numbers)
-            numbers[engine.submit(replace(requests[owner], owner=str(owner)))] = owner
+            place = len(numbers)
+            numbers[engine.submit(replace(requests[place], reference=(place,)))] = place
             continue
         for event in engine.step():
-            owner = numbers[event.sequence]
-            found[owner] += event.tokens
-            given_up = leaving[owner]
+            place = numbers[event.sequence]
+            found[place] += event.tokens
+            given_up = leaving[place]
             last: Event | None = event if event.finish is not None else None
-            if last is None and given_up is not None and len(found[owner]) > given_up:
+            if last is None and given_up is not None and len(found[place]) > given_up:
                 last = engine.cancel(event.sequence)
                 count += SoakCount(cancelled=1)
             if last is not None:
-                count += _compared(last, found[owner], plain[owner])
+                count += _compared(last, found[place], plain[place])
     engine.close()
     return count + watched.count
 

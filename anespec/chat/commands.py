@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anespec.chat.conversation import Conversation
-from anespec.chat.rendering import turns_text
+from anespec.chat.rendering import first_turns_text, turns_text
 from anespec.chat.settings import changed, shown
 from anespec.chat.transcript import Transcript
 from anespec.manifests.errors import RequestError
@@ -143,7 +143,7 @@ def _stats(chat: Conversation, _: str) -> Then:
         chat.screen.say("nothing was answered yet")
         return Then.GO_ON
     turns, forgotten = len(chat.transcript.turns), chat.transcript.forgotten
-    unseen = f", and the model no longer sees the first {turns_text(forgotten)}" if forgotten else ""
+    unseen = f", and the model no longer sees {first_turns_text(forgotten)}" if forgotten else ""
     lines = [f"{turns_text(turns)}{unseen}", f"context: {chat.used} of {chat.model.context} tokens"]
     chat.screen.say("\n".join([*lines, *statistics_lines(chat.last)]))
     return Then.GO_ON

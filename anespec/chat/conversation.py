@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from anespec.chat.model import ChatModel
 from anespec.chat.reasoning import ReasoningSplitter
-from anespec.chat.rendering import Screen, turns_text
+from anespec.chat.rendering import Screen, first_turns_text
 from anespec.chat.transcript import Transcript, Turn
 from anespec.runtime.options import GenerationOptions
 
@@ -105,8 +105,9 @@ class Conversation:
         prompt = self.transcript.fit(self.model, text)
         if self.transcript.forgotten > seen:
             self.screen.note(
-                f"the context of {self.model.context} tokens is full: the model no longer sees the first "
-                f"{turns_text(self.transcript.forgotten)} of this conversation (/clear begins a new one)"
+                f"the context of {self.model.context} tokens is full: the model no longer sees "
+                f"{first_turns_text(self.transcript.forgotten)} of this conversation "
+                "(/clear begins a new one)"
             )
         splitter = ReasoningSplitter(prompt.tail)
         answer = self.model.answer(prompt, self.options, self._attempt)
@@ -133,4 +134,4 @@ class Conversation:
         if summary.finish is FinishReason.CONTEXT:
             self.screen.note(f"the answer ends here: the context of {self.model.context} tokens is full")
         elif summary.finish is FinishReason.LENGTH:
-            self.screen.note("the answer has its most tokens; /set max_tokens changes that")
+            self.screen.note(f"cut off at {self.options.max_tokens} tokens; /set max_tokens N changes that")

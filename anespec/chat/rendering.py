@@ -57,3 +57,8 @@ def status_line(name: str, used: int, context: int, speed: str, columns: int) ->
 def turns_text(count: int) -> str:
     """So many turns, in words."""
     return counted(count, "turn")
+
+
+def first_turns_text(count: int) -> str:
+    """The first so many turns, in words."""
+    return "the first turn" if count == 1 else f"the first {turns_text(count)}"

@@ -5,7 +5,7 @@ by owner. It is never trusted: the engine checks what it proposes, and goes on w
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from anespec.runtime.passes import Candidate, Need, RowLogits
@@ -38,29 +38,29 @@ class Draft:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a sequence in one pass.
+    """What became of a draft: `proposed` is what ran of it, `accepted` how many of its tokens were right."""
 
-    `proposed` is the draft that ran, `accepted` how many of its tokens were right, and `committed`
-    the tokens that the pass made part of the sequence (accepted ones and the one after them).
-    """
-
-    proposed: Draft
-    accepted: int
-    committed: tuple[int, ...]
+    proposed: Draft = field(default_factory=Draft)
+    accepted: int = 0
 
 
 class RowTops:
-    """The likeliest tokens of the rows behind what a pass committed, found when asked for."""
+    """The likeliest tokens of the rows that a pass ran for a sequence, found when asked for.
+
+    Row 0 is that of the last token before what was committed, row i that of token i - 1 of what ran behind
+    it: forced tokens, then the draft. So the first rows are those that the committed tokens came from;
+    those beyond say what would have followed a wrong guess.
+    """
 
     def __init__(self, rows: Sequence[RowLogits]) -> None:
-        """`rows[i]` is the row that token i of `committed` came from."""
+        """The rows in their order."""
         self._rows = rows
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def top(self, offset: int, count: int) -> tuple[Candidate, ...]:
-        """The `count` likeliest tokens of the row behind committed token `offset`, likeliest first.
+        """The `count` likeliest tokens of row number `offset`, likeliest first.
 
         Fewer where the session's `wants_top` asked for fewer and the sampler did not need the whole row.
         """
@@ -91,7 +91,7 @@ class DraftSession(Protocol):
         ...
 
     def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
-        """Learn from a pass: the sequence goes on with `committed`."""
+        """Learn from a pass: the sequence goes on with `committed`, what was accepted and one token more."""
         ...
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """One uniform number per seed and position.
 
-The token at absolute position p is drawn by inverse CDF from one number, Philox4x64 keyed by (seed, p). So it
-depends on the seed, the position and the logits alone, never on how many tokens a pass committed. Gumbel-max
-would couple texts as well, but needs a random number per token of the vocabulary.
+The token at absolute position p is sampled by inverse CDF from one number, Philox4x64 keyed by (seed, p).
+So it depends on the seed, the position and the logits alone, never on how many tokens a pass committed.
+Gumbel-max would couple texts as well, but needs a random number per token of the vocabulary.
 """
 
 from numpy.random import Philox

@@ -13,7 +13,7 @@ import pytest
 
 import anespec.asked_gates as asked_gates
 import anespec.prepare_model as preparing
-from anespec.manifests.errors import GoldenGateError, RequestError, StorageError, UsageError
+from anespec.manifests.errors import ArtifactError, GoldenGateError, RequestError, StorageError, UsageError
 from anespec.manifests.schema import Target
 from anespec.manifests.store import file_sha256
 from anespec.manifests.user_folders import private_folder
@@ -246,12 +246,15 @@ def test_what_was_used_last_comes_first(cache: ModelCache, model: Path, maker: M
     assert [found.artifact for found in cache.models()] == [second, first]
 
 
-def test_what_is_no_gguf_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_gguf_is_a_folder_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     text = tmp_path / "notes.txt"
     text.write_text("no model")
-    for path in (tmp_path, text, tmp_path / "missing"):
-        assert resolve_artifact(path) == path
+    assert resolve_artifact(tmp_path) == tmp_path
+    with pytest.raises(ArtifactError, match="neither a GGUF nor the folder"):
+        resolve_artifact(text)
+    with pytest.raises(ArtifactError, match="no file, no folder and no model in the cache"):
+        resolve_artifact(tmp_path / "missing.gguf")
     with pytest.raises(UsageError, match="only be chosen for a GGUF"):
         resolve_artifact(tmp_path, context=128)
     assert not (tmp_path / "cache").exists()

@@ -6,8 +6,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from by_hand import run_tokens
 from converting import build
-from playing import feed
 
 from anespec.convert import architectures
 from anespec.manifests.gguf_file import GGUFFile
@@ -34,7 +34,7 @@ def loud(families: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def logits(gguf_path: Path, folder: Path) -> np.ndarray:
     options = {"context": 64, "weights": WeightChoice(WeightFormat.FP16)}
     verifier = open_verifier(build(gguf_path, folder / "m.anespec", **options).path, "torch", threads=1)
-    found = feed(verifier, TOKENS)
+    found = run_tokens(verifier, TOKENS)
     verifier.close()
     return found.astype(np.float32)
 

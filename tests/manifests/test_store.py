@@ -101,7 +101,7 @@ def test_a_manifest_nested_without_end_is_refused(root: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"mask_input": "other"}, "nothing feeds the input 'attn_mask'"),
+        ({"mask_input": "other"}, "the runtime has no input 'attn_mask'"),
         ({"slots": 128, "region_slots": 128}, "regions of 128 slots, not the context"),
         ({"window": 0}, "window is invalid"),
     ],

@@ -22,6 +22,7 @@ class OracleSession:
         self.proposed = 0
         self.outcomes: list[Outcome] = []
         self.tops: list[int] = []
+        self.after_miss: list[tuple[tuple[int, ...], int]] = []
         self.closed = 0
         self.faults: list[str] = []
 
@@ -35,12 +36,16 @@ class OracleSession:
 
     def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
         right = outcome.proposed.tokens[: outcome.accepted]
-        if tuple(committed) != outcome.committed or right != outcome.committed[: outcome.accepted]:
+        if right != tuple(committed[: outcome.accepted]):
             self.faults.append(f"{outcome} committed {committed}")
-        if len(rows) != len(committed):
+        if len(rows) < max(len(committed), 1 + len(outcome.proposed.tokens)):
             self.faults.append(f"{len(rows)} rows for {len(committed)} tokens")
         if self.wants_top:
-            self.tops += [rows.top(i, self.wants_top)[0].token for i in range(len(committed))]
+            likeliest = [rows.top(i, self.wants_top)[0].token for i in range(len(rows))]
+            self.tops += likeliest[: len(committed)]
+            for i in range(len(committed), len(rows)):
+                path = (*self.whole[: self.known], *outcome.proposed.tokens[:i])
+                self.after_miss.append((path, likeliest[i]))
         self.known += len(committed)
         self.outcomes.append(outcome)
 
@@ -124,6 +129,14 @@ class SourceOf:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+class SourceByReference(SourceOf):
+    """Sessions made by a function of the reference's only token, as text: an owner may have many requests."""
+
+    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> DraftSession:
+        assert reference is not None
+        return super().open(str(reference[0]), prompt)
 
 
 def oracle_source(prompt: Sequence[int], text: Sequence[int], wrong_each: int = 0) -> SourceOf:

@@ -38,7 +38,7 @@ def assembly(*stops: str) -> TextAssembly:
     return TextAssembly(ToyTokenizer(), (5,), stops)  # type: ignore[arg-type]
 
 
-def carried(*tokens: int) -> tuple[OutputToken, ...]:
+def carries(*tokens: int) -> tuple[OutputToken, ...]:
     return tuple(OutputToken(token, RowKind.CARRY) for token in tokens)
 
 
@@ -62,7 +62,7 @@ def test_text_is_cut_before_the_first_stop_string_however_tokens_fall(
     groups: list[list[int]], stops: list[str]
 ) -> None:
     found = assembly(*stops)
-    events = [Event(0, COST, carried(*group)) for group in groups]
+    events = [Event(0, COST, carries(*group)) for group in groups]
     chunks = pushed(found, *events, Event(0, COST, finish=FinishReason.LENGTH))
     tokens = [token for group in groups for token in group]
     text, stopped = whole(tokens, stops)
@@ -71,23 +71,23 @@ def test_text_is_cut_before_the_first_stop_string_however_tokens_fall(
     assert found.summary.text == text
     assert found.summary.finish is (FinishReason.STOP if stopped else FinishReason.LENGTH)
     used = [chunk.token for chunk in chunks if chunk.token is not None]
-    assert tuple(used) == found.summary.tokens == carried(*tokens)[: len(used)]
+    assert tuple(used) == found.summary.tokens == carries(*tokens)[: len(used)]
     assert stopped or len(used) == len(tokens)
 
 
 def test_what_may_begin_a_stop_string_is_held_back_until_that_is_known() -> None:
     found = assembly("abc")
-    chunks = pushed(found, Event(0, COST, carried(0, 1, 0, 2, 3)))
+    chunks = pushed(found, Event(0, COST, carries(0, 1, 0, 2, 3)))
     assert [chunk.text for chunk in chunks] == ["", "", "ab", "a", ""]
     assert found.summary is not None
     assert (found.summary.text, found.summary.finish) == ("aba", FinishReason.STOP)
     assert found.summary.output_ids == (0, 1, 0, 2, 3)
-    assert found.push(Event(0, COST, carried(4), FinishReason.LENGTH)) == []
+    assert found.push(Event(0, COST, carries(4), FinishReason.LENGTH)) == []
 
 
 def test_what_is_still_held_back_comes_at_the_end_without_a_token() -> None:
     found = assembly("abc")
-    chunks = pushed(found, Event(0, COST, carried(2, 6)), Event(0, COST, finish=FinishReason.LENGTH))
+    chunks = pushed(found, Event(0, COST, carries(2, 6)), Event(0, COST, finish=FinishReason.LENGTH))
     assert [(chunk.text, chunk.token) for chunk in chunks][-1] == ("ab\ufffd", None)
 
 
@@ -96,7 +96,7 @@ def test_a_chunk_says_where_its_token_came_from_and_how_likely_it_was() -> None:
     token = OutputToken(3, RowKind.DRAFT, "lookup", -0.5, tops)
     (chunk,) = assembly().push(Event(0, COST, (token,)))
     assert (chunk.text, chunk.token, chunk.drafted) == ("c", token, True)
-    (chunk,) = assembly().push(Event(0, COST, carried(3)))
+    (chunk,) = assembly().push(Event(0, COST, carries(3)))
     assert not chunk.drafted
     assert not Chunk("tail").drafted
 

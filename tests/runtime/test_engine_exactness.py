@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from drafting import HostileSession, OracleSession, SourceOf
+from drafting import HostileSession, OracleSession, SourceByReference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import GLOBAL, ToyVerifier, everything, sequential_text, toy_shape
@@ -43,20 +43,20 @@ class Result:
     statistics: Statistics
 
 
-def source_for(jobs: Sequence[Job], shape: VerifierShape, repetitive: int) -> SourceOf:
-    """A source whose sessions are as the jobs want them, by the jobs' numbers as owners."""
+def source_for(jobs: Sequence[Job], shape: VerifierShape, repetitive: int) -> SourceByReference:
+    """A source whose sessions are as the jobs want them, by the jobs' numbers as references."""
 
-    def make(owner: str, prompt: Sequence[int]) -> DraftSession:
-        job = jobs[int(owner)]
+    def make(number: str, prompt: Sequence[int]) -> DraftSession:
+        job = jobs[int(number)]
         match job.drafter:
             case "hostile" | "raising":
                 return HostileSession(len(prompt), VOCABULARY, raises=job.drafter == "raising")
             case "oracle" | "flawed oracle":
                 whole = [*job.prompt, *text_of(job, shape, repetitive)]
                 return OracleSession(whole, len(prompt), wrong_each=0 if job.drafter == "oracle" else 3)
-        return LookupSource().open(owner, prompt)
+        return LookupSource().open("", prompt)
 
-    return SourceOf(make)
+    return SourceByReference(make)
 
 
 def text_of(job: Job, shape: VerifierShape, repetitive: int) -> list[int]:
@@ -79,7 +79,7 @@ def run(verifier: ToyVerifier, proven: Proven, repetitive: int, jobs: Sequence[J
                 job.max_tokens,
                 job.sampling,
                 job.end_ids,
-                owner=str(waiting[0]),
+                reference=(waiting[0],),
                 speculate=job.drafter != "none",
             )
             owner[engine.submit(request)] = waiting.pop(0)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from drafting import HostileSession, OracleSession, SourceOf
+from drafting import HostileSession, OracleSession, SourceByReference
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -88,24 +88,25 @@ class EngineMachine(RuleBasedStateMachine):
         self.shape, self.verifier = shape, MoodyVerifier(shape, REPETITIVE)
         self.stems = [data.draw(st.lists(st.integers(0, 11), min_size=8, max_size=36)) for _ in range(2)]
         self.now, self.laziness, self.unwilling = 0.0, 0.0, False
-        self.source = SourceOf(self.session, self.dawdle)
+        self.source = SourceByReference(self.session, self.dawdle)
         ring_bytes = data.draw(st.sampled_from([0, 1000, 1 << 20]))
         self.engine = Engine(
             self.verifier, proven, self.source, ring_bytes=ring_bytes, clock=lambda: self.now
         )
         self.requests: dict[int, Request] = {}
+        self.kinds: list[str] = []
         self.events: dict[int, list[Event]] = {}
         self.wishes: dict[int, FinishReason] = {}
 
-    def session(self, owner: str, prompt: Sequence[int]) -> DraftSession:
+    def session(self, place: str, prompt: Sequence[int]) -> DraftSession:
         if self.unwilling:
             raise RuntimeError("closed today")
-        kind = owner.partition(" ")[0]
+        kind = self.kinds[int(place)]
         if kind == "lookup":
-            return LookupSource().open(owner, prompt)
+            return LookupSource().open("", prompt)
         if kind == "hostile":
             return HostileSession(len(prompt), VOCABULARY, raises=True)
-        request = next(request for request in self.requests.values() if request.owner == owner)
+        request = [*self.requests.values()][int(place)]
         return OracleSession([*request.prompt, *self.text(request)], len(prompt), wrong_each=4)
 
     def dawdle(self) -> None:
@@ -126,6 +127,7 @@ class EngineMachine(RuleBasedStateMachine):
         temperature=st.sampled_from([0.0, 1.0]),
         ends=st.sampled_from([frozenset[int](), frozenset({2})]),
         source=st.sampled_from(["none", "lookup", "hostile", "oracle", "oracle"]),
+        owner=st.sampled_from(["", "", "other"]),
         priority=st.integers(0, 2),
         choices=st.sampled_from([1, 1, 1, 3]),
     )
@@ -138,6 +140,7 @@ class EngineMachine(RuleBasedStateMachine):
         temperature: float,
         ends: frozenset[int],
         source: str,
+        owner: str,
         priority: int,
         choices: int,
     ) -> None:
@@ -148,12 +151,14 @@ class EngineMachine(RuleBasedStateMachine):
                 count,
                 SamplingParameters(temperature=temperature, seed=choice),
                 ends,
-                owner=f"{source} {len(self.requests)}",
+                owner=owner,
+                reference=(len(self.kinds),),
                 speculate=source != "none",
                 priority=priority,
             )
             number = self.engine.submit(request)
             self.requests[number], self.events[number] = request, []
+            self.kinds.append(source)
 
     @rule(steps=st.integers(1, 8))
     def step(self, steps: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import toy
-from drafting import SourceOf, oracle_source
+from drafting import SourceByReference, oracle_source
 from forcing import FIRST, LAST, ForcingSampler
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +18,7 @@ from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PoolShape, RowKind, VerifierShape
 from anespec.runtime.requests import Event, FinishReason, Request
 from anespec.runtime.sampling import SamplingParameters
+from anespec.runtime.statistics import Statistics
 
 GREEDY = SamplingParameters()
 
@@ -218,12 +219,14 @@ def test_a_grammar_s_text_is_the_same_whatever_is_drafted_and_however_it_is_cut(
             for prompt, count in zip(prompts, counts, strict=True)
         ]
 
-        def make(owner: str, prompt: Sequence[int]) -> Any:
-            if owner == "lookup":
-                return LookupSource().open(owner, prompt)
-            return oracle_source(prompts[int(owner)], texts[int(owner)], 4).open(owner, prompt)
+        by_lookup = [data.draw(st.booleans()) for _ in prompts]
 
-        engine = Engine(ToyVerifier(shape), everything(shape), SourceOf(make))
+        def make(place: str, prompt: Sequence[int]) -> Any:
+            i = int(place)
+            source = LookupSource() if by_lookup[i] else oracle_source(prompts[i], texts[i], 4)
+            return source.open("", prompt)
+
+        engine = Engine(ToyVerifier(shape), everything(shape), SourceByReference(make))
         numbers = [
             engine.submit(
                 Request(
@@ -231,7 +234,7 @@ def test_a_grammar_s_text_is_the_same_whatever_is_drafted_and_however_it_is_cut(
                     count,
                     sampling,
                     ends,
-                    owner=data.draw(st.sampled_from(["lookup", str(i)])),
+                    reference=(i,),
                     speculate=data.draw(st.booleans()),
                 )
             )
@@ -241,3 +244,22 @@ def test_a_grammar_s_text_is_the_same_whatever_is_drafted_and_however_it_is_cut(
         assert [ids(events[number]) for number in numbers] == texts
         tokens = [token for found in events.values() for event in found for token in event.tokens]
         assert all((token.logprob is not None) == (logprobs is not None) for token in tokens)
+
+
+def test_what_one_owner_asked_serves_no_other_nor_lets_another_wait() -> None:
+    shape = toy_shape(sequences=2, pools=(PoolShape("global", 128, None), PoolShape("local", 64, 20)))
+    engine = Engine(ToyVerifier(shape), everything(shape))
+    prompt = [i % 7 for i in range(40)]
+
+    def ask(*owners: str) -> list[Statistics]:
+        numbers = [engine.submit(Request(prompt, 9, owner=owner)) for owner in owners]
+        events = drain(engine)
+        assert all(ids(events[number]) == text(shape, prompt, 9) for number in numbers)
+        return [events[number][-1].statistics for number in numbers]
+
+    assert [found.reused_tokens for found in ask("me", "you")] == [0, 0]
+    assert [found.reused_tokens for found in ask("me", "you", "you")] == [39, 39, 39]
+    assert [found.reused_tokens for found in ask("she")] == [0]
+    saved = engine.save_prefix(prompt, "she")
+    assert saved is not None
+    assert engine.save_prefix(prompt, "he") is None

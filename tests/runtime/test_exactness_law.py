@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from playing import feed, greedy, rows_for, run, run_in_lane, same_bits, states
+from by_hand import greedy, rows_for, run, run_in_lane, run_tokens, same_bits, states
 
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
@@ -95,9 +95,9 @@ def test_at_one_shape_neighbours_and_rejected_drafts_change_nothing(
 def test_at_one_shape_what_stale_slots_hold_changes_nothing(
     verifier: ArtifactVerifier, text: list[int], stale: float
 ) -> None:
-    expected, held = feed(verifier, text), states(verifier)
+    expected, held = run_tokens(verifier, text), states(verifier)
     reset(verifier, stale)
-    assert_same(verifier, feed(verifier, text), expected, held, len(text))
+    assert_same(verifier, run_tokens(verifier, text), expected, held, len(text))
 
 
 @pytest.mark.parametrize("sizes", [(4,), (1, 4, 2), (3,), (2, 1, 1, 4)])
@@ -127,7 +127,7 @@ def test_varying_the_width_within_a_text_changes_its_state(
     reference: ArtifactVerifier, text: list[int]
 ) -> None:
     """Passes of 4 rows where drafts are tried, of 1 row elsewhere: what a naive runtime does."""
-    expected, held = feed(reference, text), states(reference)
+    expected, held = run_tokens(reference, text), states(reference)
     reset(reference)
     found, start = [], 0
     while start < len(text):
@@ -155,7 +155,7 @@ def test_other_slots_than_home_change_bits(verifier: ArtifactVerifier, text: lis
             found.append(run(verifier, rows))
         return np.concatenate(found)
 
-    home = feed(verifier, text)
+    home = run_tokens(verifier, text)
     assert same_bits(played(range(len(text))), home)
     permuted = played(range(len(text))[::-1])
     assert not same_bits(permuted, home)

@@ -18,7 +18,7 @@ def opened(
 
 
 def grow(session: DraftSession, tokens: Sequence[int]) -> None:
-    session.observe(tokens, Outcome(Draft(), 0, tuple(tokens)), RowTops(()))
+    session.observe(tokens, Outcome(), RowTops(()))
 
 
 def by_search(context: Sequence[int], budget: int, limits: LookupSettings) -> list[int]:
@@ -141,11 +141,11 @@ def test_a_longer_match_is_trusted_more_and_experience_counts() -> None:
     draft = session.propose(3)
     assert list(draft.probabilities) == sorted(draft.probabilities)
     for _ in range(20):
-        session.observe((), Outcome(draft, 0, ()), RowTops(()))
+        session.observe((), Outcome(draft, 0), RowTops(()))
     assert session.propose(3).probabilities[0] < 0.2
     assert session.propose(3).probabilities[1:] == draft.probabilities[1:]
     for _ in range(200):
-        session.observe((), Outcome(draft, 3, ()), RowTops(()))
+        session.observe((), Outcome(draft, 3), RowTops(()))
     assert session.propose(3).probabilities[0] > 0.85
 
 

@@ -1,4 +1,4 @@
-"""Certain rows are shared fairly, draft rows by path probability, pads do no harm."""
+"""Scheduled rows are shared fairly, draft rows by path probability, pads do no harm."""
 
 from hypothesis import strategies as st
 

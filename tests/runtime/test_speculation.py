@@ -172,6 +172,9 @@ def test_sessions_see_what_was_committed_and_the_tops_they_ask_for() -> None:
     assert isinstance(session, OracleSession)
     # Greedy: every committed token is the likeliest of its row.
     assert session.tops == ids(events) == whole[2:]
+    # Rows behind a wrong guess ran as well, and say what would have followed it.
+    assert session.after_miss
+    assert all([token] == text(path, 1) for path, token in session.after_miss)
     assert not session.faults
     assert session.known == len(whole)
     assert session.closed == 1

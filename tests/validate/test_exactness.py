@@ -73,7 +73,7 @@ def unproven(verdict: ExactnessVerdict) -> set[Invariance]:
     ids=[
         "two regions",
         "three regions and a ring",
-        "a scene that runs round a ring",
+        "a case that runs round a ring",
         "one width",
         "eight lanes and a ring",
         "spans of two pools over two regions",

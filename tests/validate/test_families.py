@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from by_hand import run_tokens
 from converting import build
 from planted import golden_of
-from playing import feed
 
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
@@ -60,7 +60,7 @@ def test_every_family_passes_the_gates(
     answers = json.loads(gguf.with_suffix(".json").read_text())
     for backend in ("torch", "openvino"):
         verifier = open_verifier(artifact, backend, threads=1)
-        logits = feed(verifier, answers["prompt_ids"])[-1]
+        logits = run_tokens(verifier, answers["prompt_ids"])[-1]
         assert divergence(np.array(answers["first_logits"]), logits) < LARGEST_DIVERGENCE[weights]
         verdict = exactness_gate(
             verifier, circumstances(artifact, backend, 1), form="quick", prompts=[answers["prompt_ids"]]

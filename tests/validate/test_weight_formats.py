@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from by_hand import run_tokens
 from planted import PROMPTS, STORIES, convert_to, needs_stories
-from playing import feed
 
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import WeightFormat, relative_error
@@ -42,7 +42,7 @@ def test_a_format_is_near_the_source(
         hidden = reference.layers(0, layers, reference.embed(prompt), places, reference.caches(), prompt)
         expected = reference.logits(hidden).numpy()
     verifier = open_verifier(artifact, backend, 1)
-    found = feed(verifier, prompt).astype(np.float32)
+    found = run_tokens(verifier, prompt).astype(np.float32)
     verifier.close()
     centred = expected - expected.mean(axis=1, keepdims=True)
     off = found - found.mean(axis=1, keepdims=True) - centred

@@ -7,8 +7,8 @@ from importlib.metadata import version
 from anespec.manifests.packages import missing_package
 from anespec.manifests.schema import HIDDEN_IN, HIDDEN_OUT, Shard
 from anespec.manifests.store import Artifact
-from anespec.runtime.backends.declared import load_declared
 from anespec.runtime.backends.embedding import open_embedding
+from anespec.runtime.backends.portable.declared import load_declared
 from anespec.runtime.backends.portable.program import Program, chain, merge
 from anespec.runtime.backends.runner import PoolNames, ShardRunner
 from anespec.runtime.backends.verifier import ArtifactVerifier, HeadStage, LayerStage

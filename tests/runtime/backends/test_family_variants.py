@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from by_hand import run_tokens
 from converting import build
 from family_variants import CASES, CONTEXT, LOGITS, answers
-from playing import feed
 
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
@@ -53,6 +53,6 @@ def test_variants_equal_llama_cpp(artifact: Path, name: str, backend: str) -> No
     verifier = open_verifier(artifact, backend, threads=1)
     error = UNSCALED_ERROR if name.startswith("gemma4") else ERROR
     for width in {verifier.shape.block, verifier.shape.widths[-1]}:
-        logits = feed(verifier, CASES[name].prompt, width=width)[-1, :LOGITS]
+        logits = run_tokens(verifier, CASES[name].prompt, width=width)[-1, :LOGITS]
         np.testing.assert_allclose(logits.astype(np.float32), answers()[name], atol=error, rtol=0)
     verifier.close()

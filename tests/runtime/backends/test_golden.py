@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from by_hand import equal_leading, greedy, run_tokens
 from converting import build
-from playing import equal_leading, feed, greedy
 
 from anespec.manifests.schema import AttentionShape, Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
@@ -51,7 +51,7 @@ def test_families_equal_transformers(artifact: Path, family: str, families: Path
     sure = next((i for i, margin in enumerate(answers["margins"]) if margin < MARGIN), len(tokens))
     assert sure >= 10, "the file's margins make this test say little"
     assert tokens[:sure] == answers["greedy"][:sure]
-    whole = feed(verifier, answers["prompt_ids"], width=verifier.shape.t_max)[-1]
+    whole = run_tokens(verifier, answers["prompt_ids"], width=verifier.shape.t_max)[-1]
     assert np.abs(whole - np.array(answers["first_logits"])).max() < ERRORS.get(family, MARGIN)
     verifier.close()
 
@@ -77,7 +77,7 @@ def test_both_attention_shapes_and_both_weights_agree(
     answers = json.loads((shared_models / "stories260K.greedy.json").read_text())["llama.cpp_F16"]
     text = answers["Once upon a time"]["greedy"][:100]
     reference, mac, int8 = (
-        feed(open_verifier(path, backend, threads=1), text).astype(np.float64)
+        run_tokens(open_verifier(path, backend, threads=1), text).astype(np.float64)
         for path in (stories_cpu, stories_mac, stories_int8)
     )
     assert np.abs(mac - reference).max() < 0.1

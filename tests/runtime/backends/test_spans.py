@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from by_hand import rows_for, same_bits, states
 from converting import build
 from family_files import Variant
 from graphs import layers, reloaded
-from playing import rows_for, same_bits, states
 from tiny_model import TinyModel, write_gguf
 
 from anespec.manifests.errors import ArtifactError

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from by_hand import greedy, run_tokens, same_bits, states
 from converting import build
 from graphs import layers, reloaded
-from playing import feed, greedy, same_bits, states
 
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import AttentionShape, Target, WeightFormat
@@ -35,7 +35,7 @@ def cut(shared_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
 def test_several_shards_give_the_bits_of_one(stories_cpu: Path, cut: Path, backend: str) -> None:
     one, several = (open_verifier(path, backend, threads=1) for path in (stories_cpu, cut))
-    assert same_bits(feed(one, PROMPT), feed(several, PROMPT))
+    assert same_bits(run_tokens(one, PROMPT), run_tokens(several, PROMPT))
     assert greedy(one, PROMPT, 12)[0] == greedy(several, PROMPT, 12)[0]
     assert all((a == b).all() for a, b in zip(states(one), states(several), strict=True))
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from by_hand import greedy, rows_for, run, run_tokens, same_bits, states
 from converting import build
-from playing import feed, greedy, rows_for, run, same_bits, states
 from tiny_model import TinyModel, write_gguf
 
 from anespec.manifests.errors import RequestError
@@ -81,9 +81,9 @@ def test_a_row_writes_its_home_slot_and_pads_write_nowhere(verifier: ArtifactVer
 
 @pytest.mark.parametrize("width", [1, 4, 7, 128])
 def test_every_width_up_to_t_max_runs(verifier: ArtifactVerifier, width: int) -> None:
-    logits = feed(verifier, PROMPT, width=width)
+    logits = run_tokens(verifier, PROMPT, width=width)
     verifier.import_slots(0, 0, [np.zeros_like(v) for v in verifier.export_slots(0, 0, 192)])
-    np.testing.assert_allclose(logits, feed(verifier, PROMPT), atol=0.02)
+    np.testing.assert_allclose(logits, run_tokens(verifier, PROMPT), atol=0.02)
 
 
 def test_export_and_import_keep_every_bit(verifier: ArtifactVerifier) -> None:
@@ -99,10 +99,10 @@ def test_export_and_import_keep_every_bit(verifier: ArtifactVerifier) -> None:
 
 
 def test_an_export_is_a_copy(verifier: ArtifactVerifier) -> None:
-    feed(verifier, PROMPT)
+    run_tokens(verifier, PROMPT)
     exported = verifier.export_slots(0, 0, 10)
     kept = [values.copy() for values in exported]
-    feed(verifier, PROMPT[::-1])
+    run_tokens(verifier, PROMPT[::-1])
     assert all(same_bits(a, b) for a, b in zip(exported, kept, strict=True))
 
 
@@ -110,7 +110,7 @@ def test_an_export_is_a_copy(verifier: ArtifactVerifier) -> None:
 def test_copies_are_exact_even_where_they_overlap(
     verifier: ArtifactVerifier, source: int, target: int
 ) -> None:
-    feed(verifier, PROMPT)
+    run_tokens(verifier, PROMPT)
     verifier.copy_slots(0, 0, 64, 10)
     before = states(verifier)
     verifier.copy_slots(0, source, target, 8)
@@ -122,7 +122,7 @@ def test_copies_are_exact_even_where_they_overlap(
 
 def test_a_sequence_goes_on_from_imported_slots_with_the_same_bits(path: Path, backend: str) -> None:
     one, other = (open_verifier(path, backend, threads=1) for _ in range(2))
-    feed(one, PROMPT)
+    run_tokens(one, PROMPT)
     other.import_slots(0, 0, one.export_slots(0, 0, len(PROMPT)))
     carry = rows_for(one, [3], len(PROMPT))
     assert same_bits(run(one, carry), run(other, carry))
@@ -138,7 +138,7 @@ def test_torch_gives_the_same_bits_where_weights_are_not_kept_widened(
         runner = verifier.layers[0].runner
         convs = [operation for operation in runner.operations if operation.kind == "conv"]
         assert {runner.constants[conv.inputs["weight"][0]].dtype for conv in convs} == {kept}
-    assert same_bits(feed(wide, PROMPT), feed(narrow, PROMPT))
+    assert same_bits(run_tokens(wide, PROMPT), run_tokens(narrow, PROMPT))
 
 
 def test_one_shard_by_itself_is_the_first_step_of_the_chain(path: Path, backend: str) -> None:

@@ -1,4 +1,4 @@
-"""Plays tokens to a verifier by hand, pass by pass, without the engine."""
+"""Runs tokens on a verifier by hand, pass by pass, without the engine."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def run(verifier: Verifier, rows: Sequence[Row], width: int | None = None) -> Lo
     return run_rows(verifier, block)[: len(rows)]
 
 
-def feed(verifier: Verifier, tokens: Sequence[int], start: int = 0, width: int | None = None) -> Logits:
+def run_tokens(verifier: Verifier, tokens: Sequence[int], start: int = 0, width: int | None = None) -> Logits:
     """Prompt rows in full passes; logits of every token."""
     width = width or verifier.shape.block
     parts = [
@@ -35,8 +35,8 @@ def feed(verifier: Verifier, tokens: Sequence[int], start: int = 0, width: int |
 def greedy(
     verifier: Verifier, prompt: Sequence[int], count: int, width: int | None = None
 ) -> tuple[list[int], Logits]:
-    """`count` greedy tokens after `prompt`, and the logits that each was drawn from."""
-    logits = [feed(verifier, prompt, width=width)[-1]]
+    """`count` greedy tokens after `prompt`, and the logits that each was sampled from."""
+    logits = [run_tokens(verifier, prompt, width=width)[-1]]
     tokens = [int(logits[0].argmax())]
     while len(tokens) < count:
         carry = rows_for(verifier, tokens[-1:], len(prompt) + len(tokens) - 1, RowKind.CARRY)
