@@ -82,7 +82,7 @@ class EngineMachine(RuleBasedStateMachine):
             speculate=True,
             widths=data.draw(st.sampled_from([(block,), shape.wide_widths, shape.widths])),
             region_independent=data.draw(st.sampled_from([True, True, False])),
-            spans=data.draw(st.sampled_from([shape.spans, shape.spans, ()])),
+            spans=shape.spans,
             reuse_prefixes=data.draw(st.sampled_from([True, True, False])),
         )
         self.shape, self.verifier = shape, MoodyVerifier(shape, REPETITIVE)
