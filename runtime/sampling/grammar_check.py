@@ -86,11 +86,13 @@ def _tried(grammar: Grammar) -> dict[str, str]:
     except (ValueError, RecursionError) as error:
         return {"wrong": str(error)}
     matcher = LLMatcher(LLTokenizer(TokenizerWrapper(_Bytes())), native, log_level=0, limits=parser_limits())
-    for _ in range(STEPS):
+    for step in range(STEPS):
         if matcher.is_error():
             return {"wrong": matcher.get_error()}
         bits = matcher.compute_bitmask()
         allowed = next((byte for byte in range(_END) if bits[byte >> 3] >> (byte & 7) & 1), None)
+        if step == 0 and allowed is None and not matcher.is_accepting():
+            return {"wrong": "no text matches it"}
         if allowed is None or matcher.is_stopped():
             break
         matcher.consume_token(allowed)

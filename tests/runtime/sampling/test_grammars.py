@@ -221,6 +221,9 @@ def test_tokens_are_the_bytes_that_they_decode_to(name: str) -> None:
         ("gbnf", 'root ::= "yes" | foo', "the grammar is not valid: Failed to convert .*'foo' not found"),
         ("json_schema", '{"type": "foo"}', "the JSON schema is not valid: Invalid type: foo"),
         ("json_schema", "{", "the JSON schema is not valid: expected"),
+        ("json_schema", '{"$ref": "#"}', "the JSON schema is not valid: no text matches it"),
+        ("regex", r"[^\s\S]", "the regex is not valid: no text matches it"),
+        ("gbnf", 'root ::= ""', None),
         ("regex", "a" * (1 << 18) + "a", "the grammar has 262145 characters; the most are 262144"),
         ("gbnf", "root ::= " + "(" * 20_000, "maximum recursion depth"),
         ("json_schema", '{"items":' * 20_000 + "{}" + "}" * 20_000, "recursion limit exceeded"),
@@ -238,7 +241,7 @@ def test_tokens_are_the_bytes_that_they_decode_to(name: str) -> None:
         # What would be prepared for hours.
         ("regex", "((a{1000}){1000}){1000}", "takes more than 2 s"),
     ],
-    ids=range(11),
+    ids=range(14),
 )
 def test_no_grammar_harms_the_process(kind: str, text: str, sentence: str | None) -> None:
     _, tokens = vocabulary_of("phi-3")
