@@ -10,19 +10,28 @@ import atexit
 import contextlib
 import os
 import sys
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import click
 
 from anespec.manifests.errors import StorageError
 
 
+class Stoppable(Protocol):
+    """Something that runs until it is stopped."""
+
+    def stop(self) -> None:
+        """End all that runs, and keep what is to outlive the process."""
+        ...
+
+
 class Kept(list[object]):
     """What lives until the process leaves; the command line's context carries it as `obj`."""
 
 
-def keep(thing: object) -> None:
-    """Keep `thing` from being destroyed before the process leaves; nothing where no command line runs."""
+def keep(thing: Stoppable) -> None:
+    """Stop `thing`, and where a command line runs keep it from being destroyed before the process leaves."""
+    thing.stop()
     context = click.get_current_context(silent=True)
     if context is not None and isinstance(context.obj, Kept):
         context.obj.append(thing)

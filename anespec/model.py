@@ -15,8 +15,7 @@ from anespec.served import GREEDY, ServedArtifact
 from anespec.watching import Watcher
 
 if TYPE_CHECKING:
-    from anespec.runtime.completion import Chunk
-    from anespec.runtime.completion import Completion as Run
+    from anespec.runtime.completion import Chunk, TextStream
 
 Prompt = str | Sequence[int]
 """A text, or token ids as they are."""
@@ -176,7 +175,7 @@ class Model(ServedArtifact):
         async for chunk in self._only_run(await asyncio.to_thread(encode), options):
             yield chunk
 
-    def _only_run(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "Run":
+    def _only_run(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "TextStream":
         if options.choices > 1:
             raise RequestError("a stream is of one choice; ask for more with generate")
         (run,) = self.run(prompt_ids, options)
@@ -208,7 +207,6 @@ def load_model(
     except BaseException:
         from anespec.leaving import keep
 
-        model.stop()
         keep(model)
         raise
     model.load_seconds = time.monotonic() - opened.began

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Self
 from anespec.results import Choice, Completion
 
 if TYPE_CHECKING:
-    from anespec.runtime.completion import Completion as Run
+    from anespec.runtime.completion import TextStream
 
 
 class Pending:
     """What a prompt will be continued with. Leaving a `with` block gives up what is left of it."""
 
-    def __init__(self, prompt_ids: Sequence[int], runs: "Sequence[Run]") -> None:
+    def __init__(self, prompt_ids: Sequence[int], runs: "Sequence[TextStream]") -> None:
         """Begin all of them, beside one another.
 
         Raises:

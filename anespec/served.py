@@ -13,7 +13,7 @@ from anespec.watching import SILENT, Watcher
 
 if TYPE_CHECKING:
     from anespec.manifests.schema import Manifest
-    from anespec.runtime.completion import Completion as Run
+    from anespec.runtime.completion import TextStream
     from anespec.runtime.proven import Proven
     from anespec.runtime.requests import Request
     from anespec.runtime.sampling import GrammarTokens
@@ -32,6 +32,7 @@ class ServedArtifact:
 
         self._opened = opened
         self._options = options
+        self._source = make_source(options)
         self._serve(Proven.nothing(opened.verifier.shape))
         self.load_seconds = 0.0
 
@@ -50,7 +51,7 @@ class ServedArtifact:
         from anespec.runtime.service import Service
 
         self._proven = proven
-        self._service = Service(Engine(self._opened.verifier, proven, make_source(self._options)))
+        self._service = Service(Engine(self._opened.verifier, proven, self._source))
 
     def __enter__(self) -> Self:
         return self
@@ -61,8 +62,10 @@ class ServedArtifact:
         self.close()
 
     def stop(self) -> None:
-        """End all that runs; nothing can be run afterwards."""
+        """End all that runs, and let the draft source keep what it learnt; nothing can be run afterwards."""
         self._service.close()
+        if self._source is not None:
+            self._source.close()
 
     def close(self) -> None:
         """Release the model's memory; it cannot be used afterwards."""
@@ -129,12 +132,12 @@ class ServedArtifact:
         for request in self._requests(prompt_ids, options):
             self._service.check(request)
 
-    def run(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> "list[Run]":
+    def run(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> "list[TextStream]":
         """A run for every choice, none of them begun."""
-        from anespec.runtime.completion import Completion as Run
+        from anespec.runtime.completion import TextStream
 
         requests = self._requests(prompt_ids, options)
-        return [Run(self._service, self.tokenizer, request, options.stop) for request in requests]
+        return [TextStream(self._service, self.tokenizer, request, options.stop) for request in requests]
 
     def begin(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> Pending:
         """Have a prompt run beside others; raises as `generate` does."""

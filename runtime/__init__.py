@@ -1,1 +1,1 @@
-"""Artifact -> tokens: blocks, regions, rows, the engine, sampling, drafters, backends, text."""
+"""Artifact -> tokens: passes, regions, planner, speculation, sampling, engine, service, backends, text."""

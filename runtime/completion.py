@@ -93,7 +93,7 @@ class TextAssembly:
         self.summary = Summary(self._prompt, tuple(self._tokens), "".join(self._text), finish, statistics)
 
 
-class Completion:
+class TextStream:
     """One request on a service: iterate for the text, with `for` or `async for`, then ask for `summary`.
 
     Leaving the iteration early cancels the request.

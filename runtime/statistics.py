@@ -1,6 +1,6 @@
 """What a sequence cost: counted while it runs, handed out as snapshots."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 
 @dataclass(frozen=True)
@@ -102,22 +102,14 @@ class Ledger:
 
     def snapshot(self) -> Statistics:
         """The counts as they stand."""
+        counts = {name: getattr(self, name) for name in _COUNTS}
         return Statistics(
-            prompt_tokens=self.prompt_tokens,
-            reused_tokens=self.reused_tokens,
-            copied_slots=self.copied_slots,
-            output_tokens=self.output_tokens,
-            forced_tokens=self.forced_tokens,
-            prompt_passes=self.prompt_passes,
-            decode_passes=self.decode_passes,
-            decoded_tokens=self.decoded_tokens,
+            **counts,
             proposed_by_position=tuple(self._proposed),
             accepted_by_position=tuple(self._accepted),
-            by_source=tuple(SourceCount(name, *counts) for name, counts in self._by_source.items()),
-            states_lost=self.states_lost,
-            draft_failures=self.draft_failures,
-            drafter_error=self.drafter_error,
-            queue_seconds=self.queue_seconds,
-            prefill_seconds=self.prefill_seconds,
-            decode_seconds=self.decode_seconds,
+            by_source=tuple(SourceCount(name, *pair) for name, pair in self._by_source.items()),
         )
+
+
+_COUNTS = tuple(each.name for each in fields(Ledger) if not each.name.startswith("_"))
+"""What both have under one name."""

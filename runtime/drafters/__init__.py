@@ -124,7 +124,7 @@ class DraftSource(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what the source holds."""
+        """Release what the source holds, and write what is to last; called again it does nothing."""
         ...
 
 

@@ -12,6 +12,7 @@ from typed_client import continued
 
 import anespec
 from anespec.manifests.errors import RequestError, UsageError
+from anespec.runtime.drafters.lookup import LookupSource
 
 GREEDY = anespec.GenerationOptions(max_tokens=12, ignore_eos=True)
 
@@ -117,3 +118,28 @@ def test_several_at_once_in_an_event_loop(model: anespec.Model) -> None:
 def test_what_is_no_prompt_is_refused(model: anespec.Model) -> None:
     with pytest.raises(RequestError, match="a prompt is a text or token ids, not a value of type int"):
         model.generate(5)  # type: ignore[arg-type]
+
+
+def test_a_draft_source_is_made_once_and_closed_with_its_model(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[_ClosedSource] = []
+
+    def make(options: anespec.LoadOptions) -> _ClosedSource:
+        made.append(_ClosedSource())
+        return made[-1]
+
+    monkeypatch.setattr("anespec.served.make_source", make)
+    with anespec.load(trained, threads=1) as model:
+        model.generate("Once", GREEDY)
+        assert [source.closed for source in made] == [0]
+    assert [source.closed for source in made] == [1]
+
+
+class _ClosedSource(LookupSource):
+    """Counts how often it is closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1

@@ -12,7 +12,7 @@ from stepping import SteppedVerifier
 from toy import ToyVerifier, everything, sequential_text, toy_shape
 
 from anespec.manifests.errors import AnespecError, RequestError
-from anespec.runtime.completion import Chunk, Completion, TextAssembly
+from anespec.runtime.completion import Chunk, TextAssembly, TextStream
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import RowKind
 from anespec.runtime.requests import Event, FinishReason, OutputToken, Request
@@ -119,8 +119,8 @@ def text_ids(prompt: list[int], count: int) -> list[int]:
     return sequential_text(SHAPE, 0, prompt, count, SamplingParameters())
 
 
-def completion(service: Service, prompt: list[int], count: int, *stops: str) -> Completion:
-    return Completion(service, ToyTokenizer(), Request(prompt, count), stops)  # type: ignore[arg-type]
+def completion(service: Service, prompt: list[int], count: int, *stops: str) -> TextStream:
+    return TextStream(service, ToyTokenizer(), Request(prompt, count), stops)  # type: ignore[arg-type]
 
 
 def test_a_completion_s_chunks_are_its_text(service: Service) -> None:

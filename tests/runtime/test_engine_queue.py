@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from drafting import HostileSession, SourceOf, oracle_source
 from numpy.typing import NDArray
-from toy import GLOBAL, ToyVerifier, everything, sequential_text, toy_shape
+from toy import GLOBAL, ToyVerifier, drain, everything, ids, prompt_rows, sequential_text, toy_shape
 
 import anespec.runtime.engine as engine_module
 from anespec.manifests.errors import AnespecError, RequestError
@@ -17,23 +17,6 @@ from anespec.runtime.requests import Event, FinishReason, Request
 from anespec.runtime.sampling import Sampler, SamplingParameters
 
 GREEDY = SamplingParameters()
-
-
-def drain(engine: Engine) -> dict[int, list[Event]]:
-    """Step until nothing is left; the events by sequence."""
-    events: dict[int, list[Event]] = {}
-    while engine.busy:
-        for event in engine.step():
-            events.setdefault(event.sequence, []).append(event)
-    return events
-
-
-def ids(events: list[Event]) -> list[int]:
-    return [token.id for event in events for token in event.tokens]
-
-
-def prompt_rows(verifier: ToyVerifier) -> int:
-    return sum(row.kind is RowKind.PROMPT for plan in verifier.passes_run for row in plan.rows)
 
 
 def text(shape: VerifierShape, prompt: list[int], max_tokens: int | None) -> list[int]:

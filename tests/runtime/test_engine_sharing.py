@@ -10,38 +10,22 @@ from drafting import SourceByReference, oracle_source
 from forcing import FIRST, LAST, ForcingSampler
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy import ToyVerifier, everything, sequential_text, toy_shape
+from toy import ToyVerifier, drain, everything, ids, prompt_rows, sequential_text, toy_shape
 
 from anespec.runtime import engine as engine_module
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PoolShape, RowKind, VerifierShape
-from anespec.runtime.requests import Event, FinishReason, Request
+from anespec.runtime.requests import FinishReason, Request
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.statistics import Statistics
 
 GREEDY = SamplingParameters()
 
 
-def drain(engine: Engine) -> dict[int, list[Event]]:
-    events: dict[int, list[Event]] = {}
-    while engine.busy:
-        for event in engine.step():
-            events.setdefault(event.sequence, []).append(event)
-    return events
-
-
-def ids(events: Sequence[Event]) -> list[int]:
-    return [token.id for event in events for token in event.tokens]
-
-
 def text(shape: VerifierShape, prompt: Sequence[int], count: int, seed: int | None = None) -> list[int]:
     sampling = GREEDY if seed is None else SamplingParameters(temperature=1.0, seed=seed)
     return sequential_text(shape, 0, prompt, count, sampling)
-
-
-def prompt_rows(verifier: ToyVerifier) -> int:
-    return sum(row.kind is RowKind.PROMPT for plan in verifier.passes_run for row in plan.rows)
 
 
 def tokens_per_pass(shape: VerifierShape, prompts: list[list[int]], count: int) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from drafting import OracleSession, SourceOf, oracle_source
 from stepping import SteppedVerifier
-from toy import ToyVerifier, everything, sequential_text, toy_shape
+from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 
 from anespec.manifests.errors import RequestError
 from anespec.runtime.engine import Engine
@@ -26,10 +26,6 @@ SHAPE = toy_shape(sequences=2)
 
 def text(prompt: list[int], count: int) -> list[int]:
     return sequential_text(SHAPE, 0, prompt, count, SamplingParameters())
-
-
-def ids(events: list[Event]) -> list[int]:
-    return [token.id for event in events for token in event.tokens]
 
 
 def check_whole(events: list[Event]) -> None:

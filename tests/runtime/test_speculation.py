@@ -7,7 +7,7 @@ import pytest
 from drafting import HostileSession, OracleSession, SenselessSession, SourceOf, oracle_source
 from hypothesis import given
 from hypothesis import strategies as st
-from toy import ToyVerifier, everything, sequential_text, toy_shape
+from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 
 from anespec.runtime.calibration import Calibration
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource
@@ -37,10 +37,6 @@ def text(prompt: Sequence[int], count: int) -> list[int]:
 def engine_with(source: DraftSource, clock: Clock | None = None) -> tuple[Engine, ToyVerifier]:
     verifier = ToyVerifier(SHAPE)
     return Engine(verifier, everything(SHAPE), source, clock=clock or Clock()), verifier
-
-
-def ids(events: Sequence[Event]) -> list[int]:
-    return [token.id for event in events for token in event.tokens]
 
 
 def drafted_passes(verifier: ToyVerifier) -> list[bool]:

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from drafting import oracle_source
 from numpy.typing import NDArray
-from toy import ToyVerifier, everything, sequential_text, toy_shape
+from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PassPlan, StateLostError
-from anespec.runtime.requests import Event, FinishReason, Request
+from anespec.runtime.requests import FinishReason, Request
 from anespec.runtime.sampling import SamplingParameters
 
 SHAPE = toy_shape(sequences=2)
@@ -46,10 +46,6 @@ class Forgetful(ToyVerifier):
 
 def text(prompt: list[int], count: int) -> list[int]:
     return sequential_text(SHAPE, 0, prompt, count, SamplingParameters())
-
-
-def ids(events: Sequence[Event]) -> list[int]:
-    return [token.id for event in events for token in event.tokens]
 
 
 def test_saving_a_prompt_that_finds_the_state_lost_leaves_no_prefix_behind() -> None:

@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from whole_passes import WholePasses
 
+from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind, RowSlots, VerifierShape
 from anespec.runtime.proven import Proven
+from anespec.runtime.requests import Event
 from anespec.runtime.row_logits import row_logits
 from anespec.runtime.sampling import Sampler, SamplingParameters
 
@@ -167,6 +169,25 @@ class ToyVerifier(WholePasses):
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+def drain(engine: Engine) -> dict[int, list[Event]]:
+    """Step until nothing is left; the events by sequence."""
+    events: dict[int, list[Event]] = {}
+    while engine.busy:
+        for event in engine.step():
+            events.setdefault(event.sequence, []).append(event)
+    return events
+
+
+def ids(events: Sequence[Event]) -> list[int]:
+    """The tokens of some events."""
+    return [token.id for event in events for token in event.tokens]
+
+
+def prompt_rows(verifier: ToyVerifier) -> int:
+    """How many prompt rows were run."""
+    return sum(row.kind is RowKind.PROMPT for plan in verifier.passes_run for row in plan.rows)
 
 
 def sequential_text(

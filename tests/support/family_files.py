@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader, GGUFValueType, GGUFWriter
+from gguf import GGUFReader, GGUFWriter
 from numpy.typing import NDArray
+from tiny_model import add_value
 
 FAMILIES = Path(__file__).parents[1] / "data" / "families"
 
@@ -57,7 +58,7 @@ class Variant:
         writer = GGUFWriter(path, architecture)
         for key, value in metadata.items():
             if value is not None:
-                _add(writer, key, value)
+                add_value(writer, key, value)
         keys = {key.removeprefix(f"{architecture}."): value for key, value in metadata.items()}
         sizes = _Sizes(keys, norms_every_head=architecture == "olmo2")
         for name, values in self._tensors(base, sizes).items():
@@ -206,17 +207,3 @@ def _draw(rng: np.random.Generator, name: str, shape: Shape, tied: bool) -> Valu
         spread = 1 if name.startswith("per_layer_token") else HEAD_SPREAD
         values = rng.normal(0, spread / math.sqrt(shape[1]), shape)
     return values.astype(np.float16).astype(np.float32)
-
-
-def _add(writer: GGUFWriter, key: str, value: Any) -> None:
-    match value:
-        case bool():
-            writer.add_bool(key, value)
-        case int():
-            writer.add_uint32(key, value)
-        case float():
-            writer.add_float32(key, value)
-        case str():
-            writer.add_string(key, value)
-        case _:
-            writer.add_key_value(key, list(value), GGUFValueType.ARRAY)

@@ -82,7 +82,7 @@ def add_value(writer: GGUFWriter, key: str, value: Any) -> None:
         case str():
             writer.add_string(key, value)
         case _:
-            writer.add_array(key, value)
+            writer.add_array(key, list(value))
 
 
 def write_gguf(

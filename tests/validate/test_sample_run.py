@@ -17,7 +17,7 @@ from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invariance, InvarianceVerdict
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
-from anespec.runtime.completion import Completion
+from anespec.runtime.completion import TextStream
 from anespec.runtime.engine import Engine
 from anespec.runtime.proven import Proven
 from anespec.runtime.requests import Request
@@ -105,7 +105,7 @@ def test_a_sample_is_what_generate_writes_even_in_a_folder_of_traps(
     service = Service(Engine(verifier, Proven.nothing(verifier.shape)))
     for passage, prompt in zip(run.passages, SAMPLE_PROMPTS, strict=True):
         request = Request(tokenizer.encode(prompt), MOST_TOKENS, end_ids=tokenizer.end_ids)
-        assert "".join(passage.pieces) == Completion(service, tokenizer, request).summary.text
+        assert "".join(passage.pieces) == TextStream(service, tokenizer, request).summary.text
         assert passage.same_text is True
         assert passage.drafted is not None
         assert passage.plain.tokens_per_pass == 1
