@@ -8,10 +8,10 @@ import click
 
 from anespec.manifests.errors import RequestError, StorageError
 from anespec.manifests.safe_files import read_bounded
+from anespec.runtime.options import LONGEST_REFERENCE
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 
 LONGEST_GRAMMAR = 1 << 20
-LONGEST_REFERENCE = 1 << 26
 """Bytes."""
 
 _FILE = click.Path(path_type=Path)
@@ -56,7 +56,7 @@ def read_texts(chosen: dict[str, Any]) -> dict[str, Any]:
     reference: Path | None = chosen["reference"]
     return {
         "grammar": _grammar(chosen),
-        "reference": "" if reference is None else _text(reference, LONGEST_REFERENCE),
+        "reference": "" if reference is None else _text(reference, 4 * LONGEST_REFERENCE),
     }
 
 

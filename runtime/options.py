@@ -24,6 +24,12 @@ MOST_THREADS = 4 * (os.cpu_count() or 1)
 
 MOST_CHOICES = 128
 
+MOST_STOPS = 256
+"""Each is looked for at every token."""
+
+LONGEST_REFERENCE = 1 << 18
+"""Characters. No pass runs while a reference is indexed, about a second for some hundred thousand tokens."""
+
 
 def _listed(value: Any) -> Any:
     """One text, or any sequence of them, as a tuple."""
@@ -83,13 +89,17 @@ class GenerationOptions(SamplingParameters):
     )
     stop: Annotated[
         tuple[str, ...], BeforeValidator(_listed), AfterValidator(_require_texts), Flag(multiple=True)
-    ] = Field(default=(), description="End before this text; may be given several times.")
+    ] = Field(
+        default=(), max_length=MOST_STOPS, description="End before this text; may be given several times."
+    )
     ignore_eos: bool = Field(default=False, description="Go on past the model's end tokens.")
     speculate: Annotated[bool, Flag(shown=False)] = Field(
         default=True, description="Fill rows with guesses, where that provably changes no token."
     )
     reference: Annotated[str, Flag(shown=False)] = Field(
-        default="", description="A text that the output may repeat: drafts are copied from it, too."
+        default="",
+        max_length=LONGEST_REFERENCE,
+        description="A text that the output may repeat: drafts are copied from it, too.",
     )
     choices: int = Field(default=1, ge=1, le=MOST_CHOICES, description="How many continuations.")
 

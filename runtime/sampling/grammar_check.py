@@ -19,6 +19,9 @@ from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 STACK_BYTES = 1 << 19
 """As much as a thread has anywhere."""
 
+WHITE_SPACE = r"( |\n[ \t]{0,40})"
+"""What may stand between two tokens of JSON: an indentation, but not the endless one of weak models."""
+
 STEPS = 16
 _END = 256
 
@@ -47,9 +50,16 @@ def native_grammar(grammar: Grammar) -> str:
         case GrammarKind.REGEX:
             return grammar_from("regex", grammar.text)
         case GrammarKind.JSON_SCHEMA:
-            return grammar_from("json_schema", grammar.text)
+            return _json_grammar(grammar.text)
         case GrammarKind.JSON:
-            return grammar_from("json_schema", "{}")
+            return _json_grammar("{}")
+
+
+def _json_grammar(schema: str) -> str:
+    if not schema.lstrip().startswith("{"):
+        # A schema may be true or false, too, and then takes no settings.
+        return grammar_from("json_schema", schema)
+    return LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": WHITE_SPACE})
 
 
 def main() -> None:
@@ -76,11 +86,13 @@ def _tried(grammar: Grammar) -> dict[str, str]:
     except (ValueError, RecursionError) as error:
         return {"wrong": str(error)}
     matcher = LLMatcher(LLTokenizer(TokenizerWrapper(_Bytes())), native, log_level=0, limits=parser_limits())
-    for _ in range(STEPS):
+    for step in range(STEPS):
         if matcher.is_error():
             return {"wrong": matcher.get_error()}
         bits = matcher.compute_bitmask()
         allowed = next((byte for byte in range(_END) if bits[byte >> 3] >> (byte & 7) & 1), None)
+        if step == 0 and allowed is None and not matcher.is_accepting():
+            return {"wrong": "no text matches it"}
         if allowed is None or matcher.is_stopped():
             break
         matcher.consume_token(allowed)

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from rich.table import Table
+from rich.text import Text
 
 from anespec.console import notes, out, timed_progress
 
@@ -48,3 +49,25 @@ def test_a_long_run_says_what_is_left_once_that_is_known(monkeypatch: pytest.Mon
         "golden gate: opening, after 40 s",
         "golden gate: layer 1, after 1 min 0 s, about 1 min 0 s left",
     ]
+
+
+def test_a_terminal_gets_sentences_that_break_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    path = "/a/very/long/path/that/stays/whole"
+    sentence = f"the report is written to {path}"
+    for forced, shown in (("", f"{sentence}\n"), ("1", f"the report is\nwritten to\n{path}\n")):
+        stream = io.StringIO()
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setenv("FORCE_COLOR", forced)
+        out().print(sentence)
+        assert stream.getvalue() == shown
+
+
+def test_what_a_model_writes_is_broken_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stream)
+    for part in ("it goes on and on ", "and on"):
+        out().print(Text(part), end="")
+    assert stream.getvalue() == "it goes on and on and on"

@@ -115,6 +115,11 @@ def test_several_at_once_in_an_event_loop(model: anespec.Model) -> None:
     assert asyncio.run(together()) == [model.generate(prompt, GREEDY).text for prompt in prompts]
 
 
+def test_what_is_no_prompt_is_refused(model: anespec.Model) -> None:
+    with pytest.raises(RequestError, match="a prompt is a text or token ids, not a value of type int"):
+        model.generate(5)  # type: ignore[arg-type]
+
+
 def test_a_draft_source_is_made_once_and_closed_with_its_model(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

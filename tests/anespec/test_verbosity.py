@@ -9,6 +9,7 @@ from commands import run
 
 from anespec.console import aside, notes
 from anespec.main import cli
+from anespec.verbosity import accept_verbosity
 
 
 @pytest.fixture(autouse=True)
@@ -54,3 +55,12 @@ def test_quiet_leaves_the_text_and_the_errors(trained: Path) -> None:
     failed = run("-q", "generate", trained.parent / "missing", "-p", "x")
     assert failed.code == 5
     assert failed.is_one_sentence()
+
+
+@pytest.mark.usefixtures("noisy")
+def test_both_go_after_the_verb_too() -> None:
+    accept_verbosity(cli.commands["noisy"])
+    quiet = CliRunner().invoke(cli, ["noisy", "-q"])
+    assert (quiet.stdout, quiet.stderr) == ("the result\n", "asked for\n")
+    assert CliRunner().invoke(cli, ["-q", "noisy", "-v"]).exit_code == 2
+    assert CliRunner().invoke(cli, ["list", "-q"]).exit_code == 0

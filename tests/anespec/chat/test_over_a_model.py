@@ -19,7 +19,7 @@ from anespec.chat.conversation import Conversation
 from anespec.chat.loaded_model import LoadedModel
 from anespec.embedded import model_path
 from anespec.main import cli
-from anespec.manifests.errors import RequestError
+from anespec.manifests.errors import Interrupted, RequestError, UsageError
 from anespec.model_cache import resolve_artifact
 from anespec.runtime.options import GenerationOptions
 
@@ -161,10 +161,16 @@ def test_the_cache_shows_and_removes_what_was_made(chatting: Path) -> None:
     (listed,) = json.loads(verb("list", "--json").output)["models"]
     assert (listed["name"], listed["finished"]) == ("chatty", True)
     assert {"golden", "exactness", "residency"} == set(listed["gates"])
-    assert listed["key"][:8] in verb("list").output
+    shown = verb("list").output
+    assert listed["key"][:8] in shown
+    assert "pass" in shown
+    assert json.loads(verb("inspect", "chatty", "--json").output)["target"] == listed["target"]
     assert isinstance(verb("rm", "other", "--yes").exception, RequestError)
     assert verb("rm").exit_code == 2
-    assert verb("rm", "chatty", answer="n\n").exit_code == 1
+    assert isinstance(verb("rm", "chatty", answer="n\n").exception, Interrupted)
+    unanswered = verb("rm", "chatty").exception
+    assert isinstance(unanswered, UsageError)
+    assert "--yes" in str(unanswered)
     assert json.loads(verb("rm", "chatty", "--yes", "--json").output)["removed"] == [listed["key"]]
     assert json.loads(verb("list", "--json").output)["models"] == []
     assert "No model" in verb("list").output

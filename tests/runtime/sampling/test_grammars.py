@@ -221,6 +221,9 @@ def test_tokens_are_the_bytes_that_they_decode_to(name: str) -> None:
         ("gbnf", 'root ::= "yes" | foo', "the grammar is not valid: Failed to convert .*'foo' not found"),
         ("json_schema", '{"type": "foo"}', "the JSON schema is not valid: Invalid type: foo"),
         ("json_schema", "{", "the JSON schema is not valid: expected"),
+        ("json_schema", '{"$ref": "#"}', "the JSON schema is not valid: no text matches it"),
+        ("regex", r"[^\s\S]", "the regex is not valid: no text matches it"),
+        ("gbnf", 'root ::= ""', None),
         ("regex", "a" * (1 << 18) + "a", "the grammar has 262145 characters; the most are 262144"),
         ("gbnf", "root ::= " + "(" * 20_000, "maximum recursion depth"),
         ("json_schema", '{"items":' * 20_000 + "{}" + "}" * 20_000, "recursion limit exceeded"),
@@ -238,7 +241,7 @@ def test_tokens_are_the_bytes_that_they_decode_to(name: str) -> None:
         # What would be prepared for hours.
         ("regex", "((a{1000}){1000}){1000}", "takes more than 2 s"),
     ],
-    ids=range(11),
+    ids=range(14),
 )
 def test_no_grammar_harms_the_process(kind: str, text: str, sentence: str | None) -> None:
     _, tokens = vocabulary_of("phi-3")
@@ -278,3 +281,25 @@ def test_a_vocabulary_without_an_end_has_one_that_is_never_sampled() -> None:
     assert state.allowed().tolist() == [False, False, True]
     state.accept(2)
     assert state.finished
+
+
+@pytest.mark.parametrize("text", ["{}", '{"type": "object"}'])
+def test_json_may_be_indented_but_has_no_endless_white_space(text: str) -> None:
+    tokenizer, tokens = vocabulary_of("gpt-2")
+
+    def is_allowed(text_of_json: str) -> bool:
+        ids = tokenizer.encode(text_of_json, add_special=False)
+        state = tokens.follow(Grammar(kind="json_schema", text=text))
+        return state.allows_prefix(ids) == len(ids)
+
+    value = {"a": [1, {"b": "two words"}], "c": None}
+    assert all(is_allowed(json.dumps(value, indent=indent)) for indent in (None, 2, 8, "\t"))
+    assert is_allowed(json.dumps(value, separators=(",", ":")))
+    assert not is_allowed('{"a":\n\n\n')
+    assert not is_allowed('{"a":' + 50 * " ")
+
+
+@pytest.mark.parametrize("schema", ["true", ' {"const": 7}'])
+def test_any_schema_is_taken(schema: str) -> None:
+    _, tokens = vocabulary_of("gpt-2")
+    assert not tokens.follow(Grammar(kind="json_schema", text=schema)).finished
