@@ -84,7 +84,7 @@ def test_a_reference_and_lookups_limits_change_passes_and_no_token(trained: Path
     ("words", "said"),
     [
         (("--regex", "a", "--json-schema", "{}"), "give one of --json-schema"),
-        (("--logprobs", "3"), "with --json"),
+        (("--logprobs", "3"), "in the output of --json"),
         (("--logprobs", "21", "--json"), "is not between 0 and 20"),
         (("--choices", "0"), "is not between 1 and 128"),
         (("--lookup-choose", "best"), "--lookup-choose"),

@@ -146,7 +146,7 @@ def test_each_line_may_draw_and_end_in_its_own_way(artifact: Path, tmp_path: Pat
         ({"prompt_ids": []}, "the prompt is empty"),
         ({"prompt_ids": [1] * 600}, "has 600 tokens but the context only 512"),
         ({"prompt": "a", "logit_bias": {"99999": 1}}, "the logit bias names token 99999"),
-        ({"messages": [{"role": "user", "content": "a"}]}, "without --chat or messages"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "this model has no chat template"),
     ],
 )
 def test_what_only_the_model_can_tell_is_checked_before_any_runs(

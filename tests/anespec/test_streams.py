@@ -96,7 +96,7 @@ def one_chunk(self):
     os.kill(os.getpid(), signal.SIGINT)
     yield completion.Chunk("never")
 
-completion.Completion.__iter__ = one_chunk
+completion.TextStream.__iter__ = one_chunk
 from anespec.main import main; main()
 """
 

@@ -220,7 +220,7 @@ def test_tokens_are_the_bytes_that_they_decode_to(name: str) -> None:
         ("lark", 'start: "a" (', "the grammar is not valid: line 1, column 13: Expected token"),
         ("gbnf", 'root ::= "yes" | foo', "the grammar is not valid: Failed to convert .*'foo' not found"),
         ("json_schema", '{"type": "foo"}', "the JSON schema is not valid: Invalid type: foo"),
-        ("json_schema", "{", "the JSON schema is not valid: expected"),
+        ("json_schema", "{", "the JSON schema is not valid: EOF while parsing"),
         ("json_schema", '{"$ref": "#"}', "the JSON schema is not valid: no text matches it"),
         ("regex", r"[^\s\S]", "the regex is not valid: no text matches it"),
         ("gbnf", 'root ::= ""', None),
