@@ -209,22 +209,37 @@ def soak_round(
     verifier: Verifier,
     proven: Proven,
     requests: Sequence[Request],
-    source: DraftSource | None,
+    sources: Sequence[DraftSource | None],
     rng: np.random.Generator,
 ) -> SoakCount:
-    """Run the requests twice, and compare. Drafts are of `source`, else of what is known to come.
+    """Run the requests plainly, then once with each source of drafts, and compare.
+
+    A source of None stands for one that knows what is to come.
 
     Raises:
         AnespecError: a request failed.
     """
     plain = [_plain(verifier, request) for request in requests]
+    runs = (_run(verifier, proven, requests, plain, source, rng) for source in sources)
+    return sum(runs, SoakCount(rounds=1))
+
+
+def _run(
+    verifier: Verifier,
+    proven: Proven,
+    requests: Sequence[Request],
+    plain: Sequence[Sequence[OutputToken]],
+    source: DraftSource | None,
+    rng: np.random.Generator,
+) -> SoakCount:
+    """The requests by every means that is proven, arriving and leaving by chance."""
     texts = [[token.id for token in tokens] for tokens in plain]
     watched = WatchedVerifier(verifier)
     engine = Engine(watched, proven, source or KnowingSource(texts, verifier.shape.vocabulary, rng))
     leaving = [int(rng.integers(len(p))) if p and rng.random() < CANCELLED else None for p in plain]
     found: list[list[OutputToken]] = [[] for _ in requests]
     numbers: dict[int, int] = {}
-    count = SoakCount(rounds=1, requests=len(requests))
+    count = SoakCount(requests=len(requests))
     while len(numbers) < len(requests) or engine.busy:
         if len(numbers) < len(requests) and (not engine.busy or rng.random() < ARRIVING):
             place = len(numbers)

@@ -36,7 +36,7 @@ def soaked(
         rng = np.random.default_rng([7, number])
         corpus = [int(token) for token in rng.integers(verifier.shape.vocabulary, size=600)]
         asked = list(soak_requests(corpus, verifier.shape, frozenset({2}), rng, requests, grammar_tokens))
-        total += soak_round(verifier, proven, asked, LookupSource() if number % 2 else None, rng)
+        total += soak_round(verifier, proven, asked, [LookupSource() if number % 2 else None], rng)
     return total
 
 
