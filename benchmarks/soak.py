@@ -36,7 +36,8 @@ from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.gates import recorded_exactness
 from anespec.validate.kept import kept_exactness
 from anespec.validate.prompts import PROMPTS, SAMPLE_PROMPTS
-from anespec.validate.soak import SoakCount, soak_requests, soak_round
+from anespec.validate.soak import SoakCount, soak_round
+from anespec.validate.soak_requests import soak_requests
 
 ROOT = Path(__file__).resolve().parents[1]
 HUGGING_FACE_LOOKUP = LookupSettings(n_max=2, choose="leftmost")

@@ -13,7 +13,8 @@ from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import GrammarTokens
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.exactness import exactness_gate
-from anespec.validate.soak import SoakCount, soak_requests, soak_round
+from anespec.validate.soak import SoakCount, soak_round
+from anespec.validate.soak_requests import soak_requests
 
 SPANNING = shape_of(t_max=16, context=320, sequences=2, partial_spans=True)
 
