@@ -1,8 +1,9 @@
 """Text by every means that the gates have proven, against text without any of them: no token may differ.
 
-A round runs some requests several times on one verifier. Plainly: one after another, in passes as wide as a block
-that look at every slot, without drafts, each from its first token. And with all that is proven: at once, with
-drafts of several sources, in passes of other widths and spans, on prefixes of one another, while some are cancelled.
+A round runs some requests several times on one verifier. Plainly: one after another, in passes as wide as a
+block that look at every slot, without drafts, each from its first token. And with all that is proven: at
+once, with drafts of several sources, in passes of other widths and spans, on prefixes of one another, while
+some are cancelled.
 """
 
 from collections.abc import Sequence
