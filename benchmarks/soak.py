@@ -28,7 +28,7 @@ from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import circumstances, open_verifier
-from anespec.runtime.drafters.lookup import LookupSource
+from anespec.runtime.drafters.lookup import LookupSettings, LookupSource
 from anespec.runtime.passes import Verifier
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import GrammarTokens
@@ -36,9 +36,11 @@ from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.gates import recorded_exactness
 from anespec.validate.kept import kept_exactness
 from anespec.validate.prompts import PROMPTS, SAMPLE_PROMPTS
-from anespec.validate.soak import SoakCount, soak_requests, soak_round
+from anespec.validate.soak import SoakCount, soak_round
+from anespec.validate.soak_requests import soak_requests
 
 ROOT = Path(__file__).resolve().parents[1]
+HUGGING_FACE_LOOKUP = LookupSettings(n_max=2, choose="leftmost")
 REQUESTS = 6
 """Requests of a round: more than there are regions, so that some wait."""
 
@@ -54,6 +56,11 @@ class Subject:
     context: int
     sequences: int
     backend: str
+
+    @property
+    def turns(self) -> int:
+        """It has a round in one of so many turns; torch takes ten times as long for a token."""
+        return 10 if self.backend == "torch" else 1
 
     @property
     def name(self) -> str:
@@ -138,8 +145,8 @@ class Bench:
         rng = np.random.default_rng([seed, number])
         shape = self.verifier.shape
         requests = list(soak_requests(self.corpus, shape, self.end_ids, rng, REQUESTS, self.grammar_tokens))
-        source = LookupSource() if number % 2 else None
-        return soak_round(self.verifier, self.proven, requests, source, rng)
+        sources = [LookupSource(), None, LookupSource(HUGGING_FACE_LOOKUP), None]
+        return soak_round(self.verifier, self.proven, requests, sources, rng)
 
 
 def benches(models: Path, work: Path, subjects: Sequence[Subject]) -> Iterator[Bench]:
@@ -156,10 +163,10 @@ def benches(models: Path, work: Path, subjects: Sequence[Subject]) -> Iterator[B
 def soak(opened: Sequence[Bench], report: Report, tokens: int, seconds_between_lines: float = 60.0) -> None:
     """Rounds of all benches in turn until so many tokens are compared."""
     said = time.monotonic()
-    begun = min((report.counts.get(bench.key, SoakCount()).rounds for bench in opened), default=0)
-    for number in itertools.count(begun):
+    done = {b.key: report.counts.get(b.key, SoakCount()).rounds * b.subject.turns for b in opened}
+    for number in itertools.count(min(done.values(), default=0)):
         for bench in opened:
-            if report.counts.get(bench.key, SoakCount()).rounds > number:
+            if number < done[bench.key] or number % bench.subject.turns:
                 continue
             if report.total.tokens >= tokens:
                 return

@@ -13,7 +13,8 @@ from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import GrammarTokens
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.exactness import exactness_gate
-from anespec.validate.soak import SoakCount, soak_requests, soak_round
+from anespec.validate.soak import SoakCount, soak_round
+from anespec.validate.soak_requests import soak_requests
 
 SPANNING = shape_of(t_max=16, context=320, sequences=2, partial_spans=True)
 
@@ -36,7 +37,7 @@ def soaked(
         rng = np.random.default_rng([7, number])
         corpus = [int(token) for token in rng.integers(verifier.shape.vocabulary, size=600)]
         asked = list(soak_requests(corpus, verifier.shape, frozenset({2}), rng, requests, grammar_tokens))
-        total += soak_round(verifier, proven, asked, LookupSource() if number % 2 else None, rng)
+        total += soak_round(verifier, proven, asked, [LookupSource() if number % 2 else None], rng)
     return total
 
 
