@@ -63,10 +63,12 @@ def convert(
     """
     from anespec.convert.options import ConvertOptions
     from anespec.convert.pipeline import convert as run
+    from anespec.convert.worker_process import early_process
 
     source = Path(gguf)
     target = Path(output) if output is not None else default_output(source)
     with (
+        early_process(source, jobs) as early,
         open_plan(source, options or ConvertOptions()) as plan,
         watch.shares(f"converting {source.name}") as report,
     ):
@@ -75,6 +77,7 @@ def convert(
             target,
             replace=replace,
             jobs=jobs,
+            early=early,
             on_progress=lambda shard: report(shard.name, shard.done_bytes / max(1, shard.total_bytes)),
         )
 

@@ -37,9 +37,12 @@ def convert(
     Example:
       anespec convert model.gguf -o model.anespec --target cpu --context 4096
     """
-    from anespec.convert.plan_report import explain
+    from anespec.convert.worker_process import early_process
 
-    with open_plan(gguf, read_flags(ConvertOptions, chosen)) as plan:
+    options = read_flags(ConvertOptions, chosen)
+    with early_process(gguf, jobs) as early, open_plan(gguf, options) as plan:
+        from anespec.convert.plan_report import explain
+
         if plan.beyond_training:
             notes().print(
                 f"note: a context of {plan.context} is longer than the {plan.model.sizes.trained_context} "
@@ -55,13 +58,14 @@ def convert(
             from anespec.convert.pipeline import process_count
 
             try:
-                if process_count(plan, jobs) == 1:
+                if early is None and process_count(plan, jobs) == 1:
                     import anespec.convert.worker_imports  # noqa: F401
                 done = run(
                     plan,
                     target,
                     replace=force,
                     jobs=jobs,
+                    early=early,
                     on_progress=lambda shard: report(f"{shard.name} done", shard.done_bytes),
                     on_bytes=lambda done_bytes: report(None, done_bytes),
                 )

@@ -10,11 +10,12 @@ from anespec.manifests.errors import AnespecError
 
 @dataclass(frozen=True)
 class Job:
-    """What a process gets ready for: a GGUF, and what to make of it, each worker with so many threads."""
+    """What to make of a GGUF, by so many workers with so many threads each."""
 
     gguf: Path
     options: ConvertOptions
     threads: int
+    workers: int
 
 
 @dataclass(frozen=True)

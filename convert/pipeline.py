@@ -30,6 +30,7 @@ from anespec.convert.source.tokens import write_tokens
 from anespec.convert.storage import TAKEN_AWAY, storage_errors
 from anespec.convert.worker_count import suitable_workers
 from anespec.convert.worker_pool import WorkerPool
+from anespec.convert.worker_process import WorkerProcess
 from anespec.manifests.errors import ArtifactError, StorageError, UsageError
 from anespec.manifests.formatting import counted
 from anespec.manifests.safe_files import Folder, write_atomically
@@ -88,6 +89,7 @@ def convert(
     *,
     replace: bool = False,
     jobs: int | None = None,
+    early: WorkerProcess | None = None,
     on_progress: Callable[[ShardProgress], None] = lambda _: None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> Conversion:
@@ -95,7 +97,8 @@ def convert(
 
     The work is done in a hidden folder beside `output` and renamed at the end. An interrupted run
     leaves that folder, and the next run reuses its finished shards; a failed run removes it. `jobs` is the
-    number of processes that build shards; None chooses by the work, the processors and the free memory.
+    number of processes that build shards; None chooses by the work, the processors and the free memory;
+    `early` is one of them that was started before the plan was made.
     `on_bytes` is told of the stored bytes done so far, within shards too.
 
     Raises:
@@ -106,7 +109,7 @@ def convert(
     """
     started = time.monotonic()
     output = resolve_output(output)
-    with WorkerPool(plan, process_count(plan, jobs)) as workers:
+    with WorkerPool(plan, process_count(plan, jobs), early) as workers:
         source = plan.model.source()
         recipe = _recipe(plan, source, "artifact")
         before = output_stat(output)

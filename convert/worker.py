@@ -1,8 +1,9 @@
 """A process that builds shard units for a run: `python -P -m anespec.convert.worker CONTROL CONNECTION...`.
 
-It is given sockets by their descriptors: one to be told its job, and one for each worker that it is to be. A
-single worker is this process itself. Several are forked, once all is imported and planned, so that they share
-that. All of them live as long as the standard input, which is a pipe from the run.
+It is given sockets by their descriptors: one to be told its job, and one for each worker that it may become.
+It imports what any job needs before it listens. A single worker is this process itself. Several are forked,
+once all is imported and planned, so that they share that. All of them live as long as the standard input,
+which is a pipe from the run.
 """
 
 import contextlib
@@ -28,15 +29,30 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control, *workers = (Connection(int(descriptor)) for descriptor in sys.argv[1:])
     with contextlib.suppress(EOFError, ConnectionError):
-        _serve_all(control.recv(), control, workers)
+        unready = _import_all()
+        job: Job = control.recv()
+        for unneeded in workers[job.workers :]:
+            unneeded.close()
+        _serve_all(job, control, workers[: job.workers], unready)
     # What was imported needs no taking down.
     os._exit(0)
 
 
-def _serve_all(job: Job, control: Connection, workers: Sequence[Connection]) -> None:
+def _import_all() -> Exception | None:
+    """Import what building takes; what went wrong is for the workers to say, who have nobody to tell yet."""
     try:
         import anespec.convert.worker_imports  # noqa: F401
+    except Exception as error:
+        return error
+    return None
 
+
+def _serve_all(
+    job: Job, control: Connection, workers: Sequence[Connection], unready: Exception | None
+) -> None:
+    try:
+        if unready is not None:
+            raise unready
         plan = ConversionPlan(SourceModel(GGUFFile(job.gguf)), job.options)
     except Exception as error:
         for worker in workers:

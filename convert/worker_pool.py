@@ -6,29 +6,23 @@ loaded, each imports for itself. They are not multiprocessing's, whose helpers i
 """
 
 import contextlib
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 from threading import Thread
 from types import TracebackType
 from typing import Self
 
-from anespec.convert.messages import Answer, Ended, Failed, Finished, Job, Memory, Task, Written
+from anespec.convert.messages import Answer, Failed, Finished, Job, Memory, Task, Written
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.shard_checkpoint import Entry, read_checkpoint, write_checkpoint
 from anespec.convert.storage import TAKEN_AWAY
-from anespec.manifests.child_python import child_command, child_environment
+from anespec.convert.worker_process import WorkerProcess, most_workers
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.machine import peak_memory, processors
-
-WORKER = "anespec.convert.worker"
 
 OnWritten = Callable[[Task, int], None]
 """Told of a task and of how many more bytes of its weights are written."""
@@ -37,21 +31,30 @@ OnWritten = Callable[[Task, int], None]
 class WorkerPool:
     """Builds units; with more than one worker, in processes that start working towards it at once."""
 
-    def __init__(self, plan: ConversionPlan, workers: int) -> None:
-        """Start the processes; raises AnespecError where the system refuses them."""
+    def __init__(self, plan: ConversionPlan, workers: int, early: WorkerProcess | None = None) -> None:
+        """Start the processes, `early` being one of them; raises AnespecError where the system refuses."""
         self._plan = plan
         self._threads = max(1, processors() // workers)
         self._workers: list[_Worker] = []
-        if workers > 1:
-            job = Job(plan.model.file.path, plan.options, self._threads)
-            shares = [workers] if sys.platform == "linux" else [1] * workers
-            try:
-                self._workers = [worker for share in shares for worker in _start(job, share)]
-            except OSError as error:
-                raise AnespecError(
-                    f"the processes of the conversion cannot be started ({error.strerror}); "
-                    "raise the system's limits or run the command again with --jobs 1"
-                ) from error
+        if early is not None:
+            self._give_job(early, min(workers, early.most))
+        elif workers == 1:
+            return
+        try:
+            while missing := workers - len(self._workers):
+                process = WorkerProcess(most_workers(missing))
+                self._give_job(process, process.most)
+        except OSError as error:
+            self.stop()
+            raise AnespecError(
+                f"the processes of the conversion cannot be started ({error.strerror}); "
+                "raise the system's limits or run the command again with --jobs 1"
+            ) from error
+
+    def _give_job(self, process: WorkerProcess, workers: int) -> None:
+        job = Job(self._plan.model.file.path, self._plan.options, self._threads, workers)
+        connections = enumerate(process.work(job))
+        self._workers += [_Worker(process, number, connection) for number, connection in connections]
 
     def __enter__(self) -> Self:
         return self
@@ -133,65 +136,10 @@ def _finished(
                 raise said.worker.how_it_ended()
 
 
-def _start(job: Job, count: int) -> "list[_Worker]":
-    """A process for so many workers, which begins to get ready."""
-    ours, theirs = zip(*(Pipe() for _ in range(1 + count)), strict=True)
-    descriptors = [connection.fileno() for connection in theirs]
-    with _interrupts_unheard():
-        started = subprocess.Popen(
-            [*child_command(WORKER), *map(str, descriptors)],
-            env=child_environment(),
-            pass_fds=descriptors,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-        )
-    for connection in theirs:
-        connection.close()
-    control, *connections = ours
-    control.send(job)
-    process = _Process(started, control)
-    return [_Worker(process, number, connection) for number, connection in enumerate(connections)]
-
-
-@contextlib.contextmanager
-def _interrupts_unheard() -> Iterator[None]:
-    """What is started here never hears of Ctrl-C, which a terminal sends to all; the run ends its workers."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class _Process:
-    """A started process, which is one worker or the parent of several."""
-
-    def __init__(self, started: "subprocess.Popen[bytes]", control: Connection) -> None:
-        self.started = started
-        self.control = control
-        self.ended: dict[int, int] = {}
-
-    def exit_code(self, worker: int) -> int:
-        """How a worker ended, once its connection is closed: its exit code, or its signal as a negative."""
-        with contextlib.suppress(EOFError, OSError):
-            while worker not in self.ended:
-                said: Ended = self.control.recv()
-                self.ended[said.worker] = os.waitstatus_to_exitcode(said.status)
-        return self.ended[worker] if worker in self.ended else self.started.wait()
-
-    def end(self) -> None:
-        """End it and, by closing the pipe that they live by, the workers that it forked."""
-        self.started.kill()
-        if self.started.stdin is not None:
-            self.started.stdin.close()
-        self.started.wait()
-        self.control.close()
-
-
 class _Worker:
     """One worker and what it was heard to say."""
 
-    def __init__(self, process: _Process, number: int, connection: Connection) -> None:
+    def __init__(self, process: WorkerProcess, number: int, connection: Connection) -> None:
         self.process = process
         self.memory = Memory(0, 0)
         self._number = number

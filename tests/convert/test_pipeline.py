@@ -17,6 +17,7 @@ from anespec.convert.pipeline import ShardProgress
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.convert.source.tokens import write_tokens
+from anespec.convert.worker_process import WorkerProcess
 from anespec.manifests.errors import GGUFError, RequestError, StorageError, UsageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import AttentionShape, Target, WeightFormat
@@ -376,7 +377,7 @@ def test_no_more_processes_than_there_are_parts(
 
     asked: list[int] = []
 
-    def pool(plan: ConversionPlan, workers: int) -> None:
+    def pool(plan: ConversionPlan, workers: int, early: WorkerProcess | None) -> None:
         asked.append(workers)
         raise Stopped
 

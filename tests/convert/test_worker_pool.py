@@ -12,7 +12,7 @@ import pytest
 from converting import build
 from tiny_model import TinyModel, write_gguf
 
-from anespec.convert import worker_pool
+from anespec.convert import worker_process
 from anespec.convert.pipeline import Conversion
 from anespec.manifests.errors import AnespecError, GGUFError
 from anespec.manifests.machine import peak_memory
@@ -142,7 +142,7 @@ def test_a_system_that_refuses_processes_is_told_as_that(
 def test_a_process_that_does_not_even_start(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_pool, "WORKER", "anespec.absent")
+    monkeypatch.setattr(worker_process, "WORKER", "anespec.absent")
     with pytest.raises(AnespecError, match=r"ended with exit code 1 before its work was done"):
         build(gguf, tmp_path / "m.anespec", topology=TOPOLOGY, jobs=2)
 

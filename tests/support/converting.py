@@ -9,6 +9,7 @@ from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import Conversion, ShardProgress, convert
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
+from anespec.convert.worker_process import WorkerProcess
 from anespec.manifests.gguf_file import GGUFFile
 
 # coremltools collects garbage several times in each conversion, which would walk all that is imported.
@@ -21,6 +22,7 @@ def build(
     *,
     replace: bool = False,
     jobs: int | None = None,
+    early: WorkerProcess | None = None,
     on_progress: Callable[[ShardProgress], None] = lambda _: None,
     on_bytes: Callable[[int], None] = lambda _: None,
     **options: Any,
@@ -28,4 +30,6 @@ def build(
     """Convert `gguf` to `output`; `options` are those of ConvertOptions."""
     with GGUFFile(gguf) as file:
         plan = ConversionPlan(SourceModel(file), ConvertOptions(**options))
-        return convert(plan, output, replace=replace, jobs=jobs, on_progress=on_progress, on_bytes=on_bytes)
+        return convert(
+            plan, output, replace=replace, jobs=jobs, early=early, on_progress=on_progress, on_bytes=on_bytes
+        )
