@@ -23,6 +23,7 @@ from anespec.runtime.logit_keys import (
     Float64,
     Keys,
     Pages,
+    falling,
     read_keys,
     weight_table,
 )
@@ -113,6 +114,13 @@ class LogitRow:
         read_keys(logits, self._keys[: self._size], pages.signs[: self._size])
 
     @cached_property
+    def _indices(self) -> NDArray[np.intp]:
+        """The keys' 16 bits. Taking by them "wrap"s, as numpy checks other indices at twice the cost."""
+        indices = self._pages.indices
+        np.copyto(indices, self._keys.view(np.uint16))
+        return indices
+
+    @cached_property
     def _groups(self) -> Keys:
         """The largest key of each group; group g has the tokens g, g + n, g + 2 n ... of n groups."""
         maxima: Keys = self._keys.reshape(_GROUP, -1).max(axis=0)
@@ -138,13 +146,12 @@ class LogitRow:
 
     def only(self, allowed: NDArray[np.bool_]) -> None:
         """Leave out the tokens that are not `allowed` [vocabulary]. Call it before anything is asked."""
-        # Times 1 and plus nothing, or times 0 and plus ABSENT: choosing by the mask takes ten times as long.
-        signs = self._pages.signs
-        np.copyto(signs, allowed)
-        self._keys[: self._size] *= signs
-        signs -= 1
-        signs &= ABSENT
-        self._keys[: self._size] |= signs
+        # The least of a key and either ABSENT or, as ABSENT less 1 wraps, the largest integer:
+        # choosing by the mask takes ten times as long.
+        most, keys = self._pages.signs, self._keys[: self._size]
+        np.copyto(most, allowed)
+        np.subtract(np.int16(ABSENT), most, out=most)
+        np.minimum(keys, most, out=keys)
         kept = allowed[self._changed.ids]
         self._changed = Candidates(self._changed.ids[kept], self._changed.logits[kept])
 
@@ -155,6 +162,8 @@ class LogitRow:
 
     def largest(self, count: int) -> Candidates:
         """The `count` largest, or as many as there are."""
+        if "head" in self.__dict__ and count <= HEAD:
+            return self.head.first(count)
         found = self._largest_unchanged(min(count, self._size))
         changed = self._changed
         if not len(changed):
@@ -174,8 +183,10 @@ class LogitRow:
     @cached_property
     def log_mass(self) -> float:
         """The logarithm of the sum of the exponentials of all logits, to about 1e-6."""
-        mass = float(np.exp(self.head.logits - self.highest).sum())
-        if self.bound_mass(self.head, 1.0) > _NEGLIGIBLE:
+        weights = np.exp(self.head.logits - self.highest)
+        mass = float(weights.sum())
+        # Where the head's last token counts, those after it do, mostly: no bound need be found.
+        if weights[-1] > _NEGLIGIBLE or self.bound_mass(self.head, 1.0) > _NEGLIGIBLE:
             mass += self.rest(self.head, 1.0).mass
         return self.highest + math.log(mass)
 
@@ -191,32 +202,32 @@ class LogitRow:
 
     def by_value(self) -> Values:
         """All tokens together with those of the same logit."""
-        pages = self._pages
-        np.copyto(pages.indices, self._keys.view(np.uint16))
-        counts = np.bincount(pages.indices, minlength=1 << 16)[FALLING]
-        present = np.flatnonzero(counts)
+        counts = falling(np.bincount(self._indices, minlength=1 << 16))
+        present = np.flatnonzero(counts != 0)
         keys = FALLING[present]
-        logits = np.concatenate((VALUES[keys], self._changed.logits))
+        logits = np.concatenate((VALUES[keys.view(np.uint16)], self._changed.logits))
         ones = np.ones(len(self._changed), dtype=np.int64)
-        return Values(logits, np.concatenate((counts[present], ones)), keys.view(np.int16))
+        return Values(logits, np.concatenate((counts[present], ones)), keys)
 
     def keep(self, values: Values, places: TokenIds, last: int, count: int) -> None:
-        """Leave out all tokens but those of the values at `places`, and the first `count` at place `last`."""
+        """Leave out all tokens but those of the values at `places`, and the first `count` at place `last`.
+
+        Between the keys of two values at `places` there is no value that is left out.
+        """
         size = len(values.keys)
         kept = values.keys[places[places < size]]
-        becomes = np.full(1 << 16, ABSENT, dtype=np.int16)
-        becomes[kept.view(np.uint16)] = kept
+        keys = self._keys[: self._size]
+        allowed = keys >= kept.min(initial=np.iinfo(np.int16).max)
+        allowed &= keys <= kept.max(initial=ABSENT)
         changed = places[places >= size] - size
         if last >= size:
             changed = np.append(changed, last - size)
-            tied = np.empty(0, dtype=np.int64)
         else:
-            tied = np.flatnonzero(self._keys == values.keys[last])[:count]
-        becomes.take(self._pages.indices, out=self._keys, mode="wrap")
-        if len(tied):
-            self._keys[tied] = values.keys[last]
-        self._changed = self._changed.take(changed)
-        for found in ("_groups", "_group_indices", "highest", "head"):
+            allowed[np.flatnonzero(keys == values.keys[last])[:count]] = True
+        left = self._changed.take(changed)
+        self.only(allowed)
+        self._changed = left
+        for found in ("_indices", "_groups", "_group_indices", "highest", "head"):
             self.__dict__.pop(found, None)
 
     def _largest_unchanged(self, count: int) -> Candidates:
@@ -226,8 +237,8 @@ class LogitRow:
             # The count-th largest of the groups' maxima is no larger than the count-th largest key.
             limit = np.partition(groups, len(groups) - count)[len(groups) - count]
             columns = np.flatnonzero(groups >= limit)
-            near = keys.reshape(_GROUP, -1)[:, columns]
-            rows, places = np.nonzero(near >= max(limit, ABSENT + 1))
+            near = keys.reshape(_GROUP, -1).take(columns, axis=1)
+            rows, places = np.divmod(np.flatnonzero(near >= max(limit, ABSENT + 1)), len(columns))
             ids = rows * len(groups) + columns[places]
         elif count < self._size:
             limit = np.partition(keys, len(keys) - count)[len(keys) - count]
@@ -247,7 +258,7 @@ class LogitRow:
         """
         table, scale = weight_table(temperature, self.highest)
         limit = math.exp((float(above.logits[-1]) - self.highest) / temperature)
-        weights = np.minimum(table.take(self._group_indices), np.float32(limit / scale))
+        weights = np.minimum(table.take(self._group_indices, mode="wrap"), np.float32(limit / scale))
         changed = np.minimum(np.exp((self._changed.logits - self.highest) / temperature), limit)
         return _GROUP * float(weights.sum()) * scale * _MARGIN + float(changed.sum())
 
@@ -256,7 +267,7 @@ class LogitRow:
 
         A token's drop is how far its logit is below the largest.
         """
-        groups = FINITE_VALUES.take(self._group_indices).astype(np.float64)
+        groups = FINITE_VALUES.take(self._group_indices, mode="wrap").astype(np.float64)
         limit = self.highest - float(above.logits[-1])
         return _GROUP * _moment(self.highest - groups, limit) + _moment(
             self.highest - self._changed.logits, limit
@@ -266,8 +277,7 @@ class LogitRow:
         """All tokens but those `above`, the largest; its arrays are overwritten by the next call."""
         table, scale = weight_table(temperature, self.highest)
         pages = self._pages
-        np.copyto(pages.indices, self._keys.view(np.uint16))
-        table.take(pages.indices, out=pages.weights, mode="wrap")
+        table.take(self._indices, out=pages.weights, mode="wrap")
         changed = self._changed
         pages.weights[changed.ids] = np.exp((changed.logits - self.highest) / temperature) / scale
         pages.weights[above.ids] = 0

@@ -82,13 +82,15 @@ def typical(kept: Kept, share: float) -> Kept:
     if not kept.rest:
         return kept.only(kept.candidates.take(_nearest(drops, weights, moment / mass, share * mass)))
     more_mass = kept.row.bound_mass(kept.candidates, 1.0)
-    more_moment = kept.row.bound_moment(kept.candidates)
-    # Which of two tokens is nearer changes once as the mean moves: what is equal at both ends holds between.
-    low = _nearest(drops, weights, moment / (mass + more_mass), share * mass)
-    mean = (moment + more_moment) / mass
-    high = _nearest(drops, weights, mean, share * (mass + more_mass))
-    if np.array_equal(low, high) and _is_inside(drops, high, mean):
-        return kept.only(kept.candidates.take(high))
+    if share * (mass + more_mass) < mass:
+        more_moment = kept.row.bound_moment(kept.candidates)
+        # Which of two tokens is nearer changes once as the mean moves: what is equal at both ends holds
+        # between.
+        low = _nearest(drops, weights, moment / (mass + more_mass), share * mass)
+        mean = (moment + more_moment) / mass
+        high = _nearest(drops, weights, mean, share * (mass + more_mass))
+        if np.array_equal(low, high) and _is_inside(drops, high, mean):
+            return kept.only(kept.candidates.take(high))
     values = kept.row.by_value()
     drops = kept.row.highest - values.logits
     weights = np.exp(-drops) * values.counts
