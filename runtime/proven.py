@@ -10,7 +10,7 @@ from anespec.runtime.passes import VerifierShape
 class Proven:
     """What may be used for this artifact, backend and machine without changing a token.
 
-    - `speculate`: lane, neighbours, stale, partition and repeat hold, so drafts may fill rows.
+    - `speculate`: lane, neighbours, stale, partition and wanted hold, so drafts may fill rows.
     - `widths`: numbers of rows that give a row the bits it has in a block, ascending, the block among them.
     - `region_independent`: region holds. Otherwise only the first region is used, one sequence after
       another, since an answer would else depend on who else is being served.
