@@ -19,7 +19,7 @@ import numpy as np
 from contexts import measure_contexts
 from measure import Budget, Timing, emit, gigabytes, machine, show_budgets, show_table
 from numpy.typing import NDArray
-from subjects import artifact_of, least_spans, pass_of, prefill
+from subjects import artifact_of, narrowed, pass_of, prefill
 from turns import Contestant, Key, take_turns
 
 from anespec.convert.options import ConvertOptions
@@ -176,7 +176,7 @@ def measure(options: argparse.Namespace) -> Report:
             for name, verifier in verifiers.items():
                 if rows <= verifier.shape.t_max:
                     contestants[name, rows] = partial(
-                        run_pass, verifier, least_spans(verifier, pass_of(verifier, fresh[:rows], len(past)))
+                        run_pass, verifier, narrowed(verifier, pass_of(verifier, fresh[:rows], len(past)))
                     )
         passes = take_turns(contestants, options.rounds)
         prompts: dict[Key, Contestant] = {}

@@ -10,6 +10,7 @@ from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.runtime.passes import BEST_LOGIT, PassPlan, RowKind, Verifier, run_pass, whole_plan
+from anespec.runtime.planner import least_spans
 from anespec.runtime.regions import RegionMap
 from anespec.runtime.rows import chain_rows
 
@@ -33,14 +34,9 @@ def pass_of(verifier: Verifier, tokens: list[int], position: int, *, wants_logit
     return whole_plan(verifier.shape, rows, wants_logits=wants_logits)
 
 
-def least_spans(verifier: Verifier, plan: PassPlan) -> PassPlan:
+def narrowed(verifier: Verifier, plan: PassPlan) -> PassPlan:
     """The pass looking at no more slots than its rows need, as the engine plans it."""
-    shape = verifier.shape
-    spans = []
-    for pool in range(len(shape.pools)):
-        most = max(slots.stop for row in plan.rows for slots in row.slots[pool].visible)
-        spans.append(next(step for step in shape.span_steps(pool) if step >= most))
-    return replace(plan, spans=tuple(spans))
+    return replace(plan, spans=least_spans(plan.rows, verifier.shape.spans))
 
 
 def prefill(verifier: Verifier, tokens: list[int]) -> None:
@@ -48,6 +44,6 @@ def prefill(verifier: Verifier, tokens: list[int]) -> None:
     width = verifier.shape.t_max
     for start in range(0, len(tokens), width):
         part = tokens[start : start + width]
-        plan = least_spans(verifier, pass_of(verifier, part, start, wants_logits=False))
+        plan = narrowed(verifier, pass_of(verifier, part, start, wants_logits=False))
         last = {len(part) - 1: BEST_LOGIT} if start + width >= len(tokens) else {}
         run_pass(verifier, replace(plan, wanted=last))

@@ -31,7 +31,6 @@ from anespec.runtime.saved_prefix import SavedPrefix
 from anespec.runtime.scheduler import Scheduler
 from anespec.runtime.sequences import ActiveSequence, WaitingRequest
 from anespec.runtime.speculation import Speculation
-from anespec.runtime.statistics import Ledger
 
 _log = logging.getLogger(__name__)
 
@@ -262,8 +261,7 @@ class Engine:
             self._retire(sequence)
             return Event(number, sequence.ledger.snapshot(), tokens, reason, error)
         if (waiting := self._scheduler.withdraw(number)) is not None:
-            ledger = Ledger(len(waiting.prompt), queue_seconds=self._clock() - waiting.since)
-            return Event(number, ledger.snapshot(), finish=reason, error=error)
+            return waiting.end(self._clock(), reason, error)
         return None
 
     def _retire(self, sequence: ActiveSequence) -> None:

@@ -109,19 +109,20 @@ class Planner:
                 if row.need is not None:
                     wanted[len(rows)] = row.need
                 rows.append(Row(row.kind, row.token, position, self._map.slots(run.region, position)))
-        plan = PassPlan(tuple(rows), self._width(len(rows)), self._spans(rows), wanted)
+        plan = PassPlan(tuple(rows), self._width(len(rows)), least_spans(rows, self._spans_by_pool), wanted)
         return LaidOut(plan, tuple(lanes))
 
     def _width(self, rows: int) -> int:
         return next(width for width in self._widths if rows <= width)
 
-    def _spans(self, rows: Sequence[Row]) -> tuple[int, ...]:
-        """The narrowest span of every pool that holds all that the rows write or see."""
-        spans = []
-        for pool, known in enumerate(self._spans_by_pool):
-            used = max(slots.stop for row in rows for slots in row.slots[pool].visible)
-            spans.append(next(span for span in known if used <= span))
-        return tuple(spans)
+
+def least_spans(rows: Sequence[Row], known: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Of the spans that are `known`, by pool and ascending, the least that hold all that the rows see."""
+    spans = []
+    for pool, steps in enumerate(known):
+        used = max(slots.stop for row in rows for slots in row.slots[pool].visible)
+        spans.append(next(span for span in steps if used <= span))
+    return tuple(spans)
 
 
 def usable_spans(shape: VerifierShape, proven: Proven) -> tuple[tuple[int, ...], ...]:

@@ -63,8 +63,7 @@ class Scheduler:
                 return
             if len(waiting.prompt) == self._shape.context:
                 self._queue.remove(waiting)
-                ledger = Ledger(len(waiting.prompt), queue_seconds=self._clock() - waiting.since)
-                yield Event(waiting.number, ledger.snapshot(), finish=FinishReason.CONTEXT)
+                yield waiting.end(self._clock(), FinishReason.CONTEXT)
                 continue
             regions_left -= 1
             if not self._gains_by_waiting(waiting):

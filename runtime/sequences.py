@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from anespec.runtime.passes import RowKind
 from anespec.runtime.planner import Demand, PlannedRow
-from anespec.runtime.requests import FinishReason, Request
+from anespec.runtime.requests import Event, FinishReason, Request
 from anespec.runtime.sampling import Sampler
 from anespec.runtime.statistics import Ledger
 
@@ -18,6 +18,11 @@ class WaitingRequest:
     prompt: list[int]
     sampler: Sampler
     since: float
+
+    def end(self, now: float, finish: FinishReason, error: str | None = None) -> Event:
+        """Its only event, where it ends at `now` without having run."""
+        ledger = Ledger(len(self.prompt), queue_seconds=now - self.since)
+        return Event(self.number, ledger.snapshot(), finish=finish, error=error)
 
 
 @dataclass
