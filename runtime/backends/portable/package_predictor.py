@@ -1,4 +1,4 @@
-"""Predictions of one package by itself, with no manifest: what Core ML's own classes offer, on any machine."""
+"""Predictions of one package alone, with no manifest: what Core ML's own classes offer, on any machine."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
