@@ -1,17 +1,15 @@
 """What the report page shows of speed, memory and text: a few dozen tokens of two fixed prompts, written by
 the real engine in a process of its own (sample_process.py), and the fp32 reference's reading of them."""
 
-import contextlib
-import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from anespec.manifests.child_python import child_command, child_environment
+from anespec.manifests.child_python import child_command, child_environment, lifeline
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.manifests.gguf_file import GGUFFile
@@ -80,11 +78,11 @@ def _samples(artifact: Artifact, backend: str, threads: int) -> WrittenSamples:
     """Let another process write: the memory that it holds is the model's and not the gates'."""
     command = [*child_command(SAMPLE_PROCESS), str(artifact.root.resolve()), backend, str(threads)]
     try:
-        with _open_pipe() as lifeline:
+        with lifeline() as stdin:
             done = subprocess.run(
                 command,
                 env=child_environment(),
-                stdin=lifeline,
+                stdin=stdin,
                 capture_output=True,
                 text=True,
                 timeout=LONGEST_WAIT,
@@ -99,17 +97,6 @@ def _samples(artifact: Artifact, backend: str, threads: int) -> WrittenSamples:
         lines = [str(error)]
     reason = printable(lines[-1], LONGEST_REASON)
     raise AnespecError(f"{artifact.root}: no sample was generated on {backend} ({reason})")
-
-
-@contextlib.contextmanager
-def _open_pipe() -> Iterator[int]:
-    """What reads from a pipe that nothing is written to, and that ends with the block or this process."""
-    reading, writing = os.pipe()
-    try:
-        yield reading
-    finally:
-        os.close(reading)
-        os.close(writing)
 
 
 def _read(
