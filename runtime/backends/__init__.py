@@ -18,7 +18,7 @@ AUTO = "auto"
 TORCH = "torch"
 OPENVINO = "openvino"
 
-EXECUTOR_VERSION = 3
+EXECUTOR_VERSION = 4
 """Part of every verdict's circumstances: raise it when a lowering, a fusion or an input changes."""
 
 
