@@ -184,7 +184,7 @@ def _recipe(plan: ConversionPlan, source: SourceFile, unit: str) -> str:
     """Hash of everything that the bytes of `unit` follow from."""
     options = plan.options
     facts: list[object] = [unit, source.sha256, plan.model.facts, GRAPH_VERSION]
-    facts += [version(name) for name in ("coremltools", "gguf", "numpy")]
+    facts += [__version__, *(version(name) for name in ("coremltools", "gguf", "numpy"))]
     facts += [str(options.weights), plan.attention, plan.kv_form, options.block, plan.t_max, plan.pools]
     facts += [plan.ropes]
     if unit == "artifact":

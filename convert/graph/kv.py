@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anespec.convert.graph.builder import Var, mb
-from anespec.manifests.schema import NEW_ROWS, KVForm, Pool, StateSpec
+from anespec.manifests.schema import KVForm, Pool, StateSpec
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def write(cell: Cell, new: Var, write_mask: Var, kept: Var, form: KVForm, name: 
             updated = mb.slice_update(x=whole, update=blended, **_bounds(cell.entry))
             mb.coreml_update_state(state=cell.store, value=updated, name=name)
         case KVForm.OUTSIDE:
-            new.set_name(NEW_ROWS + cell.store.name)
+            pass  # the new rows are outputs
     return Written(blended, new)
 
 

@@ -1,6 +1,6 @@
 """Whole shards: a run of layers, or a slice of the vocabulary, as one MIL program."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -244,8 +244,8 @@ def layer_shard(
                 )
             if stored.output_scale is not None:
                 x = mb.mul(x=x, y=np.float16(stored.output_scale))
-        rows = {part.rows.name: part.rows for both in written.values() for part in (both.k, both.v)}
-        return mb.identity(x=x, name=HIDDEN_OUT), *(rows[spec.new_rows] for spec in hosted)
+        writers = (written[layer.index] for layer in plan.layers if layer.own_kv is not None)
+        return x, *((part.rows for both in writers for part in (both.k, both.v)) if hosted else ())
 
     given = (*plan.inputs, *(TensorSpec(name=spec.name, shape=spec.shape) for spec in hosted))
     states = {
@@ -253,8 +253,8 @@ def layer_shard(
         for spec in plan.states
         if spec not in hosted
     }
-    program = _program(build, {s.name: scope.placeholder(s) for s in given} | states)
-    outputs = [HIDDEN_OUT, *(spec.new_rows for spec in hosted)]
+    outputs = (HIDDEN_OUT, *(spec.new_rows for spec in hosted))
+    program = _program(build, {s.name: scope.placeholder(s) for s in given} | states, outputs)
     return ShardProgram(
         program, scope.types(given), [ct.TensorType(name, dtype=np.float16) for name in outputs]
     )
@@ -291,20 +291,29 @@ def head_shard(
             normed = mb.mul(x=normed, y=np.float16(plan.scale))
         if plan.softcap is None:
             return (project(normed, projection, output),)
-        return (mb.identity(x=logit_softcap(project(normed, projection, "head"), plan.softcap), name=output),)
+        return (logit_softcap(project(normed, projection, f"{output}_uncapped"), plan.softcap),)
 
-    program = _program(build, {s.name: scope.placeholder(s) for s in input_specs})
+    program = _program(build, {s.name: scope.placeholder(s) for s in input_specs}, [output])
     return ShardProgram(program, scope.types(input_specs), [ct.TensorType(output, dtype=np.float16)])
 
 
 def _program(
-    build: Callable[[Mapping[str, Var]], tuple[Var, ...]], placeholders: Mapping[str, object]
+    build: Callable[[Mapping[str, Var]], tuple[Var, ...]],
+    placeholders: Mapping[str, object],
+    outputs: Sequence[str],
 ) -> Program:
-    """The program whose one function has the placeholders as inputs and what `build` returns as outputs."""
+    """The program whose one function has the placeholders as inputs and what `build` returns as `outputs`.
+
+    The operation that makes one takes its name: a last `identity` for the name alone was seen on a device
+    unknown to Core ML's plan.
+    """
     # Operations without a name are numbered over a whole process: what it built before must not show.
     mb.name_count.clear()
     with Function(placeholders, ct.target.iOS18) as function:
-        function.set_outputs(list(build(function.inputs)))
+        made = build(function.inputs)
+        for var, name in zip(made, outputs, strict=True):
+            var.name = var.op.name = name
+        function.set_outputs(list(made))
     program = Program()
     program.add_function("main", function)
     return program
