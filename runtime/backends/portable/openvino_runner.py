@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.runtime.backends.homes import homes_of
 from anespec.runtime.backends.portable.arguments import refusing
 from anespec.runtime.backends.portable.mapped_weights import MappedWeights
 from anespec.runtime.backends.portable.openvino_library import Core
@@ -22,7 +23,6 @@ from anespec.runtime.backends.portable.openvino_states import States, to_fp16
 from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.slot_writes import (
     fuse_slot_writes,
-    homes_of,
     masks_read_elsewhere,
     pruned,
     write_masks,
@@ -86,7 +86,7 @@ class OpenVINORunner:
         self.entries = split.entries
         self.program = pruned(fuse_slot_writes(split.program))
         self.pools = split.pools(pools)
-        self.axes = slot_axes(self.program, pools)
+        self.axes = slot_axes(self.program, self.pools)
         self.masks = write_masks(self.program)
         self.whole_masks = masks_read_elsewhere(self.program)
         self.threads = threads
@@ -130,8 +130,16 @@ class OpenVINORunner:
         self.states = States(self.request, self.program.states)
 
     def _warm(self) -> None:
-        inputs = self.program.inputs.items()
-        self.run({name: np.ones([size or 1 for size in shape], np.float16) for name, shape in inputs})
+        self.run(self._ones(self.program))
+
+    def _ones(self, program: Program) -> dict[str, Tensor]:
+        """Inputs of one row, which writes slot 0."""
+        inputs = {
+            name: np.ones([size or 1 for size in shape], np.float16) for name, shape in program.inputs.items()
+        }
+        for name in self.masks:
+            inputs[name][:, :, 1:] = 0
+        return inputs
 
     def _writes_in_place(self) -> bool:
         """Write slot 0 of marked states, few slots long: it must change and the others must not."""
@@ -141,12 +149,7 @@ class OpenVINORunner:
         for name, shape in probe.states.items():
             self.states.stretch(name, shape[STATE_AXIS])
             self.states.write(name, 0, np.full(shape, PROBE))
-        inputs = {
-            name: np.ones([size or 1 for size in shape], np.float16) for name, shape in probe.inputs.items()
-        }
-        for name in self.masks:
-            inputs[name][:, :, 1:] = 0
-        self.run(inputs)
+        self.run(self._ones(probe))
         held = True
         for name, shape in probe.states.items():
             state = self.states.read(name, 0, shape[STATE_AXIS])

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from anespec.convert.graph import kv
 from anespec.convert.graph.builder import Var, mb
 from anespec.manifests.schema import AttentionShape, KVForm, StateSpec, TensorSpec
+from anespec.runtime.backends.homes import homes_of
 from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
 from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.slot_writes import (
     SLOT_WRITE,
     fuse_slot_writes,
-    homes_of,
     pruned,
     write_masks,
 )
