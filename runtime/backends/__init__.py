@@ -36,8 +36,8 @@ def _openvino() -> MakeRunner:
 
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {
-        TORCH: PortableBackend(TORCH, "torch", _torch),
-        OPENVINO: PortableBackend(OPENVINO, "openvino", _openvino),
+        TORCH: PortableBackend(TORCH, "torch", _torch, holds_caches=False),
+        OPENVINO: PortableBackend(OPENVINO, "openvino", _openvino, holds_caches=True),
     }
 )
 """By name."""

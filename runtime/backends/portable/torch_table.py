@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from anespec.runtime.backends.portable.arguments import Arguments
+from anespec.runtime.backends.portable.slices import slices_of
 
 Lowering = Callable[[Arguments[Tensor]], Tensor | tuple[Tensor, ...]]
 
@@ -100,6 +101,12 @@ def _split(a: Arguments[Tensor]) -> tuple[Tensor, ...]:
     return tuple(torch.split(x, sizes, dim=axis))
 
 
+def _slice_update(a: Arguments[Tensor]) -> Tensor:
+    updated = a.value("x").clone()
+    updated[slices_of(a, tuple(updated.shape))] = a.value("update")
+    return updated
+
+
 TABLE: Mapping[str, Lowering] = {
     "abs": _unary(torch.abs),
     "add": _binary(torch.add),
@@ -119,6 +126,8 @@ TABLE: Mapping[str, Lowering] = {
     "reshape": lambda a: a.value("x").reshape(a.integers("shape")),
     "rsqrt": lambda a: torch.rsqrt(a.value("x").float() + a.number("epsilon", 1e-12)).half(),
     "silu": _unary(lambda x: torch.nn.functional.silu(x.float()).half()),
+    "slice_by_index": lambda a: a.value("x")[slices_of(a, tuple(a.value("x").shape))],
+    "slice_update": _slice_update,
     "softmax": lambda a: torch.softmax(a.value("x").float(), dim=a.integer("axis")).half(),
     "split": _split,
     "sub": _binary(torch.sub),
