@@ -17,6 +17,7 @@ from anespec.runtime.passes import Verifier
 AUTO = "auto"
 TORCH = "torch"
 OPENVINO = "openvino"
+TORCH_FLUSH = "torch-flush"
 
 EXECUTOR_VERSION = 4
 """Part of every verdict's circumstances: raise it when a lowering, a fusion or an input changes."""
@@ -26,6 +27,12 @@ def _torch() -> MakeRunner:
     from anespec.runtime.backends.portable.torch_runner import TorchRunner
 
     return TorchRunner
+
+
+def _torch_flush() -> MakeRunner:
+    from anespec.runtime.backends.portable.flushing_runner import FlushingRunner
+
+    return FlushingRunner
 
 
 def _openvino() -> MakeRunner:
@@ -38,6 +45,7 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {
         TORCH: PortableBackend(TORCH, "torch", _torch, holds_caches=False),
         OPENVINO: PortableBackend(OPENVINO, "openvino", _openvino, holds_caches=True),
+        TORCH_FLUSH: PortableBackend(TORCH_FLUSH, "torch", _torch_flush, holds_caches=False),
     }
 )
 """By name."""
