@@ -41,9 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogitsServer]:
 def arena() -> RawArena:
     """All that a head needs."""
     sizes = {"x@2": 2 * ROWS, "logits": 2 * ROWS * VOCABULARY}
-    return RawArena(
-        sizes | {f"l{i}@2": 4 * (b - a) for i, (a, b) in enumerate(itertools.pairwise(EDGES))}
-    )
+    return RawArena(sizes | {f"l{i}@2": 4 * (b - a) for i, (a, b) in enumerate(itertools.pairwise(EDGES))})
 
 
 @pytest.fixture(scope="module")

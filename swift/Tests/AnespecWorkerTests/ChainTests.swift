@@ -50,8 +50,11 @@ final class ChainTests: XCTestCase {
         XCTAssertEqual((0..<8).map { slot(0, $0) }, [120, 130, 0, 0, 0, 100, 0, 0])
         XCTAssertEqual((0..<8).map { slot(1, $0) }, [220, 230, 0, 0, 0, 200, 0, 0])
         // What the next pass reads is what this one wrote.
-        _ = try worker.ask("{\"id\":3,\"op\":\"run\",\"stage\":1,\"rows\":4,\"homes\":[[],[-1,7,-1,-1]]}".replacingOccurrences(of: "[[]", with: "[[0,0,0,0]"))
+        _ = try worker.ask("{\"id\":3,\"op\":\"run\",\"stage\":1,\"rows\":4,\"homes\":[[0,0,0,0],[-1,7,-1,-1]]}")
         XCTAssertEqual(arena["cache.v"][7 * 3], 110 + 120)
+        // A negative zero is written as zero.
+        _ = try worker.ask("{\"id\":4,\"op\":\"run\",\"stage\":1,\"rows\":2,\"homes\":[[0,0],[7,-1]]}")
+        XCTAssertEqual(arena["cache.v"][7 * 3], 0)
     }
 
     func testWantedLanesAreGatheredForANarrowerHead() throws {

@@ -16,8 +16,9 @@ enum ToyChain {
         },
         "/toy/b": ToyModel(inputs: ["x": [1, 2, nil, 1], "v": [1, 2, slots, 3]], outputs: ["hidden", "new_v"]) { inputs, _ in
             let rows = inputs["x"]!.sizes[2]
-            // Row t of head h is 100 (h + 1) + 10 t + what the cache begins with.
+            // Row t of head h is 100 (h + 1) + 10 t + what the cache begins with; in a pass of two, a negative zero.
             let new = ToyTensor([1, 2, rows, 3]) { index in
+                rows == 2 ? 0x8000 :
                 UInt16(100 * (index / (rows * 3) + 1) + 10 * (index / 3 % rows)) + inputs["v"]!.numbers[0]
             }
             return ["hidden": adding(1, inputs["x"]!), "new_v": new]
