@@ -1,9 +1,10 @@
 """What a person may choose of a conversion, declared once for Python and the command line."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
+from anespec.convert.weights.targets import require_fit
 from anespec.manifests.errors import RequestError
 from anespec.manifests.options import Flag, Options
 from anespec.manifests.presets import NO_PRESET, preset_names
@@ -60,3 +61,8 @@ class ConvertOptions(Options):
         str | None,
         Flag(choices=(*preset_names(), NO_PRESET), default="the preset that fits, if there is one"),
     ] = Field(default=None, description="Take the topology measured for a model.")
+
+    @model_validator(mode="after")
+    def _weights_for_the_target(self) -> Self:
+        require_fit(self.weights, self.target)
+        return self
