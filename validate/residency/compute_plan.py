@@ -120,7 +120,7 @@ class CoreMLTools:
     """CoreML by coremltools 9."""
 
     def materialise(self, package: Path, shapes: Mapping[str, tuple[int, ...]], destination: Path) -> None:
-        """Works on Linux too. Opening a package rewrites its Manifest.json, so callers pass a copy."""
+        """Works on Linux too. Opening a package writes its Manifest.json, so callers pass a copy."""
         from anespec.convert.graph.builder import ct
 
         with contextlib.redirect_stderr(io.StringIO()):
@@ -210,7 +210,10 @@ def measure_shard(shard: Shard, package: Path, block: int, coreml: CoreML) -> Sh
 
 
 def linked_copy(package: Path, destination: Path) -> Path:
-    """A package whose Manifest.json may be rewritten, sharing the other files with the original."""
+    """A package whose Manifest.json may be written, sharing the other files with the original.
+
+    The bytes would be the same, but an artifact may lie where nothing can be written.
+    """
 
     def share(source: str, target: str) -> None:
         if Path(source).name != "Manifest.json":
