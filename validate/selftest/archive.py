@@ -3,20 +3,38 @@
 import io
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from anespec.manifests.errors import StorageError
 from anespec.manifests.safe_files import Folder
 from anespec.manifests.tuned import REPORT_NAME
 from anespec.validate.selftest.page import render_page
-from anespec.validate.selftest.privacy import scrubbed
+from anespec.validate.selftest.privacy import personal_names, scrubbed
 from anespec.validate.selftest.records import SelftestReport
 
 PAGE_NAME = "report.html"
 
 
+FREE_TEXTS = frozenset(
+    {
+        "because", "detail", "machine", "meaning", "mend", "no_plan", "refusal", "stage", "system", "text",
+    }
+)  # fmt: skip
+"""Fields that hold sentences, in which a library may have its say; others are names and figures of ours."""
+
+
 def clean(report: SelftestReport, folder: Path) -> SelftestReport:
     """The report without what tells whose machine it is."""
-    return SelftestReport.model_validate_json(scrubbed(report.model_dump_json(), folder))
+    names = personal_names()
+
+    def cleaned(value: Any, field: str) -> Any:
+        if isinstance(value, dict):
+            return {key: cleaned(inner, key) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [cleaned(inner, field) for inner in value]
+        return scrubbed(value, folder, names) if isinstance(value, str) and field in FREE_TEXTS else value
+
+    return SelftestReport.model_validate(cleaned(report.model_dump(mode="json"), ""))
 
 
 def write_archive(report: SelftestReport, path: Path) -> None:
@@ -28,7 +46,7 @@ def write_archive(report: SelftestReport, path: Path) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(PAGE_NAME, render_page(report))
-        archive.writestr(REPORT_NAME, report.model_dump_json(indent=1, exclude_none=True) + "\n")
+        archive.writestr(REPORT_NAME, report.model_dump_json(indent=1) + "\n")
     try:
         with Folder.open(path.parent) as folder:
             folder.replace(path.name, buffer.getvalue())

@@ -57,7 +57,7 @@ def render_page(report: SelftestReport) -> str:
         report=report,
         asks={step.id: step.asks for step in STEPS},
         looks={Level.OK: "green", Level.WARN: "noted", Level.FAIL: "red", Level.NOT_HERE: "absent"},
-        signs={Level.OK: "✓", Level.WARN: "!", Level.FAIL: "✗", Level.NOT_HERE: "–"},
+        signs={Level.OK: "✓", Level.WARN: "!", Level.FAIL: "✗", Level.NOT_HERE: "·"},
         verdict=verdict(report),
         options=choice_rows(report.choices),
         times={step.id: _times(step.trials) for step in report.steps},

@@ -23,9 +23,6 @@ from anespec.validate.selftest.scale import Scale
 AS_SLOW = 0.7
 """A pass on the device that takes a larger share of the same pass's time on the processor ran there too."""
 
-SMALL_WEIGHTS = 14_000_000
-"""Below it the planner is said to prefer the processor (ane-book Exp. 26), so time betrays nothing."""
-
 
 @dataclass(frozen=True)
 class Step:
@@ -62,8 +59,7 @@ def falls_back(record: TrialRecord, facts: DeviceFacts, rows: int | None = None)
     """Whether time betrays that the device's passes ran on the processor."""
     device = time_of(record.measured.times, Units.DEVICE, rows)
     cpu = time_of(record.measured.times, Units.CPU, rows)
-    large = (record.measured.weight_bytes or 0) >= SMALL_WEIGHTS
-    return bool(facts.engine and large and device and cpu and device.median_ms >= AS_SLOW * cpu.median_ms)
+    return bool(facts.engine and device and cpu and device.median_ms >= AS_SLOW * cpu.median_ms)
 
 
 def numbers_right(record: TrialRecord) -> bool:
@@ -141,8 +137,7 @@ def _judge_done(record: TrialRecord, facts: DeviceFacts, described: str) -> Find
         text = f"{lost.name}: no, {lost.detail}"
         return Finding(subject=name, level=lost.severity, text=text)
     if measured.planned is not None and placement(measured.planned) is not Placement.ANE:
-        level = Level.FAIL if (measured.weight_bytes or 0) >= SMALL_WEIGHTS else Level.WARN
-        return Finding(subject=name, level=level, text=off_engine(measured.planned))
+        return Finding(subject=name, level=Level.FAIL, text=off_engine(measured.planned))
     if falls_back(record, facts):
         return _fallback(record)
     return Finding(subject=name, level=Level.OK, text=described)
