@@ -17,6 +17,7 @@ from anespec.chat_verb import chat
 from anespec.console import print_json, wrapped
 from anespec.convert_verb import convert
 from anespec.demo_verb import demo
+from anespec.doctor_verb import doctor
 from anespec.generate_verb import generate
 from anespec.inspect_verb import inspect
 from anespec.leaving import Kept, leave
@@ -49,7 +50,7 @@ def cli(context: click.Context, verbose: int, quiet: bool) -> None:
     set_verbosity(context, verbose, quiet)
 
 
-for verb in (inspect, convert, validate, generate, chat, demo, selftest, list_models, remove_models):
+for verb in (inspect, convert, validate, generate, chat, demo, doctor, selftest, list_models, remove_models):
     cli.add_command(accept_verbosity(verb))
 
 

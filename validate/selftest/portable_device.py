@@ -14,6 +14,7 @@ from anespec.runtime.backends import OPENVINO, open_verifier
 from anespec.runtime.backends.portable.package_predictor import (
     COMPILED,
     PACKAGE_OF_COMPILED,
+    Library,
     PackagePredictor,
     PredictorState,
 )
@@ -81,7 +82,7 @@ class PortableDevice:
 
     def load(self, compiled: Path, units: Units, function: str | None) -> PortableModel:
         """Compile with the library."""
-        library = "openvino" if units is Units.DEVICE else "torch"
+        library: Library = "openvino" if units is Units.DEVICE else "torch"
         return PortableModel(PackagePredictor(compiled, function, library, processors()))
 
     def plan(self, artifact: Artifact, shard: Shard) -> ShardComputePlan:

@@ -70,12 +70,13 @@ def random_tensor(
         return (1 + 0.05 * rng.standard_normal(shape)).astype(np.float32)
     spread = max(WEIGHT_STD, shape[1] ** -0.5)
     if kind is GGMLQuantizationType.F16:
-        return (spread * rng.standard_normal(shape, dtype=np.float32)).astype(np.float16)
+        return np.asarray(spread * rng.standard_normal(shape, dtype=np.float32), dtype=np.float16)
     blocks = np.empty((shape[0], shape[1] // 32), dtype=Q8_BLOCK)
     noise = np.frombuffer(rng.bytes(blocks.size * 32), dtype=np.int8)
     blocks["values"] = np.maximum(noise, -127).reshape(*blocks.shape, 32)
     blocks["scale"] = spread / INT8_STD * rng.uniform(0.8, 1.2, blocks.shape)
-    return blocks.view(np.uint8)
+    raw: NDArray[np.uint8] = blocks.view(np.uint8)
+    return raw
 
 
 def pieces(count: int) -> Iterator[tuple[str, TokenType]]:

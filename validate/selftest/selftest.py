@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anespec import __version__
@@ -79,9 +79,9 @@ class Selftest:
             found = []
             for trial in trials:
                 number += 1
-                place = (step, trial, number, total)
-                watch(Progress(*place, "starting"))
-                found.append(run.record(trial, lambda stage, at=place: watch(Progress(*at, stage))))
+                progress = Progress(step, trial, number, total, "starting")
+                watch(progress)
+                found.append(run.record(trial, _staged(progress, watch)))
                 left = left[1:]
                 if all(other.build.size != trial.build.size for other in left):
                     run.free(trial.build.size)
@@ -111,6 +111,10 @@ class Selftest:
     def finish(self) -> None:
         """Remove models, artifacts and records, once the report is written."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _staged(progress: Progress, watch: Callable[[Progress], None]) -> Callable[[str], None]:
+    return lambda stage: watch(replace(progress, stage=stage))
 
 
 def chosen_steps(names: Collection[str]) -> tuple[Step, ...]:

@@ -110,22 +110,3 @@ def test_numbers_are_judged_for_what_they_are(monkeypatch: pytest.MonkeyPatch, f
     assert all(
         "every number is finite: no" in told[name][0] or "not finite" in told[name][0] for name in told
     )
-
-
-def test_rows_say_which_block_is_free(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    # One row, 4 and 8 cost the same on the stand-in; from there on rows cost something.
-    records = run(monkeypatch, folder, "topology")
-    chosen = choices(records)
-    assert chosen is not None
-    assert (chosen.block, chosen.prefill_block) == (8, 16)
-    assert chosen.topology is None  # the layers are not Phi-4-mini's
-    assert chosen.shard_bytes is not None
-    assert "4 layers run well" in next(
-        reason.because for reason in chosen.provenance if reason.choice == "shard_bytes"
-    )
-    refused = run(monkeypatch, folder, "topology", names=("4 layers", "2+2 layers"), refused=("4",))
-    assert [record.outcome for record in refused] == [Outcome.ERROR, Outcome.DONE]
-    smaller = choices(refused)
-    assert smaller is not None
-    assert smaller.shard_bytes is not None
-    assert smaller.shard_bytes < chosen.shard_bytes
