@@ -18,7 +18,7 @@ AUTO = "auto"
 TORCH = "torch"
 OPENVINO = "openvino"
 
-EXECUTOR_VERSION = 3
+EXECUTOR_VERSION = 4
 """Part of every verdict's circumstances: raise it when a lowering, a fusion or an input changes."""
 
 
@@ -36,8 +36,8 @@ def _openvino() -> MakeRunner:
 
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {
-        TORCH: PortableBackend(TORCH, "torch", _torch),
-        OPENVINO: PortableBackend(OPENVINO, "openvino", _openvino),
+        TORCH: PortableBackend(TORCH, "torch", _torch, holds_caches=False),
+        OPENVINO: PortableBackend(OPENVINO, "openvino", _openvino, holds_caches=True),
     }
 )
 """By name."""
