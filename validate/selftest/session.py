@@ -33,7 +33,7 @@ class ShardSession:
     def reset(self) -> None:
         """States and caches of zeros."""
         self.state = self.model.make_state() if self.model.states else None
-        held = [state for state in self.shard.states if state.name not in self.model.states]
+        held = [state for state in self.shard.states if state.held == "host"]
         self._caches = {state.name: np.zeros(state.shape, np.float16) for state in held}
 
     @property
@@ -62,7 +62,7 @@ class ShardSession:
         found = self.model.predict(given, self.state)
         for state in self.shard.states:
             if state.name in self._caches:
-                new = found.outputs[f"new_{state.name}"]
+                new = found.outputs[state.new_rows]
                 pool = next(i for i, p in enumerate(self.manifest.pools) if p.name == state.pool)
                 for lane, row in enumerate(step.rows):
                     if (home := row.slots[pool].home) is not None:

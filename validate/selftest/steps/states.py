@@ -6,7 +6,7 @@ from contextlib import closing
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.tuned import KVForm
+from anespec.manifests.schema import KVForm
 from anespec.validate.findings import Finding
 from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.device import DeviceFacts, Tensor, Units

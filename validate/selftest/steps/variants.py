@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from contextlib import closing
 
-from anespec.manifests.schema import WeightFormat
-from anespec.manifests.tuned import KVForm
+from anespec.manifests.schema import KVForm, WeightFormat
 from anespec.validate.findings import Finding
 from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.device import DeviceFacts, NotHereError, Units
