@@ -70,11 +70,6 @@ class DeviceState(Protocol):
 class LoadedModel(Protocol):
     """One function of a package, loaded. Any method may raise whatever the library raises."""
 
-    @property
-    def states(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes by name."""
-        ...
-
     def make_state(self) -> DeviceState:
         """States of zeros."""
         ...

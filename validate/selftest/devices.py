@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from anespec.runtime.backends.coreml.library import has_neural_engine, unavailable
+
+COREML = "anespec.validate.selftest.coreml_device:CoreMLDevice"
 PORTABLE = "anespec.validate.selftest.portable_device:PortableDevice"
 
 
@@ -15,4 +18,6 @@ class DeviceChoice:
 
 def device_here() -> DeviceChoice:
     """The device of this machine."""
+    if has_neural_engine() and unavailable() is None:
+        return DeviceChoice(COREML, engine=True)
     return DeviceChoice(PORTABLE, engine=False)

@@ -1,5 +1,6 @@
 """What an exception of a library or of Core ML comes to in a report."""
 
+from anespec.manifests.coreml_errors import known_error
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.validate.selftest.records import Failure
@@ -10,4 +11,7 @@ def failure_of(error: Exception, stage: str) -> Failure:
     text = printable(" ".join(str(error).split()) or type(error).__name__, LONGEST_REASON)
     if isinstance(error, AnespecError):
         return Failure(stage=stage, text=text)
-    return Failure(stage=stage, text=f"{type(error).__name__}: {text}")
+    known = known_error(str(error))
+    if known is None:
+        return Failure(stage=stage, text=f"{type(error).__name__}: {text}")
+    return Failure(stage=stage, text=text, meaning=known.meaning, mend=known.mend, code=known.code)

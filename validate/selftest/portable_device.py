@@ -35,11 +35,6 @@ class PortableModel:
     def __init__(self, predictor: PackagePredictor) -> None:
         self._predictor = predictor
 
-    @property
-    def states(self) -> Mapping[str, tuple[int, ...]]:
-        """See LoadedModel."""
-        return self._predictor.states
-
     def make_state(self) -> DeviceState:
         """See LoadedModel."""
         return self._predictor.make_state()

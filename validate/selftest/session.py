@@ -32,7 +32,8 @@ class ShardSession:
 
     def reset(self) -> None:
         """States and caches of zeros."""
-        self.state = self.model.make_state() if self.model.states else None
+        inside = any(state.held == "graph" for state in self.shard.states)
+        self.state = self.model.make_state() if inside else None
         held = [state for state in self.shard.states if state.held == "host"]
         self._caches = {state.name: np.zeros(state.shape, np.float16) for state in held}
 

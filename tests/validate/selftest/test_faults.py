@@ -41,7 +41,7 @@ def test_a_healthy_machine_takes_the_defaults(monkeypatch: pytest.MonkeyPatch, f
 @pytest.mark.parametrize(
     ("fault", "outcome", "words"),
     [
-        ("refused", Outcome.ERROR, "failed while loading"),
+        ("refused", Outcome.ERROR, "on device (-14): the plan could not be built"),
         ("killed", Outcome.KILLED, "was killed while predicting"),
         ("hangs", Outcome.HUNG, "hung while predicting"),
         ("off_plan", Outcome.DONE, "are off the Neural Engine"),
@@ -117,6 +117,7 @@ def test_error_14_leads_away_from_the_form_that_has_it(monkeypatch: pytest.Monke
     records = run(monkeypatch, folder, "kv", "states", refused=("slice_update",))
     told = said(records, "kv")
     assert told["slice_update"][0].startswith("fail: failed while loading")
+    assert "(-14)" in told["slice_update"][0]
     chosen = choices(records)
     assert chosen is not None
     assert chosen.kv_form is KVForm.BLENDED

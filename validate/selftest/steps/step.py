@@ -91,8 +91,9 @@ def broken(record: TrialRecord) -> Finding | None:
         return Finding(subject=subject, level=Level.NOT_HERE, text=f"not here: {text}")
     stage = failure.stage if failure is not None else "starting"
     meaning = failure.meaning if failure is not None else None
+    code = f" ({failure.code})" if failure is not None and failure.code else ""
     said = {
-        Outcome.ERROR: f"failed while {stage}: {meaning or text}",
+        Outcome.ERROR: f"failed while {stage}{code}: {meaning or text}",
         Outcome.KILLED: f"the process was killed while {stage} ({text})",
         Outcome.HUNG: f"hung while {stage} ({text})",
         Outcome.LOST: f"the machine or the self-test ended while {stage}, so it was not tried again",
