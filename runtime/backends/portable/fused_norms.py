@@ -1,8 +1,8 @@
 """Recognises the graph's RMSNorm and names it as what it is.
 
 The graph divides a row twice before its squares count, some twenty operations that keep fp16 in its range
-(convert.graph.norm). A library that computes in f32 needs none of that: x / sqrt(mean(x^2) + epsilon) is the same
-number, and one kernel instead of twenty.
+(convert.graph.norm). A library that computes in f32 needs none of that: x / sqrt(mean(x^2) + epsilon) is the
+same number, and one kernel instead of twenty.
 """
 
 from collections.abc import Mapping
