@@ -6,12 +6,14 @@ what cannot be computed. Shapes are numbers: where T may vary, the whole program
 
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.packed import Packed
+from anespec.runtime.backends.portable.slices import slices_of
 
 Shape: TypeAlias = tuple[int, ...]
 Rule = Callable[[Arguments[Shape]], Shape]
@@ -105,16 +107,20 @@ def _dequantise(a: Arguments[Shape]) -> Shape:
     return data.shape
 
 
+def _within(indices: Packed | NDArray[Any], entries: int) -> bool:
+    """Whether there are entries for every index that so many bits can be, without looking at any."""
+    if isinstance(indices, Packed):
+        return not indices.element.signed and 1 << indices.element.bits <= entries
+    return indices.dtype.kind == "u" and 1 << 8 * indices.dtype.itemsize <= entries
+
+
 def _look_up(a: Arguments[Shape]) -> Shape:
     a.require_channel_palettes()
     indices, palettes = a.stored("indices"), a.array("lut")
     if len(indices.shape) != 4 or indices.shape[2:] != (1, 1) or palettes.dtype.kind != "f":
         raise a.refused(f"looks {indices.shape} up in {palettes.shape}")
     entries = palettes.shape[-2]
-    bounded = (
-        isinstance(indices, Packed) and not indices.element.signed and 1 << indices.element.bits <= entries
-    )
-    if not bounded:
+    if not _within(indices, entries):
         numbers = indices.unpacked() if isinstance(indices, Packed) else indices
         if numbers.dtype.kind not in "iu" or not 0 <= numbers.min() <= numbers.max() < entries:
             raise a.refused(f"has indices that a palette of {entries} lacks")
@@ -159,6 +165,16 @@ def _split(a: Arguments[Shape]) -> tuple[Shape, ...]:
     if len(sizes) != len(a.operation.outputs) or min(sizes, default=0) < 1 or sum(sizes) != shape[axis]:
         raise a.refused(f"splits axis {axis} of {shape} into {len(a.operation.outputs)} parts")
     return tuple((*shape[:axis], size, *shape[axis + 1 :]) for size in sizes)
+
+
+def _slice(a: Arguments[Shape]) -> Shape:
+    return tuple(part.stop - part.start for part in slices_of(a, a.value("x")))
+
+
+def _slice_update(a: Arguments[Shape]) -> Shape:
+    if a.value("update") != _slice(a):
+        raise a.refused(f"replaces {_slice(a)} of {a.value('x')} by {a.value('update')}")
+    return a.value("x")
 
 
 def _one_result(a: Arguments[Shape], shape: Shape) -> tuple[Shape, ...]:
@@ -211,6 +227,8 @@ TABLE: Mapping[str, Rule] = {
     "reshape": _reshape,
     "rsqrt": _rsqrt,
     "silu": _unary,
+    "slice_by_index": _slice,
+    "slice_update": _slice_update,
     "softmax": _softmax,
     "sub": _binary,
     "tanh": _unary,

@@ -13,6 +13,7 @@ import numpy as np
 
 from anespec.manifests.errors import ArtifactError
 from anespec.runtime.backends.portable.arguments import Arguments
+from anespec.runtime.backends.portable.fused_norms import RMS_NORM
 from anespec.runtime.backends.portable.program import Constant, Operation, Program
 from anespec.runtime.backends.portable.shape_table import Shape, result_shapes
 from anespec.runtime.backends.portable.slot_writes import SLOT_WRITE
@@ -79,6 +80,8 @@ def _shapes(
 ) -> tuple[Shape, ...]:
     if operation.kind == SLOT_WRITE:
         return (known[operation.inputs["state"][0]],)
+    if operation.kind == RMS_NORM:
+        return (known[operation.inputs["x"][0]],)
     found = result_shapes(Arguments(operation, known, constants, program.source), program.states)
     if found is None:
         raise _CannotFollowError
@@ -112,7 +115,11 @@ def with_spans(program: Program, pools: Sequence[PoolNames], spans: Sequence[int
             if name in inputs:
                 inputs[name] = (*inputs[name][:axis], span, *inputs[name][axis + 1 :])
         for name in pool.states:
-            states[name] = (*states[name][:STATE_AXIS], span or pool.slots, *states[name][STATE_AXIS + 1 :])
+            if name in inputs:
+                inputs[name] = (*inputs[name][:STATE_AXIS], span, *inputs[name][STATE_AXIS + 1 :])
+            else:
+                shape = states[name]
+                states[name] = (*shape[:STATE_AXIS], span or pool.slots, *shape[STATE_AXIS + 1 :])
     return replace(program, inputs=inputs, states=states)
 
 
@@ -124,5 +131,6 @@ def _are_of_slots(program: Program, pools: Sequence[PoolNames]) -> bool:
         for name, axis in zip((pool.mask_input, pool.write_input), MASK_AXES, strict=True)
         if name in program.inputs
     ]
-    states = [(program.states[name], STATE_AXIS, pool.slots) for pool in pools for name in pool.states]
+    held = {**program.inputs, **program.states}
+    states = [(held[name], STATE_AXIS, pool.slots) for pool in pools for name in pool.states]
     return all(len(shape) == 4 and shape[axis] == slots for shape, axis, slots in (*masks, *states))
