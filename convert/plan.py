@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from anespec.convert.options import ConvertOptions
+from anespec.convert.pass_shapes import PassesPlan, plan_passes
 from anespec.convert.preset_choice import choose_preset
 from anespec.convert.shard_limits import SHARD_LIMITS
 from anespec.convert.source.facts import EMBEDDING, LayerFacts
@@ -22,9 +23,6 @@ from anespec.manifests.schema import (
     Target,
 )
 from anespec.manifests.weight_choice import HEAD, PER_LAYER
-
-WIDEST_CPU_PASS = 128
-"""The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
 
 
 class ConversionPlan:
@@ -60,7 +58,7 @@ class ConversionPlan:
         self.attention = options.attention or (
             AttentionShape.GROUPED if options.target is Target.CPU else AttentionShape.PER_KV_HEAD
         )
-        self.t_max = max(options.block, WIDEST_CPU_PASS) if options.target is Target.CPU else options.block
+        self.passes: PassesPlan = plan_passes(options, self.context)
         layers = model.facts.layers
         self._pools = {window: self._pool(window) for window in {layer.window for layer in layers}}
         self._ropes = {layer.index: self._rope_tables(layer) for layer in layers}
@@ -124,7 +122,7 @@ class ConversionPlan:
             region, ending = self.context, ""
         else:
             # A pass writes all its rows before any is read: the first row's window must survive them.
-            region, ending = min(self.context, _aligned(window + self.t_max)), "_local"
+            region, ending = min(self.context, _aligned(window + self.passes.t_max)), "_local"
         return Pool(
             name="global" if window is None else "local",
             slots=region * self.options.sequences,

@@ -14,7 +14,7 @@ from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.errors import RequestError
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.schema import Manifest, Pool, Target
+from anespec.manifests.schema import Manifest, Pool, Target, range_widths
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, Circumstances, ExactnessVerdict, Invariance
 from anespec.runtime.backends import open_verifier
@@ -47,7 +47,8 @@ def shapes(draw: st.DrawFn) -> VerifierShape:
         pools.append(PoolShape("local", draw(st.integers(needed, context // unit)) * unit, window))
     t_max = draw(st.sampled_from([block, block + 1, 2 * block, 48]).filter(lambda most: most >= block))
     partial = draw(st.booleans())
-    return VerifierShape(block, t_max, context, sequences, VOCABULARY, tuple(pools), partial_spans=partial)
+    widths = range_widths(block, 1, t_max)
+    return VerifierShape(block, widths, context, sequences, VOCABULARY, tuple(pools), partial_spans=partial)
 
 
 def measure(shape: VerifierShape, form: Form = "quick") -> ExactnessVerdict:
@@ -65,7 +66,8 @@ def require_cases(verdict: ExactnessVerdict, shape: VerifierShape) -> None:
 
 
 def global_shape(block: int, t_max: int, context: int, sequences: int) -> VerifierShape:
-    return VerifierShape(block, t_max, context, sequences, VOCABULARY, (PoolShape("global", context, None),))
+    pools, widths = (PoolShape("global", context, None),), range_widths(block, 1, t_max)
+    return VerifierShape(block, widths, context, sequences, VOCABULARY, pools)
 
 
 @settings(deadline=None, max_examples=25)
@@ -131,7 +133,8 @@ def test_what_convert_plans_fits_the_gates(block: int, context: int, sequences: 
             return
         plan = ConversionPlan(model, options)
     pools = tuple(PoolShape(pool.name, pool.region_slots, pool.window) for pool in plan.pools)
-    shape = VerifierShape(block, plan.t_max, plan.context, sequences, VOCABULARY, pools)
+    widths = range_widths(block, plan.passes.t_min, plan.passes.t_max)
+    shape = VerifierShape(block, widths, plan.context, sequences, VOCABULARY, pools)
     require_cases(measure(shape), shape)
 
 
