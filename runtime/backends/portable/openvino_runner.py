@@ -142,7 +142,8 @@ class OpenVINORunner:
             name: np.ones([size or 1 for size in shape], np.float16) for name, shape in probe.inputs.items()
         }
         for name in self.masks:
-            inputs[name][:, :, 1:] = 0
+            inputs[name][...] = 0
+            inputs[name][:, :, 0, 0] = 1
         self.run(inputs)
         held = True
         for name, shape in probe.states.items():
