@@ -14,7 +14,7 @@ from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.errors import RequestError
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.schema import Manifest, Pool, Target, range_widths
+from anespec.manifests.schema import Manifest, Pool, Shapes, ShardFunction, Target, range_widths
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, Circumstances, ExactnessVerdict, Invariance
 from anespec.runtime.backends import open_verifier
@@ -46,8 +46,8 @@ def shapes(draw: st.DrawFn) -> VerifierShape:
         needed = -(-min(context, window + block - 1) // unit)
         pools.append(PoolShape("local", draw(st.integers(needed, context // unit)) * unit, window))
     t_max = draw(st.sampled_from([block, block + 1, 2 * block, 48]).filter(lambda most: most >= block))
+    widths = draw(st.sampled_from([range_widths(block, 1, t_max), (block,), tuple(sorted({block, t_max}))]))
     partial = draw(st.booleans())
-    widths = range_widths(block, 1, t_max)
     return VerifierShape(block, widths, context, sequences, VOCABULARY, tuple(pools), partial_spans=partial)
 
 
@@ -97,8 +97,8 @@ def test_the_golden_gate_s_passes_fit_any_shape(shape: VerifierShape, stimulus: 
     )
     manifest = Manifest.model_construct(
         block=shape.block,
-        t_min=1,
-        t_max=shape.t_max,
+        shapes=Shapes.FUNCTIONS,
+        functions=tuple(ShardFunction(name=str(width), rows=width) for width in shape.widths),
         context=shape.context,
         sequences=shape.sequences,
         pools=pools,
@@ -106,6 +106,9 @@ def test_the_golden_gate_s_passes_fit_any_shape(shape: VerifierShape, stimulus: 
     plan = plan_passes(manifest, stimulus)
     strict = StrictVerifier(shape)
     assert plan.passes
+    narrowest, wider = shape.widths[0], next((w for w in shape.widths if w > shape.block), shape.block)
+    if shape.context > 5 * shape.block:
+        assert {len(step.rows) for step in plan.passes} == {narrowest, shape.block, wider}
     assert len(plan.positions) == len(set(plan.positions)) == sum(step.real for step in plan.passes)
     for step in plan.passes:
         assert step.real
