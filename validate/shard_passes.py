@@ -39,8 +39,8 @@ def plan_passes(manifest: Manifest, stimulus: Stimulus) -> ShardPasses:
     pools = tuple(PoolShape(pool.name, pool.region_slots, pool.window) for pool in manifest.pools)
     region_map = RegionMap(pools, block, manifest.context, manifest.sequences)
     narrowest, wider = manifest.widths[0], next((w for w in manifest.widths if w > block), block)
-    # A wide pass leaves room for the others, and is filled with pads.
-    filled = min(wider, max(1, manifest.context - 4 * block))
+    # The reference computes every real row, and pads are rows of the same function.
+    filled = min(wider, 2 * block, max(1, manifest.context - 4 * block))
     cuts = [(block, block), (block, block), (block, 1), (wider, filled)]
     cuts += [(narrowest, narrowest), (block, max(1, block - 1))]
     sizes = [(width, min(real, region_map.longest_run)) for width, real in cuts]
