@@ -1,6 +1,7 @@
 """What a conversion will build: the options checked against the model, before any weight is read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from anespec.convert.options import ConvertOptions
 from anespec.convert.pass_shapes import PassesPlan, plan_passes
@@ -18,11 +19,17 @@ from anespec.manifests.schema import (
     BASE_ALIGNMENT,
     MOST_SLOTS,
     AttentionShape,
+    KVForm,
     Pool,
     RopeTable,
     Target,
 )
 from anespec.manifests.weight_choice import HEAD, PER_LAYER
+
+KV_FORMS: Mapping[Target, KVForm] = MappingProxyType(
+    {Target.MAC: KVForm.SLICE_UPDATE, Target.IPHONE: KVForm.PACKED, Target.CPU: KVForm.REREAD}
+)
+"""What is built where no form is asked for; docs/graph.md gives the reasons."""
 
 
 class ConversionPlan:
@@ -58,6 +65,7 @@ class ConversionPlan:
         self.attention = options.attention or (
             AttentionShape.GROUPED if options.target is Target.CPU else AttentionShape.PER_KV_HEAD
         )
+        self.kv_form = options.kv_form or KV_FORMS[options.target]
         self.passes: PassesPlan = plan_passes(options, self.context)
         layers = model.facts.layers
         self._pools = {window: self._pool(window) for window in {layer.window for layer in layers}}

@@ -23,6 +23,7 @@ from anespec.convert.weights.stored import DeferredWeight
 from anespec.manifests.schema import (
     MAIN,
     AttentionShape,
+    KVForm,
     Pool,
     RopeTable,
     ShardFunction,
@@ -50,6 +51,7 @@ def layers(
     block: int = 4,
     t_max: int = 128,
     functions: tuple[ShardFunction, ...] = (ShardFunction(name=MAIN),),
+    kv_form: KVForm = KVForm.REREAD,
 ) -> ShardProgram:
     """A shard of tiny random layers."""
     rng = np.random.default_rng(0)
@@ -81,7 +83,8 @@ def layers(
         LayerPlan(index, sizes, POOL, rope, rope, index, Activation.SILU, residual_scale=1.0)
         for index in indices
     )
-    return layer_shard(LayerShardPlan(plans, D, EPSILON), weights, ProgramScope(block, t_max, functions))
+    plan = LayerShardPlan(plans, D, EPSILON, kv_form)
+    return layer_shard(plan, weights, ProgramScope(block, t_max, functions))
 
 
 def program_of(

@@ -7,14 +7,13 @@ runs anywhere. None of it was run on a Mac by this project yet.
 import contextlib
 import math
 import os
-import platform
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
+from anespec.manifests.coreml_errors import error_sentence
 from anespec.manifests.formatting import counted
 from anespec.manifests.machine import machine_name
 from anespec.manifests.residency import (
@@ -29,9 +28,9 @@ from anespec.manifests.residency import (
 from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
+from anespec.runtime.backends.coreml.library import has_neural_engine, library_version
 from anespec.runtime.backends.portable.mil_package import read_model, root_model
 from anespec.validate.progress import StepReport
-from anespec.validate.residency.refusals import refusal_sentence
 from anespec.validate.residency.shard_view import (
     FunctionView,
     ShardView,
@@ -133,23 +132,14 @@ class CoreMLTools:
 
 def neural_engine() -> CoreML | None:
     """The way to Core ML where this machine has a Neural Engine, else None."""
-    if platform.system() != "Darwin":
-        return None
-    from anespec.convert.graph.builder import ct
-
-    try:
-        devices = ct.models.compute_device.MLComputeDevice.get_all_compute_devices()
-    except AttributeError:
-        # coremltools without its native library has no proxy to ask.
-        return None
-    return CoreMLTools() if any(_device(device) is Device.ANE for device in devices) else None
+    return CoreMLTools() if has_neural_engine() else None
 
 
 def plan_circumstances(artifact: Artifact) -> Circumstances:
     """Where a plan that Core ML makes of an artifact here holds."""
     return Circumstances(
         backend="coreml",
-        library_version=f"coremltools {version('coremltools')}, macOS {platform.mac_ver()[0] or 'none'}",
+        library_version=library_version(),
         machine=machine_name(),
         threads=1,
         artifact=artifact.fingerprint,
@@ -199,7 +189,7 @@ def measure_shard(manifest: Manifest, shard: Shard, package: Path, coreml: CoreM
                 planned.append(_one_function(read_plan(plan, view), function.name))
             except Exception as error:
                 # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
-                return _refused(shard, refusal_sentence(str(error)))
+                return _refused(shard, error_sentence(str(error)))
     return ShardComputePlan(shard=shard.path, sha256=shard.sha256, functions=tuple(planned))
 
 
