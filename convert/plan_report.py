@@ -31,8 +31,8 @@ class ShardRow:
 class PlanReport:
     """A plan's shards, reasons and warnings.
 
-    `total_bytes` are weights, and `held_bytes` what the Neural Engine holds of them, once for each function; `process_bytes` is about what one process holds of them on the Neural
-    Engine, None where that is no limit.
+    `total_bytes` are weights, and `held_bytes` what the Neural Engine holds of them, once for each function;
+    `process_bytes` is about what one process can hold there, None where that is no limit.
     """
 
     layer_shards: tuple[ShardRow, ...]
