@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anespec.manifests.errors import StorageError
+from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import counted, duration_text
 from anespec.model_cache import resolve_artifact
 from anespec.watching import Watcher
@@ -17,19 +17,22 @@ if TYPE_CHECKING:
     from anespec.runtime.options import BackendOptions, LoadOptions
     from anespec.runtime.passes import Verifier
     from anespec.runtime.text.tokenizer import Tokenizer
+    from anespec.validate.repeat_checks import Elsewhere
 
 
 @dataclass(frozen=True)
 class Opened:
     """An artifact with its vocabulary and a verifier that holds its shards.
 
-    Loading `began` then, on the clock of time.monotonic(); converting a GGUF is no part of it.
+    `elsewhere` is what a pass left in a new process, where no exactness verdict holds here. Loading `began`
+    then, on the clock of time.monotonic(); converting a GGUF and what ran in that process is no part of it.
     """
 
     artifact: "Artifact"
     tokenizer: "Tokenizer"
     verifier: "Verifier"
     here: "Circumstances"
+    elsewhere: "Elsewhere | None"
     began: float
 
 
@@ -51,6 +54,9 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Open
         resolve_artifact(path, backend=backend, threads=options.threads, display=watch.shares),
         KnownHashes(again=options.verify),
     )
+    here = circumstances(artifact, backend, options.threads)
+    # Before it is opened here, so that it stands in memory once.
+    elsewhere = _elsewhere(artifact, here, watch)
     began = time.monotonic()
     with watch.steps(f"loading {path}") as report:
         report("vocabulary")
@@ -65,7 +71,27 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Open
         except BaseException:
             verifier.close()
             raise
-    return Opened(artifact, tokenizer, verifier, circumstances(artifact, backend, options.threads), began)
+    return Opened(artifact, tokenizer, verifier, here, elsewhere, began)
+
+
+def _elsewhere(artifact: "Artifact", here: "Circumstances", watch: Watcher) -> "Elsewhere | None":
+    """What a pass leaves in a new process where exactness is to be measured; None where it is known."""
+    from anespec.validate.kept import kept_exactness, why_exactness_is_unknown
+
+    if kept_exactness(artifact, here, "quick") is not None:
+        return None
+    from anespec.validate.repeat_process import run_elsewhere
+
+    where = f"{here.backend} with {counted(here.threads, 'thread')}"
+    watch.note(why_exactness_is_unknown(artifact, here))
+    watch.note(f"it is measured now, once: may speculation run on {where}?")
+    try:
+        with watch.steps("exactness") as report:
+            report("the same pass in a new process")
+            return run_elsewhere(artifact, here)
+    except AnespecError as error:
+        watch.note(str(error))
+        return None
 
 
 def _read_vocabulary(tokens: Path) -> "Tokenizer":
@@ -94,22 +120,21 @@ def exactness_here(opened: Opened, watch: Watcher) -> "ExactnessVerdict":
     That can take minutes with a large model on a slow backend, so it is said before and after.
     """
     from anespec.validate.gates import recorded_exactness
-    from anespec.validate.kept import kept_exactness, why_exactness_is_unknown
+    from anespec.validate.kept import kept_exactness
 
     artifact, here = opened.artifact, opened.here
     verdict = kept_exactness(artifact, here, "quick")
     if verdict is not None:
         return verdict
-    where = f"{here.backend} with {counted(here.threads, 'thread')}"
-    watch.note(why_exactness_is_unknown(artifact, here))
-    watch.note(f"it is measured now, once: may speculation run on {where}?")
 
     def say_unkept(error: StorageError) -> None:
         watch.note(f"the exactness verdict is not kept ({error})")
 
     started = time.monotonic()
     with watch.shares("exactness") as report:
-        verdict = recorded_exactness(artifact, opened.verifier, here, "quick", report, say_unkept)
+        verdict = recorded_exactness(
+            artifact, opened.verifier, here, "quick", report, opened.elsewhere, say_unkept
+        )
     watch.note(f"exactness: {verdict.standing}, measured in {duration_text(time.monotonic() - started)}")
     return verdict
 

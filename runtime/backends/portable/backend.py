@@ -61,6 +61,9 @@ class PortableBackend:
             [HeadStage(make(head, threads, ()), head.outputs)],
         )
 
+    def open_again(self, artifact: Artifact, threads: int) -> None:
+        """Nothing of an opening is kept; see Backend."""
+
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> ShardRunner:
         """One shard by itself; see Backend."""
         return self.runner()(load_declared(artifact, shard), threads, ())
