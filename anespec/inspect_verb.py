@@ -62,6 +62,8 @@ def _inspect_gguf(path: Path, explained: bool, as_json: bool, chosen: dict[str, 
         print_json(facts)
         return
     _show(facts)
+    for note in plan.tuning_notes if plan is not None else ():
+        out().print(f"- {note}")
     if plan is not None and explained:
         show_plan(plan)
 
@@ -95,7 +97,7 @@ def _show(facts: dict[str, Any]) -> None:
             "would build",
             f"for {facts['target']}: block {facts['block']}, "
             f"{facts['sequences']} x {facts['context']} slots, "
-            f"{facts['weights']} weights, {facts['attention']} attention",
+            f"{facts['weights']} weights, {facts['attention']} attention, K/V {facts['kv_form']}",
         )
         layers = "+".join(map(str, facts["topology"]))
         table.add_row(

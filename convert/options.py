@@ -1,5 +1,6 @@
 """What a person may choose of a conversion, declared once for Python and the command line."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -7,7 +8,7 @@ from pydantic import BeforeValidator, Field
 from anespec.manifests.errors import RequestError
 from anespec.manifests.options import Flag, Options
 from anespec.manifests.presets import NO_PRESET, preset_names
-from anespec.manifests.schema import MAX_BLOCK, AttentionShape, Target, WeightFormat
+from anespec.manifests.schema import MAX_BLOCK, AttentionShape, KVForm, Target, WeightFormat
 from anespec.manifests.weight_choice import GROUPS, KINDS, WeightChoice
 
 
@@ -50,6 +51,9 @@ class ConvertOptions(Options):
     attention: Annotated[
         AttentionShape | None, Flag(default="per_kv_head for mac and iphone, grouped for cpu")
     ] = Field(default=None, description="How attention is written.")
+    kv_form: Annotated[
+        KVForm | None, Flag(default="slice_update for mac, packed for iphone, reread for cpu")
+    ] = Field(default=None, description="How K/V are kept and written.")
     topology: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...] | None,
         BeforeValidator(_read_counts),
@@ -60,3 +64,11 @@ class ConvertOptions(Options):
         str | None,
         Flag(choices=(*preset_names(), NO_PRESET), default="the preset that fits, if there is one"),
     ] = Field(default=None, description="Take the topology measured for a model.")
+    shard_bytes: Annotated[int | None, Flag(default="what is known to run on the target")] = Field(
+        default=None, ge=1, description="Bytes of weights that a shard is filled up to."
+    )
+    tuned: Annotated[Path | None, Flag(metavar="REPORT")] = Field(
+        default=None,
+        description="Take what was measured on a machine, where no option here says otherwise: the file "
+        "that `anespec selftest` or `anespec tune` wrote.",
+    )

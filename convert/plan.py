@@ -1,6 +1,7 @@
 """What a conversion will build: the options checked against the model, before any weight is read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from anespec.convert.options import ConvertOptions
 from anespec.convert.preset_choice import choose_preset
@@ -8,6 +9,7 @@ from anespec.convert.shard_limits import SHARD_LIMITS
 from anespec.convert.source.facts import EMBEDDING, LayerFacts
 from anespec.convert.source.model import PER_LAYER_EMBEDDING, PER_LAYER_PROJECTION, SourceModel
 from anespec.convert.topology import StackSizes, Topology, TopologyPlan, plan_topology
+from anespec.convert.tuned_options import with_tuned
 from anespec.convert.weights.encoding import Encoding, stored_bytes
 from anespec.convert.weights.formats import choose
 from anespec.manifests.errors import RequestError, UnsupportedModelError
@@ -16,6 +18,7 @@ from anespec.manifests.schema import (
     BASE_ALIGNMENT,
     MOST_SLOTS,
     AttentionShape,
+    KVForm,
     Pool,
     RopeTable,
     Target,
@@ -25,17 +28,28 @@ from anespec.manifests.weight_choice import HEAD, PER_LAYER
 WIDEST_CPU_PASS = 128
 """The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
 
+KV_FORMS: Mapping[Target, KVForm] = MappingProxyType(
+    {Target.MAC: KVForm.SLICE_UPDATE, Target.IPHONE: KVForm.PACKED, Target.CPU: KVForm.REREAD}
+)
+"""What is built where no form is asked for; docs/graph.md gives the reasons."""
+
 
 class ConversionPlan:
     """A model and the options, checked against each other: everything but the bytes.
 
+    `options` are complete: what `--tuned` names is taken over, and `tuning_notes` say what of it.
+
     Raises from the constructor:
-        RequestError: the options do not fit the model.
+        RequestError: the options do not fit the model, or name a report that holds no choices.
+        StorageError: that report cannot be read.
         UnsupportedModelError: the model cannot be built at this context.
     """
 
     def __init__(self, model: SourceModel, options: ConvertOptions) -> None:
         sizes = model.sizes
+        measured_as = MatchedModel.of(model.facts.family.architecture, sizes)
+        tuned = with_tuned(options, measured_as)
+        options = tuned.options
         context = options.context or max(
             options.block, min(SHARD_LIMITS[options.target].context, sizes.trained_context)
         )
@@ -43,6 +57,7 @@ class ConversionPlan:
             raise RequestError(f"--context {context} must be at least the block ({options.block})")
         self.model = model
         self.options = options
+        self.tuning_notes = tuned.notes
         self.context = _aligned(context)
         if self.context * options.sequences > MOST_SLOTS:
             raise RequestError(
@@ -52,6 +67,7 @@ class ConversionPlan:
         self.attention = options.attention or (
             AttentionShape.GROUPED if options.target is Target.CPU else AttentionShape.PER_KV_HEAD
         )
+        self.kv_form = options.kv_form or KV_FORMS[options.target]
         self.t_max = max(options.block, WIDEST_CPU_PASS) if options.target is Target.CPU else options.block
         layers = model.facts.layers
         self._pools = {window: self._pool(window) for window in {layer.window for layer in layers}}
@@ -61,12 +77,13 @@ class ConversionPlan:
             options.target,
             preset=choose_preset(
                 options.preset,
-                MatchedModel.of(model.facts.family.architecture, sizes),
+                measured_as,
                 options.target,
                 str(options.weights),
             ),
             override=options.topology,
             head_shards=options.head_shards,
+            shard_bytes=options.shard_bytes,
         )
 
     def _stack(self) -> StackSizes:

@@ -10,6 +10,8 @@ from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
 from anespec.runtime.backends.backend import Backend
+from anespec.runtime.backends.coreml.backend import CoreMLBackend
+from anespec.runtime.backends.coreml.library import ComputeUnits, has_neural_engine
 from anespec.runtime.backends.portable.backend import MakeRunner, PortableBackend
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.passes import Verifier
@@ -18,8 +20,10 @@ AUTO = "auto"
 TORCH = "torch"
 OPENVINO = "openvino"
 TORCH_FLUSH = "torch-flush"
+COREML = "coreml"
+COREML_CPU = "coreml-cpu"
 
-EXECUTOR_VERSION = 3
+EXECUTOR_VERSION = 4
 """Part of every verdict's circumstances: raise it when a lowering, a fusion or an input changes."""
 
 
@@ -43,22 +47,27 @@ def _openvino() -> MakeRunner:
 
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {
-        TORCH: PortableBackend(TORCH, "torch", _torch),
-        OPENVINO: PortableBackend(OPENVINO, "openvino", _openvino),
-        TORCH_FLUSH: PortableBackend(TORCH_FLUSH, "torch", _torch_flush),
+        TORCH: PortableBackend(TORCH, "torch", _torch, holds_caches=False),
+        OPENVINO: PortableBackend(OPENVINO, "openvino", _openvino, holds_caches=True),
+        TORCH_FLUSH: PortableBackend(TORCH_FLUSH, "torch", _torch_flush, holds_caches=False),
+        COREML: CoreMLBackend(COREML, ComputeUnits.CPU_AND_NE),
+        COREML_CPU: CoreMLBackend(COREML_CPU, ComputeUnits.CPU_ONLY),
     }
 )
 """By name."""
 
 
 def resolve_backend(name: str) -> str:
-    """The backend that `name` means here; `auto` is the fast portable one.
+    """The backend that `name` means here.
+
+    `auto` is Core ML on a Mac with a Neural Engine, and the fast portable one everywhere else.
 
     Raises:
         RequestError: there is no such backend.
         MissingPackageError: it cannot run here.
     """
-    name = OPENVINO if name == AUTO else name
+    if name == AUTO:
+        name = COREML if has_neural_engine() and BACKENDS[COREML].unavailable() is None else OPENVINO
     if name not in BACKENDS:
         raise RequestError(f"there is no backend {name!r}; choose one of {', '.join((AUTO, *BACKENDS))}")
     if (reason := BACKENDS[name].unavailable()) is not None:
@@ -79,7 +88,7 @@ def circumstances(artifact: Artifact, backend: str, threads: int | None = None) 
         library_version=BACKENDS[backend].library_version(),
         executor=EXECUTOR_VERSION,
         machine=machine_name(),
-        threads=threads or processors(),
+        threads=(threads or processors()) if BACKENDS[backend].uses_threads else 1,
         artifact=artifact.fingerprint,
     )
 
