@@ -1,7 +1,7 @@
 """An artifact opened to generate from, and what the exactness gate allows of it here."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 class Opened:
     """An artifact with its vocabulary and a verifier that holds its shards.
 
-    `elsewhere` is what a pass left in a new process, where no exactness verdict holds here. Loading `began`
-    then, on the clock of time.monotonic(); converting a GGUF and what ran in that process is no part of it.
+    `elsewhere` is what a pass left in a new process, once that was asked. Loading `began` then, on the clock
+    of time.monotonic(); converting a GGUF is no part of it.
     """
 
     artifact: "Artifact"
     tokenizer: "Tokenizer"
     verifier: "Verifier"
     here: "Circumstances"
-    elsewhere: "Elsewhere | None"
     began: float
+    elsewhere: "Elsewhere | None" = None
 
 
 def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Opened:
@@ -55,8 +55,6 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Open
         KnownHashes(again=options.verify),
     )
     here = circumstances(artifact, backend, options.threads)
-    # Before it is opened here, so that it stands in memory once.
-    elsewhere = _elsewhere(artifact, here, watch)
     began = time.monotonic()
     with watch.steps(f"loading {path}") as report:
         report("vocabulary")
@@ -71,27 +69,7 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Open
         except BaseException:
             verifier.close()
             raise
-    return Opened(artifact, tokenizer, verifier, here, elsewhere, began)
-
-
-def _elsewhere(artifact: "Artifact", here: "Circumstances", watch: Watcher) -> "Elsewhere | None":
-    """What a pass leaves in a new process where exactness is to be measured; None where it is known."""
-    from anespec.validate.kept import kept_exactness, why_exactness_is_unknown
-
-    if kept_exactness(artifact, here, "quick") is not None:
-        return None
-    from anespec.validate.repeat_process import run_elsewhere
-
-    where = f"{here.backend} with {counted(here.threads, 'thread')}"
-    watch.note(why_exactness_is_unknown(artifact, here))
-    watch.note(f"it is measured now, once: may speculation run on {where}?")
-    try:
-        with watch.steps("exactness") as report:
-            report("the same pass in a new process")
-            return run_elsewhere(artifact, here)
-    except AnespecError as error:
-        watch.note(str(error))
-        return None
+    return Opened(artifact, tokenizer, verifier, here, began)
 
 
 def _read_vocabulary(tokens: Path) -> "Tokenizer":
@@ -112,6 +90,38 @@ def make_source(options: "LoadOptions") -> "DraftSource | None":
 
     settings = LookupSettings(options.lookup_max, options.lookup_min, options.lookup_choose)
     return LookupSource(settings) if options.drafter == "lookup" else None
+
+
+def run_elsewhere(opened: Opened, watch: Watcher) -> Opened:
+    """Let a new process run the artifact where no exactness verdict holds here; nothing, where one does.
+
+    The artifact is closed meanwhile and opened again, so that it stands in memory once. Where that process
+    fails, it is said, and the gate goes without.
+
+    Raises:
+        ArtifactError: the artifact cannot be opened any more.
+    """
+    from anespec.runtime.backends import open_verifier
+    from anespec.validate import repeat_process
+    from anespec.validate.kept import kept_exactness, why_exactness_is_unknown
+
+    artifact, here = opened.artifact, opened.here
+    if kept_exactness(artifact, here, "quick") is not None:
+        return opened
+    where = f"{here.backend} with {counted(here.threads, 'thread')}"
+    watch.note(why_exactness_is_unknown(artifact, here))
+    watch.note(f"it is measured now, once: may speculation run on {where}?")
+    elsewhere = None
+    opened.verifier.close()
+    with watch.steps("exactness") as report:
+        report("the same pass in a new process")
+        try:
+            elsewhere = repeat_process.run_elsewhere(artifact, here)
+        except AnespecError as error:
+            watch.note(str(error))
+        report("loading the shards again")
+        verifier = open_verifier(artifact, here.backend, here.threads)
+    return replace(opened, verifier=verifier, elsewhere=elsewhere)
 
 
 def exactness_here(opened: Opened, watch: Watcher) -> "ExactnessVerdict":

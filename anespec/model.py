@@ -192,7 +192,7 @@ def _options(options: GenerationOptions | None, changes: dict[str, Any]) -> Gene
 def load_model(
     path: Path, options: LoadOptions, watch: Watcher, check: Callable[[Model], None] | None = None
 ) -> Model:
-    """Open an artifact and make it ready to generate; `check` may refuse before the gate runs on it.
+    """Open an artifact and make it ready to generate; `check` may refuse before anything is measured.
 
     Raises:
         ArtifactError: the folder is missing, damaged or of another version.

@@ -33,11 +33,13 @@ def new_processes_are_this_one() -> Iterator[None]:
     tests/validate/test_repeat.py starts real ones.
     """
     from anespec.manifests.store import Artifact
+    from anespec.runtime import backends
     from anespec.validate import repeat_process
 
     def answered(module: str, arguments: tuple[str, str, str], longest_wait: float) -> bytes:
-        folder, backend, threads = arguments
-        found = repeat_process.openings(Artifact(Path(folder)), backend, int(threads))
+        folder, name, threads = arguments
+        artifact, backend = Artifact(Path(folder)), backends.BACKENDS[name]
+        found = repeat_process.openings(artifact, backend, int(threads))
         return repeat_process.packed(found)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -16,7 +16,8 @@ from anespec.manifests.errors import AnespecError
 from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
-from anespec.runtime.backends import BACKENDS
+from anespec.runtime import backends
+from anespec.runtime.backends.backend import Backend
 from anespec.validate.child_answer import child_answer
 from anespec.validate.prompts import prompt_ids
 from anespec.validate.repeat_checks import Elsewhere, packed, recorded_pass, unpacked
@@ -43,7 +44,7 @@ def run_elsewhere(artifact: Artifact, here: Circumstances) -> Elsewhere:
         ) from None
 
 
-def openings(artifact: Artifact, backend: str, threads: int) -> Elsewhere:
+def openings(artifact: Artifact, backend: Backend, threads: int) -> Elsewhere:
     """The pass in this process: as every start opens the artifact, and compiled again.
 
     A backend that compiles in every opening is opened once, which is both.
@@ -52,10 +53,9 @@ def openings(artifact: Artifact, backend: str, threads: int) -> Elsewhere:
         ArtifactError: see Backend.
     """
     prompts = prompt_ids(artifact)
-    opened = BACKENDS[backend]
-    with closing(opened.open(artifact, threads)) as verifier:
+    with closing(backend.open(artifact, threads)) as verifier:
         found = recorded_pass(verifier, prompts)
-    again = opened.open_again(artifact, threads)
+    again = backend.open_again(artifact, threads)
     if again is None:
         return {f"{NEW_PROCESS}, {COMPILED_AGAIN}": found}
     with closing(again):
@@ -67,9 +67,10 @@ def main() -> None:
 
     What is printed is not lost to a library's destructors (see anespec.leaving).
     """
-    folder, backend, threads = sys.argv[1:]
+    folder, name, threads = sys.argv[1:]
     end_with_parent()
     try:
+        backend = backends.BACKENDS[backends.resolve_backend(name)]
         found = openings(Artifact(Path(folder), KnownHashes()), backend, int(threads))
     except AnespecError as error:
         raise SystemExit(str(error)) from None

@@ -2,7 +2,6 @@
 
 import subprocess
 from collections.abc import Sequence
-from types import MappingProxyType
 
 import pytest
 from elsewhere import copied
@@ -98,6 +97,7 @@ class Planted:
     """Torch, to which tokens have other embeddings in openings of those kinds."""
 
     name = TORCH
+    uses_threads = True
 
     def __init__(self, wrong: Sequence[str]) -> None:
         self.wrong = wrong
@@ -138,7 +138,11 @@ def test_a_backend_that_differs_elsewhere_alone_is_found(
     embedded_cpu: Artifact, monkeypatch: pytest.MonkeyPatch, wrong: list[str], detail: str
 ) -> None:
     """The gate's own opening is torch as it is; what another process opens is planted."""
-    monkeypatch.setattr(repeat_process, "BACKENDS", MappingProxyType({TORCH: Planted(wrong)}))
+
+    def answered(module: str, arguments: Sequence[str], longest_wait: float) -> bytes:
+        return packed(repeat_process.openings(embedded_cpu, Planted(wrong), 1))
+
+    monkeypatch.setattr(repeat_process, "child_answer", answered)
     verdict = exactness_of(embedded_cpu, TORCH, 1, "quick", silent)
     assert repeat_of(verdict)[0] is (Standing.FAIL if wrong else Standing.PASS)
     assert repeat_of(verdict)[1].startswith(detail)
@@ -154,7 +158,7 @@ def real_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("real_processes")
 def test_a_new_process_really_runs_it(embedded: Artifact) -> None:
     found = repeat_process.run_elsewhere(embedded, circumstances(embedded, "openvino", 1))
-    here = repeat_process.openings(embedded, "openvino", 1)
+    here = repeat_process.openings(embedded, BACKENDS["openvino"], 1)
     assert packed(found) == packed(here)
     assert all(len(recording.rows) == embedded.manifest.block for recording in found.values())
 

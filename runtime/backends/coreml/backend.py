@@ -56,12 +56,20 @@ class CoreMLBackend:
             ],
         )
 
+    def open_again(self, artifact: Artifact, threads: int) -> ArtifactVerifier:
+        """Compile and try all shards anew; see Backend, and `open`."""
+        self._loader(artifact).forget(artifact.manifest.shards)
+        return self.open(artifact, threads)
+
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> CoreMLRunner:
         """One shard by itself; see Backend, and `open`."""
         return self._runners(artifact, (shard,))[shard.path]
 
     def _runners(self, artifact: Artifact, shards: Sequence[Shard]) -> dict[str, CoreMLRunner]:
-        loader = ShardLoader(
+        loaded = self._loader(artifact).load(shards)
+        return {shard.path: CoreMLRunner(shard, models) for shard, models in loaded}
+
+    def _loader(self, artifact: Artifact) -> ShardLoader:
+        return ShardLoader(
             artifact, self.core_ml, self.units, command=self.contact_command, seconds=self.contact_seconds
         )
-        return {shard.path: CoreMLRunner(shard, models) for shard, models in loader.load(shards)}
