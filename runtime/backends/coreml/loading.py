@@ -70,6 +70,15 @@ class ShardLoader:
         for compiled in self._met([self._compiled(shard) for shard in shards]):
             yield compiled.shard, self._loaded(compiled)
 
+    def forget(self, shards: Sequence[Shard]) -> None:
+        """Remove what is kept of compiled shards, and that they were tried.
+
+        Raises:
+            StorageError: it cannot be removed.
+        """
+        for shard in shards:
+            discard(self._compiled(shard))
+
     def _compiled(self, shard: Shard) -> CompiledShard:
         return compiled_shard(self._artifact, shard, self._core_ml, _log.info)
 
@@ -139,7 +148,6 @@ def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits)
     """What is tried of a compiled shard: every function, one that runs any width at the block's."""
     shard = compiled.shard
     given = {spec.name for spec in shard.inputs}
-    functions = functions_of(manifest)
     return Contact(
         shard=shard.path,
         compiled=str(compiled.path.absolute()),
