@@ -169,9 +169,8 @@ class Arguments(Generic[ValueT]):
 def unknown_operation(operation: Operation, source: str, library: str) -> ArtifactError:
     """The error for an operation that a library's table lacks."""
     return ArtifactError(
-        f"{source}: the operation {printable(operation.kind)} ({printable(operation.name)}) has no {library} "
-        "equivalent; "
-        "use another --backend"
+        f"{source}: the operation {printable(operation.kind)} ({printable(operation.name)}) "
+        f"has no {library} equivalent; use another --backend"
     )
 
 
