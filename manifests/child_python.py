@@ -6,11 +6,9 @@ that has the name of a module would be run in the module's place. multiprocessin
 A child outlives nobody: its standard input is a pipe that this process holds open, and it ends with that.
 """
 
-import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -31,17 +29,6 @@ def child_environment() -> dict[str, str]:
     """
     path = os.pathsep.join(entry for entry in sys.path if not _is_current_folder(entry))
     return os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": path}
-
-
-@contextlib.contextmanager
-def lifeline() -> Iterator[int]:
-    """A child's standard input: nothing is ever written to it, and it ends with the block or this process."""
-    reading, writing = os.pipe()
-    try:
-        yield reading
-    finally:
-        os.close(reading)
-        os.close(writing)
 
 
 def end_with_parent() -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import shutil
-import subprocess
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,11 +9,10 @@ from pathlib import Path
 from anespec.convert.options import ConvertOptions
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.child_python import child_command, child_environment, lifeline
-from anespec.manifests.errors import AnespecError, StorageError
-from anespec.manifests.formatting import LONGEST_REASON, printable
+from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target
+from anespec.validate.child_answer import child_answer
 from anespec.validate.tuning.candidates import Candidate
 from anespec.validate.tuning.trial_process import MODULE, TrialRequest, options_of
 from anespec.validate.tuning.truncated_gguf import write_first_layers
@@ -73,7 +71,7 @@ class ArtifactBench:
                 threads=self.machine.threads,
                 heed_rules=self.machine.heed_rules,
             )
-            found = _in_a_process(request, output.with_suffix(".json"), self.machine.most_seconds)
+            found = _in_a_process(request, self.machine.most_seconds)
         finally:
             shutil.rmtree(output, ignore_errors=True)
             shutil.rmtree(output.with_name(f".{output.name}.partial"), ignore_errors=True)
@@ -101,28 +99,9 @@ def _plans(gguf: Path, target: Target) -> bool:
     return True
 
 
-def _in_a_process(request: TrialRequest, answer: Path, seconds: float) -> Measured:
+def _in_a_process(request: TrialRequest, seconds: float) -> Measured:
     """Run a trial where Core ML may kill whoever asks it."""
     try:
-        answer.unlink(missing_ok=True)
-        with lifeline() as stdin:
-            ended = subprocess.run(
-                [*child_command(MODULE), request.model_dump_json(), str(answer)],
-                env=child_environment(),
-                stdin=stdin,
-                capture_output=True,
-                timeout=seconds,
-                check=False,
-            )
-        if answer.exists():
-            return Measured.model_validate_json(answer.read_text("utf-8"))
-    except subprocess.TimeoutExpired:
-        return Measured(probe=request.probe, refusal=f"it hung for {seconds:.0f} seconds")
-    except OSError as error:
-        raise StorageError(f"{answer.parent}: {error.strerror}; choose another folder with --work") from error
-    finally:
-        answer.unlink(missing_ok=True)
-    lines = ended.stderr.decode(errors="replace").strip().splitlines() or ["without a word"]
-    code = ended.returncode
-    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return Measured(probe=request.probe, refusal=f"its process {how}: {printable(lines[-1], LONGEST_REASON)}")
+        return Measured.model_validate_json(child_answer(MODULE, (request.model_dump_json(),), seconds))
+    except AnespecError as error:
+        return Measured(probe=request.probe, refusal=f"its process failed: {error}")

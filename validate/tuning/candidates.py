@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from anespec.manifests.schema import AttentionShape, Count, Record
-from anespec.manifests.tuned import KVForm, Shapes
+from anespec.manifests.schema import AttentionShape, Count, KVForm, Record, Shapes
 
 CHOICES = (
     "weights",

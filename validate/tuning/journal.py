@@ -26,7 +26,7 @@ class Heading(Record):
 
 
 class Journal:
-    """A workbench that writes down what another one measures, a line of JSON each, and measures nothing twice.
+    """A workbench that writes down what another one measures, a line of JSON each, and repeats nothing.
 
     The first line says what the others are about; a journal about something else is begun anew. A last line
     that was cut short by the end of a process is dropped.

@@ -1,7 +1,7 @@
 """Which candidate is best: groups of choices in turn, each tried in every combination, until none improves.
 
-Choices that decide together where a shard runs are tried together: the weights with the form of K/V, attention
-with shapes. A candidate costs one measurement of its largest shard, and none is measured twice.
+Choices that decide together where a shard runs are tried together: the weights with the form of K/V,
+attention with shapes. A candidate costs one measurement of its largest shard, and none is measured twice.
 """
 
 import math
@@ -31,7 +31,7 @@ MOST_ROUNDS = 4
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate, what was measured of it, and the seconds of the workload; infinite where it is unusable."""
+    """A candidate, what was measured of it, and the seconds of the workload, infinite for an unusable one."""
 
     candidate: Candidate
     topology: tuple[int, ...]

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.shard_limits import HEAD_CHANNELS
 from anespec.manifests.errors import RequestError
-from anespec.manifests.schema import AttentionShape, Target
-from anespec.manifests.tuned import KVForm, Shapes
+from anespec.manifests.schema import AttentionShape, KVForm, Shapes, Target
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.validate.tuning.candidates import Space
 

@@ -1,10 +1,10 @@
 """Converts, runs, times and judges one probe. Run as a process of its own, since Core ML can kill whoever
 loads a model or predicts with it.
 
-    python -P -m anespec.validate.tuning.trial_process REQUEST ANSWER
+    python -P -m anespec.validate.tuning.trial_process REQUEST
 
-REQUEST is a TrialRequest as JSON; what was measured is written to the file ANSWER. It lives as long as its
-standard input, a pipe from whoever started it.
+REQUEST is a TrialRequest as JSON; what was measured is printed as JSON. It lives as long as its standard input, a
+pipe from whoever started it.
 """
 
 import statistics
@@ -22,7 +22,7 @@ from anespec.convert.source.model import SourceModel
 from anespec.manifests.child_python import end_with_parent
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.residency import Placement, ResidencyVerdict, Severity
+from anespec.manifests.residency import Placement, PlanSource, ResidencyVerdict, Severity
 from anespec.manifests.schema import Count, Record, Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
@@ -90,7 +90,7 @@ def run_trial(request: TrialRequest) -> Measured:
                 convert(ConversionPlan(model, whole), Path(request.output), replace=True).path
             )
         residency = residency_gate(artifact, lambda _: None, neural_engine())
-        objections = _objections(residency) if request.heed_rules else ()
+        objections = _objections(residency) if _heeds_rules(request) else ()
         if objections:
             return Measured(probe=probe, objections=objections, placement=_placement(residency))
         began = time.perf_counter()
@@ -108,9 +108,14 @@ def run_trial(request: TrialRequest) -> Measured:
         return Measured(probe=probe, refusal=str(error))
 
 
+def _heeds_rules(request: TrialRequest) -> bool:
+    """The rules are about the Neural Engine."""
+    return request.heed_rules and request.target is not Target.CPU
+
+
 def _objections(residency: ResidencyVerdict) -> tuple[str, ...]:
     """Rules that fail the layer shard; a measured plan needs none."""
-    if residency.standing.value != "reported":
+    if residency.source is not PlanSource.PREDICTED:
         return ()
     return tuple(str(finding) for finding in residency.findings if finding.severity is Severity.FAIL)
 
@@ -165,11 +170,7 @@ def _median(run: Callable[[], object]) -> float:
 def main() -> None:
     """Answer one request."""
     end_with_parent()
-    found = run_trial(TrialRequest.model_validate_json(sys.argv[1]))
-    answer = Path(sys.argv[2])
-    partial = answer.with_name(f".{answer.name}.partial")
-    partial.write_text(found.model_dump_json(), "utf-8")
-    partial.replace(answer)
+    print(run_trial(TrialRequest.model_validate_json(sys.argv[1])).model_dump_json())
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ def write_first_layers(source: Path, layers: int, path: Path) -> Path:
     """Copy a GGUF, its first layers alone, every tensor in the type that it has.
 
     `source` is one that is converted: its metadata was read before, and is taken as sound. Where tensors of
-    the whole model hold something for every layer, as rope factors of the widest heads or per-layer embeddings
-    do, what is written is no sound model: whoever reads it says so.
+    the whole model hold something for every layer, as rope factors of the widest heads or per-layer
+    embeddings do, what is written is no sound model: whoever reads it says so.
 
     Raises:
         StorageError: the file cannot be written.

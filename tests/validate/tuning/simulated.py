@@ -1,11 +1,10 @@
-"""A Neural Engine that is known through and through: costs and residency as ../shared/ANE_FACTS.md tells them."""
+"""A Neural Engine that is known through and through: costs and residency as others have measured them."""
 
 from dataclasses import dataclass, field
 from itertools import product
 
 from anespec.manifests.residency import Placement
-from anespec.manifests.schema import AttentionShape
-from anespec.manifests.tuned import KVForm, Shapes
+from anespec.manifests.schema import AttentionShape, KVForm, Shapes
 from anespec.validate.tuning.candidates import CHOICES, Candidate, Space
 from anespec.validate.tuning.search import pass_milliseconds
 from anespec.validate.tuning.workbench import Measured, PassTime, Probe
