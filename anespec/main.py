@@ -24,6 +24,7 @@ from anespec.leaving import Kept, leave
 from anespec.manifests.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable, sanitize_terminal
 from anespec.selftest_verb import selftest
+from anespec.tune_verb import tune
 from anespec.validate_verb import validate
 from anespec.verbosity import accept_verbosity, set_verbosity
 
@@ -50,7 +51,19 @@ def cli(context: click.Context, verbose: int, quiet: bool) -> None:
     set_verbosity(context, verbose, quiet)
 
 
-for verb in (inspect, convert, validate, generate, chat, demo, doctor, selftest, list_models, remove_models):
+for verb in (
+    inspect,
+    convert,
+    validate,
+    generate,
+    chat,
+    demo,
+    doctor,
+    selftest,
+    tune,
+    list_models,
+    remove_models,
+):
     cli.add_command(accept_verbosity(verb))
 
 

@@ -28,8 +28,8 @@ class TuneOptions(BackendOptions):
         Field(
             default=("int8-channel", "lut8"),
             min_length=1,
-            description="Weight formats to choose between. What is smaller is faster and less precise: add lut6 or "
-            "lut4 only if their quality will do (anespec validate --quality).",
+            description="Weight formats to choose between. What is smaller is faster and less precise: add "
+            "lut6 or lut4 only if their quality will do (anespec validate --quality).",
         )
     )
     prompt_tokens: int = Field(default=512, ge=1, description="Tokens of the prompt that is optimised for.")

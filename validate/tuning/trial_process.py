@@ -3,8 +3,8 @@ loads a model or predicts with it.
 
     python -P -m anespec.validate.tuning.trial_process REQUEST
 
-REQUEST is a TrialRequest as JSON; what was measured is printed as JSON. It lives as long as its standard input, a
-pipe from whoever started it.
+REQUEST is a TrialRequest as JSON; what was measured is printed as JSON. It lives as long as its standard
+input, a pipe from whoever started it.
 """
 
 import statistics
@@ -170,7 +170,7 @@ def _median(run: Callable[[], object]) -> float:
 def main() -> None:
     """Answer one request."""
     end_with_parent()
-    print(run_trial(TrialRequest.model_validate_json(sys.argv[1])).model_dump_json())
+    sys.stdout.write(run_trial(TrialRequest.model_validate_json(sys.argv[1])).model_dump_json())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Probes that are really converted, run, timed and judged, each in a process of its own."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -109,4 +108,4 @@ def test_every_family_has_first_layers_or_is_taken_whole(name: str, tmp_path: Pa
     path, layers = bench(whole, tmp_path)._first_layers(1)
     with GGUFFile(path) as file:
         assert len(SourceModel(file).facts.layers) == layers
-    assert os.stat(path).st_size <= os.stat(whole).st_size
+    assert path.stat().st_size <= whole.stat().st_size
