@@ -5,7 +5,6 @@
 
 import io
 import zipfile
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,14 +24,6 @@ REPORT_NAME = "report.json"
 
 LARGEST_REPORT = 1 << 25
 """Bytes of a report that is read."""
-
-
-class Shapes(StrEnum):
-    """Which numbers of rows a package takes."""
-
-    RANGE = "range"
-    STATIC = "static"
-    FUNCTIONS = "functions"
 
 
 class ChoiceReason(Record):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anespec.manifests.coreml_errors import error_sentence, known_error
 from anespec.manifests.errors import AnespecError, ArtifactError
-from anespec.manifests.schema import LayerShard, Manifest, Shard, TensorSpec
+from anespec.manifests.schema import LayerShard, Manifest, Shapes, Shard, TensorSpec
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.compiled import CompiledShard, compiled_shard, discard
 from anespec.runtime.backends.coreml.contact import Contact, Shape, TriedPass
@@ -31,7 +31,10 @@ class Function:
 
 def functions_of(manifest: Manifest) -> tuple[Function, ...]:
     """The functions that are loaded of each shard, the block's first."""
-    return (Function(ANY_WIDTH, None),)
+    if manifest.shapes is Shapes.RANGE:
+        return (Function(ANY_WIDTH, None),)
+    named = manifest.shapes is Shapes.FUNCTIONS
+    return tuple(Function(function.rows, function.name if named else None) for function in manifest.functions)
 
 
 class ShardLoader:
