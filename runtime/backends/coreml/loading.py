@@ -70,6 +70,15 @@ class ShardLoader:
         for compiled in self._met([self._compiled(shard) for shard in shards]):
             yield compiled.shard, self._loaded(compiled)
 
+    def forget(self, shards: Sequence[Shard]) -> None:
+        """Remove what is kept of compiled shards, and that they were tried.
+
+        Raises:
+            StorageError: it cannot be removed.
+        """
+        for shard in shards:
+            discard(self._compiled(shard))
+
     def _compiled(self, shard: Shard) -> CompiledShard:
         return compiled_shard(self._artifact, shard, self._core_ml, _log.info)
 
