@@ -15,7 +15,16 @@ from anespec.manifests.errors import RequestError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.manifests.presets import MatchedModel
 from anespec.manifests.safe_files import read_bounded
-from anespec.manifests.schema import MAX_BLOCK, MOST_ROWS, AttentionShape, Count, KVForm, Record, Target
+from anespec.manifests.schema import (
+    MAX_BLOCK,
+    MOST_ROWS,
+    AttentionShape,
+    Count,
+    KVForm,
+    Record,
+    Shapes,
+    Target,
+)
 from anespec.manifests.verdicts import Moment
 from anespec.manifests.weight_choice import WeightChoice
 
