@@ -9,6 +9,7 @@ from arrays import ArraySource
 from anespec.convert.architectures.family import Activation
 from anespec.convert.graph.attention import AttentionSizes, AttentionWeights, KeyWeights
 from anespec.convert.graph.builder import CoreMLProtoExporter, MILProtoExporter, Var, ct, file_value
+from anespec.convert.graph.functions import ProgramScope, ShardProgram
 from anespec.convert.graph.mlp import MLPWeights
 from anespec.convert.graph.placeholder import Placeholder
 from anespec.convert.graph.projection import Projection
@@ -17,13 +18,11 @@ from anespec.convert.graph.shards import (
     LayerPlan,
     LayerShardPlan,
     LayerWeights,
-    ProgramScope,
-    ShardProgram,
     head_shard,
     layer_shard,
 )
 from anespec.convert.weights.stored import DeferredWeight
-from anespec.manifests.schema import AttentionShape, Pool, RopeTable, WeightFormat
+from anespec.manifests.schema import AttentionShape, KVForm, Pool, RopeTable, WeightFormat
 from anespec.validate.residency.shard_view import ArtifactView, ShardView, view_model
 
 BLOCK = 4
@@ -97,7 +96,9 @@ def layers_of(probe: Probe) -> ShardProgram:
         for index in range(probe.layers)
     )
     return layer_shard(
-        LayerShardPlan(plans, probe.d, EPSILON), [layer] * probe.layers, ProgramScope(BLOCK, BLOCK)
+        LayerShardPlan(plans, probe.d, EPSILON, KVForm.REREAD),
+        [layer] * probe.layers,
+        ProgramScope(BLOCK, BLOCK),
     )
 
 
@@ -126,9 +127,6 @@ class _WeightlessExporter(MILProtoExporter):  # type: ignore[misc]
 
 def model_of(shard: ShardProgram) -> Any:
     """The protobuf of a package, as `write_package` makes it, without its weights."""
-    function = shard.program.functions["main"]
-    function.set_input_types(tuple(shard.inputs))
-    function.set_output_types(shard.outputs)
     version = int(ct.target.iOS18)
     program = _WeightlessExporter(shard.program, "unused", version).export()
     described = CoreMLProtoExporter(
