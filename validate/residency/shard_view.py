@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from anespec.manifests.residency import shape_text
-from anespec.manifests.schema import HeadShard
+from anespec.manifests.schema import HeadShard, Target
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.mil_package import (
     FileReference,
@@ -158,9 +158,10 @@ class ShardView:
 
 @dataclass(frozen=True)
 class ArtifactView:
-    """All shards of an artifact."""
+    """All shards of an artifact, and what it was built for where that is known."""
 
     shards: tuple[ShardView, ...]
+    target: Target | None = None
 
 
 def view_artifact(artifact: Artifact) -> ArtifactView:
@@ -180,7 +181,8 @@ def view_artifact(artifact: Artifact) -> ArtifactView:
                 isinstance(shard, HeadShard),
             )
             for shard in manifest.shards
-        )
+        ),
+        manifest.target,
     )
 
 

@@ -24,6 +24,7 @@ from anespec.validate.residency.rules.operations import (
     WideLinear,
 )
 from anespec.validate.residency.rules.sizes import LargeShard, Multifunction, ProcessWeights, SmallShard
+from anespec.validate.residency.rules.states import ManyStates, StateWrites
 from anespec.validate.residency.rules.tensors import (
     NarrowLastAxis,
     TensorElementType,
@@ -32,7 +33,7 @@ from anespec.validate.residency.rules.tensors import (
 )
 from anespec.validate.residency.rules.weights import Int4PerBlock, Int8PerBlock, PalettePerRowAndBlock
 
-RULES_VERSION = 1
+RULES_VERSION = 2
 
 RULES: tuple[Rule, ...] = (
     TensorRank(),
@@ -41,6 +42,8 @@ RULES: tuple[Rule, ...] = (
     WideDimension(),
     StateType(),
     StateWidth(),
+    ManyStates(),
+    StateWrites(),
     RangesBesideState(),
     EnumeratedBesideState(),
     DefaultShape(),
