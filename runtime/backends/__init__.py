@@ -6,10 +6,12 @@ from types import MappingProxyType
 
 from anespec.manifests.errors import MissingPackageError, RequestError
 from anespec.manifests.machine import machine_name, processors
-from anespec.manifests.schema import Shard
+from anespec.manifests.schema import Shard, Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
 from anespec.runtime.backends.backend import Backend
+from anespec.runtime.backends.coreml.backend import CoreMLBackend
+from anespec.runtime.backends.coreml.library import ComputeUnits, has_neural_engine
 from anespec.runtime.backends.portable.backend import MakeRunner, PortableBackend
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.passes import Verifier
@@ -17,8 +19,11 @@ from anespec.runtime.passes import Verifier
 AUTO = "auto"
 TORCH = "torch"
 OPENVINO = "openvino"
+TORCH_FLUSH = "torch-flush"
+COREML = "coreml"
+COREML_CPU = "coreml-cpu"
 
-EXECUTOR_VERSION = 3
+EXECUTOR_VERSION = 4
 """Part of every verdict's circumstances: raise it when a lowering, a fusion or an input changes."""
 
 
@@ -26,6 +31,12 @@ def _torch() -> MakeRunner:
     from anespec.runtime.backends.portable.torch_runner import TorchRunner
 
     return TorchRunner
+
+
+def _torch_flush() -> MakeRunner:
+    from anespec.runtime.backends.portable.flushing_runner import FlushingRunner
+
+    return FlushingRunner
 
 
 def _openvino() -> MakeRunner:
@@ -38,19 +49,27 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {
         TORCH: PortableBackend(TORCH, "torch", _torch, holds_caches=False),
         OPENVINO: PortableBackend(OPENVINO, "openvino", _openvino, holds_caches=True),
+        TORCH_FLUSH: PortableBackend(TORCH_FLUSH, "torch", _torch_flush, holds_caches=False),
+        COREML: CoreMLBackend(COREML, ComputeUnits.CPU_AND_NE),
+        COREML_CPU: CoreMLBackend(COREML_CPU, ComputeUnits.CPU_ONLY),
     }
 )
 """By name."""
 
 
-def resolve_backend(name: str) -> str:
-    """The backend that `name` means here; `auto` is the fast portable one.
+def resolve_backend(name: str, target: Target | None = None) -> str:
+    """The backend that `name` means here, for an artifact that was built for `target`.
+
+    `auto` is Core ML on a Mac with a Neural Engine, unless the artifact is for processors, and the fast
+    portable one everywhere else.
 
     Raises:
         RequestError: there is no such backend.
         MissingPackageError: it cannot run here.
     """
-    name = OPENVINO if name == AUTO else name
+    if name == AUTO:
+        on_the_engine = (COREML,) if target is not Target.CPU and has_neural_engine() else ()
+        name = next((name for name in on_the_engine if BACKENDS[name].unavailable() is None), OPENVINO)
     if name not in BACKENDS:
         raise RequestError(f"there is no backend {name!r}; choose one of {', '.join((AUTO, *BACKENDS))}")
     if (reason := BACKENDS[name].unavailable()) is not None:
@@ -65,13 +84,13 @@ def circumstances(artifact: Artifact, backend: str, threads: int | None = None) 
         RequestError: there is no such backend.
         MissingPackageError: it cannot run here.
     """
-    backend = resolve_backend(backend)
+    backend = resolve_backend(backend, artifact.manifest.target)
     return Circumstances(
         backend=backend,
         library_version=BACKENDS[backend].library_version(),
         executor=EXECUTOR_VERSION,
         machine=machine_name(),
-        threads=threads or processors(),
+        threads=(threads or processors()) if BACKENDS[backend].uses_threads else 1,
         artifact=artifact.fingerprint,
     )
 
@@ -85,7 +104,8 @@ def open_shard(artifact: Artifact, shard: Shard, backend: str, threads: int | No
         RequestError: there is no such backend.
         MissingPackageError: it cannot run here.
     """
-    return BACKENDS[resolve_backend(backend)].open_shard(artifact, shard, threads or processors())
+    name = resolve_backend(backend, artifact.manifest.target)
+    return BACKENDS[name].open_shard(artifact, shard, threads or processors())
 
 
 def open_verifier(path: Path | Artifact, backend: str = AUTO, threads: int | None = None) -> Verifier:
@@ -98,4 +118,5 @@ def open_verifier(path: Path | Artifact, backend: str = AUTO, threads: int | Non
         MissingPackageError: it cannot run here.
     """
     artifact = path if isinstance(path, Artifact) else Artifact(path)
-    return BACKENDS[resolve_backend(backend)].open(artifact, threads or processors())
+    name = resolve_backend(backend, artifact.manifest.target)
+    return BACKENDS[name].open(artifact, threads or processors())

@@ -30,6 +30,8 @@ class PortableBackend:
     runner: Callable[[], MakeRunner]
     holds_caches: bool
 
+    uses_threads = True
+
     def unavailable(self) -> str | None:
         """Why it cannot run here; see Backend."""
         return missing_package(self.library)
