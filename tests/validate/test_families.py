@@ -1,7 +1,7 @@
 """Every family in some weight formats and K/V forms, and all of those: the gates hold on both backends.
 
-The whole matrix takes minutes; here each family meets two formats and two forms in turn, so that seven families
-in a row meet all formats, and five all forms.
+The whole matrix takes minutes; here each family meets two formats and two forms in turn, so that seven
+families in a row meet all formats, and three all forms.
 """
 
 import json

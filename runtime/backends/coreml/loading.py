@@ -146,10 +146,14 @@ def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits)
         compiled=str(compiled.path.absolute()),
         units=units,
         passes=tuple(
-            TriedPass(function=name, inputs=shapes(shard.inputs, rows), outputs=shapes(shard.outputs, rows))
+            TriedPass(
+                function=name,
+                inputs=shapes(shard.program_inputs, rows),
+                outputs=shapes(shard.program_outputs, rows),
+            )
             for name, rows in widths
         ),
-        states={state.name: state.shape for state in getattr(shard, "states", ())},
+        states={s.name: s.shape for s in getattr(shard, "states", ()) if s.held == "graph"},
         masks=tuple(pool.mask_input for pool in manifest.pools if pool.mask_input in given),
         writes=tuple(pool.write_input for pool in manifest.pools if pool.write_input in given),
     )

@@ -57,9 +57,10 @@ class CoreMLRunner:
         """
         self.shard = shard
         self.models = dict(models)
-        self.states = (
-            {spec.name: spec.shape for spec in shard.states} if isinstance(shard, LayerShard) else {}
-        )
+        states = shard.states if isinstance(shard, LayerShard) else ()
+        self.states = {spec.name: spec.shape for spec in states if spec.held == "graph"}
+        self._taken = tuple(spec.name for spec in shard.program_inputs)
+        self._returned = tuple(spec.name for spec in shard.program_outputs)
         self._state = self._new_state()
         self._inputs: Inputs = {}
 
@@ -109,17 +110,17 @@ class CoreMLRunner:
     def run(self, inputs: Inputs) -> dict[str, Tensor]:
         """Execute once; results are returned whatever they are. See ShardRunner, and `finish`."""
         outputs = self._predict(inputs)
-        return {spec.name: outputs.tensor(spec.name) for spec in self.shard.outputs}
+        return {name: outputs.tensor(name) for name in self._returned}
 
     def _predict(self, inputs: Inputs) -> CoreMLOutputs:
-        given = {spec.name: np.ascontiguousarray(inputs[spec.name], np.float16) for spec in self.shard.inputs}
+        given = {name: np.ascontiguousarray(inputs[name], np.float16) for name in self._taken}
         model = self._model(given[HIDDEN_IN].shape[2])
         try:
             values = model.predict(dict(given), self._state)
         # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
         except Exception as error:
             raise self._lost(str(error)) from error
-        missing = [spec.name for spec in self.shard.outputs if spec.name not in values]
+        missing = [name for name in self._returned if name not in values]
         if missing:
             raise ArtifactError(f"{self.shard.path}: has no output {missing[0]}; convert the model again")
         return CoreMLOutputs(values)
