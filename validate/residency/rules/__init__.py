@@ -9,6 +9,7 @@ from anespec.validate.residency.rule import Grade, Rule
 from anespec.validate.residency.rules.inputs import (
     DefaultShape,
     EnumeratedBesideState,
+    FlexibleBesideState,
     RangesBesideState,
     StateType,
     StateWidth,
@@ -53,6 +54,7 @@ RULES: tuple[Rule, ...] = (
     ManyStates(),
     StateWrites(),
     RangesBesideState(),
+    FlexibleBesideState(),
     EnumeratedBesideState(),
     DefaultShape(),
     Scatter(),
