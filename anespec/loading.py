@@ -46,11 +46,12 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Open
     from anespec.manifests.store import Artifact
     from anespec.runtime.backends import circumstances, open_verifier, resolve_backend
 
-    backend = resolve_backend(options.backend)
+    resolve_backend(options.backend)  # what cannot run here is said before anything is converted for it
     artifact = Artifact(
-        resolve_artifact(path, backend=backend, threads=options.threads, display=watch.shares),
+        resolve_artifact(path, backend=options.backend, threads=options.threads, display=watch.shares),
         KnownHashes(again=options.verify),
     )
+    backend = resolve_backend(options.backend, artifact.manifest.target)
     began = time.monotonic()
     with watch.steps(f"loading {path}") as report:
         report("vocabulary")

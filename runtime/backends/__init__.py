@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from anespec.manifests.errors import MissingPackageError, RequestError
 from anespec.manifests.machine import machine_name, processors
-from anespec.manifests.schema import Shard
+from anespec.manifests.schema import Shard, Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
 from anespec.runtime.backends.backend import Backend
@@ -57,17 +57,19 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
 """By name."""
 
 
-def resolve_backend(name: str) -> str:
-    """The backend that `name` means here.
+def resolve_backend(name: str, target: Target | None = None) -> str:
+    """The backend that `name` means here, for an artifact that was built for `target`.
 
-    `auto` is Core ML on a Mac with a Neural Engine, and the fast portable one everywhere else.
+    `auto` is Core ML on a Mac with a Neural Engine, unless the artifact is for processors, and the fast
+    portable one everywhere else.
 
     Raises:
         RequestError: there is no such backend.
         MissingPackageError: it cannot run here.
     """
     if name == AUTO:
-        name = COREML if has_neural_engine() and BACKENDS[COREML].unavailable() is None else OPENVINO
+        on_the_engine = (COREML,) if target is not Target.CPU and has_neural_engine() else ()
+        name = next((name for name in on_the_engine if BACKENDS[name].unavailable() is None), OPENVINO)
     if name not in BACKENDS:
         raise RequestError(f"there is no backend {name!r}; choose one of {', '.join((AUTO, *BACKENDS))}")
     if (reason := BACKENDS[name].unavailable()) is not None:
@@ -82,7 +84,7 @@ def circumstances(artifact: Artifact, backend: str, threads: int | None = None) 
         RequestError: there is no such backend.
         MissingPackageError: it cannot run here.
     """
-    backend = resolve_backend(backend)
+    backend = resolve_backend(backend, artifact.manifest.target)
     return Circumstances(
         backend=backend,
         library_version=BACKENDS[backend].library_version(),
@@ -102,7 +104,8 @@ def open_shard(artifact: Artifact, shard: Shard, backend: str, threads: int | No
         RequestError: there is no such backend.
         MissingPackageError: it cannot run here.
     """
-    return BACKENDS[resolve_backend(backend)].open_shard(artifact, shard, threads or processors())
+    name = resolve_backend(backend, artifact.manifest.target)
+    return BACKENDS[name].open_shard(artifact, shard, threads or processors())
 
 
 def open_verifier(path: Path | Artifact, backend: str = AUTO, threads: int | None = None) -> Verifier:
@@ -115,4 +118,5 @@ def open_verifier(path: Path | Artifact, backend: str = AUTO, threads: int | Non
         MissingPackageError: it cannot run here.
     """
     artifact = path if isinstance(path, Artifact) else Artifact(path)
-    return BACKENDS[resolve_backend(backend)].open(artifact, threads or processors())
+    name = resolve_backend(backend, artifact.manifest.target)
+    return BACKENDS[name].open(artifact, threads or processors())
