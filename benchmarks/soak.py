@@ -74,7 +74,7 @@ SUBJECTS = (
     Subject(EMBEDDED, WeightFormat.INT8_CHANNEL, CPU, 4, 512, 2, "openvino"),
     Subject(F16, WeightFormat.FP16, CPU, 8, 448, 3, "openvino"),
     Subject(Q8_0, WeightFormat.INT8_CHANNEL, CPU, 2, 320, 4, "openvino"),
-    Subject(EMBEDDED, WeightFormat.INT4_BLOCK32, MAC, 4, 256, 2, "openvino"),
+    Subject(EMBEDDED, WeightFormat.INT4_BLOCK32, CPU, 4, 256, 2, "openvino"),
     Subject(RINGED, WeightFormat.INT8_BLOCK32, CPU, 5, 384, 3, "openvino"),
     Subject(EMBEDDED, WeightFormat.INT8_CHANNEL, CPU, 4, 512, 2, "torch"),
     Subject(F16, WeightFormat.FP16, MAC, 6, 320, 2, "torch"),

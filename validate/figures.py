@@ -48,6 +48,7 @@ THRESHOLDS: Mapping[WeightFormat, GoldenThresholds] = MappingProxyType(
     {
         WeightFormat.FP16: FLOAT_ACTIVATIONS,
         WeightFormat.INT8_BLOCK32: INT8_ACTIVATIONS,
+        WeightFormat.LUT8: FLOAT_ACTIVATIONS,
         WeightFormat.INT8_CHANNEL: INT8_ACTIVATIONS,
         WeightFormat.LUT6: FLOAT_ACTIVATIONS,
         WeightFormat.INT4_BLOCK32: INT8_ACTIVATIONS,
@@ -62,6 +63,7 @@ WEIGHT_ERRORS: Mapping[WeightFormat, float] = MappingProxyType(
     {
         WeightFormat.FP16: 0.001,
         WeightFormat.INT8_BLOCK32: 0.02,
+        WeightFormat.LUT8: 0.02,
         WeightFormat.INT8_CHANNEL: 0.05,
         WeightFormat.LUT6: 0.08,
         WeightFormat.INT4_BLOCK32: 0.2,

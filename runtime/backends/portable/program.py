@@ -76,7 +76,7 @@ def load_program(package: Path, name: str = FUNCTION) -> Program:
 
 
 def _program(function: Function, package: MILPackage) -> Program:
-    types, weights = function.types, _WeightFiles(package)
+    types, weights = function.types, WeightFiles(package)
     met = (*function.inputs, *function.states, *(name for name in function.outputs if name in types))
     return Program(
         source=str(package.path),
@@ -92,7 +92,7 @@ def _program(function: Function, package: MILPackage) -> Program:
     )
 
 
-class _WeightFiles:
+class WeightFiles:
     """The weight files of a package, each mapped once."""
 
     def __init__(self, package: MILPackage) -> None:
