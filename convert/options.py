@@ -76,5 +76,6 @@ class ConvertOptions(Options):
 
     @model_validator(mode="after")
     def _weights_for_the_target(self) -> Self:
-        require_fit(self.weights, self.target)
+        if self.tuned is None:  # Else the target may be another, and options so completed are checked again.
+            require_fit(self.weights, self.target)
         return self

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from anespec.manifests.coreml_errors import error_sentence, known_error
 from anespec.manifests.errors import AnespecError, ArtifactError
-from anespec.manifests.schema import Manifest, Shard, TensorSpec
+from anespec.manifests.schema import LayerShard, Manifest, Shard, TensorSpec
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.compiled import CompiledShard, compiled_shard, discard
 from anespec.runtime.backends.coreml.contact import Contact, Shape, TriedPass
 from anespec.runtime.backends.coreml.first_contact import first_contacts, remember, remembered
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel
-from anespec.runtime.backends.coreml.runner import ANY_WIDTH
+from anespec.runtime.backends.coreml.runner import ANY_WIDTH, held_states
 
 _log = logging.getLogger(__name__)
 
@@ -136,22 +136,32 @@ def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits)
     """What is tried of a compiled shard: every function, one that runs any width at the block's."""
     shard = compiled.shard
     given = {spec.name for spec in shard.inputs}
-
-    def shapes(specs: Sequence[TensorSpec], rows: int) -> dict[str, Shape]:
-        return {spec.name: tuple(rows if size is None else size for size in spec.shape) for spec in specs}
-
-    widths = [(function.name, function.rows or manifest.block) for function in functions_of(manifest)]
+    functions = functions_of(manifest)
     return Contact(
         shard=shard.path,
         compiled=str(compiled.path.absolute()),
         units=units,
         passes=tuple(
-            TriedPass(function=name, inputs=shapes(shard.inputs, rows), outputs=shapes(shard.outputs, rows))
-            for name, rows in widths
+            _tried(shard, function.name, function.rows or manifest.block)
+            for function in functions_of(manifest)
         ),
-        states={state.name: state.shape for state in getattr(shard, "states", ())},
+        states=held_states(shard),
         masks=tuple(pool.mask_input for pool in manifest.pools if pool.mask_input in given),
         writes=tuple(pool.write_input for pool in manifest.pools if pool.write_input in given),
+    )
+
+
+def _tried(shard: Shard, function: str | None, rows: int) -> TriedPass:
+    def shapes(specs: Sequence[TensorSpec]) -> dict[str, Shape]:
+        return {spec.name: tuple(rows if size is None else size for size in spec.shape) for spec in specs}
+
+    states = shard.states if isinstance(shard, LayerShard) else ()
+    hosted = [spec for spec in states if spec.held == "host"]
+    return TriedPass(
+        function=function,
+        inputs=shapes(shard.inputs) | {spec.name: spec.shape for spec in hosted},
+        outputs=shapes(shard.outputs)
+        | {spec.new_rows: (*spec.shape[:2], rows, spec.shape[3]) for spec in hosted},
     )
 
 
