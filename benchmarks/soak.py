@@ -36,6 +36,7 @@ from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.gates import recorded_exactness
 from anespec.validate.kept import kept_exactness
 from anespec.validate.prompts import PROMPTS, SAMPLE_PROMPTS
+from anespec.validate.repeat_process import run_elsewhere
 from anespec.validate.soak import SoakCount, soak_round
 from anespec.validate.soak_requests import soak_requests
 
@@ -126,7 +127,7 @@ class Bench:
         self.verifier: Verifier = open_verifier(artifact, subject.backend, 1)
         here = circumstances(artifact, subject.backend, 1)
         verdict = kept_exactness(artifact, here, "quick") or recorded_exactness(
-            artifact, self.verifier, here, "quick", lambda *_: None
+            artifact, self.verifier, here, "quick", lambda *_: None, run_elsewhere(artifact, here)
         )
         self.proven = Proven.of(verdict, self.verifier.shape)
         with GGUFFile(artifact.tokens_path()) as tokens:

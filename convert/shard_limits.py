@@ -17,8 +17,9 @@ HEAD_CHANNELS = 16384
 HEAD_EVIDENCE = "B: ANEMLL, ane-book"
 
 PROCESS_BYTES = 3_000_000_000
-"""About what one process holds of weights on the Neural Engine. A package of several functions would count
-twice (B: anemll-forge); ours have one."""
+"""About what one process holds of weights on the Neural Engine. A package of several functions counts
+once for each (B: anemll-forge)."""
+FUNCTIONS_EVIDENCE = "B: anemll-forge"
 PROCESS_EVIDENCE = "B: ane-book Exp. 26, smpanaro"
 
 STATED_FLOOR_BYTES = 14_000_000

@@ -6,8 +6,8 @@ from typing import Any
 
 from anespec.manifests.formatting import bytes_text
 from anespec.manifests.presets import find_preset
-from anespec.manifests.schema import KVForm, WeightFormat
-from anespec.manifests.tuned import ChoiceReason, Shapes, TunedChoices
+from anespec.manifests.schema import KVForm, Shapes, WeightFormat
+from anespec.manifests.tuned import ChoiceReason, TunedChoices
 from anespec.validate.selftest.device import DeviceFacts, Units
 from anespec.validate.selftest.records import Outcome, TrialRecord
 from anespec.validate.selftest.scale import FULL, Scale

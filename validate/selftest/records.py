@@ -6,8 +6,8 @@ from typing import Literal
 from pydantic import Field
 
 from anespec.manifests.residency import RuleFinding, ShardComputePlan
-from anespec.manifests.schema import AttentionShape, Bytes, Count, Index, KVForm, Record, WeightFormat
-from anespec.manifests.tuned import Shapes, TunedChoices
+from anespec.manifests.schema import AttentionShape, Bytes, Count, Index, KVForm, Record, Shapes, WeightFormat
+from anespec.manifests.tuned import TunedChoices
 from anespec.manifests.verdicts import ExactnessVerdict, Moment
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.device import DeviceFacts, Units

@@ -58,18 +58,25 @@ class CoreMLBackend:
             ],
         )
 
+    def open_again(self, artifact: Artifact, threads: int) -> ArtifactVerifier:
+        """Compile and try all shards anew; see Backend, and `open`."""
+        self._loader(artifact).forget(artifact.manifest.shards)
+        return self.open(artifact, threads)
+
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> ShardRunner:
         """One shard by itself; see Backend, and `open`."""
         return self._runners(artifact, (shard,))[shard.path]
 
     def _runners(self, artifact: Artifact, shards: Sequence[Shard]) -> dict[str, ShardRunner]:
-        loader = ShardLoader(
-            artifact, self.core_ml, self.units, command=self.contact_command, seconds=self.contact_seconds
-        )
         pools = artifact.manifest.pools
         runners: dict[str, ShardRunner] = {}
-        for shard, models in loader.load(shards):
+        for shard, models in self._loader(artifact).load(shards):
             runner = CoreMLRunner(shard, models)
             caches = empty_caches(shard.states, pools) if isinstance(shard, LayerShard) else {}
             runners[shard.path] = HostCachesRunner(runner, caches) if caches else runner
         return runners
+
+    def _loader(self, artifact: Artifact) -> ShardLoader:
+        return ShardLoader(
+            artifact, self.core_ml, self.units, command=self.contact_command, seconds=self.contact_seconds
+        )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anespec.manifests.coreml_errors import error_sentence, known_error
 from anespec.manifests.errors import AnespecError, ArtifactError
-from anespec.manifests.schema import LayerShard, Manifest, Shard, TensorSpec
+from anespec.manifests.schema import LayerShard, Manifest, Shapes, Shard, TensorSpec
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.compiled import CompiledShard, compiled_shard, discard
 from anespec.runtime.backends.coreml.contact import Contact, Shape, TriedPass
@@ -31,7 +31,10 @@ class Function:
 
 def functions_of(manifest: Manifest) -> tuple[Function, ...]:
     """The functions that are loaded of each shard, the block's first."""
-    return (Function(ANY_WIDTH, None),)
+    if manifest.shapes is Shapes.RANGE:
+        return (Function(ANY_WIDTH, None),)
+    named = manifest.shapes is Shapes.FUNCTIONS
+    return tuple(Function(function.rows, function.name if named else None) for function in manifest.functions)
 
 
 class ShardLoader:
@@ -66,6 +69,15 @@ class ShardLoader:
         """
         for compiled in self._met([self._compiled(shard) for shard in shards]):
             yield compiled.shard, self._loaded(compiled)
+
+    def forget(self, shards: Sequence[Shard]) -> None:
+        """Remove what is kept of compiled shards, and that they were tried.
+
+        Raises:
+            StorageError: it cannot be removed.
+        """
+        for shard in shards:
+            discard(self._compiled(shard))
 
     def _compiled(self, shard: Shard) -> CompiledShard:
         return compiled_shard(self._artifact, shard, self._core_ml, _log.info)
@@ -136,7 +148,6 @@ def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits)
     """What is tried of a compiled shard: every function, one that runs any width at the block's."""
     shard = compiled.shard
     given = {spec.name for spec in shard.inputs}
-    functions = functions_of(manifest)
     return Contact(
         shard=shard.path,
         compiled=str(compiled.path.absolute()),

@@ -9,6 +9,7 @@ from anespec.validate.residency.rule import Grade, Rule
 from anespec.validate.residency.rules.inputs import (
     DefaultShape,
     EnumeratedBesideState,
+    FlexibleBesideState,
     RangesBesideState,
     StateType,
     StateWidth,
@@ -50,6 +51,7 @@ RULES: tuple[Rule, ...] = (
     StateType(),
     StateWidth(),
     RangesBesideState(),
+    FlexibleBesideState(),
     EnumeratedBesideState(),
     DefaultShape(),
     Scatter(),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from anespec.manifests.formatting import duration_text
-from anespec.manifests.tuned import Shapes
+from anespec.manifests.schema import Shapes
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.device import DeviceFacts, Units

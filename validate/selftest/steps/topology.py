@@ -7,8 +7,7 @@ from contextlib import ExitStack, closing
 import numpy as np
 
 from anespec.manifests.formatting import bytes_text, duration_text
-from anespec.manifests.schema import HIDDEN_IN, HeadShard, Target
-from anespec.manifests.tuned import Shapes
+from anespec.manifests.schema import HIDDEN_IN, HeadShard, Shapes, Target
 from anespec.validate.findings import Finding
 from anespec.validate.selftest.bench import Bench, memory_now
 from anespec.validate.selftest.device import DeviceFacts, LoadedModel, Units
