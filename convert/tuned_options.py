@@ -36,8 +36,7 @@ def with_tuned(options: ConvertOptions, model: MatchedModel) -> TunedOptions:
             f"{options.tuned}: was measured for --target {choices.target}, not {options.target}; "
             "leave --tuned or --target out"
         )
-    known = [name for name in CHOICES if name in ConvertOptions.model_fields]
-    wanted = {name: value for name in known if (value := getattr(choices, name)) is not None}
+    wanted = {name: value for name in CHOICES if (value := getattr(choices, name)) is not None}
     left_out = () if choices.model == model else OF_ONE_MODEL
     taken = {name: wanted[name] for name in wanted if name not in given and name not in left_out}
     if taken.get("shapes", options.shapes) is not Shapes.FUNCTIONS:

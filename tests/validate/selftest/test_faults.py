@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from stand_in import SCALE, StandInDevice, planted, run_steps, said
 
-from anespec.manifests.schema import KVForm
+from anespec.manifests.schema import KVForm, Shapes
 from anespec.manifests.tuned import TunedChoices
 from anespec.validate.selftest.differences import differences
 from anespec.validate.selftest.recommend import recommend
@@ -145,3 +145,39 @@ def test_a_form_that_forgets_is_left(monkeypatch: pytest.MonkeyPatch, folder: Pa
     assert told["slice_update"][0].startswith("fail: slots that no row writes stay: no,")
     assert all(texts[0].startswith("ok:") for name, texts in told.items() if name != "slice_update")
     assert getattr(choices(records), "kv_form", None) is KVForm.BLENDED
+
+
+def test_rows_say_which_block_is_free(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    # One row, 4 and 8 cost the same on the stand-in; from there on rows cost something.
+    records = run(monkeypatch, folder, "topology")
+    chosen = choices(records)
+    assert chosen is not None
+    assert (chosen.block, chosen.prefill_block) == (8, 16)
+    assert chosen.topology is None  # the layers are not Phi-4-mini's
+    assert chosen.shard_bytes is not None
+    assert "4 layers run well" in next(
+        reason.because for reason in chosen.provenance if reason.choice == "shard_bytes"
+    )
+    refused = run(monkeypatch, folder, "topology", names=("4 layers", "2+2 layers"), refused=("4",))
+    assert [record.outcome for record in refused] == [Outcome.ERROR, Outcome.DONE]
+    smaller = choices(refused)
+    assert smaller is not None
+    assert smaller.shard_bytes is not None
+    assert smaller.shard_bytes < chosen.shard_bytes
+
+
+def test_shapes_that_fall_back_are_seen_and_left(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    healthy = run(monkeypatch, folder, "shapes")
+    assert all(texts[0].startswith("ok:") for texts in said(healthy, "shapes").values())
+    best = choices(healthy)
+    assert best is not None
+    assert best.shapes is Shapes.FUNCTIONS, "64 rows a pass read prompts fastest"
+    narrow = run(monkeypatch, folder, "shapes", slow_widths=("range",))
+    told = said(narrow, "shapes")["range"]
+    assert told[0].startswith("ok:")
+    assert told[1].startswith("warn: passes of 1 rows run on the CPU")
+    slow = run(monkeypatch, folder, "shapes", slow=("range",), refused=("functions",))
+    told = said(slow, "shapes")
+    assert "a silent fallback" in told["range"][0]
+    assert "(-14)" in told["functions"][0]
+    assert getattr(choices(slow), "shapes", None) is Shapes.STATIC
