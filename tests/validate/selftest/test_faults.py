@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 from stand_in import SCALE, StandInDevice, planted, run_steps, said
 
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import ConversionPlan
+from anespec.convert.source.model import SourceModel
+from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import KVForm, Shapes
 from anespec.manifests.tuned import TunedChoices
 from anespec.validate.selftest.differences import differences
@@ -172,6 +176,11 @@ def test_shapes_that_fall_back_are_seen_and_left(monkeypatch: pytest.MonkeyPatch
     best = choices(healthy)
     assert best is not None
     assert best.shapes is Shapes.FUNCTIONS, "64 rows a pass read prompts fastest"
+    report = folder / "report.json"
+    report.write_text(best.model_dump_json())
+    with GGUFFile(folder / "models" / "small.gguf") as file:
+        plan = ConversionPlan(SourceModel(file), ConvertOptions(tuned=report))
+    assert plan.options.shapes is Shapes.FUNCTIONS
     narrow = run(monkeypatch, folder, "shapes", slow_widths=("range",))
     told = said(narrow, "shapes")["range"]
     assert told[0].startswith("ok:")
