@@ -1,0 +1,144 @@
+"""From a manifest to what a worker is told of it: stages, and the parts of the arena that they work in.
+
+A worker knows no manifest, only paths, names and shapes; these are the message `load`, field by field.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from anespec.manifests.errors import ArtifactError
+from anespec.manifests.formatting import quoted
+from anespec.manifests.schema import HIDDEN_IN, HeadShard, LayerShard, Manifest, Shard, TensorSpec
+from anespec.runtime.backends.worker.arena import Shape, at_width
+
+LOGITS = "logits"
+SLOTS = "slots"
+"""The parts that belong to no tensor of a shard: rows of logits, and K/V on its way in or out."""
+
+TRANSFER_BYTES = 1 << 23
+"""Of `slots`, unless a single slot takes more."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of a stage, and the part of the arena that it lies in; a dimension of None is T."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    buffer: str
+
+
+@dataclass(frozen=True)
+class StageFunction:
+    """One function of a shard, and the widths that are run with it; None where a package names none."""
+
+    name: str | None
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StageState:
+    """A K or V state in pool number `pool`."""
+
+    name: str
+    shape: Shape
+    pool: int
+
+    @property
+    def slot_bytes(self) -> int:
+        """What one slot takes."""
+        n, heads, _, head_dim = self.shape
+        return 2 * n * heads * head_dim
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One shard as a worker runs it. `bytes` are those of its weights, about."""
+
+    path: str
+    kind: Literal["layers", "head"]
+    first_token: int
+    functions: tuple[StageFunction, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    states: tuple[StageState, ...]
+    bytes: int = field(repr=False)
+
+
+def stages_of(manifest: Manifest, compiled: Mapping[str, Path], widths: Sequence[int]) -> tuple[Stage, ...]:
+    """The stages of all shards, in the order that a pass goes through them.
+
+    `compiled` has the compiled shards by the shards' own paths. Hidden states lie in `hidden.0`, what the
+    first stage takes, to `hidden.N`, what all heads take.
+    """
+    layers = tuple(
+        _stage(manifest, shard, compiled, widths, f"hidden.{index}", [f"hidden.{index + 1}"])
+        for index, shard in enumerate(manifest.layer_shards)
+    )
+    heads = tuple(
+        _stage(manifest, shard, compiled, widths, f"hidden.{len(layers)}", _head_outputs(index, shard))
+        for index, shard in enumerate(manifest.head_shards)
+    )
+    return (*layers, *heads)
+
+
+def _head_outputs(index: int, shard: HeadShard) -> list[str]:
+    return [f"head.{index}.{spec.name}" for spec in shard.outputs]
+
+
+def _stage(
+    manifest: Manifest,
+    shard: Shard,
+    compiled: Mapping[str, Path],
+    widths: Sequence[int],
+    taken: str,
+    given: Sequence[str],
+) -> Stage:
+    pools = [pool.name for pool in manifest.pools]
+    states = shard.states if isinstance(shard, LayerShard) else ()
+    if len(shard.outputs) != len(given):
+        raise ArtifactError(f"{shard.path}: has {len(shard.outputs)} outputs; convert the model again")
+    return Stage(
+        path=str(compiled[shard.path]),
+        kind="head" if isinstance(shard, HeadShard) else "layers",
+        first_token=shard.first_token if isinstance(shard, HeadShard) else 0,
+        functions=(StageFunction(None, tuple(widths)),),
+        inputs=tuple(_port(spec, taken if spec.name == HIDDEN_IN else spec.name) for spec in shard.inputs),
+        outputs=tuple(_port(spec, buffer) for spec, buffer in zip(shard.outputs, given, strict=True)),
+        states=tuple(StageState(state.name, state.shape, pools.index(state.pool)) for state in states),
+        bytes=shard.bytes,
+    )
+
+
+def _port(spec: TensorSpec, buffer: str) -> Port:
+    return Port(spec.name, spec.shape, buffer)
+
+
+def arena_parts(stages: Iterable[Stage], widths: Sequence[int], vocabulary: int) -> dict[str, Shape]:
+    """The parts of an arena for these stages, which all their workers share.
+
+    Raises:
+        ArtifactError: two tensors want one part in different shapes.
+    """
+    shapes: dict[str, tuple[int | None, ...]] = {}
+    slot_bytes = [1]
+    for stage in stages:
+        for port in (*stage.inputs, *stage.outputs):
+            if shapes.setdefault(port.buffer, port.shape) != port.shape:
+                raise ArtifactError(
+                    f"the shards disagree about the shape of {quoted(port.buffer)}; convert the model again"
+                )
+        slot_bytes += [state.slot_bytes for state in stage.states]
+        slot_bytes.append(sum(state.slot_bytes for state in stage.states))
+    parts: dict[str, Shape] = {}
+    for buffer, shape in shapes.items():
+        for width in widths if None in shape else ():
+            parts[at_width(buffer, width)] = tuple(width if size is None else size for size in shape)
+        if None not in shape:
+            parts[buffer] = tuple(size or 0 for size in shape)
+    return parts | {
+        LOGITS: (max(widths), vocabulary),
+        SLOTS: (max(TRANSFER_BYTES, sum(slot_bytes)) // 2,),
+    }
