@@ -43,6 +43,8 @@ def convert(
     with early_process(gguf, jobs) as early, open_plan(gguf, options) as plan:
         from anespec.convert.plan_report import explain
 
+        for note in plan.tuning_notes:
+            notes().print(f"note: {note}", style="yellow")
         if plan.beyond_training:
             notes().print(
                 f"note: a context of {plan.context} is longer than the {plan.model.sizes.trained_context} "

@@ -62,6 +62,8 @@ def _inspect_gguf(path: Path, explained: bool, as_json: bool, chosen: dict[str, 
         print_json(facts)
         return
     _show(facts)
+    for note in plan.tuning_notes if plan is not None else ():
+        out().print(f"- {note}")
     if plan is not None and explained:
         show_plan(plan)
 

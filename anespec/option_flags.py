@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 import click
+from click.core import ParameterSource
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -73,12 +74,18 @@ def flags_of(model: type[Options], *, without: Iterable[str] = ()) -> Callable[[
 
 
 def read_flags(model: type[OptionsT], chosen: Mapping[str, Any], **others: Any) -> OptionsT:
-    """The verb's keyword arguments, and what had no flag, as options.
+    """The verb's keyword arguments, and what had no flag, as options; only what was typed counts as given.
 
     Raises:
         RequestError: they do not go together.
     """
-    given = {name: chosen[name] for name in model.model_fields if name in chosen}
+    context = click.get_current_context(silent=True)
+    given = {
+        name: chosen[name]
+        for name in model.model_fields
+        if name in chosen
+        if context is None or context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
     return model(**given | others)
 
 

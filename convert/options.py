@@ -1,5 +1,6 @@
 """What a person may choose of a conversion, declared once for Python and the command line."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -60,3 +61,11 @@ class ConvertOptions(Options):
         str | None,
         Flag(choices=(*preset_names(), NO_PRESET), default="the preset that fits, if there is one"),
     ] = Field(default=None, description="Take the topology measured for a model.")
+    shard_bytes: Annotated[int | None, Flag(default="what is known to run on the target")] = Field(
+        default=None, ge=1, description="Bytes of weights that a shard is filled up to."
+    )
+    tuned: Annotated[Path | None, Flag(metavar="REPORT")] = Field(
+        default=None,
+        description="Take what was measured on a machine, where no option here says otherwise: the file "
+        "that `anespec selftest` or `anespec tune` wrote.",
+    )

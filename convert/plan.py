@@ -8,6 +8,7 @@ from anespec.convert.shard_limits import SHARD_LIMITS
 from anespec.convert.source.facts import EMBEDDING, LayerFacts
 from anespec.convert.source.model import PER_LAYER_EMBEDDING, PER_LAYER_PROJECTION, SourceModel
 from anespec.convert.topology import StackSizes, Topology, TopologyPlan, plan_topology
+from anespec.convert.tuned_options import with_tuned
 from anespec.convert.weights.encoding import Encoding, stored_bytes
 from anespec.convert.weights.formats import choose
 from anespec.manifests.errors import RequestError, UnsupportedModelError
@@ -29,13 +30,19 @@ WIDEST_CPU_PASS = 128
 class ConversionPlan:
     """A model and the options, checked against each other: everything but the bytes.
 
+    `options` are complete: what `--tuned` names is taken over, and `tuning_notes` say what of it.
+
     Raises from the constructor:
-        RequestError: the options do not fit the model.
+        RequestError: the options do not fit the model, or name a report that holds no choices.
+        StorageError: that report cannot be read.
         UnsupportedModelError: the model cannot be built at this context.
     """
 
     def __init__(self, model: SourceModel, options: ConvertOptions) -> None:
         sizes = model.sizes
+        measured_as = MatchedModel.of(model.facts.family.architecture, sizes)
+        tuned = with_tuned(options, measured_as)
+        options = tuned.options
         context = options.context or max(
             options.block, min(SHARD_LIMITS[options.target].context, sizes.trained_context)
         )
@@ -43,6 +50,7 @@ class ConversionPlan:
             raise RequestError(f"--context {context} must be at least the block ({options.block})")
         self.model = model
         self.options = options
+        self.tuning_notes = tuned.notes
         self.context = _aligned(context)
         if self.context * options.sequences > MOST_SLOTS:
             raise RequestError(
@@ -61,12 +69,13 @@ class ConversionPlan:
             options.target,
             preset=choose_preset(
                 options.preset,
-                MatchedModel.of(model.facts.family.architecture, sizes),
+                measured_as,
                 options.target,
                 str(options.weights),
             ),
             override=options.topology,
             head_shards=options.head_shards,
+            shard_bytes=options.shard_bytes,
         )
 
     def _stack(self) -> StackSizes:

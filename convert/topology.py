@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import accumulate, pairwise
 
@@ -104,14 +104,19 @@ def plan_topology(
     preset: PresetChoice | None = None,
     override: tuple[int, ...] | None = None,
     head_shards: int | None = None,
+    shard_bytes: int | None = None,
 ) -> TopologyPlan:
     """Divide a stack of layers: as the override says, else as the preset does, else by the target's sizes.
+
+    Where `shard_bytes` is given, shards are filled up to that, and no preset is taken unless by name.
 
     Raises:
         RequestError: the override or the preset does not add up to the layers, or the head shards are
             impossible.
     """
     layers = len(stack.layer_bytes)
+    if shard_bytes is not None and preset is not None and not preset.asked:
+        preset = None
     if override is not None:
         if sum(override) != layers or min(override) < 1:
             raise RequestError(
@@ -132,6 +137,8 @@ def plan_topology(
         counts, origin, reasons = preset.preset.topology, Origin.PRESET, list(preset.reasons)
     else:
         limits = SHARD_LIMITS[target]
+        if shard_bytes is not None:
+            limits = replace(limits, planned_bytes=shard_bytes, reason="as --shard-bytes asks")
         counts = group_layers(stack.layer_bytes, stack.kinds, limits, stack.joined)
         origin = Origin.PLANNED
         reasons = _planning_reasons(stack, counts, limits)

@@ -204,3 +204,20 @@ def test_a_folder_that_is_no_artifact(tmp_path: Path) -> None:
     outcome = run("inspect", tmp_path)
     assert outcome.code == 5
     assert outcome.is_one_sentence()
+
+
+def test_measured_choices_hold_unless_something_else_is_typed(tmp_path: Path, gguf: Path) -> None:
+    report = tmp_path / "report.json"
+    report.write_text(
+        '{"choices": {"source": "tune", "machine": "a machine", "measured_at": "2026-11-01T00:00:00Z", '
+        '"target": "cpu", "weights": "fp16", "block": 2}}'
+    )
+    facts = run("inspect", gguf, "--tuned", report, "--json").json
+    assert (facts["target"], facts["weights"], facts["block"]) == ("cpu", "fp16", 2)
+    # The default, typed, is what somebody asked for.
+    facts = run("inspect", gguf, "--tuned", report, "--block", 4, "--json").json
+    assert (facts["weights"], facts["block"]) == ("fp16", 4)
+    assert "measured on a machine: --weights fp16, --block 2" in run("inspect", gguf, "--tuned", report).out
+    refused = run("inspect", gguf, "--tuned", report, "--target", "mac")
+    assert refused.code == 7
+    assert refused.is_one_sentence()

@@ -1,6 +1,6 @@
 """A shard as a typed list of operations: the one loader of the portable backend.
 
-A program is the function `main` of a package (mil_package), its large constants memory-mapped from the weight
+A program is one function of a package (mil_package), its large constants memory-mapped from the weight
 file (MILBlob: at a constant's offset a 64-byte record, sentinel 0xDEADBEEF, type, size, offset of the data).
 """
 
@@ -53,17 +53,17 @@ class Program:
     interface: Mapping[str, TensorType] = field(default_factory=dict)
 
 
-def load_program(package: Path) -> Program:
-    """Read the function `main` of an .mlpackage.
+def load_program(package: Path, name: str = FUNCTION) -> Program:
+    """Read the function `name` of an .mlpackage.
 
     Raises:
         ArtifactError: a file is missing or is not an ML program, or the program means nothing
             (see soundness).
     """
     read = read_package(package)
-    if FUNCTION not in read.functions:
-        raise ArtifactError(f"{package}: has no function {FUNCTION!r}; convert the model again")
-    function = read.functions[FUNCTION]
+    if name not in read.functions:
+        raise ArtifactError(f"{package}: has no function {name!r}; convert the model again")
+    function = read.functions[name]
     for operation in function.operations:
         if operation.blocks:
             raise ArtifactError(

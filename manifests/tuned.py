@@ -1,0 +1,144 @@
+"""What a machine was found to run best: choices of a conversion that were measured, and why each was made.
+
+`anespec selftest` and `anespec tune` write them, and `anespec convert --tuned FILE` reads them.
+"""
+
+import io
+import zipfile
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_core import from_json
+
+from anespec.manifests.errors import RequestError, StorageError
+from anespec.manifests.formatting import LONGEST_REASON, printable
+from anespec.manifests.presets import MatchedModel
+from anespec.manifests.safe_files import read_bounded
+from anespec.manifests.schema import MAX_BLOCK, MOST_ROWS, AttentionShape, Count, Record, Target
+from anespec.manifests.verdicts import Moment
+from anespec.manifests.weight_choice import WeightChoice
+
+REPORT_NAME = "report.json"
+"""The file in a self-test's archive that holds the choices, under the key `choices`."""
+
+LARGEST_REPORT = 1 << 25
+"""Bytes of a report that is read."""
+
+
+class Shapes(StrEnum):
+    """Which numbers of rows a package takes."""
+
+    RANGE = "range"
+    STATIC = "static"
+    FUNCTIONS = "functions"
+
+
+class KVForm(StrEnum):
+    """How keys and values are written and read in the graph."""
+
+    REREAD = "reread"
+    BLENDED = "blended"
+    SLICE_UPDATE = "slice_update"
+    PACKED = "packed"
+    OUTSIDE = "outside"
+
+
+class ChoiceReason(Record):
+    """Why one of the choices was made, as a sentence; `measured` where it was not only predicted."""
+
+    choice: str
+    because: str
+    measured: bool
+
+
+def _weights(text: str) -> str:
+    try:
+        return str(WeightChoice.parse(text))
+    except RequestError as error:
+        raise ValueError(str(error)) from None
+
+
+class TunedChoices(Record):
+    """Choices for conversions on one kind of machine; None where nothing was found out.
+
+    `model` is the one that `topology` and `head_shards` were measured with: they apply to no other.
+    `shard_bytes` is the largest shard that ran well, and applies to any.
+    """
+
+    schema_version: Literal[1] = 1
+    source: Literal["selftest", "tune"]
+    machine: str = Field(description="chip and system, e.g. `Apple M4 Max, macOS 26.1`")
+    measured_at: Moment
+    target: Target
+    model: MatchedModel | None = None
+    weights: Annotated[str, AfterValidator(_weights)] | None = Field(
+        default=None, description="as --weights takes them"
+    )
+    kv_form: KVForm | None = None
+    shapes: Shapes | None = None
+    attention: AttentionShape | None = None
+    block: int | None = Field(default=None, gt=0, le=MAX_BLOCK)
+    prefill_block: int | None = Field(default=None, gt=0, le=MOST_ROWS)
+    topology: tuple[Count, ...] | None = Field(default=None, min_length=1)
+    head_shards: Count | None = None
+    shard_bytes: Count | None = None
+    provenance: tuple[ChoiceReason, ...] = ()
+
+
+CHOICES = (
+    "weights",
+    "kv_form",
+    "shapes",
+    "attention",
+    "block",
+    "prefill_block",
+    "topology",
+    "head_shards",
+    "shard_bytes",
+)
+"""The fields that are options of a conversion of the same name."""
+
+
+def read_choices(path: Path) -> TunedChoices:
+    """The choices in a report, or in the archive that a self-test made of it, or in a file of their own.
+
+    Raises:
+        RequestError: it holds none.
+        StorageError: it cannot be read, or is larger than any report.
+    """
+    try:
+        data = read_bounded(path, LARGEST_REPORT)
+        if zipfile.is_zipfile(io.BytesIO(data)):
+            data = _report_in(data)
+        found = from_json(data)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, KeyError, zipfile.BadZipFile, NotImplementedError, RuntimeError):
+        raise RequestError(
+            f"{path}: is no report of `anespec selftest` or `anespec tune`; give --tuned one of those"
+        ) from None
+    if isinstance(found, dict) and "choices" in found:
+        found = found["choices"]
+    if found is None:
+        raise RequestError(
+            f"{path}: the self-test recommends nothing, since too little ran; leave --tuned out"
+        )
+    try:
+        return TunedChoices.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = printable(".".join(map(str, first["loc"]))) or "the file"
+        raise RequestError(
+            f"{path}: holds no choices that this anespec reads ({place}: "
+            f"{printable(first['msg'], LONGEST_REASON)}); run the self-test again"
+        ) from None
+
+
+def _report_in(archive: bytes) -> bytes:
+    with zipfile.ZipFile(io.BytesIO(archive)) as opened, opened.open(REPORT_NAME) as stream:
+        data = stream.read(LARGEST_REPORT + 1)
+    if len(data) > LARGEST_REPORT:
+        raise ValueError("too large")
+    return data
