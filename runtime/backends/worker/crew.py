@@ -7,7 +7,7 @@ asked.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -55,9 +55,8 @@ class Crew:
         stages: Sequence[Stage],
         vocabulary: int,
         limits: WorkerLimits,
-        zero_caches: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start the workers and have them load; `zero_caches` clears what the arena itself holds of states.
+        """Start the workers and have them load.
 
         Raises:
             AnespecError: a shard cannot be loaded, or a worker dies of it again and again.
@@ -65,7 +64,6 @@ class Crew:
         self._program = program
         self._arena = arena
         self._limits = limits
-        self._zero_caches = zero_caches
         self.shares = tuple(
             tuple(stages[index] for index in share)
             for share in shared_out([stage.bytes for stage in stages], limits.budget)
@@ -168,7 +166,7 @@ class Crew:
         )
 
     def _start_missing(self) -> None:
-        """Start and load in all missing workers at once; the others forget their states.
+        """Start all missing workers and have them load at once; then states and caches are set to zeros.
 
         Raises:
             WorkerLostError: one died; it is missing now.
@@ -178,7 +176,7 @@ class Crew:
             if worker is not None and not worker.alive:
                 worker.end()
                 self._workers[index] = None
-        kept = [worker for worker in self._workers if worker is not None]
+        is_first = not any(self._workers)
         begun: list[WorkerProcess] = []
         try:
             for index, worker in enumerate(self._workers):
@@ -188,14 +186,13 @@ class Crew:
                     begun[-1].send("load", self._loads[index], self._limits.load_seconds)
             for worker in begun:
                 worker.reply(self._limits.load_seconds)
-            for worker in kept:
+            for worker in () if is_first else filter(None, self._workers):
                 worker.ask("reset", {}, self._limits.pass_seconds)
         except BaseException:
             # Whoever has not answered yet might do so to another question.
             for worker in begun:
                 worker.end()
             raise
-        self._zero_caches()
 
 
 def _as_told(stage: Stage) -> dict[str, Any]:

@@ -123,8 +123,8 @@ class WorkerProcess:
         """
         try:
             while (answer := self._connection.receive(seconds)).get("id") != self._asked:
-                if answer.get("id") is None and answer.get("ok") is False:
-                    break
+                if answer.get("id") is None:
+                    raise self._lost(f"gave up: {_refusal(answer).text}")
         except TimeoutError:
             raise self._lost(f"gave no answer for {seconds:g} s and was ended") from None
         except (EOFError, OSError):
