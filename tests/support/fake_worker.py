@@ -7,6 +7,8 @@ third pass that any process sees, with `how` one of die, hang, nonsense, and `do
 """
 
 import json
+import math
+import mmap
 import os
 import signal
 import socket
@@ -76,8 +78,6 @@ class FakeWorker:
     """Stages over PackagePredictor; everything else as the protocol says."""
 
     def __init__(self, arena: int) -> None:
-        import mmap
-
         self.memory = mmap.mmap(arena, 0)
         magic, protocol, header, size, _, table, count, entry = HEADER.unpack_from(self.memory, 0)
         assert (magic, protocol, header, size) == (b"ANESPECA", 1, 4096, len(self.memory))
@@ -89,13 +89,18 @@ class FakeWorker:
             self.table[name.rstrip(b"\0").decode()] = (offset, length)
         self.passes = 0
 
+    def part(self, buffer: str, shape: list[int | None], rows: int) -> tuple[int, int]:
+        """Offset and bytes of a tensor."""
+        name = f"{buffer}@{rows}" if None in shape else buffer
+        offset, length = self.table[name]
+        assert length == 2 * math.prod(rows if size is None else size for size in shape), name
+        return offset, length
+
     def tensor(self, buffer: str, shape: list[int | None], rows: int) -> Any:
         import numpy as np
 
-        name = f"{buffer}@{rows}" if None in shape else buffer
-        offset, length = self.table[name]
+        offset, length = self.part(buffer, shape, rows)
         sizes = [rows if size is None else size for size in shape]
-        assert length == 2 * int(np.prod(sizes)), name
         return np.frombuffer(self.memory, np.float16, length // 2, offset).reshape(sizes)
 
     def load(self, message: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from anespec.manifests.errors import AnespecError
+from anespec.manifests.coreml_errors import error_sentence
+from anespec.manifests.errors import AnespecError, ArtifactError
 from anespec.runtime.backends.worker.arena import Arena
 from anespec.runtime.backends.worker.process import (
     Refusal,
@@ -30,6 +31,15 @@ MOST_STARTS = 3
 """So often a worker may die on its way to being ready; then something is wrong that no start mends."""
 
 Reply = Mapping[str, Any]
+
+
+class ShardRefusedError(ArtifactError):
+    """Core ML refused a stage's shard, or failed in it; `text` is what it said."""
+
+    def __init__(self, stage: str, text: str) -> None:
+        super().__init__(f"{stage}: {error_sentence(text)}")
+        self.stage = stage
+        self.text = text
 
 
 @dataclass(frozen=True)
@@ -140,7 +150,7 @@ class Crew:
             yield
         except WorkerLostError as lost:
             self._pass = None
-            _log.warning("%s; it is started again", lost)
+            _log.info("%s; it is started again", lost)
             self._restore(lost)
             raise StateLostError(f"{lost}; it was started again") from lost
         except Refusal as refusal:
@@ -203,9 +213,7 @@ def _as_told(stage: Stage) -> dict[str, Any]:
 
 
 def _failure(refusal: Refusal) -> AnespecError:
-    where = f"{refusal.stage}: " if refusal.stage else ""
     code = "" if refusal.code is None else f" ({refusal.domain or 'code'} {refusal.code})"
-    return AnespecError(f"{where}the worker cannot {_DOING.get(refusal.kind, 'go on')}: {refusal.text}{code}")
-
-
-_DOING = {"load": "load the shard", "predict": "run the shard"}
+    if refusal.kind in ("load", "predict"):
+        return ShardRefusedError(refusal.stage or "the shard", f"{refusal.text}{code}")
+    return AnespecError(f"the worker cannot go on: {refusal.text}{code}; report it with the model's name")
