@@ -26,6 +26,7 @@ from anespec.convert.graph.builder import (
 )
 from anespec.convert.graph.placeholder import Placeholder
 from anespec.convert.graph.shards import ShardProgram
+from anespec.convert.signature import SOURCE, sign
 from anespec.convert.storage import storage_errors
 from anespec.convert.weight_file import Chunks, WeightFile
 from anespec.manifests.element_types import ElementType
@@ -127,9 +128,11 @@ def _export(shard: ShardProgram, weights: WeightFile) -> bytes:
     version = int(ct.target.iOS18)
     exporter = _Exporter(shard.program, weights, version)
     described = CoreMLProtoExporter(
-        shard.program, exporter.export(), None, None, None, "mlprogram", "milinternal", version
+        shard.program, exporter.export(), None, None, None, "mlprogram", SOURCE, version
     )
-    serialised: bytes = described.export(version).SerializeToString(deterministic=True)
+    model = described.export(version)
+    sign(model)
+    serialised: bytes = model.SerializeToString(deterministic=True)
     return serialised
 
 
@@ -157,7 +160,10 @@ class _Exporter(MILProtoExporter):
 
 
 def _package_manifest() -> str:
-    """Manifest.json of a package, as Core ML's own writer lays it out; identifiers do not vary."""
+    """Manifest.json of a package: byte for byte as coremltools writes it again when it opens one.
+
+    That is with sorted identifiers and a newline at the end. Here identifiers do not vary.
+    """
     items = {
         str(uuid.uuid5(uuid.NAMESPACE_URL, path)).upper(): {
             "author": AUTHOR,
@@ -170,7 +176,6 @@ def _package_manifest() -> str:
             (WEIGHTS_FOLDER, "CoreML Model Weights"),
         )
     }
-    root = next(iter(items))
-    return json.dumps(
-        {"fileFormatVersion": "1.0.0", "itemInfoEntries": items, "rootModelIdentifier": root}, indent=4
-    )
+    root = next(identifier for identifier, item in items.items() if item["path"] == MODEL_FILE)
+    manifest = {"fileFormatVersion": "1.0.0", "itemInfoEntries": items, "rootModelIdentifier": root}
+    return json.dumps(manifest, indent=4, sort_keys=True) + "\n"

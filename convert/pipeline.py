@@ -50,7 +50,7 @@ from anespec.manifests.store import (
     package_sha256,
 )
 
-GRAPH_VERSION = 6
+GRAPH_VERSION = 7
 """Part of every recipe: raise it when the graph or a weight format changes. What a family's data or the
 reading of a GGUF changes stands in the recipe by itself, as the model's facts."""
 
@@ -184,7 +184,7 @@ def _recipe(plan: ConversionPlan, source: SourceFile, unit: str) -> str:
     """Hash of everything that the bytes of `unit` follow from."""
     options = plan.options
     facts: list[object] = [unit, source.sha256, plan.model.facts, GRAPH_VERSION]
-    facts += [version(name) for name in ("coremltools", "gguf", "numpy")]
+    facts += [__version__, *(version(name) for name in ("coremltools", "gguf", "numpy"))]
     facts += [str(options.weights), plan.attention, options.block, plan.t_max, plan.pools]
     facts += [plan.ropes]
     if unit == "artifact":

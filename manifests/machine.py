@@ -3,7 +3,9 @@
 import os
 import platform
 import resource
+import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -26,7 +28,30 @@ def machine_name() -> str:
             processor = model.partition(":")[2].strip() or processor
         except OSError:
             pass
+    elif platform.system() == "Darwin":
+        # What Python knows is "arm" alone, and Neural Engines differ from chip to chip.
+        processor = _asked("machdep.cpu.brand_string") or processor
     return f"{platform.system()} {platform.machine()} {processor}".strip()
+
+
+def system_build() -> str:
+    """The release of macOS with its build, e.g. `macOS 15.5 (24F74)`; of other systems their name.
+
+    Core ML is a part of the system, and another build of it may compile and compute otherwise.
+    """
+    if platform.system() != "Darwin":
+        return platform.system()
+    return f"macOS {platform.mac_ver()[0]} ({_asked('kern.osversion') or 'unknown build'})"
+
+
+@cache
+def _asked(name: str) -> str:
+    """What `sysctl` says of macOS; empty where it says nothing. Not run on a Mac yet."""
+    try:
+        told = subprocess.run(["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return told.stdout.strip()
 
 
 def machine_memory() -> int:

@@ -264,13 +264,13 @@ def layers_by_name(names: Iterable[str]) -> list[int | None]:
     """The layer of every operation, given their names in order.
 
     An operation without a layer in its name works towards the next one that has: `layer_3_attended` ends
-    what belongs to attention in layer 3.
+    what belongs to attention in layer 3. What comes last ends the last layer, and has the output's name.
     """
+    own = [int(found[1]) if (found := _LAYER_NAME.match(name)) else None for name in names]
+    following = next((layer for layer in reversed(own) if layer is not None), None)
     layers: list[int | None] = []
-    following: int | None = None
-    for name in reversed(list(names)):
-        if found := _LAYER_NAME.match(name):
-            following = int(found[1])
+    for layer in reversed(own):
+        following = following if layer is None else layer
         layers.append(following)
     return layers[::-1]
 

@@ -231,10 +231,10 @@ def layer_shard(
                 )
             if stored.output_scale is not None:
                 x = mb.mul(x=x, y=np.float16(stored.output_scale))
-        return mb.identity(x=x, name=HIDDEN_OUT)
+        return x
 
     states = {spec.name: mb.StateTensorSpec(spec.shape, dtype=types.fp16) for spec in plan.states}
-    program = _program(build, {s.name: scope.placeholder(s) for s in plan.inputs} | states)
+    program = _program(build, {s.name: scope.placeholder(s) for s in plan.inputs} | states, HIDDEN_OUT)
     return ShardProgram(program, scope.types(plan.inputs), [ct.TensorType(HIDDEN_OUT, dtype=np.float16)])
 
 
@@ -269,18 +269,26 @@ def head_shard(
             normed = mb.mul(x=normed, y=np.float16(plan.scale))
         if plan.softcap is None:
             return project(normed, projection, output)
-        return mb.identity(x=logit_softcap(project(normed, projection, "head"), plan.softcap), name=output)
+        return logit_softcap(project(normed, projection, f"{output}_uncapped"), plan.softcap)
 
-    program = _program(build, {s.name: scope.placeholder(s) for s in input_specs})
+    program = _program(build, {s.name: scope.placeholder(s) for s in input_specs}, output)
     return ShardProgram(program, scope.types(input_specs), [ct.TensorType(output, dtype=np.float16)])
 
 
-def _program(build: Callable[[Mapping[str, Var]], Var], placeholders: Mapping[str, object]) -> Program:
-    """The program whose one function has the placeholders as inputs and what `build` returns as output."""
+def _program(
+    build: Callable[[Mapping[str, Var]], Var], placeholders: Mapping[str, object], output: str
+) -> Program:
+    """The program whose one function has the placeholders as inputs and what `build` returns as `output`.
+
+    The operation that makes it takes that name: a last `identity` for the name alone was seen on a device
+    unknown to Core ML's plan.
+    """
     # Operations without a name are numbered over a whole process: what it built before must not show.
     mb.name_count.clear()
     with Function(placeholders, ct.target.iOS18) as function:
-        function.set_outputs([build(function.inputs)])
+        made = build(function.inputs)
+        made.name = made.op.name = output
+        function.set_outputs([made])
     program = Program()
     program.add_function("main", function)
     return program

@@ -10,6 +10,8 @@ from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
 from anespec.runtime.backends.backend import Backend
+from anespec.runtime.backends.coreml.backend import CoreMLBackend
+from anespec.runtime.backends.coreml.library import ComputeUnits, has_neural_engine
 from anespec.runtime.backends.portable.backend import MakeRunner, PortableBackend
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.passes import Verifier
@@ -17,6 +19,8 @@ from anespec.runtime.passes import Verifier
 AUTO = "auto"
 TORCH = "torch"
 OPENVINO = "openvino"
+COREML = "coreml"
+COREML_CPU = "coreml-cpu"
 
 EXECUTOR_VERSION = 3
 """Part of every verdict's circumstances: raise it when a lowering, a fusion or an input changes."""
@@ -38,19 +42,24 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {
         TORCH: PortableBackend(TORCH, "torch", _torch),
         OPENVINO: PortableBackend(OPENVINO, "openvino", _openvino),
+        COREML: CoreMLBackend(COREML, ComputeUnits.CPU_AND_NE),
+        COREML_CPU: CoreMLBackend(COREML_CPU, ComputeUnits.CPU_ONLY),
     }
 )
 """By name."""
 
 
 def resolve_backend(name: str) -> str:
-    """The backend that `name` means here; `auto` is the fast portable one.
+    """The backend that `name` means here.
+
+    `auto` is Core ML on a Mac with a Neural Engine, and the fast portable one everywhere else.
 
     Raises:
         RequestError: there is no such backend.
         MissingPackageError: it cannot run here.
     """
-    name = OPENVINO if name == AUTO else name
+    if name == AUTO:
+        name = COREML if has_neural_engine() and BACKENDS[COREML].unavailable() is None else OPENVINO
     if name not in BACKENDS:
         raise RequestError(f"there is no backend {name!r}; choose one of {', '.join((AUTO, *BACKENDS))}")
     if (reason := BACKENDS[name].unavailable()) is not None:
@@ -71,7 +80,7 @@ def circumstances(artifact: Artifact, backend: str, threads: int | None = None) 
         library_version=BACKENDS[backend].library_version(),
         executor=EXECUTOR_VERSION,
         machine=machine_name(),
-        threads=threads or processors(),
+        threads=(threads or processors()) if BACKENDS[backend].uses_threads else 1,
         artifact=artifact.fingerprint,
     )
 

@@ -16,6 +16,11 @@ class Backend(Protocol):
         """As on the command line and in verdicts."""
         ...
 
+    @property
+    def uses_threads(self) -> bool:
+        """Whether it runs on as many threads as it is told, and not on its own."""
+        ...
+
     def unavailable(self) -> str | None:
         """Why it cannot run here, with the mend, as a clause; None where it can."""
         ...

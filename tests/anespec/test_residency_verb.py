@@ -38,6 +38,17 @@ def residency(facts: dict[str, object]) -> dict[str, object]:
     return found
 
 
+def test_a_shard_that_coremltools_opened_is_the_shard_that_was_converted(tiny_mac: Path) -> None:
+    from anespec.convert.graph.builder import ct
+
+    for package in (tiny_mac / "shards").iterdir():
+        ct.utils.load_spec(str(package))
+        ct.models.MLModel(str(package), skip_model_load=True)
+    for options in ((), ("--verify",)):
+        outcome = run("validate", tiny_mac, "--gate", "residency", "--gate", "golden", *options)
+        assert outcome.code == 0, outcome.err
+
+
 def test_a_prediction_is_shown_labelled_and_does_not_fail_the_run(mac: Path) -> None:
     outcome = run("validate", mac, "--gate", "residency")
     assert outcome.code == 0, outcome.err

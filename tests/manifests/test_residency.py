@@ -97,7 +97,7 @@ def test_one_red_shard_makes_the_verdict_red() -> None:
 
 def test_operations_work_towards_the_next_name_with_a_layer() -> None:
     names = ["mul_0", "layer_0_q", "add_1", "layer_0_out", "mul_2", "layer_12_q", "hidden"]
-    assert layers_by_name(names) == [0, 0, 0, 0, 12, 12, None]
+    assert layers_by_name(names) == [0, 0, 0, 0, 12, 12, 12]
     assert layers_by_name([]) == []
     assert layers_by_name(["my_layer_3_q", "layer_x_q", "layer_3"]) == [None] * 3
 

@@ -8,14 +8,13 @@ import contextlib
 import io
 import math
 import os
-import platform
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
+from anespec.manifests.coreml_errors import error_sentence
 from anespec.manifests.machine import machine_name
 from anespec.manifests.residency import (
     Device,
@@ -29,8 +28,8 @@ from anespec.manifests.residency import (
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
+from anespec.runtime.backends.coreml.library import has_neural_engine, library_version
 from anespec.validate.progress import StepReport
-from anespec.validate.residency.refusals import refusal_sentence
 from anespec.validate.residency.shard_view import (
     Feature,
     FunctionView,
@@ -120,7 +119,7 @@ class CoreMLTools:
     """CoreML by coremltools 9."""
 
     def materialise(self, package: Path, shapes: Mapping[str, tuple[int, ...]], destination: Path) -> None:
-        """Works on Linux too. Opening a package rewrites its Manifest.json, so callers pass a copy."""
+        """Works on Linux too. Opening a package writes its Manifest.json, so callers pass a copy."""
         from anespec.convert.graph.builder import ct
 
         with contextlib.redirect_stderr(io.StringIO()):
@@ -145,23 +144,14 @@ class CoreMLTools:
 
 def neural_engine() -> CoreML | None:
     """The way to Core ML where this machine has a Neural Engine, else None."""
-    if platform.system() != "Darwin":
-        return None
-    from anespec.convert.graph.builder import ct
-
-    try:
-        devices = ct.models.compute_device.MLComputeDevice.get_all_compute_devices()
-    except AttributeError:
-        # coremltools without its native library has no proxy to ask.
-        return None
-    return CoreMLTools() if any(_device(device) is Device.ANE for device in devices) else None
+    return CoreMLTools() if has_neural_engine() else None
 
 
 def plan_circumstances(artifact: Artifact) -> Circumstances:
     """Where a plan that Core ML makes of an artifact here holds."""
     return Circumstances(
         backend="coreml",
-        library_version=f"coremltools {version('coremltools')}, macOS {platform.mac_ver()[0] or 'none'}",
+        library_version=library_version(),
         machine=machine_name(),
         threads=1,
         artifact=artifact.fingerprint,
@@ -202,15 +192,16 @@ def measure_shard(shard: Shard, package: Path, block: int, coreml: CoreML) -> Sh
             plan = coreml.load_plan(coreml.compile(fixed, folder / "compiled.mlmodelc"))
         except Exception as error:
             # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
-            return ShardComputePlan(
-                shard=shard.path, sha256=shard.sha256, refusal=refusal_sentence(str(error))
-            )
+            return ShardComputePlan(shard=shard.path, sha256=shard.sha256, refusal=error_sentence(str(error)))
         functions = read_plan(plan, view_package(fixed, shard.path, shard.sha256, block))
         return ShardComputePlan(shard=shard.path, sha256=shard.sha256, functions=functions)
 
 
 def linked_copy(package: Path, destination: Path) -> Path:
-    """A package whose Manifest.json may be rewritten, sharing the other files with the original."""
+    """A package whose Manifest.json may be written, sharing the other files with the original.
+
+    The bytes would be the same, but an artifact may lie where nothing can be written.
+    """
 
     def share(source: str, target: str) -> None:
         if Path(source).name != "Manifest.json":

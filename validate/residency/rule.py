@@ -3,21 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import ClassVar
 
+from anespec.manifests.grades import Grade as Grade
 from anespec.manifests.residency import RuleFinding, Severity
 from anespec.runtime.backends.portable.mil_package import Operation
 from anespec.validate.residency.shard_view import ArtifactView, FunctionView, ShardView
-
-
-class Grade(StrEnum):
-    """How well a fact is known: Apple says so; one or two projects measured it; an anecdote; tried here."""
-
-    A = "A"
-    B = "B"
-    C = "C"
-    OURS = "ours"
 
 
 class Effect(IntEnum):

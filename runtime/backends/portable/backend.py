@@ -24,6 +24,8 @@ class PortableBackend:
     library: str
     runner: Callable[[], MakeRunner]
 
+    uses_threads = True
+
     def unavailable(self) -> str | None:
         """Why it cannot run here; see Backend."""
         return missing_package(self.library)

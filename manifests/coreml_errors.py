@@ -1,0 +1,170 @@
+"""What Core ML says when something fails, as what it means and what to do: the one table of both.
+
+Core ML speaks in texts, through coremltools and through the worker alike, so a text is what is looked at.
+None of these was met on a Mac by this project: each has the grade and the source of whoever met it.
+"""
+
+import re
+import signal
+from dataclasses import dataclass
+
+from anespec.manifests.formatting import LONGEST_REASON, printable
+from anespec.manifests.grades import Grade
+
+
+@dataclass(frozen=True)
+class CoreMLError:
+    """One kind of failure. `sign` is a pattern in Core ML's text, `code` the name that people look it up by.
+
+    `stale` is whether a shard that was compiled again may do better; what is not `lasting` may be better at
+    another time without anything being changed.
+    """
+
+    sign: str
+    code: str
+    meaning: str
+    mend: str
+    grade: Grade
+    source: str
+    stale: bool = False
+    lasting: bool = True
+
+    @property
+    def sentence(self) -> str:
+        """What it means and what to do, in one."""
+        return f"{self.meaning} ({self.code}); {self.mend}"
+
+
+KNOWN_ERRORS = (
+    CoreMLError(
+        sign=r"std::bad_cast",
+        code="std::bad_cast",
+        meaning="a function with states has EnumeratedShapes",
+        mend="use a RangeDim or one function per width (convert --shapes)",
+        grade=Grade.B,
+        source="ane-book Exp. 26",
+    ),
+    CoreMLError(
+        sign=r"ANECCompile\(\) FAILED|ANECCompile.*\b11\b",
+        code="ANECCompile() FAILED, 11",
+        meaning="the Neural Engine's compiler refused the shard",
+        mend="see what the rules found (anespec validate --gate residency)",
+        grade=Grade.B,
+        source="ane-book ch. 3; CoreML-LLM",
+    ),
+    CoreMLError(
+        sign=r"\b0x20004\b",
+        code="0x20004",
+        meaning="the program could not be loaded",
+        mend="compile it again",
+        grade=Grade.C,
+        source="CoreML-LLM",
+        stale=True,
+    ),
+    CoreMLError(
+        sign=r"\b0x1d\b",
+        code="0x1d",
+        meaning="the Neural Engine failed while it ran",
+        mend="restart the process, and where that does not help convert with fewer states (--kv-form packed)",
+        grade=Grade.B,
+        source="CoreML-LLM: three states in a shard on an iPhone",
+        lasting=False,
+    ),
+    CoreMLError(
+        sign=r"(?<![\w-])-14(?![\w-])",
+        code="-14",
+        meaning="the plan could not be built: the shard is too large, or was compiled before an upgrade of "
+        "the system",
+        mend="use smaller shards (--topology), another --kv-form, or compile again",
+        grade=Grade.B,
+        source="ane-book 053-055, Exp. 26; CoreML-LLM; mobius#77",
+        stale=True,
+    ),
+    CoreMLError(
+        sign=r"No space left on device|out of space",
+        code="no space",
+        meaning="the disk is full",
+        mend="a compiled shard takes as much as the shard itself: free some space",
+        grade=Grade.OURS,
+        source="ENOSPC, NSFileWriteOutOfSpaceError",
+        lasting=False,
+    ),
+    CoreMLError(
+        sign=r"Killed: 9",
+        code="killed",
+        meaning="the process was killed, most likely for memory",
+        mend="use smaller shards (--topology) or close other programs",
+        grade=Grade.B,
+        source="coremltools#2758",
+        lasting=False,
+    ),
+    CoreMLError(
+        sign=r"(Segmentation fault|Abort trap|Bus error|Trace/BPT trap|Illegal instruction)",
+        code="crash",
+        meaning="Core ML crashed",
+        mend="use another --kv-form, --shapes or --weights, or another --backend",
+        grade=Grade.C,
+        source="coremltools#2688, #2716",
+    ),
+    CoreMLError(
+        sign=r"^no answer within",
+        code="no answer",
+        meaning="Core ML neither finished nor failed in time",
+        mend="try once more, or use smaller shards (--topology)",
+        grade=Grade.B,
+        source="ane-book: 112 to 133 s a width are usual",
+        lasting=False,
+    ),
+    CoreMLError(
+        sign=r"^not a number",
+        code="not a number",
+        meaning="the shard's results are no numbers",
+        mend="use another --kv-form or --weights, or the processor (--backend coreml-cpu)",
+        grade=Grade.C,
+        source="ane-book: a resident range of layers gave NaN",
+    ),
+    CoreMLError(
+        sign=r"\.mlmodelc.*(not exist|couldn.t be opened|could not be opened|not a valid)|coremldata\.bin",
+        code="unreadable",
+        meaning="the compiled shard is missing or damaged",
+        mend="compile it again",
+        grade=Grade.OURS,
+        source="NSFileReadNoSuchFileError",
+        stale=True,
+    ),
+)
+"""In this order: one text may hold several signs, and the first says most."""
+
+NOT_A_NUMBER = "not a number"
+"""What is said, in place of Core ML, of results that are not finite."""
+
+
+def known_error(text: str) -> CoreMLError | None:
+    """The kind of failure that Core ML's text tells of, if it is a known one."""
+    return next((known for known in KNOWN_ERRORS if re.search(known.sign, text)), None)
+
+
+def error_sentence(text: str) -> str:
+    """What Core ML's text means and what to do; its first line where that is not known."""
+    if (known := known_error(text)) is not None:
+        return known.sentence
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
+    return f"Core ML refused the shard: {printable(first, LONGEST_REASON)}"
+
+
+def ended_by(number: int) -> str:
+    """What a shell would say of a process that a signal ended, which is what the table knows."""
+    names = {
+        signal.SIGKILL: "Killed: 9",
+        signal.SIGSEGV: "Segmentation fault",
+        signal.SIGABRT: "Abort trap",
+        signal.SIGBUS: "Bus error",
+        signal.SIGTRAP: "Trace/BPT trap",
+        signal.SIGILL: "Illegal instruction",
+    }
+    return names.get(signal.Signals(number), f"ended by signal {number}")
+
+
+def no_answer(seconds: float) -> str:
+    """What is said, in place of Core ML, of a process that did not answer."""
+    return f"no answer within {seconds:g} s"

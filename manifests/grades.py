@@ -1,0 +1,12 @@
+"""How well something is known about Core ML, which this project has never run on a Mac."""
+
+from enum import StrEnum
+
+
+class Grade(StrEnum):
+    """How well a fact is known: Apple says so; one or two projects measured it; an anecdote; tried here."""
+
+    A = "A"
+    B = "B"
+    C = "C"
+    OURS = "ours"

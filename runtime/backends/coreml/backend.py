@@ -1,0 +1,67 @@
+"""The backend that has Core ML run an artifact's shards: each a model of its own, one pass through all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from anespec.manifests.packages import missing_package
+from anespec.manifests.schema import HIDDEN_OUT, Shard
+from anespec.manifests.store import Artifact
+from anespec.runtime.backends.coreml import library
+from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
+from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, CoreMLTools
+from anespec.runtime.backends.coreml.loading import ShardLoader
+from anespec.runtime.backends.coreml.runner import CoreMLRunner
+from anespec.runtime.backends.embedding import open_embedding
+from anespec.runtime.backends.verifier import ArtifactVerifier, HeadStage, LayerStage
+
+
+@dataclass(frozen=True)
+class CoreMLBackend:
+    """Core ML on some compute units. `contact_command` runs what tries shards first; None is ours."""
+
+    name: str
+    units: ComputeUnits
+    core_ml: CoreMLLibrary = field(default_factory=CoreMLTools)
+    contact_command: Sequence[str] | None = None
+    contact_seconds: float = LONGEST_CONTACT
+
+    uses_threads = False
+    """Core ML has threads of its own."""
+
+    def unavailable(self) -> str | None:
+        """Why it cannot run here; see Backend."""
+        return library.unavailable() or missing_package("coremltools")
+
+    def library_version(self) -> str:
+        """coremltools' and the build of macOS; see Backend."""
+        return self.core_ml.version()
+
+    def open(self, artifact: Artifact, threads: int) -> ArtifactVerifier:
+        """Compile and try what never was, and load all shards; see Backend.
+
+        Raises:
+            ArtifactError: see Backend; or Core ML refuses a shard, fails in it or is killed by it.
+            StorageError: there is no room for the compiled shards.
+        """
+        manifest = artifact.manifest
+        runners = self._runners(artifact, manifest.shards)
+        embedding = open_embedding(artifact)
+        return ArtifactVerifier(
+            manifest,
+            embedding,
+            [LayerStage(runners[shard.path], HIDDEN_OUT, shard.states) for shard in manifest.layer_shards],
+            [
+                HeadStage(runners[shard.path], tuple(spec.name for spec in shard.outputs))
+                for shard in manifest.head_shards
+            ],
+        )
+
+    def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> CoreMLRunner:
+        """One shard by itself; see Backend, and `open`."""
+        return self._runners(artifact, (shard,))[shard.path]
+
+    def _runners(self, artifact: Artifact, shards: Sequence[Shard]) -> dict[str, CoreMLRunner]:
+        loader = ShardLoader(
+            artifact, self.core_ml, self.units, command=self.contact_command, seconds=self.contact_seconds
+        )
+        return {shard.path: CoreMLRunner(shard, models) for shard, models in loader.load(shards)}

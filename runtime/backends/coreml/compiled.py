@@ -1,0 +1,195 @@
+"""An artifact's shards as Core ML compiled them, kept from one start to the next.
+
+They lie in the artifact's `compiled/`, or in the user's cache folder where the artifact cannot be written.
+One is good for one shard, one build of the system and one compiler, which its name has a hash of; another
+build finds nothing, compiles again and removes what it found no use for. A name is given by renaming, so
+that what has it is whole.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+from anespec.manifests.coreml_errors import error_sentence, known_error
+from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
+from anespec.manifests.machine import system_build
+from anespec.manifests.safe_files import Folder
+from anespec.manifests.schema import Shard
+from anespec.manifests.store import Artifact
+from anespec.manifests.user_folders import cache_folder, private_folder
+
+COMPILED_FOLDER = "compiled"
+SUFFIX = ".mlmodelc"
+PARTIAL = re.compile(r"\.(\d+)\.[0-9a-f]+\.partial\.mlmodelc")
+"""What a compilation is called before it is whole; the number is that of the process that works on it."""
+
+KEY_DIGITS = 16
+
+Report = Callable[[str], None]
+"""Is told what is done next."""
+
+
+class Compiler(Protocol):
+    """Who compiles packages; a call may raise anything."""
+
+    def compile(self, package: Path, destination: Path) -> Path:
+        """Compile to `destination`, which ends in .mlmodelc and is not there yet; returns it."""
+        ...
+
+    def version(self) -> str:
+        """What compiles; another version's work is not used."""
+        ...
+
+
+@dataclass(frozen=True)
+class CompiledShard:
+    """Where a compiled shard lies; `made` is whether it was compiled just now."""
+
+    shard: Shard
+    path: Path
+    made: bool
+
+    def beside(self, suffix: str) -> Path:
+        """A file that is about this compiled shard, and goes with it."""
+        return self.path.with_name(f"{self.path.name.removesuffix(SUFFIX)}.{suffix}")
+
+
+def compiled_shards(artifact: Artifact, compiler: Compiler, report: Report) -> Mapping[str, Path]:
+    """Every shard's compiled model, by the shard's path; raises like `compiled_shard`."""
+    return {
+        shard.path: compiled_shard(artifact, shard, compiler, report).path
+        for shard in artifact.manifest.shards
+    }
+
+
+def compiled_shard(artifact: Artifact, shard: Shard, compiler: Compiler, report: Report) -> CompiledShard:
+    """One shard compiled, now or before.
+
+    Raises:
+        ArtifactError: the shard is missing or damaged, or Core ML refuses it.
+        StorageError: there is no room for it, or no place.
+    """
+    name = _name(shard, compiler)
+    for place in (artifact.root / COMPILED_FOLDER, _cache(artifact)):
+        if (path := place / name).is_dir():
+            return CompiledShard(shard, path, made=False)
+    package = artifact.shard_path(shard)
+    report(f"compiling {shard.path}")
+    with _writable(artifact) as folder:
+        _sweep(folder)
+        path = _compile(package, folder, name, compiler)
+        _remove_others(folder, shard, name)
+    return CompiledShard(shard, path, made=True)
+
+
+def discard(compiled: CompiledShard) -> None:
+    """Remove a compiled shard and what is said about it, so that it is compiled again.
+
+    Raises:
+        StorageError: it cannot be removed.
+    """
+    stem = compiled.path.name.removesuffix(SUFFIX)
+    try:
+        with Folder.open(compiled.path.parent) as folder:
+            for path in compiled.path.parent.iterdir():
+                if path.name.startswith(f"{stem}."):
+                    folder.remove(path.name)
+    except OSError as error:
+        raise StorageError(f"{compiled.path}: cannot be removed ({error.strerror})") from error
+
+
+def _name(shard: Shard, compiler: Compiler) -> str:
+    facts = "\0".join((shard.sha256, system_build(), compiler.version()))
+    return f"{_stem(shard)}.{hashlib.sha256(facts.encode()).hexdigest()[:KEY_DIGITS]}{SUFFIX}"
+
+
+def _stem(shard: Shard) -> str:
+    return Path(shard.path).stem
+
+
+def _cache(artifact: Artifact) -> Path:
+    return cache_folder() / COMPILED_FOLDER / artifact.fingerprint[:KEY_DIGITS]
+
+
+@contextlib.contextmanager
+def _writable(artifact: Artifact) -> Iterator[Folder]:
+    """The folder that a compiled shard is to be written to."""
+    with contextlib.ExitStack() as stack:
+        try:
+            root = stack.enter_context(Folder.open(artifact.root))
+            folder = stack.enter_context(root.folder(COMPILED_FOLDER, create=True))
+            if os.access(folder.path, os.W_OK):
+                yield folder
+                return
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise StorageError(
+                    f"{artifact.root / COMPILED_FOLDER}: cannot be written ({error.strerror})"
+                ) from error
+        yield stack.enter_context(private_folder(_cache(artifact)))
+
+
+def _compile(package: Path, folder: Folder, name: str, compiler: Compiler) -> Path:
+    partial = f".{os.getpid()}.{secrets.token_hex(8)}.partial{SUFFIX}"
+    try:
+        compiler.compile(package, folder.path / partial)
+        # Whoever compiled the same shard meanwhile has a folder there, which is as good.
+        with contextlib.suppress(FileExistsError), _suppressed(errno.ENOTEMPTY):
+            folder.rename(partial, name)
+        folder.sync()
+    except AnespecError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"{folder.path}: {package.name} cannot be compiled there ({error.strerror})"
+        ) from error
+    except Exception as error:
+        # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
+        raise _refused(package, str(error)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            folder.remove(partial)
+    return folder.path / name
+
+
+def _refused(package: Path, text: str) -> AnespecError:
+    known = known_error(text)
+    kind = StorageError if known is not None and known.code == "no space" else ArtifactError
+    return kind(f"{package}: {error_sentence(text)}")
+
+
+@contextlib.contextmanager
+def _suppressed(number: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno != number:
+            raise
+
+
+def _sweep(folder: Folder) -> None:
+    """Remove what compilations left that were killed."""
+    for path in folder.path.iterdir():
+        found = PARTIAL.fullmatch(path.name)
+        if found is not None and not psutil.pid_exists(int(found[1])):
+            with contextlib.suppress(OSError):
+                folder.remove(path.name)
+
+
+def _remove_others(folder: Folder, shard: Shard, name: str) -> None:
+    """Remove what another build of the system, or another version of the shard, left of it."""
+    kept = name.removesuffix(SUFFIX)
+    made = re.compile(re.escape(_stem(shard)) + rf"\.[0-9a-f]{{{KEY_DIGITS}}}\.")
+    for path in folder.path.iterdir():
+        if made.match(path.name) and not path.name.startswith(f"{kept}."):
+            with contextlib.suppress(OSError):
+                folder.remove(path.name)

@@ -1,0 +1,103 @@
+"""What a first contact with a compiled shard tries, and what came of it, as processes tell each other."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.manifests.coreml_errors import NOT_A_NUMBER
+from anespec.manifests.residency import shape_text
+from anespec.manifests.schema import Record
+from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary
+from anespec.runtime.backends.masks import MASKED
+
+Shape = tuple[int, ...]
+
+
+class TriedPass(Record):
+    """One prediction: a function (None: the only one), and the shapes of its inputs and outputs."""
+
+    function: str | None
+    inputs: Mapping[str, Shape]
+    outputs: Mapping[str, Shape]
+
+
+class Contact(Record):
+    """A compiled shard to be loaded and run once at each of its widths.
+
+    `masks` are the inputs that have 0 for a slot that is seen and MASKED for others; the first slot is seen.
+    `writes` are those that are one-hot at the slot that a row writes: row t at slot t.
+    """
+
+    shard: str
+    compiled: str
+    units: ComputeUnits
+    passes: tuple[TriedPass, ...]
+    states: Mapping[str, Shape]
+    masks: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+class ContactList(Record):
+    """What a process is asked to try, in this order."""
+
+    contacts: tuple[Contact, ...]
+
+
+class Outcome(Record):
+    """What came of a contact: how long it took, and Core ML's text where it failed."""
+
+    error: str | None = None
+    seconds: float = 0.0
+
+
+class UnexpectedShapeError(Exception):
+    """A state or an output is not as the manifest says."""
+
+
+def try_shard(contact: Contact, library: CoreMLLibrary) -> None:
+    """Load a shard and run it once at each width, with one state for all of its functions.
+
+    Raises:
+        Exception: whatever Core ML raises, or a sentence about what it gave.
+    """
+    models = {
+        function: library.load(Path(contact.compiled), function, contact.units)
+        for function in dict.fromkeys(tried.function for tried in contact.passes)
+    }
+    first = next(iter(models.values()))
+    state = first.make_state() if contact.states else None
+    for name, shape in contact.states.items():
+        assert state is not None
+        found = state.read_state(name).shape
+        if found != shape:
+            raise UnexpectedShapeError(
+                f"the state {name} has shape {shape_text(found)}, not {shape_text(shape)}; convert again"
+            )
+    for tried in contact.passes:
+        outputs = models[tried.function].predict(made_up_inputs(contact, tried), state)
+        for name, shape in tried.outputs.items():
+            if name not in outputs or outputs[name].shape != shape:
+                given = shape_text(outputs[name].shape) if name in outputs else "missing"
+                raise UnexpectedShapeError(
+                    f"the output {name} is {given}, not of shape {shape_text(shape)}; convert again"
+                )
+            if not np.isfinite(outputs[name]).all():
+                raise FloatingPointError(f"{NOT_A_NUMBER}: {name}")
+
+
+def made_up_inputs(contact: Contact, tried: TriedPass) -> dict[str, NDArray[np.float16]]:
+    """Rows of plain numbers, each of which writes a slot of its own and sees the first."""
+    inputs = {}
+    for name, shape in tried.inputs.items():
+        value = np.cos(np.arange(np.prod(shape), dtype=np.float32)).reshape(shape).astype(np.float16)
+        if name in contact.masks:
+            value[...] = MASKED
+            value[..., 0] = 0
+        elif name in contact.writes:
+            value[...] = 0
+            for row in range(min(shape[-2:])):
+                value[..., row, row] = 1
+        inputs[name] = value
+    return inputs

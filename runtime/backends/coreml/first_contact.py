@@ -1,0 +1,133 @@
+"""First contacts with compiled shards, in a process of their own, since Core ML may kill whoever makes them.
+
+What came of one is remembered beside the compiled shard and goes with it. A failure that may pass (no memory,
+no answer) is not: the next start tries again.
+"""
+
+import contextlib
+import subprocess
+import tempfile
+import threading
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import IO
+
+from pydantic import ValidationError
+
+from anespec.manifests.child_python import child_command, child_environment
+from anespec.manifests.coreml_errors import ended_by, known_error, no_answer
+from anespec.manifests.errors import AnespecError, StorageError
+from anespec.manifests.safe_files import Folder
+from anespec.runtime.backends.coreml.contact import Contact, ContactList, Outcome
+
+CHILD = "anespec.runtime.backends.coreml.contact_child"
+
+LONGEST_CONTACT = 1200.0
+"""Seconds for one shard. First use of 2 GB took others 112 to 133 s for each width (ane-book, grade B)."""
+
+LAST_WORDS = 4096
+"""Bytes of the standard error that are looked at when a process dies."""
+
+LARGEST_OUTCOME = 1 << 16
+
+
+def remembered(place: Path) -> Outcome | None:
+    """What came of an earlier contact; None where there was none."""
+    try:
+        with Folder.open(place.parent) as folder:
+            return Outcome.model_validate_json(folder.read(place.name, LARGEST_OUTCOME))
+    except (OSError, StorageError, ValidationError):
+        return None
+
+
+def remember(place: Path, outcome: Outcome) -> None:
+    """Keep what came of a contact, unless it may pass; where it cannot be written it is not kept."""
+    known = None if outcome.error is None else known_error(outcome.error)
+    if known is not None and not known.lasting:
+        return
+    with contextlib.suppress(OSError, StorageError), Folder.open(place.parent) as folder:
+        folder.replace(place.name, outcome.model_dump_json().encode(), durable=False)
+
+
+def first_contacts(
+    contacts: Sequence[Contact],
+    *,
+    command: Sequence[str] | None = None,
+    seconds: float = LONGEST_CONTACT,
+) -> Generator[Outcome, None, None]:
+    """Try shards in one child process, each within so many seconds; the last outcome is the first failure.
+
+    `command` runs what `contact_child` is.
+
+    Raises:
+        AnespecError: no process can be started.
+    """
+    with tempfile.TemporaryFile() as words:
+        try:
+            child = subprocess.Popen(
+                command or child_command(CHILD),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=words,
+                env=child_environment(),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise AnespecError(
+                f"the process that tries shards cannot be started ({error.strerror}); see --backend openvino"
+            ) from error
+        try:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.write(ContactList(contacts=tuple(contacts)).model_dump_json().encode() + b"\n")
+                child.stdin.flush()
+            for _ in contacts:
+                outcome = _outcome(child, child.stdout, seconds, words)
+                yield outcome
+                if outcome.error is not None:
+                    return
+        finally:
+            _end(child)
+
+
+def _outcome(
+    child: "subprocess.Popen[bytes]", answers: IO[bytes], seconds: float, words: IO[bytes]
+) -> Outcome:
+    """The next answer, or how the child ended without one."""
+    late = threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        child.kill()
+
+    timer = threading.Timer(seconds, give_up)
+    timer.start()
+    try:
+        line = answers.readline()
+    finally:
+        timer.cancel()
+    with contextlib.suppress(ValidationError):
+        return Outcome.model_validate_json(line)
+    code = child.wait()
+    if late.is_set():
+        return Outcome(error=no_answer(seconds), seconds=seconds)
+    # A crash says its reason before it dies, such as the exception that nobody caught.
+    end = ended_by(-code) if code < 0 else f"the process ended with code {code}"
+    return Outcome(error=f"{_last_words(words)}\n{end}".strip())
+
+
+def _last_words(words: IO[bytes]) -> str:
+    words.seek(0, 2)
+    words.seek(max(0, words.tell() - LAST_WORDS))
+    lines = words.read().decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    child.kill()
+    child.wait()
+    for stream in (child.stdin, child.stdout):
+        with contextlib.suppress(OSError):
+            if stream is not None:
+                stream.close()

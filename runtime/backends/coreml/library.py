@@ -1,0 +1,136 @@
+"""What is asked of Core ML: compile, load, predict, states. The thin part that only macOS has.
+
+`CoreMLTools` is coremltools 9. What its classes make of arrays, all of it grade A, read in its sources
+(models/model.py, models/_compiled_model.py, coremlpython):
+
+- An fp16 input is widened to fp32 in Python (`_update_float16_multiarray_input_to_float32`), for which the
+  dict it came in is written to; Core ML makes fp16 of it again. fp32 goes through without a copy. The array
+  must be writable, or pybind11 refuses it.
+- Outputs and `read_state` come back as fp32 copies, whose numbers are those of fp16.
+- `write_state` takes fp32: fp16 is "value type not convertible". It and `read_state` move a whole state.
+- A prediction holds Python's lock, so that nothing else runs in the process meanwhile.
+
+None of it was run on a Mac by this project.
+"""
+
+import logging
+import platform
+import warnings
+from enum import StrEnum
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from anespec.manifests.interrupts import interrupts_held_back
+from anespec.manifests.machine import system_build
+
+FIRST_MACOS = 15
+"""States are known to Core ML from here on."""
+
+NEURAL_ENGINE = "MLNeuralEngineComputeDevice"
+
+
+class ComputeUnits(StrEnum):
+    """Where Core ML may run a model, as the worker's messages name it."""
+
+    CPU_AND_NE = "cpuAndNeuralEngine"
+    CPU_ONLY = "cpuOnly"
+
+
+class ModelState(Protocol):
+    """coremltools' MLState. A call may raise anything."""
+
+    def read_state(self, name: str) -> NDArray[Any]: ...
+    def write_state(self, name: str, value: NDArray[Any]) -> None: ...
+
+
+class LoadedModel(Protocol):
+    """coremltools' CompiledMLModel: one function of a compiled model. A call may raise anything."""
+
+    def make_state(self) -> ModelState: ...
+    def predict(
+        self, data: dict[str, NDArray[Any]], state: ModelState | None = None
+    ) -> dict[str, NDArray[Any]]: ...
+
+
+class CoreMLLibrary(Protocol):
+    """The door to Core ML; a call may raise anything."""
+
+    def version(self) -> str:
+        """What compiles and executes: a compiled model and a verdict hold for one alone."""
+        ...
+
+    def compile(self, package: Path, destination: Path) -> Path:
+        """Compile a package; returns the .mlmodelc, which is `destination`."""
+        ...
+
+    def load(self, compiled: Path, function: str | None, units: ComputeUnits) -> LoadedModel:
+        """Load a function of a compiled model; None is the only one of a package without named functions."""
+        ...
+
+
+class CoreMLTools:
+    """CoreMLLibrary by coremltools 9."""
+
+    def version(self) -> str:
+        """See CoreMLLibrary; known without loading anything."""
+        return library_version()
+
+    def compile(self, package: Path, destination: Path) -> Path:
+        """See CoreMLLibrary."""
+        return Path(coremltools().utils.compile_model(str(package), str(destination)))
+
+    def load(self, compiled: Path, function: str | None, units: ComputeUnits) -> LoadedModel:
+        """See CoreMLLibrary. Passes of another width are rare and may cost, so that the block's do not."""
+        ct = coremltools()
+        model: LoadedModel = ct.models.CompiledMLModel(
+            str(compiled),
+            compute_units=ct.ComputeUnit[units.name],
+            function_name=function,
+            optimization_hints={"reshapeFrequency": ct.ReshapeFrequency.Infrequent},
+        )
+        return model
+
+
+def library_version() -> str:
+    """coremltools' version and the build of the system that Core ML is a part of."""
+    return f"coremltools {version('coremltools')}, {system_build()}"
+
+
+def unavailable() -> str | None:
+    """Why Core ML cannot be asked here, with the mend, as a clause; None where it can."""
+    if platform.system() != "Darwin":
+        return f"macOS {FIRST_MACOS} or later (this is {platform.system()}); use --backend openvino here"
+    if int(platform.mac_ver()[0].partition(".")[0] or 0) < FIRST_MACOS:
+        return f"macOS {FIRST_MACOS} or later, for models with states; upgrade the system or use openvino"
+    return None
+
+
+def has_neural_engine() -> bool:
+    """Whether this machine has a Neural Engine that Core ML can reach."""
+    if platform.system() != "Darwin":
+        return False
+    try:
+        devices = coremltools().models.compute_device.MLComputeDevice.get_all_compute_devices()
+    except AttributeError:
+        # coremltools without its native library has no proxy to ask.
+        return False
+    return any(type(device).__name__ == NEURAL_ENGINE for device in devices)
+
+
+@cache
+def coremltools() -> Any:
+    """coremltools, imported without its warnings about versions of torch and without losing a ^C."""
+    logger = logging.getLogger("coremltools")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with interrupts_held_back(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import coremltools as ct
+    finally:
+        logger.setLevel(level)
+    return ct

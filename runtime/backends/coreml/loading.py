@@ -1,0 +1,160 @@
+"""From an artifact's shards to loaded models: compiled where they are not, tried where they never were."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from anespec.manifests.coreml_errors import error_sentence, known_error
+from anespec.manifests.errors import AnespecError, ArtifactError
+from anespec.manifests.schema import Manifest, Shard, TensorSpec
+from anespec.manifests.store import Artifact
+from anespec.runtime.backends.coreml.compiled import CompiledShard, compiled_shard, discard
+from anespec.runtime.backends.coreml.contact import Contact, Shape, TriedPass
+from anespec.runtime.backends.coreml.first_contact import first_contacts, remember, remembered
+from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel
+from anespec.runtime.backends.coreml.runner import ANY_WIDTH
+
+_log = logging.getLogger(__name__)
+
+Models = Mapping[int | None, LoadedModel]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of every shard: the T that it runs (ANY_WIDTH: any), and its name where it needs one."""
+
+    rows: int | None
+    name: str | None
+
+
+def functions_of(manifest: Manifest) -> tuple[Function, ...]:
+    """The functions that are loaded of each shard, the block's first."""
+    return (Function(ANY_WIDTH, None),)
+
+
+class ShardLoader:
+    """Loads shards of one artifact on some compute units.
+
+    What Core ML says of a compiled shard that an upgrade of the system made stale is mended by compiling it
+    again, once.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        core_ml: CoreMLLibrary,
+        units: ComputeUnits,
+        *,
+        command: Sequence[str] | None,
+        seconds: float,
+    ) -> None:
+        """Nothing is done yet; `command` and `seconds` are those of `first_contacts`."""
+        self._artifact = artifact
+        self._core_ml = core_ml
+        self._units = units
+        self._command = command
+        self._seconds = seconds
+
+    def load(self, shards: Sequence[Shard]) -> Iterator[tuple[Shard, Models]]:
+        """The models of each shard; all are compiled and tried before the first is loaded.
+
+        Raises:
+            ArtifactError: Core ML refuses a shard, fails in it or is killed by it.
+            StorageError: there is no room for the compiled shards.
+        """
+        for compiled in self._met([self._compiled(shard) for shard in shards]):
+            yield compiled.shard, self._loaded(compiled)
+
+    def _compiled(self, shard: Shard) -> CompiledShard:
+        return compiled_shard(self._artifact, shard, self._core_ml, _log.info)
+
+    def _met(self, shards: Sequence[CompiledShard]) -> list[CompiledShard]:
+        """The shards, each of which was loaded and run once by another process, now or before."""
+        met = {compiled.shard.path: compiled for compiled in shards}
+        waiting = [compiled for compiled in shards if not self._is_known(compiled)]
+        while waiting:
+            _log.info("first contact with %s", ", ".join(compiled.shard.path for compiled in waiting))
+            contacts = [self._contact(compiled) for compiled in waiting]
+            with closing(first_contacts(contacts, command=self._command, seconds=self._seconds)) as outcomes:
+                for outcome in outcomes:
+                    compiled = waiting.pop(0)
+                    if outcome.error is not None and self._is_stale(compiled, outcome.error):
+                        waiting.insert(0, self._again(compiled))
+                        met[compiled.shard.path] = waiting[0]
+                        break
+                    remember(self._place(compiled), outcome)
+                    if outcome.error is not None:
+                        raise _refused(compiled, outcome.error)
+        return list(met.values())
+
+    def _is_known(self, compiled: CompiledShard) -> bool:
+        """Whether a contact was made before; raises ArtifactError where it failed for good."""
+        outcome = remembered(place := self._place(compiled))
+        if outcome is not None and outcome.error is not None:
+            raise _refused(compiled, f"{outcome.error}", f"it was so before; to try again remove {place}")
+        return outcome is not None
+
+    def _loaded(self, compiled: CompiledShard) -> Models:
+        try:
+            return self._models(compiled)
+        # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
+        except Exception as error:
+            if not self._is_stale(compiled, str(error)):
+                raise _refused(compiled, str(error)) from error
+        (compiled,) = self._met([self._again(compiled)])
+        try:
+            return self._models(compiled)
+        except Exception as error:
+            raise _refused(compiled, str(error)) from error
+
+    def _models(self, compiled: CompiledShard) -> Models:
+        return {
+            function.rows: self._core_ml.load(compiled.path, function.name, self._units)
+            for function in functions_of(self._artifact.manifest)
+        }
+
+    def _is_stale(self, compiled: CompiledShard, text: str) -> bool:
+        """Whether compiling again may mend it: it was not done just now, and it would be another model."""
+        known = known_error(text)
+        return not compiled.made and (not compiled.path.is_dir() or (known is not None and known.stale))
+
+    def _again(self, compiled: CompiledShard) -> CompiledShard:
+        _log.warning("%s is compiled again, since Core ML cannot load it any more", compiled.shard.path)
+        discard(compiled)
+        return self._compiled(compiled.shard)
+
+    def _place(self, compiled: CompiledShard) -> Path:
+        return compiled.beside(f"{self._units}.json")
+
+    def _contact(self, compiled: CompiledShard) -> Contact:
+        return contact_of(self._artifact.manifest, compiled, self._units)
+
+
+def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits) -> Contact:
+    """What is tried of a compiled shard: every function, one that runs any width at the block's."""
+    shard = compiled.shard
+    given = {spec.name for spec in shard.inputs}
+
+    def shapes(specs: Sequence[TensorSpec], rows: int) -> dict[str, Shape]:
+        return {spec.name: tuple(rows if size is None else size for size in spec.shape) for spec in specs}
+
+    widths = [(function.name, function.rows or manifest.block) for function in functions_of(manifest)]
+    return Contact(
+        shard=shard.path,
+        compiled=str(compiled.path.absolute()),
+        units=units,
+        passes=tuple(
+            TriedPass(function=name, inputs=shapes(shard.inputs, rows), outputs=shapes(shard.outputs, rows))
+            for name, rows in widths
+        ),
+        states={state.name: state.shape for state in getattr(shard, "states", ())},
+        masks=tuple(pool.mask_input for pool in manifest.pools if pool.mask_input in given),
+        writes=tuple(pool.write_input for pool in manifest.pools if pool.write_input in given),
+    )
+
+
+def _refused(compiled: CompiledShard, text: str, note: str | None = None) -> AnespecError:
+    sentence = f"{compiled.shard.path}: {error_sentence(text)}"
+    return ArtifactError(f"{sentence} ({note})" if note else sentence)

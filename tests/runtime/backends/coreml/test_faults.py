@@ -1,0 +1,201 @@
+"""What Core ML may do to a start becomes one sentence, or is mended: kills, hangs, errors, stale and lost files."""
+
+import json
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from core_ml_faults import Fault, plan_faults
+from light_core_ml import COMMAND, STALE, LightCoreML
+
+from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
+from anespec.manifests.store import Artifact
+from anespec.runtime.backends.coreml.backend import CoreMLBackend
+from anespec.runtime.backends.coreml.first_contact import remembered
+from anespec.runtime.backends.coreml.library import ComputeUnits
+from anespec.runtime.backends.verifier import ArtifactVerifier
+
+SECONDS = 60.0
+
+
+@pytest.fixture
+def artifact(stories_mac: Path, tmp_path: Path) -> Artifact:
+    """A copy that is compiled nowhere yet."""
+    return Artifact(shutil.copytree(stories_mac, tmp_path / "m.anespec"))
+
+
+@pytest.fixture(scope="module")
+def started(stories_mac: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy that was started once."""
+    path = shutil.copytree(stories_mac, tmp_path_factory.mktemp("started") / "m.anespec")
+    opened(Artifact(path), LightCoreML()).close()
+    return path
+
+
+@pytest.fixture
+def known(started: Path, tmp_path: Path) -> Artifact:
+    """A copy of it."""
+    return Artifact(shutil.copytree(started, tmp_path / "m.anespec"))
+
+
+def backend(core_ml: LightCoreML, seconds: float = SECONDS) -> CoreMLBackend:
+    return CoreMLBackend("coreml", ComputeUnits.CPU_AND_NE, core_ml, COMMAND, seconds)
+
+
+def opened(artifact: Artifact, core_ml: LightCoreML, seconds: float = SECONDS) -> ArtifactVerifier:
+    return backend(core_ml, seconds).open(artifact, 1)
+
+
+def files(artifact: Artifact) -> list[str]:
+    """What `compiled/` holds, hashes left out."""
+    names = sorted(path.name.split(".") for path in (artifact.root / "compiled").iterdir())
+    return [".".join([name[0], *name[2:]]) for name in names]
+
+
+def test_a_first_start_compiles_and_tries_every_shard_and_a_second_neither(known: Artifact) -> None:
+    stems = [Path(shard.path).stem for shard in known.manifest.shards]
+    assert files(known) == sorted(
+        f"{stem}.{end}" for stem in stems for end in ("cpuAndNeuralEngine.json", "mlmodelc")
+    )
+    again = LightCoreML()
+    replace(backend(again), contact_command=("/no/such/program",)).open(known, 1).close()
+    assert not again.compiled
+
+
+def test_another_release_compiles_anew_and_removes_what_the_old_one_left(known: Artifact) -> None:
+    before = files(known)
+    old = {path.name for path in (known.root / "compiled").iterdir()}
+    newer = LightCoreML("2")
+    opened(known, newer)
+    assert len(newer.compiled) == len(known.manifest.shards)
+    assert files(known) == before
+    assert not old & {path.name for path in (known.root / "compiled").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Fault("predict", "head", signal=signal.SIGKILL), "was killed, most likely for memory"),
+        (Fault("predict", "layers", signal=signal.SIGABRT), "Core ML crashed"),
+        (Fault("load", "layers", text="plan build failed with error code: -14."), "(-14)"),
+        (Fault("predict", "layers", text="status=0x1d : inference error"), "(0x1d)"),
+        (Fault("load", "head", text="ANECCompile() FAILED (11)"), "compiler refused the shard"),
+        (Fault("load", "layers", text="uncaught exception: std::bad_cast"), "EnumeratedShapes"),
+        (Fault("predict", "layers", strange=True), "are no numbers"),
+        (Fault("make_state", "layers", strange=True), "the state k_0 has shape"),
+    ],
+)
+def test_a_failed_contact_is_a_sentence_that_names_the_shard(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch, fault: Fault, said: str
+) -> None:
+    plan_faults(monkeypatch, fault)
+    with pytest.raises(ArtifactError) as failure:
+        opened(artifact, LightCoreML())
+    (shard,) = [shard.path for shard in artifact.manifest.shards if fault.of in shard.path] or ["layers"]
+    assert shard in str(failure.value)
+    assert said in str(failure.value)
+    assert "\n" not in str(failure.value)
+
+
+def test_a_shard_that_never_answers_is_given_up(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan_faults(monkeypatch, Fault("predict", "layers", hang=True))
+    with pytest.raises(ArtifactError, match="neither finished nor failed in time"):
+        opened(artifact, LightCoreML(), seconds=3.0)
+
+
+def test_what_may_pass_is_tried_again_and_what_lasts_is_remembered(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_faults(monkeypatch, Fault("predict", "layers", signal=signal.SIGKILL))
+    with pytest.raises(ArtifactError, match="was killed"):
+        opened(artifact, LightCoreML())
+    plan_faults(monkeypatch, Fault("predict", "layers", text="ANECCompile() FAILED (11)"))
+    with pytest.raises(ArtifactError, match=r"\(ANECCompile\(\) FAILED, 11\)"):
+        opened(artifact, LightCoreML())
+    plan_faults(monkeypatch)
+    with pytest.raises(ArtifactError, match="it was so before; to try again remove") as failure:
+        opened(artifact, LightCoreML())
+    Path(str(failure.value).rpartition("remove ")[2].rstrip(")")).unlink()
+    opened(artifact, LightCoreML()).close()
+
+
+@pytest.mark.parametrize("text", ["error code: -14.", "Program load failure (0x20004)"])
+def test_a_stale_compiled_shard_is_compiled_again_once_by_itself(known: Artifact, text: str) -> None:
+    (compiled,) = (known.root / "compiled").glob("layers*.mlmodelc")
+    (compiled / STALE).write_text(text)
+    core_ml = LightCoreML()
+    opened(known, core_ml).close()
+    assert core_ml.compiled == [Path(known.manifest.layer_shards[0].path).stem]
+
+
+def test_what_stays_refused_after_compiling_again_is_refused(
+    known: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_faults(monkeypatch, Fault("load", "layers", nth=0, text="error code: -14."))
+    core_ml = LightCoreML()
+    with pytest.raises(ArtifactError, match=r"the shard is too large.*\(-14\)"):
+        opened(known, core_ml)
+    assert len(core_ml.compiled) == 1
+
+
+def test_a_compiled_shard_that_was_deleted_is_made_again(known: Artifact) -> None:
+    for path in (known.root / "compiled").glob("layers*.mlmodelc"):
+        shutil.rmtree(path)
+    core_ml = LightCoreML()
+    opened(known, core_ml).close()
+    assert len(core_ml.compiled) == 1
+
+
+def test_a_full_disk_while_compiling_is_said_and_leaves_nothing(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for fault in (
+        Fault("compile", "layers", full=True),
+        Fault("compile", "layers", text="No space left on device"),
+    ):
+        plan_faults(monkeypatch, fault)
+        with pytest.raises(StorageError, match=r"No space left|disk is full"):
+            opened(artifact, LightCoreML())
+        assert not list((artifact.root / "compiled").iterdir())
+
+
+def test_what_a_killed_compilation_left_is_swept(artifact: Artifact) -> None:
+    left = artifact.root / "compiled" / ".4194999.0123456789abcdef.partial.mlmodelc"
+    left.mkdir(parents=True)
+    opened(artifact, LightCoreML()).close()
+    assert not left.exists()
+
+
+def test_a_read_only_artifact_is_compiled_in_the_users_cache(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (artifact.root / "compiled").mkdir()
+    monkeypatch.setattr("anespec.runtime.backends.coreml.compiled.os.access", lambda path, mode: False)
+    opened(artifact, LightCoreML()).close()
+    assert not files(artifact)
+    assert list((tmp_path / "cache").rglob("*.mlmodelc"))
+    again = LightCoreML()
+    opened(artifact, again).close()
+    assert not again.compiled
+
+
+def test_a_link_in_the_place_of_the_compiled_folder_is_refused(artifact: Artifact, tmp_path: Path) -> None:
+    (artifact.root / "compiled").symlink_to(tmp_path)
+    with pytest.raises(StorageError, match="is a link"):
+        opened(artifact, LightCoreML())
+
+
+def test_no_process_can_be_started(artifact: Artifact) -> None:
+    failing = replace(backend(LightCoreML()), contact_command=("/no/such/program",))
+    with pytest.raises(AnespecError, match="cannot be started"):
+        failing.open(artifact, 1)
+
+
+def test_a_damaged_memory_of_a_contact_is_none(known: Artifact) -> None:
+    place = next((known.root / "compiled").glob("*.json"))
+    assert remembered(place) is not None
+    place.write_text(json.dumps({"error": 7}))
+    assert remembered(place) is None
