@@ -1,0 +1,91 @@
+import CoreML
+import Foundation
+
+/// Core ML's plan of one compiled shard in the schema of `manifests/residency.py`, `ShardComputePlan`.
+///
+/// A plan has no shapes: the host takes those from the package.
+public struct PlanReport {
+    /// How kinds begin that have no device: constants and what decompresses them.
+    private static let withoutDevice = "const"
+
+    /// Ask Core ML for the plan.
+    ///
+    /// - Throws: a `load` WorkerError where Core ML refuses.
+    public static func json(
+        of shard: String, units: MLComputeUnits, function: String?, name: String, sha256: String
+    ) async throws(WorkerError) -> JSON {
+        let configuration = MLModelConfiguration()
+        configuration.computeUnits = units
+        if let function { configuration.functionName = function }
+        let plan: MLComputePlan
+        do {
+            plan = try await MLComputePlan.load(contentsOf: URL(fileURLWithPath: shard), configuration: configuration)
+        } catch {
+            throw WorkerError(.load, error, stage: shard)
+        }
+        guard case .program(let program) = plan.modelStructure else {
+            throw WorkerError(.load, "the compiled model is not an ML program", stage: shard)
+        }
+        let functions = program.functions.sorted { $0.key < $1.key }.map { name, function in
+            JSON.object(["name": .string(name), "operations": .array(operations(of: function.block, plan))])
+        }
+        return .object(["shard": .string(name), "sha256": .string(sha256), "functions": .array(functions), "refusal": .null])
+    }
+
+    private static func operations(of block: MLModelStructure.Program.Block, _ plan: MLComputePlan) -> [JSON] {
+        let all = walk(block).filter { !kind($0).hasPrefix(withoutDevice) }
+        let layers = layersByName(all.map(name))
+        return zip(all, layers).map { operation, layer in
+            let usage = plan.deviceUsage(for: operation)
+            let cost = plan.estimatedCost(of: operation)?.weight
+            return .object([
+                "kind": .string(kind(operation)),
+                "name": .string(name(operation)),
+                "shapes": .array([]),
+                "device": .string(usage.map { device($0.preferred) } ?? "none"),
+                "supported": .array((usage?.supported ?? []).map { .string(device($0)) }),
+                "cost": cost.map(JSON.number) ?? .null,
+                "layer": layer.map(JSON.integer) ?? .null,
+            ])
+        }
+    }
+
+    private static func walk(_ block: MLModelStructure.Program.Block) -> [MLModelStructure.Program.Operation] {
+        block.operations.flatMap { operation in [operation] + operation.blocks.flatMap(walk) }
+    }
+
+    /// `ios18.conv` is a conv.
+    private static func kind(_ operation: MLModelStructure.Program.Operation) -> String {
+        operation.operatorName.split(separator: ".").last.map(String.init) ?? operation.operatorName
+    }
+
+    /// The first output; what writes a state has none and is named after the state.
+    private static func name(_ operation: MLModelStructure.Program.Operation) -> String {
+        if let output = operation.outputs.first { return output.name }
+        let names = operation.inputs["input"]?.bindings.compactMap { binding in
+            if case .name(let name) = binding { name } else { nil }
+        }
+        return (names ?? []).joined(separator: " ")
+    }
+
+    private static func device(_ device: MLComputeDevice) -> String {
+        switch device {
+        case .cpu: "cpu"
+        case .gpu: "gpu"
+        case .neuralEngine: "ane"
+        @unknown default: "none"
+        }
+    }
+}
+
+/// The layer of every operation: its name's, or else that of the next one that has a layer in its name.
+func layersByName(_ names: [String]) -> [Int?] {
+    var following: Int?
+    var layers: [Int?] = []
+    for name in names.reversed() {
+        let digits = name.hasPrefix("layer_") ? name.dropFirst(6).prefix { "0"..."9" ~= $0 } : ""
+        if !digits.isEmpty, name.dropFirst(6 + digits.count).first == "_" { following = Int(digits) }
+        layers.append(following)
+    }
+    return layers.reversed()
+}

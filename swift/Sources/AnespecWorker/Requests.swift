@@ -1,0 +1,143 @@
+/// What a host may ask (docs/worker.md, Messages).
+enum Request: Equatable {
+    case load(LoadRequest)
+    case pass(PassRequest)
+    case run(stage: Int, rows: Int, homes: [[Int]]?)
+    case copySlots(pool: Int, source: Int, target: Int, count: Int)
+    case export(pool: Int, first: Int, count: Int)
+    case `import`(pool: Int, first: Int, count: Int)
+    case reset
+    case stats
+    case stop
+
+    init(_ fields: inout Fields) throws(WorkerError) {
+        let operation = try fields.string("op")
+        switch operation {
+        case "load": self = .load(try LoadRequest(&fields))
+        case "pass": self = .pass(try PassRequest(&fields))
+        case "run":
+            let stage = try fields.integer("stage", 0...Int.max)
+            let rows = try fields.integer("rows", 1...widest)
+            let homes = fields.optional("homes")
+            self = .run(stage: stage, rows: rows, homes: homes == nil ? nil : try homesOf(homes!, rows))
+        case "copy_slots":
+            let pool = try fields.integer("pool", 0...255)
+            let source = try fields.integer("source", slotRange)
+            let target = try fields.integer("target", slotRange)
+            self = .copySlots(pool: pool, source: source, target: target, count: try fields.integer("count", slotRange))
+        case "export", "import":
+            let pool = try fields.integer("pool", 0...255)
+            let first = try fields.integer("first", slotRange)
+            let count = try fields.integer("count", slotRange)
+            self = operation == "export" ? .export(pool: pool, first: first, count: count) : .import(pool: pool, first: first, count: count)
+        case "reset": self = .reset
+        case "stats": self = .stats
+        case "stop": self = .stop
+        default: throw WorkerError(.request, "an unknown \"op\": \"\(operation)\"")
+        }
+        try fields.finish()
+    }
+}
+
+private let slotRange = 0...Shape.largest
+
+/// The shards to load, in a pass's order.
+struct LoadRequest: Equatable {
+    /// The names of `MLComputeUnits`.
+    enum Units: String {
+        case cpuOnly, cpuAndNeuralEngine, all
+    }
+
+    let units: Units
+    let vocabulary: Int
+    let stages: [StageSpec]
+
+    init(_ fields: inout Fields) throws(WorkerError) {
+        let named = try fields.string("compute_units")
+        guard let units = Units(rawValue: named) else { throw WorkerError(.request, "unknown compute units \"\(named)\"") }
+        self.units = units
+        vocabulary = try fields.integer("vocabulary", 1...Shape.largest)
+        stages = try specs(try fields.array("stages"), "stage", StageSpec.init)
+        guard !stages.isEmpty else { throw WorkerError(.request, "there is no stage to load") }
+        let firstHead = stages.firstIndex { $0.kind == .head } ?? stages.count
+        guard stages[firstHead...].allSatisfy({ $0.kind == .head }) else {
+            throw WorkerError(.request, "a head stands before layers")
+        }
+    }
+}
+
+/// One pass over `rows` rows.
+struct PassRequest: Equatable {
+    /// The rows that heads see: lanes of the pass.
+    struct Head: Equatable {
+        let lanes: [Int]
+        var rows: Int { lanes.count }
+    }
+
+    /// What is wanted of one lane's logits.
+    struct Wanted: Equatable {
+        let lane: Int
+        let best: Bool
+        let top: Int
+        let chosen: [Int]
+        let logits: Int?
+    }
+
+    let rows: Int
+    /// The slot that each lane writes, per pool; -1 where none.
+    let homes: [[Int]]
+    let head: Head?
+    let wanted: [Wanted]
+
+    init(_ fields: inout Fields) throws(WorkerError) {
+        rows = try fields.integer("rows", 1...widest)
+        homes = try homesOf(try fields.required("homes"), rows)
+        head = try PassRequest.head(fields.optional("head"), rows)
+        wanted = try specs(try fields.array("wanted"), "wanted row", Wanted.init)
+        let lanes = Set(head?.lanes ?? [])
+        for row in wanted where !lanes.contains(row.lane) {
+            throw WorkerError(.request, "lane \(row.lane) is wanted and not among the head's lanes")
+        }
+    }
+
+    private static func head(_ value: JSON?, _ rows: Int) throws(WorkerError) -> Head? {
+        guard let value else { return nil }
+        var fields = try Fields(value, "\"head\"")
+        let count = try fields.integer("rows", 1...widest)
+        let lanes = try fields.integers("lanes", 0...rows - 1)
+        try fields.finish()
+        guard lanes.count == count else { throw WorkerError(.request, "the head has \(count) rows and \(lanes.count) lanes") }
+        guard count != rows || lanes == Array(0..<rows) else {
+            throw WorkerError(.request, "the head is as wide as the pass, and its lanes are not those of the pass in order")
+        }
+        return Head(lanes: lanes)
+    }
+}
+
+extension PassRequest.Wanted {
+    init(_ value: JSON, _ what: String) throws(WorkerError) {
+        var fields = try Fields(value, what)
+        lane = try fields.integer("lane", 0...widest - 1)
+        best = try fields.bool("best")
+        top = try fields.integer("top", 0...Shape.largest)
+        chosen = try fields.integers("chosen", 0...Shape.largest)
+        switch fields.optional("logits") {
+        case nil: logits = nil
+        case .integer(let row) where row >= 0 && row < widest: logits = row
+        default: throw WorkerError(.request, "\(what)'s \"logits\" is no row")
+        }
+        try fields.finish()
+    }
+}
+
+/// A list of `rows` slots per pool.
+private func homesOf(_ value: JSON, _ rows: Int) throws(WorkerError) -> [[Int]] {
+    guard case .array(let pools) = value else { throw WorkerError(.request, "\"homes\" is not a list") }
+    var homes: [[Int]] = []
+    for pool in pools {
+        let slots = try integerList(pool, -1...Shape.largest, "\"homes\"")
+        guard slots.count == rows else { throw WorkerError(.request, "\"homes\" has \(slots.count) slots for \(rows) rows") }
+        homes.append(slots)
+    }
+    return homes
+}

@@ -1,0 +1,80 @@
+/// What is asked of a row's logits, found in their fp16 bits, in the order of `runtime/row_logits.py`.
+
+/// A token and its logit's bits.
+struct Candidate: Equatable {
+    let token: Int
+    let bits: UInt16
+
+    var isFinite: Bool { bits & 0x7C00 != 0x7C00 }
+
+    /// Orders as the numbers do; 0 and -0 are one, and what is not a number is below all.
+    var rank: Int32 { AnespecWorker.rank(bits) }
+
+    var json: JSON { .array([.integer(token), .integer(Int(bits))]) }
+}
+
+/// See `Candidate.rank`.
+@inline(__always)
+func rank(_ bits: UInt16) -> Int32 {
+    let magnitude = Int32(bits & 0x7FFF)
+    if magnitude > 0x7C00 { return Int32.min }
+    return bits & 0x8000 == 0 ? magnitude : -magnitude
+}
+
+/// One slice of the vocabulary of one row.
+struct LogitSlice {
+    /// Its first token.
+    let first: Int
+    let bits: [UInt16]
+
+    var tokens: Range<Int> { first..<first + bits.count }
+
+    /// The largest logit, the lowest token on ties; where any is not finite, of those the largest as bits.
+    var best: Candidate {
+        var best = 0
+        var bestRank = Int32.min
+        var strange = -1
+        for (index, value) in bits.enumerated() {
+            if value & 0x7C00 == 0x7C00, strange < 0 || value > bits[strange] { strange = index }
+            let rank = AnespecWorker.rank(value)
+            if rank > bestRank { (best, bestRank) = (index, rank) }
+        }
+        let found = strange < 0 ? best : strange
+        return Candidate(token: first + found, bits: bits[found])
+    }
+
+    /// Candidates for the `count` largest, in order.
+    func top(_ count: Int) -> [Candidate] {
+        guard count > 0 else { return [] }
+        if count > 64 { return Array(sorted(bits.indices.map { Candidate(token: first + $0, bits: bits[$0]) }).prefix(count)) }
+        var found: [Candidate] = []
+        var least = Int32.min
+        for (index, value) in bits.enumerated() {
+            let rank = AnespecWorker.rank(value)
+            guard found.count < count || rank > least else { continue }
+            let place = found.firstIndex { $0.rank < rank } ?? found.count
+            found.insert(Candidate(token: first + index, bits: value), at: place)
+            if found.count > count { found.removeLast() }
+            least = found[found.count - 1].rank
+        }
+        return found
+    }
+}
+
+/// Of several slices: the first whose best is not finite, else the largest, the first on ties.
+func best(_ slices: [LogitSlice]) -> Candidate? {
+    let found = slices.map(\.best)
+    if let strange = found.first(where: { !$0.isFinite }) { return strange }
+    return found.dropFirst().reduce(found.first) { known, next in
+        known.map { next.rank > $0.rank ? next : $0 }
+    }
+}
+
+/// The `count` largest of several slices: largest first, the lower token first on ties, NaN last.
+func top(_ slices: [LogitSlice], _ count: Int) -> [Candidate] {
+    Array(sorted(slices.flatMap { $0.top(count) }).prefix(count))
+}
+
+private func sorted(_ candidates: [Candidate]) -> [Candidate] {
+    candidates.sorted { ($1.rank, $0.token) < ($0.rank, $1.token) }
+}

@@ -1,0 +1,140 @@
+/// An input or output of a shard and the entry of the arena that it is.
+struct TensorSpec: Equatable {
+    let name: String
+    let shape: Shape
+    let buffer: String
+
+    init(_ value: JSON, _ what: String) throws(WorkerError) {
+        var fields = try Fields(value, what)
+        name = try fields.string("name")
+        shape = try Shape(try fields.required("shape"), "\(what) \"\(name)\"")
+        buffer = try fields.string("buffer")
+        try fields.finish()
+    }
+
+    /// The entry at this width.
+    func entry(_ rows: Int) -> String {
+        shape.hasWidth ? "\(buffer)@\(rows)" : buffer
+    }
+}
+
+/// A state of a shard, in its graph or, with a `cache`, in the arena. Slots are axis 2 of 4.
+struct StateSpec: Equatable {
+    /// Where the worker holds it, and the output that has its new rows.
+    struct Cache: Equatable {
+        let buffer: String
+        let new: String
+    }
+
+    let name: String
+    let sizes: [Int]
+    let pool: Int
+    let cache: Cache?
+
+    var slots: Int { sizes[2] }
+
+    /// A state in the shard's graph.
+    static func held(_ value: JSON, _ what: String) throws(WorkerError) -> StateSpec {
+        try StateSpec(value, what, isCache: false)
+    }
+
+    /// A state that the worker holds in the arena.
+    static func cached(_ value: JSON, _ what: String) throws(WorkerError) -> StateSpec {
+        try StateSpec(value, what, isCache: true)
+    }
+
+    private init(_ value: JSON, _ what: String, isCache: Bool) throws(WorkerError) {
+        var fields = try Fields(value, what)
+        name = try fields.string("name")
+        let shape = try Shape(try fields.required("shape"), "\(what) \"\(name)\"")
+        guard !shape.hasWidth, shape.sizes.count == 4 else {
+            throw WorkerError(.request, "\(what) \"\(name)\" has no shape of 4 sizes")
+        }
+        sizes = shape.at(0)
+        pool = try fields.integer("pool", 0...255)
+        cache = isCache ? Cache(buffer: try fields.string("buffer"), new: try fields.string("new")) : nil
+        try fields.finish()
+    }
+
+    /// The sizes of the rows that a pass makes anew.
+    func newSizes(_ rows: Int) -> [Int] {
+        [sizes[0], sizes[1], rows, sizes[3]]
+    }
+}
+
+/// A function of a package and the widths that run with it.
+struct FunctionSpec: Equatable {
+    let name: String?
+    let rows: [Int]
+
+    init(_ value: JSON, _ what: String) throws(WorkerError) {
+        var fields = try Fields(value, what)
+        name = try fields.optionalString("name")
+        rows = try fields.integers("rows", 1...widest)
+        try fields.finish()
+    }
+}
+
+/// One shard.
+struct StageSpec: Equatable {
+    enum Kind: String {
+        case layers, head
+    }
+
+    let path: String
+    let kind: Kind
+    let firstToken: Int
+    let functions: [FunctionSpec]
+    let inputs: [TensorSpec]
+    let outputs: [TensorSpec]
+    let states: [StateSpec]
+    let caches: [StateSpec]
+
+    init(_ value: JSON, _ what: String) throws(WorkerError) {
+        var fields = try Fields(value, what)
+        path = try fields.string("path")
+        let named = try fields.string("kind")
+        guard let kind = Kind(rawValue: named) else { throw WorkerError(.request, "\(what) is of the unknown kind \"\(named)\"") }
+        self.kind = kind
+        firstToken = try fields.integer("first_token", 0...Shape.largest)
+        functions = try specs(try fields.array("functions"), "\(what)'s function", FunctionSpec.init)
+        inputs = try specs(try fields.array("inputs"), "\(what)'s input", TensorSpec.init)
+        outputs = try specs(try fields.array("outputs"), "\(what)'s output", TensorSpec.init)
+        states = try specs(try fields.array("states"), "\(what)'s state", StateSpec.held)
+        caches = try specs(try fields.array("caches"), "\(what)'s cache", StateSpec.cached)
+        try fields.finish()
+        try requireSense(what)
+    }
+
+    private func requireSense(_ what: String) throws(WorkerError) {
+        let widths = functions.flatMap(\.rows)
+        guard !widths.isEmpty, Set(widths).count == widths.count else {
+            throw WorkerError(.request, "\(what) has no width, or a width in two functions")
+        }
+        for names in [inputs.map(\.name) + caches.map(\.name), outputs.map(\.name) + caches.compactMap(\.cache?.new), states.map(\.name)]
+        where Set(names).count != names.count {
+            throw WorkerError(.request, "\(what) names a tensor twice")
+        }
+        guard !outputs.isEmpty else { throw WorkerError(.request, "\(what) has no output") }
+        guard kind == .head else { return }
+        guard states.isEmpty, caches.isEmpty, inputs.count == 1, inputs[0].shape.sizes.filter({ $0 == nil }).count == 1 else {
+            throw WorkerError(.request, "\(what) is a head and takes more than a hidden state")
+        }
+        for output in outputs where output.shape.sizes.count != 4 || output.shape.sizes[0] != 1 || output.shape.sizes[1] == nil
+            || output.shape.sizes[2] != nil || output.shape.sizes[3] != 1 {
+            throw WorkerError(.request, "\(what)'s output \"\(output.name)\" is not [1, V, T, 1]")
+        }
+    }
+}
+
+/// More rows than a pass may have.
+let widest = 1024
+
+/// Each of a list's values read, named by its index.
+func specs<Spec>(
+    _ values: [JSON], _ what: String, _ read: (JSON, String) throws(WorkerError) -> Spec
+) throws(WorkerError) -> [Spec] {
+    var all: [Spec] = []
+    for (index, value) in values.enumerated() { all.append(try read(value, "\(what) \(index)")) }
+    return all
+}

@@ -1,0 +1,146 @@
+import CoreML
+import Foundation
+
+/// Loads shards and binds them to an arena. Tensors over the same entry are made once.
+final class StageLoader {
+    private struct Key: Hashable {
+        let entry: String
+        let sizes: [Int]
+    }
+
+    private let arena: Arena
+    private let units: MLComputeUnits
+    private var made: [Key: Stage.Output] = [:]
+
+    init(arena: Arena, units: LoadRequest.Units) {
+        self.arena = arena
+        self.units =
+            switch units {
+            case .cpuOnly: .cpuOnly
+            case .cpuAndNeuralEngine: .cpuAndNeuralEngine
+            case .all: .all
+            }
+    }
+
+    /// Load a shard with all its functions; their one state is zeros.
+    func load(_ spec: StageSpec) throws(WorkerError) -> Stage {
+        var models: [(model: MLModel, rows: [Int])] = []
+        for function in spec.functions { models.append((try model(spec, function), function.rows)) }
+        guard let first = models.first?.model else { throw WorkerError(.request, "there is no function", stage: spec.path) }
+        var caches: [String: StridedTensor] = [:]
+        for cache in spec.caches {
+            let tensor = try output(cache.cache!.buffer, cache.sizes, spec).tensor
+            tensor.fillWithZeros()
+            caches[cache.name] = tensor
+        }
+        let held = spec.states.isEmpty ? nil : first.makeState()
+        var bindings: [Int: Stage.Binding] = [:]
+        for (model, widths) in models {
+            for rows in widths { bindings[rows] = try bind(spec, model, rows) }
+        }
+        let state = StageState(spec.states + spec.caches, held: held, caches: caches)
+        return Stage(spec: spec, state: state, bindings: bindings)
+    }
+
+    private func model(_ spec: StageSpec, _ function: FunctionSpec) throws(WorkerError) -> MLModel {
+        let configuration = MLModelConfiguration()
+        configuration.computeUnits = units
+        if let name = function.name { configuration.functionName = name }
+        // A model that sees one width only may be specialised for it.
+        configuration.optimizationHints.reshapeFrequency = function.rows.count == 1 ? .infrequent : .frequent
+        let model: MLModel
+        do {
+            model = try MLModel(contentsOf: URL(fileURLWithPath: spec.path), configuration: configuration)
+        } catch {
+            throw WorkerError(.load, error, stage: spec.path)
+        }
+        try requireDeclared(spec, model.modelDescription)
+        return model
+    }
+
+    /// What the host says must be what the model says: Core ML ends the process where a state's name is unknown.
+    private func requireDeclared(_ spec: StageSpec, _ model: MLModelDescription) throws(WorkerError) {
+        func require(_ names: [String], among known: Dictionary<String, MLFeatureDescription>.Keys, _ what: String) throws(WorkerError) {
+            if let name = names.first(where: { !known.contains($0) }) {
+                throw WorkerError(.load, "the model has no \(what) \"\(name)\", only \(known.sorted())", stage: spec.path)
+            }
+        }
+        let inputs = spec.inputs.map(\.name) + spec.caches.map(\.name)
+        try require(inputs, among: model.inputDescriptionsByName.keys, "input")
+        if let name = model.inputDescriptionsByName.keys.sorted().first(where: { !inputs.contains($0) }) {
+            throw WorkerError(.load, "nothing is given for the model's input \"\(name)\"", stage: spec.path)
+        }
+        let outputs = spec.outputs.map(\.name) + spec.caches.compactMap(\.cache?.new)
+        try require(outputs, among: model.outputDescriptionsByName.keys, "output")
+        try require(spec.states.map(\.name), among: model.stateDescriptionsByName.keys, "state")
+        for state in spec.states {
+            let sizes = model.stateDescriptionsByName[state.name]?.stateConstraint?.bufferShape
+            if let sizes, sizes != state.sizes {
+                throw WorkerError(.load, "the model's state \"\(state.name)\" is \(sizes), not \(state.sizes)", stage: spec.path)
+            }
+        }
+    }
+
+    private func bind(_ spec: StageSpec, _ model: MLModel, _ rows: Int) throws(WorkerError) -> Stage.Binding {
+        var inputs: [String: MLFeatureValue] = [:]
+        for input in spec.inputs {
+            inputs[input.name] = MLFeatureValue(multiArray: try output(input.entry(rows), input.shape.at(rows), spec).array)
+        }
+        for cache in spec.caches {
+            inputs[cache.name] = MLFeatureValue(multiArray: try output(cache.cache!.buffer, cache.sizes, spec).array)
+        }
+        var outputs: [String: Stage.Output] = [:]
+        for made in spec.outputs { outputs[made.name] = try output(made.entry(rows), made.shape.at(rows), spec) }
+        for cache in spec.caches { outputs[cache.cache!.new] = try ownOutput(cache.newSizes(rows), spec) }
+        let options = MLPredictionOptions()
+        options.outputBackings = outputs.mapValues(\.array)
+        do {
+            let provider = try MLDictionaryFeatureProvider(dictionary: inputs)
+            return Stage.Binding(model: model, inputs: provider, outputs: outputs, options: options)
+        } catch {
+            throw WorkerError(.load, error, stage: spec.path)
+        }
+    }
+
+    /// The tensor over an entry of the arena.
+    private func output(_ entry: String, _ sizes: [Int], _ spec: StageSpec) throws(WorkerError) -> Stage.Output {
+        let key = Key(entry: entry, sizes: sizes)
+        if let known = made[key] { return known }
+        let memory = try arena.pointer(entry, bytes: try fp16Bytes(sizes, entry))
+        let output = try tensor(memory, sizes, spec, deallocator: nil)
+        made[key] = output
+        return output
+    }
+
+    /// A tensor in memory of its own, page-aligned, which Core ML's header asks for.
+    private func ownOutput(_ sizes: [Int], _ spec: StageSpec) throws(WorkerError) -> Stage.Output {
+        let bytes = try fp16Bytes(sizes, "a cache's new rows")
+        let memory = UnsafeMutableRawPointer.allocate(byteCount: bytes, alignment: Arena.alignment)
+        return try tensor(memory, sizes, spec) { $0.deallocate() }
+    }
+
+    private func tensor(
+        _ memory: UnsafeMutableRawPointer, _ sizes: [Int], _ spec: StageSpec,
+        deallocator: ((UnsafeMutableRawPointer) -> Void)?
+    ) throws(WorkerError) -> Stage.Output {
+        let strides = contiguousStrides(sizes)
+        do {
+            let array = try MLMultiArray(
+                dataPointer: memory, shape: sizes.map { NSNumber(value: $0) }, dataType: .float16,
+                strides: strides.map { NSNumber(value: $0) }, deallocator: deallocator)
+            return Stage.Output(array: array, tensor: StridedTensor(memory, sizes, strides: strides))
+        } catch {
+            throw WorkerError(.load, error, stage: spec.path)
+        }
+    }
+}
+
+/// Bytes of an fp16 tensor.
+///
+/// - Throws: a `request` WorkerError where no memory holds so many.
+func fp16Bytes(_ sizes: [Int], _ what: String) throws(WorkerError) -> Int {
+    guard let count = elementCount(sizes), count < 1 << 44 else {
+        throw WorkerError(.request, "\"\(what)\" of \(sizes) is larger than any tensor")
+    }
+    return count * 2
+}

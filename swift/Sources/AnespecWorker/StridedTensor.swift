@@ -1,0 +1,64 @@
+/// fp16 numbers in memory at strides, as bits.
+struct StridedTensor {
+    let base: UnsafeMutablePointer<UInt16>
+    let sizes: [Int]
+    let strides: [Int]
+
+    /// - Parameter strides: in numbers; contiguous in C order where they are left out.
+    init(_ memory: UnsafeMutableRawPointer, _ sizes: [Int], strides: [Int]? = nil) {
+        base = memory.assumingMemoryBound(to: UInt16.self)
+        self.sizes = sizes
+        self.strides = strides ?? contiguousStrides(sizes)
+    }
+
+    /// Numbers along the last axis from a place on.
+    private func row(_ index: [Int]) -> UnsafeMutablePointer<UInt16> {
+        base + zip(index, strides).reduce(0) { $0 + $1.0 * $1.1 }
+    }
+
+    /// Copy the numbers of a tensor of the same sizes.
+    func copy(from other: StridedTensor) {
+        guard let width = sizes.last, !sizes.contains(0) else { return }
+        var index = [Int](repeating: 0, count: sizes.count - 1)
+        while true {
+            copyRow(row(index), strides[index.count], other.row(index), other.strides[index.count], width)
+            guard let axis = index.indices.last(where: { index[$0] + 1 < sizes[$0] }) else { return }
+            index[axis] += 1
+            for later in index.indices where later > axis { index[later] = 0 }
+        }
+    }
+
+    /// The slots (axis 2 of 4) from `first` on, as a tensor of their own over the same memory.
+    func slots(_ first: Int, _ count: Int) -> StridedTensor {
+        var part = sizes
+        part[2] = count
+        return StridedTensor(UnsafeMutableRawPointer(base + first * strides[2]), part, strides: strides)
+    }
+
+    /// Copy `count` slots within this tensor; the ranges may overlap.
+    func copySlots(from source: Int, to target: Int, count: Int) {
+        let steps = target > source ? stride(from: count - 1, through: 0, by: -1) : stride(from: 0, through: count - 1, by: 1)
+        for step in steps { slots(target + step, 1).copy(from: slots(source + step, 1)) }
+    }
+
+    func fillWithZeros() {
+        guard let width = sizes.last, !sizes.contains(0) else { return }
+        let zeros = [UInt16](repeating: 0, count: width)
+        zeros.withUnsafeBufferPointer { row in
+            // A source of strides 0 gives the same row everywhere.
+            let source = UnsafeMutableRawPointer(mutating: row.baseAddress!)
+            copy(from: StridedTensor(source, sizes, strides: [Int](repeating: 0, count: sizes.count - 1) + [1]))
+        }
+    }
+}
+
+private func copyRow(
+    _ target: UnsafeMutablePointer<UInt16>, _ targetStride: Int, _ source: UnsafeMutablePointer<UInt16>,
+    _ sourceStride: Int, _ count: Int
+) {
+    if targetStride == 1, sourceStride == 1 {
+        target.update(from: source, count: count)
+    } else {
+        for index in 0..<count { target[index * targetStride] = source[index * sourceStride] }
+    }
+}

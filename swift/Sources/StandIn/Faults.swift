@@ -1,0 +1,72 @@
+import Foundation
+
+/// Faults planted by the file `ANESPEC_STANDIN_FAULTS` (docs/worker.md, The stand-in).
+final class Faults {
+    enum Place: String, Decodable {
+        case compile, load, predict, plan
+    }
+
+    private struct Planted: Decodable {
+        enum Action: String, Decodable {
+            case fail, kill, decline
+        }
+
+        /// Part of the model's path; nil is every model.
+        let path: String?
+        let at: Place
+        /// The first call that it hits, from 1; every later one too, where `every` says so.
+        let nth: Int?
+        let every: Bool?
+        let action: Action
+        let code: Int?
+        let domain: String?
+        let text: String?
+        /// A file that is made when it strikes; where it is there already, it does not strike.
+        let once: String?
+    }
+
+    private let planted: [Planted]
+    private var calls = 0
+
+    init(path: String) throws {
+        guard let file = ProcessInfo.processInfo.environment["ANESPEC_STANDIN_FAULTS"] else {
+            planted = []
+            return
+        }
+        let all = try JSONDecoder().decode([Planted].self, from: Data(contentsOf: URL(fileURLWithPath: file)))
+        planted = all.filter { fault in fault.path.map(path.contains) ?? true }
+    }
+
+    /// Whether outputs are to lie elsewhere than in their backings.
+    var declinesBackings: Bool {
+        planted.contains { $0.action == .decline }
+    }
+
+    /// Count a call, and fail or die where that is planted.
+    func raise(at place: Place) throws {
+        if place == .predict { calls += 1 }
+        for fault in planted where fault.at == place && fault.action != .decline {
+            if place == .predict {
+                let nth = fault.nth ?? 1
+                guard calls == nth || (fault.every ?? false) && calls > nth else { continue }
+            }
+            if let once = fault.once {
+                guard FileManager.default.createFile(atPath: once, once: ()) else { continue }
+            }
+            if fault.action == .kill { kill(getpid(), SIGKILL) }
+            throw NSError(
+                domain: fault.domain ?? "com.apple.CoreML", code: fault.code ?? 0,
+                userInfo: [NSLocalizedDescriptionKey: fault.text ?? "a planted fault"])
+        }
+    }
+}
+
+extension FileManager {
+    /// Whether the file was not there and is now.
+    fileprivate func createFile(atPath path: String, once: Void) -> Bool {
+        let descriptor = open(path, O_CREAT | O_EXCL | O_WRONLY, 0o600)
+        guard descriptor >= 0 else { return false }
+        close(descriptor)
+        return true
+    }
+}

@@ -1,0 +1,28 @@
+import Foundation
+
+/// Core ML's (MLModelConfiguration.h).
+public enum MLComputeUnits: Int, Sendable {
+    case cpuOnly = 0
+    case cpuAndGPU = 1
+    case all = 2
+    case cpuAndNeuralEngine = 3
+}
+
+/// Core ML's (CoreML.swiftinterface).
+public struct MLOptimizationHints: Equatable, Sendable {
+    public enum ReshapeFrequency: Int, Sendable {
+        case frequent
+        case infrequent
+    }
+
+    public var reshapeFrequency: ReshapeFrequency = .frequent
+
+    public init() {}
+}
+
+/// Core ML's (MLModelConfiguration.h).
+public class MLModelConfiguration: NSObject {
+    public var computeUnits: MLComputeUnits = .all
+    public var functionName: String?
+    public var optimizationHints = MLOptimizationHints()
+}

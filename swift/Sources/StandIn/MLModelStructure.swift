@@ -1,0 +1,55 @@
+import Foundation
+
+/// Core ML's (CoreML.swiftinterface), of which only programs are here.
+public enum MLModelStructure: Sendable {
+    public struct Program: Sendable {
+        public struct ValueType: Sendable {}
+
+        public struct Value: Sendable {}
+
+        public struct NamedValueType: Sendable {
+            public let name: String
+            public let type: ValueType
+        }
+
+        public enum Binding: Sendable {
+            case value(Value)
+            case name(String)
+        }
+
+        public struct Argument: Sendable {
+            public let bindings: [Binding]
+        }
+
+        public struct Function: Sendable {
+            public let inputs: [NamedValueType]
+            public let block: Block
+        }
+
+        public struct Block: Sendable {
+            public let inputs: [NamedValueType]
+            public let outputNames: [String]
+            public let operations: [Operation]
+        }
+
+        public struct Operation: Sendable {
+            public let operatorName: String
+            public let inputs: [String: Argument]
+            public let outputs: [NamedValueType]
+            public let blocks: [Block]
+            /// What the plan's file says of it, the stand-in's own.
+            let planned: PlanFile.Operation
+        }
+
+        public let functions: [String: Function]
+    }
+
+    public struct NeuralNetwork: Sendable {}
+
+    public struct Pipeline: Sendable {}
+
+    case neuralNetwork(NeuralNetwork)
+    case program(Program)
+    case pipeline(Pipeline)
+    case unsupported
+}

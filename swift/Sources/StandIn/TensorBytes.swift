@@ -1,0 +1,59 @@
+import Foundation
+
+/// An fp16 tensor as contiguous bytes, on its way to or from a package server.
+struct TensorBytes {
+    let sizes: [Int]
+    let bytes: [UInt8]
+
+    init(sizes: [Int], bytes: [UInt8]) {
+        self.sizes = sizes
+        self.bytes = bytes
+    }
+
+    /// A copy in C order.
+    init(_ array: MLMultiArray) {
+        let sizes = array.shape.map(\.intValue)
+        var copy = [UInt16](repeating: 0, count: array.count)
+        array.withUnsafeMutableBytes { memory, strides in
+            let numbers = memory.bindMemory(to: UInt16.self)
+            TensorBytes.walk(sizes, strides) { index, offset in copy[index] = numbers[offset] }
+        }
+        self.init(sizes: sizes, bytes: copy.withUnsafeBytes(Array.init))
+    }
+
+    /// Written over an array of the same sizes.
+    func write(to array: MLMultiArray) {
+        bytes.withUnsafeBytes { source in
+            array.withUnsafeMutableBytes { memory, strides in
+                let numbers = memory.bindMemory(to: UInt16.self)
+                TensorBytes.walk(sizes, strides) { index, offset in
+                    numbers[offset] = source.loadUnaligned(fromByteOffset: index * 2, as: UInt16.self)
+                }
+            }
+        }
+    }
+
+    /// The backing, where it has these sizes, else an array of its own.
+    func placed(in backing: MLMultiArray?) throws -> MLMultiArray {
+        let fits = backing.map { $0.shape.map(\.intValue) == sizes && $0.dataType == .float16 } ?? false
+        let array = fits ? backing! : try MLMultiArray(shape: sizes.map(NSNumber.init(value:)), dataType: .float16)
+        write(to: array)
+        return array
+    }
+
+    /// Every index of a tensor in C order, with its place in memory.
+    private static func walk(_ sizes: [Int], _ strides: [Int], _ visit: (Int, Int) -> Void) {
+        let count = sizes.reduce(1, *)
+        let width = sizes.last ?? 1
+        guard count > 0 else { return }
+        for row in 0..<count / width {
+            var rest = row
+            var offset = 0
+            for axis in sizes.indices.dropLast().reversed() {
+                offset += rest % sizes[axis] * strides[axis]
+                rest /= sizes[axis]
+            }
+            for column in 0..<width { visit(row * width + column, offset + column * (strides.last ?? 1)) }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+import XCTest
+@testable import AnespecWorker
+final class FramingTests: XCTestCase {
+    func testNothing() {}
+}
