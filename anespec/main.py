@@ -24,6 +24,7 @@ from anespec.manifests.errors import EXIT_CODES, AnespecError, Interrupted, Read
 from anespec.manifests.formatting import LONGEST_REASON, printable, sanitize_terminal
 from anespec.validate_verb import validate
 from anespec.verbosity import accept_verbosity, set_verbosity
+from anespec.worker_verb import worker
 
 EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
 
@@ -48,7 +49,7 @@ def cli(context: click.Context, verbose: int, quiet: bool) -> None:
     set_verbosity(context, verbose, quiet)
 
 
-for verb in (inspect, convert, validate, generate, chat, demo, list_models, remove_models):
+for verb in (inspect, convert, validate, generate, chat, demo, list_models, remove_models, worker):
     cli.add_command(accept_verbosity(verb))
 
 

@@ -12,7 +12,7 @@ from anespec.manifests.errors import RequestError
 from anespec.manifests.options import Flag, Options
 from anespec.runtime.sampling.parameters import SamplingParameters
 
-BACKEND_CHOICES = ("auto", "torch", "openvino", "coreml", "coreml-cpu")
+BACKEND_CHOICES = ("auto", "torch", "openvino", "coreml", "coreml-cpu", "worker")
 """What runtime.backends knows, said here so that nothing heavy is loaded for it."""
 
 DRAFTER_CHOICES = ("none", "lookup")

@@ -14,6 +14,7 @@ from anespec.runtime.backends.coreml.backend import CoreMLBackend
 from anespec.runtime.backends.coreml.library import ComputeUnits, has_neural_engine
 from anespec.runtime.backends.portable.backend import MakeRunner, PortableBackend
 from anespec.runtime.backends.runner import ShardRunner
+from anespec.runtime.backends.worker.backend import WorkerBackend
 from anespec.runtime.passes import Verifier
 
 AUTO = "auto"
@@ -21,6 +22,7 @@ TORCH = "torch"
 OPENVINO = "openvino"
 COREML = "coreml"
 COREML_CPU = "coreml-cpu"
+WORKER = "worker"
 
 EXECUTOR_VERSION = 3
 """Part of every verdict's circumstances: raise it when a lowering, a fusion or an input changes."""
@@ -44,6 +46,7 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
         OPENVINO: PortableBackend(OPENVINO, "openvino", _openvino),
         COREML: CoreMLBackend(COREML, ComputeUnits.CPU_AND_NE),
         COREML_CPU: CoreMLBackend(COREML_CPU, ComputeUnits.CPU_ONLY),
+        WORKER: WorkerBackend(WORKER),
     }
 )
 """By name."""
@@ -52,14 +55,16 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
 def resolve_backend(name: str) -> str:
     """The backend that `name` means here.
 
-    `auto` is Core ML on a Mac with a Neural Engine, and the fast portable one everywhere else.
+    `auto` is Core ML on a Mac with a Neural Engine, in the worker where that was built, and the fast portable
+    one everywhere else.
 
     Raises:
         RequestError: there is no such backend.
         MissingPackageError: it cannot run here.
     """
     if name == AUTO:
-        name = COREML if has_neural_engine() and BACKENDS[COREML].unavailable() is None else OPENVINO
+        on_the_engine = (WORKER, COREML) if has_neural_engine() else ()
+        name = next((name for name in on_the_engine if BACKENDS[name].unavailable() is None), OPENVINO)
     if name not in BACKENDS:
         raise RequestError(f"there is no backend {name!r}; choose one of {', '.join((AUTO, *BACKENDS))}")
     if (reason := BACKENDS[name].unavailable()) is not None:

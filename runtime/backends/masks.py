@@ -32,8 +32,9 @@ class AttentionMask:
             self._seen = [()] * len(visible)
         for lane, (before, now) in enumerate(zip(self._seen, visible, strict=True)):
             if before != now:
-                for first, end in _differences(before, now):
-                    self._mask[0, 0, lane, first:end] = 0 if _holds(now, first) else MASKED
+                for first, end in _pieces(before, now):
+                    if (is_seen := _holds(now, first)) != _holds(before, first):
+                        self._mask[0, 0, lane, first:end] = 0 if is_seen else MASKED
         self._seen = visible
         return self._mask
 
@@ -61,26 +62,10 @@ class WriteMask:
         return self._mask
 
 
-def _differences(before: Visible, now: Visible) -> Iterator[tuple[int, int]]:
-    """The ranges of slots, first and end, that are in one of the two alone.
-
-    Where a range of either begins or ends, being in one alone changes, unless the other does so there too.
-    """
-    ends = sorted({*_ends(before)} ^ {*_ends(now)})
-    return ((first, end) for first, end in list(pairwise(ends))[::2])
-
-
-def _ends(visible: Visible) -> list[int]:
-    """Where the slots begin and end, ascending; ranges that overlap or touch are one."""
-    ends: list[int] = []
-    for slots in sorted(visible, key=lambda slots: slots.start):
-        if not slots:
-            continue
-        if ends and slots.start <= ends[-1]:
-            ends[-1] = max(ends[-1], slots.stop)
-        else:
-            ends += [slots.start, slots.stop]
-    return ends
+def _pieces(before: Visible, now: Visible) -> Iterator[tuple[int, int]]:
+    """Ranges of slots, first and end, cut wherever one of these begins or ends."""
+    ends = {end for slots in (*before, *now) if slots for end in (slots.start, slots.stop)}
+    return pairwise(sorted(ends))
 
 
 def _holds(visible: Visible, slot: int) -> bool:

@@ -26,7 +26,11 @@ class PassInputs:
     """
 
     def __init__(
-        self, manifest: Manifest, *, homes: bool = False, places: Mapping[int, Mapping[str, Tensor]] = NO_PLACES
+        self,
+        manifest: Manifest,
+        *,
+        homes: bool = False,
+        places: Mapping[int, Mapping[str, Tensor]] = NO_PLACES,
     ) -> None:
         self.pools = manifest.pools
         self.rope_rows = {

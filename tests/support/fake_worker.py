@@ -164,7 +164,7 @@ class FakeWorker:
                 place[wanted["logits"], begin:end] = joined
             bits = joined.view(np.uint16)
 
-            def pair(candidate: Any) -> list[int]:
+            def pair(candidate: Any, begin: int = begin, bits: Any = bits) -> list[int]:
                 return [begin + candidate.token, int(bits[candidate.token])]
 
             answers.append(
@@ -198,8 +198,9 @@ class FakeWorker:
 
     def export(self, message: dict[str, Any]) -> dict[str, Any]:
         offset, length = self.table["slots"]
+        first = message["first"]
         content = b"".join(
-            self.states[index].read(name)[:, :, message["first"] : message["first"] + message["count"]].tobytes()
+            self.states[index].read(name)[:, :, first : first + message["count"]].tobytes()
             for index, name in self.pool_states(message["pool"])
         )
         assert len(content) <= length

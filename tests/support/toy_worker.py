@@ -1,4 +1,4 @@
-"""A worker of a few milliseconds' start, whose stages compute something simple: for tests of what happens when
+"""A worker of milliseconds' start, whose stages compute something simple: for tests of what happens when
 workers die, again and again. A row's logits depend on all tokens that it sees, and on nothing else.
 
 It imports nothing but the standard library.

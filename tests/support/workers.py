@@ -16,25 +16,19 @@ EACH_ALONE = 1
 """A budget that lets no two shards be in one worker."""
 
 
-
-
 FAKE = WorkerProgram((sys.executable, "-P", str(HERE / "fake_worker.py")), ANY_BUILD)
 """Over the portable backend: its bits, and seconds to start."""
 
 TOY = WorkerProgram((sys.executable, "-I", "-S", str(HERE / "toy_worker.py")), ANY_BUILD)
 """Simple numbers, and milliseconds to start."""
 
-WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
-
 
 def stages(artifact: Artifact) -> tuple[Stage, ...]:
     """An artifact's stages, its packages as they are in place of compiled ones."""
     shards = artifact.manifest.shards
-    return stages_of(artifact.manifest, {s.path: artifact.root / s.path for s in shards}, WIDTHS)
+    return stages_of(artifact.manifest, shards, {s.path: artifact.root / s.path for s in shards})
 
 
-def open_workers(
-    artifact: Artifact, limits: WorkerLimits, worker: WorkerProgram = FAKE
-) -> WorkerVerifier:
+def open_workers(artifact: Artifact, limits: WorkerLimits, worker: WorkerProgram = FAKE) -> WorkerVerifier:
     """A verifier over workers."""
     return WorkerVerifier(artifact.manifest, open_embedding(artifact), stages(artifact), worker, limits)

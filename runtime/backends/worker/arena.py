@@ -9,6 +9,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from math import prod
 from typing import BinaryIO
 from weakref import finalize
@@ -71,7 +72,9 @@ class Arena:
             self._memory = mmap.mmap(self._file.fileno(), end)
         except (OSError, ValueError) as error:
             self._file.close()
-            raise StorageError(f"no memory of {bytes_text(end)} can be shared with a worker ({error})") from error
+            raise StorageError(
+                f"no memory of {bytes_text(end)} can be shared with a worker ({error})"
+            ) from error
         self.close = finalize(self, _release, self._file, self._memory)
         _HEADER.pack_into(
             self._memory, 0, MAGIC, PROTOCOL, HEADER_BYTES, end, build, HEADER_BYTES, len(parts), _ENTRY.size
@@ -101,7 +104,7 @@ def _aligned(count: int) -> int:
 
 def _nameless_file(size: int) -> BinaryIO:
     try:
-        file = tempfile.TemporaryFile(prefix="anespec-arena-")
+        file = tempfile.TemporaryFile(prefix="anespec-arena-")  # noqa: SIM115 (the arena's)
         os.truncate(file.fileno(), size)
     except OSError as error:
         raise StorageError(
@@ -113,7 +116,6 @@ def _nameless_file(size: int) -> BinaryIO:
 
 def _release(file: BinaryIO, memory: mmap.mmap) -> None:
     file.close()
-    try:
+    # Somebody may still have a tensor; the memory goes with it.
+    with suppress(BufferError):
         memory.close()
-    except BufferError:
-        pass  # Somebody still has a tensor; the memory goes with it.

@@ -123,9 +123,11 @@ def build_worker(
             _compile(swift, work, report)
             built = work / ".build/release" / EXECUTABLE
             with folder.folder(sources.build, create=True) as place:
-                os.replace(built.resolve(), place.path / EXECUTABLE)
+                built.resolve().replace(place.path / EXECUTABLE)
     except OSError as error:
-        raise StorageError(f"{workers_folder()}: the worker cannot be put there ({error.strerror})") from error
+        raise StorageError(
+            f"{workers_folder()}: the worker cannot be put there ({error.strerror})"
+        ) from error
     found = built_worker(sources)
     if found is None:
         raise AnespecError(f"{workers_folder()}: the worker was built and is gone; build it again")
@@ -147,7 +149,9 @@ def _require_swift(swift: str) -> None:
         )
     if (int(found[1]), int(found[2])) < LEAST_SWIFT:
         least = ".".join(map(str, LEAST_SWIFT))
-        raise MissingPackageError(f"the worker needs Swift {least} or newer, this is {found[1]}.{found[2]}; {INSTALL}")
+        raise MissingPackageError(
+            f"the worker needs Swift {least} or newer, this is {found[1]}.{found[2]}; {INSTALL}"
+        )
 
 
 @contextlib.contextmanager

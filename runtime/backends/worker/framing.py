@@ -21,7 +21,7 @@ class FramingError(Exception):
 
 
 class Connection:
-    """One end of a socket pair. What came in part is kept, so that a reading may be given up and begun again."""
+    """One end of a socket pair. What came in part is kept, so that a reading may be begun again."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end

@@ -66,7 +66,7 @@ class WorkerProcess:
             undo.callback(own.close)
             with its:
                 try:
-                    self._words: BinaryIO = tempfile.TemporaryFile(prefix="anespec-worker-")
+                    self._words: BinaryIO = tempfile.TemporaryFile(prefix="anespec-worker-")  # noqa: SIM115
                     undo.callback(self._words.close)
                     command = [*program.command, "serve", "--socket", str(its.fileno())]
                     # A session of its own keeps a terminal's ^C from it.

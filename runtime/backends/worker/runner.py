@@ -99,6 +99,7 @@ class WorkerRunner:
     def close(self) -> None:
         """End the worker."""
         self._crew.close()
+        self.__dict__.pop("_slots", None)
         self._arena.close()
 
     def _place(self, port: Port) -> Tensor:

@@ -52,9 +52,7 @@ class SlotTransfer:
         for holder in self.holders(pool):
             values = [_empty(state, count) for state in holder.states]
             for begin, size in self._pieces(holder, count):
-                self._crew.ask(
-                    holder.worker, "export", {"pool": pool, "first": first + begin, "count": size}
-                )
+                self._crew.ask(holder.worker, "export", {"pool": pool, "first": first + begin, "count": size})
                 for value, piece in zip(values, self._cut(holder, size), strict=True):
                     value[:, :, begin : begin + size] = piece
             found += values
@@ -68,9 +66,7 @@ class SlotTransfer:
             for begin, size in self._pieces(holder, own[0].shape[2]):
                 for value, piece in zip(own, self._cut(holder, size), strict=True):
                     piece[...] = value[:, :, begin : begin + size]
-                self._crew.ask(
-                    holder.worker, "import", {"pool": pool, "first": first + begin, "count": size}
-                )
+                self._crew.ask(holder.worker, "import", {"pool": pool, "first": first + begin, "count": size})
         if left:
             raise ValueError(f"{len(left)} arrays more than the pool has states")
 

@@ -11,6 +11,7 @@ from typing import Literal
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.formatting import quoted
 from anespec.manifests.schema import HIDDEN_IN, HeadShard, LayerShard, Manifest, Shard, TensorSpec
+from anespec.runtime.backends.verifier import shape_of
 from anespec.runtime.backends.worker.arena import Shape, at_width
 
 LOGITS = "logits"
@@ -67,47 +68,34 @@ class Stage:
     bytes: int = field(repr=False)
 
 
-def stages_of(manifest: Manifest, compiled: Mapping[str, Path], widths: Sequence[int]) -> tuple[Stage, ...]:
-    """The stages of all shards, in the order that a pass goes through them.
+def stages_of(manifest: Manifest, shards: Sequence[Shard], compiled: Mapping[str, Path]) -> tuple[Stage, ...]:
+    """The stages of these shards, in the order that a pass goes through them.
 
     `compiled` has the compiled shards by the shards' own paths. Hidden states lie in `hidden.0`, what the
-    first stage takes, to `hidden.N`, what all heads take.
+    first layer shard takes, to `hidden.N`, what all heads take.
     """
-    layers = tuple(
-        _stage(manifest, shard, compiled, widths, f"hidden.{index}", [f"hidden.{index + 1}"])
-        for index, shard in enumerate(manifest.layer_shards)
-    )
-    heads = tuple(
-        _stage(manifest, shard, compiled, widths, f"hidden.{len(layers)}", _head_outputs(index, shard))
-        for index, shard in enumerate(manifest.head_shards)
-    )
-    return (*layers, *heads)
+    return tuple(_stage(manifest, shard, str(compiled[shard.path])) for shard in shards)
 
 
-def _head_outputs(index: int, shard: HeadShard) -> list[str]:
-    return [f"head.{index}.{spec.name}" for spec in shard.outputs]
-
-
-def _stage(
-    manifest: Manifest,
-    shard: Shard,
-    compiled: Mapping[str, Path],
-    widths: Sequence[int],
-    taken: str,
-    given: Sequence[str],
-) -> Stage:
+def _stage(manifest: Manifest, shard: Shard, path: str) -> Stage:
+    layers = len(manifest.layer_shards)
+    number = [own.path for own in manifest.shards].index(shard.path)
     pools = [pool.name for pool in manifest.pools]
-    states = shard.states if isinstance(shard, LayerShard) else ()
-    if len(shard.outputs) != len(given):
-        raise ArtifactError(f"{shard.path}: has {len(shard.outputs)} outputs; convert the model again")
+    taken = f"hidden.{min(number, layers)}"
     return Stage(
-        path=str(compiled[shard.path]),
+        path=path,
         kind="head" if isinstance(shard, HeadShard) else "layers",
         first_token=shard.first_token if isinstance(shard, HeadShard) else 0,
-        functions=(StageFunction(None, tuple(widths)),),
+        functions=(StageFunction(None, shape_of(manifest).widths),),
         inputs=tuple(_port(spec, taken if spec.name == HIDDEN_IN else spec.name) for spec in shard.inputs),
-        outputs=tuple(_port(spec, buffer) for spec, buffer in zip(shard.outputs, given, strict=True)),
-        states=tuple(StageState(state.name, state.shape, pools.index(state.pool)) for state in states),
+        outputs=tuple(
+            _port(spec, f"hidden.{number + 1}" if number < layers else f"head.{number - layers}.{spec.name}")
+            for spec in shard.outputs
+        ),
+        states=tuple(
+            StageState(state.name, state.shape, pools.index(state.pool))
+            for state in (shard.states if isinstance(shard, LayerShard) else ())
+        ),
         bytes=shard.bytes,
     )
 
@@ -123,15 +111,14 @@ def arena_parts(stages: Iterable[Stage], widths: Sequence[int], vocabulary: int)
         ArtifactError: two tensors want one part in different shapes.
     """
     shapes: dict[str, tuple[int | None, ...]] = {}
-    slot_bytes = [1]
+    slot_bytes = 0
     for stage in stages:
         for port in (*stage.inputs, *stage.outputs):
             if shapes.setdefault(port.buffer, port.shape) != port.shape:
                 raise ArtifactError(
                     f"the shards disagree about the shape of {quoted(port.buffer)}; convert the model again"
                 )
-        slot_bytes += [state.slot_bytes for state in stage.states]
-        slot_bytes.append(sum(state.slot_bytes for state in stage.states))
+        slot_bytes += sum(state.slot_bytes for state in stage.states)
     parts: dict[str, Shape] = {}
     for buffer, shape in shapes.items():
         for width in widths if None in shape else ():
@@ -140,5 +127,5 @@ def arena_parts(stages: Iterable[Stage], widths: Sequence[int], vocabulary: int)
             parts[buffer] = tuple(size or 0 for size in shape)
     return parts | {
         LOGITS: (max(widths), vocabulary),
-        SLOTS: (max(TRANSFER_BYTES, sum(slot_bytes)) // 2,),
+        SLOTS: (max(TRANSFER_BYTES, slot_bytes) // 2,),
     }

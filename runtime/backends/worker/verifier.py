@@ -10,13 +10,14 @@ from anespec.manifests.schema import Manifest
 from anespec.runtime.backends.embedding import Embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import Tensor
+from anespec.runtime.backends.verifier import shape_of
 from anespec.runtime.backends.worker.arena import Arena, at_width
 from anespec.runtime.backends.worker.crew import Crew, Reply, WorkerLimits
 from anespec.runtime.backends.worker.merging import SliceRow, merged
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.slots import SlotTransfer
 from anespec.runtime.backends.worker.stages import LOGITS, Stage, arena_parts
-from anespec.runtime.passes import Need, PassPlan, PassResult, PoolShape, VerifierShape
+from anespec.runtime.passes import Need, PassPlan, PassResult, VerifierShape
 from anespec.runtime.rows import pad_rows
 
 
@@ -42,15 +43,7 @@ class WorkerVerifier:
         """
         self.manifest = manifest
         self.embedding = embedding
-        self._shape = VerifierShape(
-            block=manifest.block,
-            t_min=manifest.t_min,
-            t_max=manifest.t_max,
-            context=manifest.context,
-            sequences=manifest.sequences,
-            vocabulary=manifest.hyperparameters.vocabulary,
-            pools=tuple(PoolShape(p.name, p.region_slots, p.window) for p in manifest.pools),
-        )
+        self._shape = shape_of(manifest)
         widths, vocabulary = self._shape.widths, self._shape.vocabulary
         self.arena = Arena(arena_parts(stages, widths, vocabulary), bytes.fromhex(program.build))
         try:
@@ -161,6 +154,9 @@ class WorkerVerifier:
         self._release()
 
     def _release(self) -> None:
+        # Whoever keeps the verifier is to keep nothing of the arena.
+        for holder in ("pass_inputs", "_logits", "_slots"):
+            self.__dict__.pop(holder, None)
         self.arena.close()
         self.embedding.close()
 

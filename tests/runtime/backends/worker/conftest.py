@@ -1,7 +1,5 @@
 """A small artifact of several shards."""
 
-from pathlib import Path
-
 import pytest
 from converting import build
 from tiny_model import TinyModel, write_gguf

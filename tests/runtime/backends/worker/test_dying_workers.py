@@ -1,4 +1,4 @@
-"""Workers that die or hang, wherever they are: no request fails, no text changes, and nothing is left over."""
+"""Workers that die or hang, wherever they are: no request fails, no text changes, nothing is left over."""
 
 import json
 import os
@@ -180,7 +180,7 @@ def test_one_that_dies_again_and_again_ends_in_one_sentence(
     small: Artifact, fault: Callable[..., None]
 ) -> None:
     fault("load", "die", again=True)
-    with pytest.raises(AnespecError, match="the worker was killed, 3 times in a row while it got ready; free"):
+    with pytest.raises(AnespecError, match="the worker was killed, 3 times in a row while"):
         open_workers(small, LIMITS, TOY)
     fault("none", "die")
     with closing(open_workers(small, LIMITS, TOY)) as verifier:
@@ -203,7 +203,7 @@ def test_a_shard_that_fails_is_said_and_the_same_pass_may_be_run_again(
         pids = verifier.crew.pids
         clean = run_tokens(verifier, PROMPT)
         fault("pass", "refuse", count=2)
-        with pytest.raises(AnespecError, match=r"^s: the plan could not be built.* \(-14\); use smaller shards"):
+        with pytest.raises(AnespecError, match=r"^s: the plan could not be .* \(-14\); use smaller"):
             run_tokens(verifier, PROMPT)
         assert same_bits(run_tokens(verifier, PROMPT), clean)
         assert verifier.crew.pids == pids
@@ -236,5 +236,5 @@ def test_workers_end_with_the_process_that_started_them(small: Artifact, number:
         assert len(workers) == 5
         parent.send_signal(number)
         parent.wait()
-    gone, alive = psutil.wait_procs(workers, timeout=10)
+    _, alive = psutil.wait_procs(workers, timeout=10)
     assert not alive

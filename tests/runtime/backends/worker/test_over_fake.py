@@ -4,23 +4,20 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from by_hand import rows_for, run_tokens, same_bits, states
+from by_hand import run_tokens, same_bits
 from converting import build
 from tiny_model import TinyModel, write_gguf
 
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
-from anespec.runtime.backends import open_shard, open_verifier
+from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.worker.crew import WorkerLimits
 from anespec.runtime.backends.worker.process import WorkerProgram
-from anespec.runtime.backends.worker.runner import WorkerRunner
 from anespec.runtime.backends.worker.stages import Stage, stages_of
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
-from anespec.runtime.passes import Need, PassPlan, run_pass, run_rows, whole_plan
 
 SUPPORT = Path(__file__).parents[3] / "support"
 PROGRAM = WorkerProgram((sys.executable, "-P", str(SUPPORT / "fake_worker.py")), "00" * 32)
