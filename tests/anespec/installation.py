@@ -48,7 +48,9 @@ def install(folder: Path) -> Installation:
     (site,) = folder.glob("lib/python*/site-packages")
     for package, source in SETUPTOOLS["package-dir"].items():
         shutil.copytree(
-            ROOT / source, site.joinpath(*package.split(".")), ignore=shutil.ignore_patterns("__pycache__")
+            ROOT / source,
+            site.joinpath(*package.split(".")),
+            ignore=shutil.ignore_patterns("__pycache__", ".build"),
         )
     dependencies = [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
     (site / "dependencies.pth").write_text("\n".join(dependencies))

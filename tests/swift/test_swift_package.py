@@ -1,0 +1,21 @@
+"""Swift's own tests, and what of the sources travels with the wheel."""
+
+import tomllib
+from pathlib import Path
+
+from swift_build import PACKAGE, ROOT, swift
+
+SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+
+
+def test_swift_tests(worker_binary: Path) -> None:
+    tested = swift("test", "--skip-build")
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+def test_every_source_travels_with_the_wheel() -> None:
+    patterns = SETUPTOOLS["package-data"]["anespec.swift"]
+    travelling = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
+    needed = {path for path in (PACKAGE / "Sources").rglob("*") if path.is_file()}
+    assert travelling == needed | {PACKAGE / "Package.swift"}
+    assert "anespec.swift" in SETUPTOOLS["packages"]
