@@ -22,11 +22,13 @@ import psutil
 from anespec.manifests.errors import AnespecError, MissingPackageError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.manifests.safe_files import Folder
+from anespec.manifests.store import file_sha256
 from anespec.manifests.user_folders import cache_folder, private_folder
 from anespec.runtime.backends.worker.process import WorkerProgram
 
 SOURCES = "anespec.swift"
 EXECUTABLE = "anespec-worker"
+BY_HAND = "ANESPEC_WORKER"
 IDENTITY = Path("Sources/AnespecWorker/BuildIdentity.swift")
 """What the copy of the sources that is built gets anew, so it is no part of their hash."""
 
@@ -95,7 +97,17 @@ def workers_folder() -> Path:
 
 
 def built_worker(sources: WorkerSources | None = None) -> WorkerProgram | None:
-    """The worker that was built of these sources (the installed ones), if it was."""
+    """The worker that was built of these sources (the installed ones), if it was.
+
+    One that ANESPEC_WORKER names was built by hand: it is used in any case, and its build is not compared.
+    """
+    if by_hand := os.environ.get(BY_HAND):
+        try:
+            return WorkerProgram((by_hand,), file_sha256(Path(by_hand)), compared=False)
+        except OSError as error:
+            raise StorageError(
+                f"{by_hand}: {BY_HAND} names it, and it cannot be read ({error.strerror})"
+            ) from error
     build = (sources or WorkerSources.installed()).build
     path = workers_folder() / build / EXECUTABLE
     return WorkerProgram((str(path),), build) if os.access(path, os.X_OK) else None

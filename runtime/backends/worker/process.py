@@ -17,7 +17,7 @@ from weakref import finalize
 from anespec.manifests.child_python import child_environment
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable
-from anespec.runtime.backends.worker.arena import Arena
+from anespec.runtime.backends.worker.arena import NO_BUILD, Arena
 from anespec.runtime.backends.worker.framing import Connection, FramingError
 
 SECONDS_TO_STOP = 2.0
@@ -29,10 +29,20 @@ LAST_WORDS = 4096
 
 @dataclass(frozen=True)
 class WorkerProgram:
-    """An executable that speaks the protocol; `build` is the SHA-256 of its sources, in hexadecimal."""
+    """An executable that speaks the protocol.
+
+    `build` is the SHA-256 of its sources in hexadecimal, which it is to say of itself where it is `compared`;
+    else anything that tells it from others.
+    """
 
     command: tuple[str, ...]
     build: str
+    compared: bool = True
+
+    @property
+    def expected_build(self) -> bytes:
+        """What an arena for it says, 32 bytes."""
+        return bytes.fromhex(self.build) if self.compared else NO_BUILD
 
 
 class WorkerLostError(Exception):

@@ -43,7 +43,7 @@ class WorkerRunner:
     ) -> None:
         """Start the worker; raises AnespecError where it cannot load the shard."""
         self._stage = stage
-        self._arena = Arena(arena_parts([stage], widths, vocabulary), bytes.fromhex(program.build))
+        self._arena = Arena(arena_parts([stage], widths, vocabulary), program.expected_build)
         try:
             self._crew = Crew(program, self._arena, [stage], vocabulary, limits)
         except BaseException:

@@ -55,6 +55,14 @@ class StageState:
 
 
 @dataclass(frozen=True)
+class StageCache(StageState):
+    """A state that the arena holds: the shard's input `name`, whose new slots are its output `new`."""
+
+    new: str
+    buffer: str
+
+
+@dataclass(frozen=True)
 class Stage:
     """One shard as a worker runs it. `bytes` are those of its weights, about."""
 
@@ -65,6 +73,7 @@ class Stage:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     states: tuple[StageState, ...]
+    caches: tuple[StageCache, ...]
     bytes: int = field(repr=False)
 
 
@@ -96,6 +105,7 @@ def _stage(manifest: Manifest, shard: Shard, path: str) -> Stage:
             StageState(state.name, state.shape, pools.index(state.pool))
             for state in (shard.states if isinstance(shard, LayerShard) else ())
         ),
+        caches=(),
         bytes=shard.bytes,
     )
 

@@ -45,7 +45,7 @@ class WorkerVerifier:
         self.embedding = embedding
         self._shape = shape_of(manifest)
         widths, vocabulary = self._shape.widths, self._shape.vocabulary
-        self.arena = Arena(arena_parts(stages, widths, vocabulary), bytes.fromhex(program.build))
+        self.arena = Arena(arena_parts(stages, widths, vocabulary), program.expected_build)
         try:
             self.pass_inputs = PassInputs(
                 manifest, places={width: input_places(self.arena, stages, width) for width in widths}
