@@ -1,24 +1,104 @@
 """A worker of milliseconds' start, whose stages compute something simple: for tests of what happens when
 workers die, again and again. A row's logits depend on all tokens that it sees, and on nothing else.
 
-It imports nothing but the standard library.
+    python -I -S toy_worker.py serve --socket FD --arena FD
+
+It speaks the protocol of docs/worker.md and imports nothing but the standard library. TOY_WORKER names a JSON
+file that says where it misbehaves: {"op": "pass", "count": 3, "how": "die"} for the third pass that any of
+several gets, `how` being one of die, hang, nonsense and refuse; once, or `again` and again.
 """
 
+import json
 import math
+import mmap
+import os
+import signal
+import socket
 import struct
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fake_worker import FakeWorker, main
-
-ZERO = -1e4
+HEADER = struct.Struct("<8sIIQ32sQII")
+ENTRY = struct.Struct("<64sQQ")
 
 
-class ToyWorker(FakeWorker):
+def framed(connection: socket.socket, count: int) -> bytes:
+    """Exactly so many bytes; the process ends where the host is gone."""
+    found = b""
+    while len(found) < count:
+        more = connection.recv(count - len(found))
+        if not more:
+            os._exit(0)
+        found += more
+    return found
+
+
+def misbehave(operation: str) -> str | None:
+    """What is to go wrong with this message, if anything."""
+    plan = os.environ.get("TOY_WORKER")
+    if plan is None:
+        return None
+    path = Path(plan)
+    told = json.loads(path.read_text())
+    if told.get("done") or told["op"] != operation:
+        return None
+    told["count"] -= 1
+    told["done"] = told["count"] <= 0 and not told.get("again")
+    # In one step, since others may be reading it.
+    fresh = path.with_name(str(os.getpid()))
+    fresh.write_text(json.dumps(told))
+    fresh.replace(path)
+    return str(told["how"]) if told["count"] <= 0 else None
+
+
+def serve(connection: socket.socket, worker: Any) -> None:
+    """Answer until the host is gone."""
+    while True:
+        message = json.loads(framed(connection, *struct.unpack("<I", framed(connection, 4))))
+        match misbehave(message["op"]):
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "hang":
+                time.sleep(3600)
+            case "nonsense":
+                connection.sendall(b"\xff\xff\xff\xff")
+            case "refuse":
+                error = {"kind": "predict", "domain": "d", "code": -14, "text": "no", "stage": "s"}
+                answer(connection, {"id": message["id"], "ok": False, "error": error})
+                continue
+        reply = getattr(worker, message["op"])(message)
+        answer(connection, {"id": message["id"], "ok": True, **(reply or {})})
+        if message["op"] == "stop":
+            os._exit(0)
+
+
+def answer(connection: socket.socket, reply: dict[str, Any]) -> None:
+    content = json.dumps(reply).encode()
+    connection.sendall(struct.pack("<I", len(content)) + content)
+
+
+class ToyWorker:
     """States are bytes by (stage, name), a list of slots each; a slot is its numbers, head after head."""
+
+    def __init__(self, arena: int) -> None:
+        self.memory = mmap.mmap(arena, 0)
+        magic, protocol, header, size, _, table, count, entry = HEADER.unpack_from(self.memory, 0)
+        assert (magic, protocol, header, size) == (b"ANESPECA", 1, 4096, len(self.memory))
+        assert entry == ENTRY.size
+        self.table = {}
+        for index in range(count):
+            name, offset, length = ENTRY.unpack_from(self.memory, table + index * entry)
+            assert offset % 16384 == 0 and offset + length <= size
+            self.table[name.rstrip(b"\0").decode()] = (offset, length)
+
+    def part(self, buffer: str, shape: list[int | None], rows: int) -> tuple[int, int]:
+        """Offset and bytes of a tensor."""
+        name = f"{buffer}@{rows}" if None in shape else buffer
+        offset, length = self.table[name]
+        assert length == 2 * math.prod(rows if size is None else size for size in shape), name
+        return offset, length
 
     def numbers(self, buffer: str, shape: list[int | None], rows: int) -> list[float]:
         offset, length = self.part(buffer, shape, rows)
@@ -32,7 +112,7 @@ class ToyWorker(FakeWorker):
         self.vocabulary = message["vocabulary"]
         self.stages = message["stages"]
         self.reset(message)
-        return {"seconds": 0.0, "stages": [{"seconds": 0.0} for _ in self.stages]}
+        return {"seconds": 0.0, "stages": []}
 
     def reset(self, message: dict[str, Any]) -> None:
         self.held = {
@@ -146,6 +226,20 @@ class ToyWorker(FakeWorker):
         }
         return [(place, heads[place]) for place in self.pool_states(message["pool"])]
 
+    def pool_states(self, pool: int) -> list[tuple[int, str]]:
+        return [
+            (index, state["name"])
+            for index, stage in enumerate(self.stages)
+            for state in stage["states"]
+            if state["pool"] == pool
+        ]
+
+    def stats(self, message: dict[str, Any]) -> dict[str, Any]:
+        return {"passes": 0, "milliseconds": 0.0, "stages": [], "resident_bytes": 0}
+
+    def stop(self, message: dict[str, Any]) -> None:
+        pass
+
 
 def fp16(number: float) -> float:
     return float(struct.unpack("<e", struct.pack("<e", number))[0])
@@ -155,8 +249,11 @@ def bits(number: float) -> int:
     return int(struct.unpack("<H", struct.pack("<e", number))[0])
 
 
+# Names of messages that Python has other uses for.
 setattr(ToyWorker, "pass", ToyWorker.pass_)
 setattr(ToyWorker, "import", ToyWorker.import_)
 
 if __name__ == "__main__":
-    main(ToyWorker)
+    _, verb, _, connection, _, arena = sys.argv
+    assert verb == "serve"
+    serve(socket.socket(fileno=int(connection)), ToyWorker(int(arena)))

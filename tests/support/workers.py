@@ -1,4 +1,4 @@
-"""Verifiers over workers in Python, of whatever artifact."""
+"""Verifiers over workers, of whatever artifact."""
 
 import sys
 from pathlib import Path
@@ -10,25 +10,32 @@ from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.stages import Stage, stages_of
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
 
-ANY_BUILD = "00" * 32
 HERE = Path(__file__).parent
+STAND_IN_SERVER = "ANESPEC_STANDIN_SERVER"
+
+TOY = WorkerProgram((sys.executable, "-I", "-S", str(HERE / "toy_worker.py")), "toy", compared=False)
+"""Simple numbers, and milliseconds to start."""
+
 EACH_ALONE = 1
 """A budget that lets no two shards be in one worker."""
 
 
-FAKE = WorkerProgram((sys.executable, "-P", str(HERE / "fake_worker.py")), ANY_BUILD)
-"""Over the portable backend: its bits, and seconds to start."""
-
-TOY = WorkerProgram((sys.executable, "-I", "-S", str(HERE / "toy_worker.py")), ANY_BUILD)
-"""Simple numbers, and milliseconds to start."""
-
-
 def stages(artifact: Artifact) -> tuple[Stage, ...]:
-    """An artifact's stages, its packages as they are in place of compiled ones."""
+    """An artifact's stages; stand-ins for compiled shards lie beside it."""
     shards = artifact.manifest.shards
-    return stages_of(artifact.manifest, shards, {s.path: artifact.root / s.path for s in shards})
+    return stages_of(
+        artifact.manifest, shards, {shard.path: compiled(artifact, shard.path) for shard in shards}
+    )
 
 
-def open_workers(artifact: Artifact, limits: WorkerLimits, worker: WorkerProgram = FAKE) -> WorkerVerifier:
+def compiled(artifact: Artifact, path: str) -> Path:
+    """What stands for a compiled shard."""
+    folder = artifact.root.parent / "compiled" / f"{Path(path).stem}.mlmodelc"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "package").write_text(str(artifact.root / path))
+    return folder
+
+
+def open_workers(artifact: Artifact, limits: WorkerLimits, worker: WorkerProgram) -> WorkerVerifier:
     """A verifier over workers."""
     return WorkerVerifier(artifact.manifest, open_embedding(artifact), stages(artifact), worker, limits)
