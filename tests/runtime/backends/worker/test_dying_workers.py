@@ -107,7 +107,7 @@ def leftovers() -> tuple[set[int], int]:
 def nothing_is_left_over(
     small: Artifact, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[None]:
-    """No process, no file of ours in the temporary folder; no open file, where this process serves no other."""
+    """No process, no file of ours in the temporary folder; no open file, unless this serves others."""
     # pytest keeps all that is logged, errors with all that they hold.
     monkeypatch.setattr(logging.root.manager, "disable", logging.WARNING)
     open_workers(small, LIMITS, TOY).close()
@@ -121,24 +121,25 @@ def nothing_is_left_over(
     assert set(Path(tempfile.gettempdir()).glob("anespec-*")) == temporary
 
 
-def killed_a_hundred_times(small: Artifact, program: WorkerProgram) -> None:
+def killed(small: Artifact, program: WorkerProgram, times: int) -> None:
     """No request fails, and no text changes."""
+    rounds = times // 7
     with closing(open_workers(small, WorkerLimits(pass_seconds=20), program)) as verifier:
-        expected = texts(engine_over(verifier), 14)
+        expected = texts(engine_over(verifier), rounds)
     with closing(open_workers(small, LIMITS, program)) as verifier:
         killing = Killing(verifier, every=5)
-        assert texts(engine_over(killing), 14) == expected
-    assert len(set(expected)) > 5
-    assert len(killing.kills) >= 100
+        assert texts(engine_over(killing), rounds) == expected
+    assert len(set(expected)) > 4
+    assert len(killing.kills) >= times
     assert {*killing.kills} == {"submit", "wait"}
 
 
-def test_workers_are_killed_a_hundred_times_and_no_text_changes(small: Artifact) -> None:
-    killed_a_hundred_times(small, TOY)
+def test_workers_are_killed_and_no_text_changes(small: Artifact) -> None:
+    killed(small, TOY, times=28)
 
 
-def test_the_real_worker_is_killed_a_hundred_times_too(small: Artifact, swift_worker: WorkerProgram) -> None:
-    killed_a_hundred_times(small, swift_worker)
+def test_real_workers_are_killed_a_hundred_times(small: Artifact, swift_worker: WorkerProgram) -> None:
+    killed(small, swift_worker, times=100)
 
 
 @pytest.fixture
