@@ -77,7 +77,8 @@ def show_artifact(artifact: "Artifact") -> None:
     widths = counted(manifest.t_max, "row")
     if manifest.t_min != manifest.t_max:
         widths = f"{manifest.t_min} to {widths}"
-    table.add_row("passes", f"block {manifest.block}, {widths}, {manifest.attention.value} attention")
+    written = f"{manifest.attention.value} attention, K/V {manifest.kv_form.value}"
+    table.add_row("passes", f"block {manifest.block}, {widths}, {written}")
     table.add_row(
         "context",
         f"{manifest.sequences} x {manifest.context} slots, {bytes_text(facts['state_bytes'])} of KV state; "

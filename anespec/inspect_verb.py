@@ -97,7 +97,7 @@ def _show(facts: dict[str, Any]) -> None:
             "would build",
             f"for {facts['target']}: block {facts['block']}, "
             f"{facts['sequences']} x {facts['context']} slots, "
-            f"{facts['weights']} weights, {facts['attention']} attention",
+            f"{facts['weights']} weights, {facts['attention']} attention, K/V {facts['kv_form']}",
         )
         layers = "+".join(map(str, facts["topology"]))
         table.add_row(

@@ -66,6 +66,7 @@ class PlanFacts:
     tied_head: bool
     target: str
     attention: str
+    kv_form: str
     weights: str
     block: int
     context: int
@@ -90,6 +91,7 @@ class PlanFacts:
             tied_head=model.tied_head,
             target=options.target.value,
             attention=plan.attention.value,
+            kv_form=plan.kv_form.value,
             weights=str(options.weights),
             block=options.block,
             context=plan.context,

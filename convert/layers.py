@@ -49,6 +49,7 @@ def layer_shard_plan(plan: ConversionPlan, indices: range) -> LayerShardPlan:
         layers=tuple(_layer_plan(plan, facts.layers[index]) for index in indices),
         d=facts.d,
         epsilon=facts.epsilon,
+        kv_form=plan.kv_form,
         per_layer_width=facts.per_layer_width,
         hidden_scale=facts.family.hidden_scale,
     )

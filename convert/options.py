@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 from anespec.manifests.errors import RequestError
 from anespec.manifests.options import Flag, Options
 from anespec.manifests.presets import NO_PRESET, preset_names
-from anespec.manifests.schema import MAX_BLOCK, AttentionShape, Target, WeightFormat
+from anespec.manifests.schema import MAX_BLOCK, AttentionShape, KVForm, Target, WeightFormat
 from anespec.manifests.weight_choice import GROUPS, KINDS, WeightChoice
 
 
@@ -51,6 +51,9 @@ class ConvertOptions(Options):
     attention: Annotated[
         AttentionShape | None, Flag(default="per_kv_head for mac and iphone, grouped for cpu")
     ] = Field(default=None, description="How attention is written.")
+    kv_form: Annotated[
+        KVForm | None, Flag(default="slice_update for mac, packed for iphone, reread for cpu")
+    ] = Field(default=None, description="How K/V are kept and written.")
     topology: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...] | None,
         BeforeValidator(_read_counts),

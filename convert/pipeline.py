@@ -185,7 +185,7 @@ def _recipe(plan: ConversionPlan, source: SourceFile, unit: str) -> str:
     options = plan.options
     facts: list[object] = [unit, source.sha256, plan.model.facts, GRAPH_VERSION]
     facts += [__version__, *(version(name) for name in ("coremltools", "gguf", "numpy"))]
-    facts += [str(options.weights), plan.attention, options.block, plan.t_max, plan.pools]
+    facts += [str(options.weights), plan.attention, plan.kv_form, options.block, plan.t_max, plan.pools]
     facts += [plan.ropes]
     if unit == "artifact":
         facts += [plan.topology, options.target]
@@ -241,6 +241,7 @@ class _Run:
             hyperparameters=model.sizes,
             target=plan.options.target,
             attention=plan.attention,
+            kv_form=plan.kv_form,
             block=plan.options.block,
             t_max=plan.t_max,
             context=plan.context,

@@ -1,6 +1,7 @@
 """What a conversion will build: the options checked against the model, before any weight is read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from anespec.convert.options import ConvertOptions
 from anespec.convert.preset_choice import choose_preset
@@ -17,6 +18,7 @@ from anespec.manifests.schema import (
     BASE_ALIGNMENT,
     MOST_SLOTS,
     AttentionShape,
+    KVForm,
     Pool,
     RopeTable,
     Target,
@@ -25,6 +27,11 @@ from anespec.manifests.weight_choice import HEAD, PER_LAYER
 
 WIDEST_CPU_PASS = 128
 """The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
+
+KV_FORMS: Mapping[Target, KVForm] = MappingProxyType(
+    {Target.MAC: KVForm.SLICE_UPDATE, Target.IPHONE: KVForm.PACKED, Target.CPU: KVForm.REREAD}
+)
+"""What is built where no form is asked for; docs/graph.md gives the reasons."""
 
 
 class ConversionPlan:
@@ -60,6 +67,7 @@ class ConversionPlan:
         self.attention = options.attention or (
             AttentionShape.GROUPED if options.target is Target.CPU else AttentionShape.PER_KV_HEAD
         )
+        self.kv_form = options.kv_form or KV_FORMS[options.target]
         self.t_max = max(options.block, WIDEST_CPU_PASS) if options.target is Target.CPU else options.block
         layers = model.facts.layers
         self._pools = {window: self._pool(window) for window in {layer.window for layer in layers}}

@@ -5,10 +5,11 @@ opened (runtime.backends.portable.declared).
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from anespec.manifests.formatting import quoted
+from anespec.manifests.formatting import counted, quoted
 from anespec.manifests.residency import shape_text
 from anespec.manifests.schema import (
     BASE_ALIGNMENT,
@@ -18,6 +19,7 @@ from anespec.manifests.schema import (
     LARGEST_FACTOR,
     MOST_SLOTS,
     HeadShard,
+    KVForm,
     LayerShard,
     Manifest,
     Pool,
@@ -41,6 +43,7 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
     given, pools = pass_inputs(manifest), {pool.name: pool for pool in manifest.pools}
     for shard in manifest.layer_shards:
         yield from _layer_shard(manifest, shard, given, pools)
+    yield from _kv_form(manifest)
     yield from _hyperparameters(manifest)
     yield from _untaken(manifest)
     for head in manifest.head_shards:
@@ -121,6 +124,22 @@ def _coverage(manifest: Manifest) -> Iterator[str]:
         yield f"the head shards {tokens} do not cover the vocabulary once, in order"
 
 
+def _kv_form(manifest: Manifest) -> Iterator[str]:
+    """What the form says of the states: whose they are, how many layers share one, and that each has both."""
+    form = manifest.kv_form
+    held = "host" if form is KVForm.OUTSIDE else "graph"
+    for shard in manifest.layer_shards:
+        for state in shard.states:
+            if state.held != held:
+                yield f"the {state.held} holds the state {quoted(state.name)}, but K/V are {form}"
+            pairs = state.layers[::2] == state.layers[1::2]
+            if not (pairs if form is KVForm.PACKED else len(state.layers) == 1):
+                yield f"the state {quoted(state.name)} is of layers {state.layers}, but K/V are {form}"
+        for layer, count in Counter(layer for state in shard.states for layer in state.layers).items():
+            if count != 2:
+                yield f"layer {layer} of {shard.path} has {counted(count, 'K or V state')}, not two"
+
+
 def tiles(edges: Sequence[tuple[int, int]], end: int) -> bool:
     """Whether ranges, by their first and the one after their last, cover 0..end-1 once and in order."""
     bounds = [(0, 0), *edges, (end, end)]
@@ -134,6 +153,7 @@ def _names(manifest: Manifest) -> Iterator[str]:
         "pools are": [pool.name for pool in manifest.pools],
         "pass inputs are": [name for name, _ in _pass_inputs(manifest)],
         "states are": states,
+        "inputs and states are": [*(name for name, _ in _pass_inputs(manifest)), *states],
         "files are": [*(shard.path for shard in manifest.shards), manifest.tokens.path],
     }
     for kind, names in kinds.items():
@@ -206,12 +226,16 @@ def _output(shard: Shard, name: str | None, shape: Shape) -> Iterator[str]:
 
 def _state(shard: LayerShard, state: StateSpec, pool: Pool | None) -> Iterator[str]:
     what = f"the state {quoted(state.name)} of {shard.path}"
+    entries = len(state.layers)
     if pool is None:
         yield f"{what} lives in the pool {quoted(state.pool)}, which there is not"
-    elif state.shape[0] != 1 or state.shape[2] != pool.slots:
-        yield f"{what} has shape {shape_text(state.shape)}, not [1, KV heads, {pool.slots}, dimensions]"
-    if not shard.first_layer <= state.layer < shard.end_layer:
-        yield f"{what} is of layer {state.layer}, which the shard does not hold"
+    elif state.shape[0] != entries or state.shape[2] != pool.slots:
+        yield (
+            f"{what} has shape {shape_text(state.shape)}, not [{entries}, KV heads, {pool.slots}, dimensions]"
+        )
+    for layer in state.layers:
+        if not shard.first_layer <= layer < shard.end_layer:
+            yield f"{what} is of layer {layer}, which the shard does not hold"
 
 
 def _layers_held(shard: LayerShard) -> Iterator[str]:

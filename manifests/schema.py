@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 InsidePath = Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)*$", max_length=255)]
 """A path below the artifact's folder, parts joined by `/`."""
@@ -75,6 +75,16 @@ class AttentionShape(StrEnum):
 
     PER_KV_HEAD = "per_kv_head"
     GROUPED = "grouped"
+
+
+class KVForm(StrEnum):
+    """How K/V are kept and written (docs/graph.md). All forms give the same bits."""
+
+    REREAD = "reread"
+    BLENDED = "blended"
+    SLICE_UPDATE = "slice_update"
+    PACKED = "packed"
+    OUTSIDE = "outside"
 
 
 class WeightFormat(StrEnum):
@@ -152,8 +162,18 @@ class TensorSpec(Record):
     dtype: Literal["fp16"] = "fp16"
 
 
+NEW_ROWS = "new_"
+"""Before a state's name: the output that has a pass's rows of it, where the host holds the state."""
+
+
 class StateSpec(Record):
-    """A K or V state of one layer: fp16 [1, n_kv, S, head_dim] in the named pool.
+    """K or V of some layers: fp16 [n, n_kv, S, head_dim] in the named pool.
+
+    Entry e of the first axis is of `layers[e]`; where a layer stands there twice, its K comes before its V.
+    A state that the graph holds is a state of the shard's program. One that the host holds is an input of
+    that name and shape, which the shard only reads; the output NEW_ROWS + name, [n, n_kv, T, head_dim], has
+    the pass's rows, and the host puts row t into its home slot once the pass is over. Neither stands among
+    the shard's `inputs` and `outputs`.
 
     `kind` says what a state holds. There are keys and values per position alone so far; a state that a
     sequence carries along as a whole will be of another kind, which a reader that lacks it must refuse.
@@ -163,7 +183,13 @@ class StateSpec(Record):
     name: Name
     shape: tuple[Count, Count, Count, Count]
     pool: Name
-    layer: Index
+    layers: tuple[Index, ...] = Field(min_length=1)
+    held: Literal["graph", "host"] = "graph"
+
+    @property
+    def new_rows(self) -> str:
+        """The output that has a pass's rows, where the host holds the state."""
+        return NEW_ROWS + self.name
 
     @property
     def bytes(self) -> int:
@@ -288,6 +314,7 @@ class Manifest(Record):
     hyperparameters: Hyperparameters
     target: Target
     attention: AttentionShape
+    kv_form: KVForm
     block: int = Field(gt=0, le=MOST_ROWS, description="T of a decoding pass")
     t_min: int = Field(gt=0, le=MOST_ROWS, default=1)
     t_max: int = Field(gt=0, le=MOST_ROWS, description="widest pass the shards accept")

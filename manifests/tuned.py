@@ -16,7 +16,7 @@ from anespec.manifests.errors import RequestError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.manifests.presets import MatchedModel
 from anespec.manifests.safe_files import read_bounded
-from anespec.manifests.schema import MAX_BLOCK, MOST_ROWS, AttentionShape, Count, Record, Target
+from anespec.manifests.schema import MAX_BLOCK, MOST_ROWS, AttentionShape, Count, KVForm, Record, Target
 from anespec.manifests.verdicts import Moment
 from anespec.manifests.weight_choice import WeightChoice
 
@@ -33,16 +33,6 @@ class Shapes(StrEnum):
     RANGE = "range"
     STATIC = "static"
     FUNCTIONS = "functions"
-
-
-class KVForm(StrEnum):
-    """How keys and values are written and read in the graph."""
-
-    REREAD = "reread"
-    BLENDED = "blended"
-    SLICE_UPDATE = "slice_update"
-    PACKED = "packed"
-    OUTSIDE = "outside"
 
 
 class ChoiceReason(Record):

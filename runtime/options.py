@@ -12,7 +12,7 @@ from anespec.manifests.errors import RequestError
 from anespec.manifests.options import Flag, Options
 from anespec.runtime.sampling.parameters import SamplingParameters
 
-BACKEND_CHOICES = ("auto", "torch", "openvino", "coreml", "coreml-cpu", "worker")
+BACKEND_CHOICES = ("auto", "torch", "openvino", "torch-flush", "coreml", "coreml-cpu", "worker")
 """What runtime.backends knows, said here so that nothing heavy is loaded for it."""
 
 DRAFTER_CHOICES = ("none", "lookup")
@@ -49,9 +49,10 @@ class BackendOptions(Options):
 
     backend: Annotated[str, Flag(choices=BACKEND_CHOICES)] = Field(
         default="auto",
-        description="Who executes: torch, the reference; openvino, the fast one on processors; coreml, which "
-        "is Core ML with the Neural Engine, or coreml-cpu without it. auto is coreml on a Mac that has a "
-        "Neural Engine, else openvino.",
+        description="Who executes: openvino, the fast one on processors; torch, the reference; torch-flush, the "
+        "same but that subnormal fp16 numbers are zero, as they may be to a Neural Engine; coreml, which is "
+        "Core ML with the Neural Engine, or coreml-cpu without it. auto is coreml on a Mac that has a Neural "
+        "Engine, else openvino.",
     )
     threads: Annotated[int | None, Flag(default="all")] = Field(
         default=None, ge=1, le=MOST_THREADS, description="Processor threads."

@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 from anespec.convert.architectures.family import HeadNorm
 from anespec.convert.graph import kv
 from anespec.convert.graph.builder import Var, mb
+from anespec.convert.graph.kv import LayerCells, Written
 from anespec.convert.graph.logit_softcap import logit_softcap
 from anespec.convert.graph.norm import HEAD, rms_norm
 from anespec.convert.graph.projection import Projection, project
 from anespec.convert.graph.rope import rotate
-from anespec.manifests.schema import AttentionShape
+from anespec.manifests.schema import AttentionShape, KVForm
 
 
 @dataclass(frozen=True)
@@ -75,26 +76,32 @@ class LayerInputs:
 
 
 @dataclass(frozen=True)
-class LayerState:
-    """K and V of one layer, [1, n_kv, S, head_dim] each: the states, or what was written to them."""
+class WrittenKV:
+    """K and V of one layer once the pass's rows are in."""
 
-    k: Var
-    v: Var
+    k: Written
+    v: Written
 
 
 def write_keys_values(
-    x: Var, weights: KeyWeights, sizes: AttentionSizes, inputs: LayerInputs, state: LayerState, name: str
-) -> LayerState:
-    """Make keys and values of [1, d, T, 1] and put them into their slots; returns all slots."""
+    x: Var,
+    weights: KeyWeights,
+    sizes: AttentionSizes,
+    inputs: LayerInputs,
+    cells: LayerCells,
+    form: KVForm,
+    name: str,
+) -> WrittenKV:
+    """Make keys and values of [1, d, T, 1] and put them into their slots."""
     projected = project(x, weights.k, f"{name}_k")
     k = _heads(projected, sizes.kv_heads, weights.k_norm, inputs.key_rope, sizes, f"{name}_k")
     v = projected if weights.v is None else project(x, weights.v, f"{name}_v")
     v = _split_heads(v, sizes.kv_heads, sizes.head_dim)
     if sizes.norm_values:
         v = rms_norm(v, None, sizes.epsilon, f"{name}_v_norm", HEAD)
-    return LayerState(
-        k=kv.write(state.k, k, inputs.write_mask, inputs.kept, f"{name}_keys"),
-        v=kv.write(state.v, v, inputs.write_mask, inputs.kept, f"{name}_values"),
+    return WrittenKV(
+        k=kv.write(cells.k, k, inputs.write_mask, inputs.kept, form, f"{name}_keys"),
+        v=kv.write(cells.v, v, inputs.write_mask, inputs.kept, form, f"{name}_values"),
     )
 
 
@@ -103,7 +110,7 @@ def attention(
     weights: AttentionWeights,
     sizes: AttentionSizes,
     inputs: LayerInputs,
-    written: LayerState,
+    written: WrittenKV,
     name: str,
 ) -> Var:
     """[1, d, T, 1] -> [1, d, T, 1]: project queries, attend over what was written, project back."""
@@ -112,7 +119,7 @@ def attention(
     if sizes.scale != 1:
         q = mb.mul(x=q, y=np.float16(sizes.scale))
     attend = _attend_grouped if sizes.shape is AttentionShape.GROUPED else _attend_per_kv_head
-    mixed = attend(q, written.k, written.v, inputs.attn_mask, sizes)
+    mixed = attend(q, written.k.slots, written.v.slots, inputs.attn_mask, sizes)
     return project(merge_heads(mixed, sizes), weights.output, f"{name}_output")
 
 

@@ -1,8 +1,87 @@
-"""The KV state: written by a mask blend, never by a scatter, which leaves the Neural Engine."""
+"""K/V in their slots: written by a mask blend, never by a scatter, which leaves the Neural Engine.
+
+The forms (manifests.schema.KVForm) differ in where the slots are kept, in what is written back and in what
+attention reads. Every one of them computes the same blend, so all give the same bits.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from anespec.convert.graph.builder import Var, mb
+from anespec.manifests.schema import KVForm, Pool, StateSpec
+
+
+@dataclass(frozen=True)
+class LayerKV:
+    """The sizes of a layer's own K and V."""
+
+    layer: int
+    kv_heads: int
+    head_dim: int
+    pool: Pool
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Where a layer's K or V is kept: entry `entry` of a state or an input [n, n_kv, S, head_dim]."""
+
+    store: Var
+    entry: int
+
+
+@dataclass(frozen=True)
+class LayerCells:
+    """Where a layer's K and V are kept."""
+
+    k: Cell
+    v: Cell
+
+
+@dataclass(frozen=True)
+class Written:
+    """K or V of a layer once the pass's rows are in: all `slots` [1, n_kv, S, head_dim], and those rows."""
+
+    slots: Var
+    rows: Var
+
+
+def state_specs(layers: Iterable[LayerKV], form: KVForm) -> tuple[StateSpec, ...]:
+    """The states of a shard whose `layers` have K/V of their own.
+
+    Packed, those of one pool and size share a state, K and V of each layer beside each other; it is named
+    after its first layer.
+    """
+    if form is KVForm.PACKED:
+        groups: dict[tuple[str, int, int], list[LayerKV]] = {}
+        for layer in layers:
+            groups.setdefault((layer.pool.name, layer.kv_heads, layer.head_dim), []).append(layer)
+        return tuple(
+            _spec(f"kv_{group[0].layer}", [layer for layer in group for _ in ("k", "v")], form)
+            for group in groups.values()
+        )
+    return tuple(_spec(f"{part}_{layer.layer}", [layer], form) for layer in layers for part in ("k", "v"))
+
+
+def _spec(name: str, layers: Sequence[LayerKV], form: KVForm) -> StateSpec:
+    first = layers[0]
+    return StateSpec(
+        name=name,
+        shape=(len(layers), first.kv_heads, first.pool.slots, first.head_dim),
+        pool=first.pool.name,
+        layers=tuple(layer.layer for layer in layers),
+        held="host" if form is KVForm.OUTSIDE else "graph",
+    )
+
+
+def layer_cells(specs: Iterable[StateSpec], by_name: Mapping[str, Var]) -> Mapping[int, LayerCells]:
+    """Where each layer's K and V are kept, of all states of a shard."""
+    cells: dict[int, list[Cell]] = {}
+    for spec in specs:
+        for entry, layer in enumerate(spec.layers):
+            cells.setdefault(layer, []).append(Cell(by_name[spec.name], entry))
+    return {layer: LayerCells(*both) for layer, both in cells.items()}
 
 
 def kept_slots(write_mask: Var) -> Var:
@@ -10,12 +89,36 @@ def kept_slots(write_mask: Var) -> Var:
     return mb.sub(x=np.float16(1), y=mb.reduce_sum(x=write_mask, axes=[3], keep_dims=True))
 
 
-def write(state: Var, new: Var, write_mask: Var, kept: Var, name: str) -> Var:
-    """Put row t of `new` [1, n_kv, T, head_dim] into its slot; returns the updated state.
+def write(cell: Cell, new: Var, write_mask: Var, kept: Var, form: KVForm, name: str) -> Written:
+    """Put row t of `new` [1, n_kv, T, head_dim] into its slot.
 
     A column of the mask that is all zero writes nowhere. Every value must be finite: 0 x infinity
     is not a number.
     """
-    old = mb.read_state(input=state)
+    whole = cell.store if form is KVForm.OUTSIDE else mb.read_state(input=cell.store)
+    old = mb.slice_by_index(x=whole, **_bounds(cell.entry)) if form is KVForm.PACKED else whole
     blended = mb.add(x=mb.mul(x=old, y=kept), y=mb.matmul(x=write_mask, y=new))
-    return mb.coreml_update_state(state=state, value=blended, name=name)
+    match form:
+        case KVForm.REREAD:
+            return Written(mb.coreml_update_state(state=cell.store, value=blended, name=name), new)
+        case KVForm.BLENDED:
+            mb.coreml_update_state(state=cell.store, value=blended, name=name)
+        case KVForm.SLICE_UPDATE | KVForm.PACKED:
+            updated = mb.slice_update(x=whole, update=blended, **_bounds(cell.entry))
+            mb.coreml_update_state(state=cell.store, value=updated, name=name)
+        case KVForm.OUTSIDE:
+            pass  # the new rows are outputs
+    return Written(blended, new)
+
+
+def _bounds(entry: int) -> dict[str, list[int] | list[bool]]:
+    """One entry of the first axis and all of the others, as `state[entry : entry + 1] = ...` is converted."""
+    whole = [False, True, True, True]
+    return {
+        "begin": [entry, 0, 0, 0],
+        "end": [entry + 1, 0, 0, 0],
+        "stride": [1, 1, 1, 1],
+        "begin_mask": whole,
+        "end_mask": whole,
+        "squeeze_mask": [False] * 4,
+    }

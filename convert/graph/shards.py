@@ -1,6 +1,6 @@
 """Whole shards: a run of layers, or a slice of the vocabulary, as one MIL program."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +12,13 @@ from anespec.convert.graph.attention import (
     AttentionSizes,
     AttentionWeights,
     LayerInputs,
-    LayerState,
     Rotation,
+    WrittenKV,
     attention,
     write_keys_values,
 )
 from anespec.convert.graph.builder import Function, Program, Var, ct, mb, types
+from anespec.convert.graph.kv import LayerCells, LayerKV
 from anespec.convert.graph.logit_softcap import logit_softcap
 from anespec.convert.graph.mlp import MLPWeights, gated_mlp
 from anespec.convert.graph.norm import rms_norm
@@ -28,7 +29,16 @@ from anespec.convert.graph.per_layer import (
     mix_per_layer,
 )
 from anespec.convert.graph.projection import Projection, project
-from anespec.manifests.schema import EMBEDDED, HIDDEN_IN, HIDDEN_OUT, Pool, RopeTable, StateSpec, TensorSpec
+from anespec.manifests.schema import (
+    EMBEDDED,
+    HIDDEN_IN,
+    HIDDEN_OUT,
+    KVForm,
+    Pool,
+    RopeTable,
+    StateSpec,
+    TensorSpec,
+)
 
 Norm = NDArray[np.float16]
 
@@ -64,15 +74,11 @@ class LayerPlan:
     residual_scale: float
 
     @property
-    def states(self) -> tuple[StateSpec, ...]:
-        """Its own K and V: [1, n_kv, S, head_dim]; none where it attends to another layer's."""
+    def own_kv(self) -> LayerKV | None:
+        """The sizes of its own K and V; None where it attends to another layer's."""
         if self.kv_layer != self.index:
-            return ()
-        shape = (1, self.sizes.kv_heads, self.pool.slots, self.sizes.head_dim)
-        return tuple(
-            StateSpec(name=f"{part}_{self.index}", shape=shape, pool=self.pool.name, layer=self.index)
-            for part in ("k", "v")
-        )
+            return None
+        return LayerKV(self.index, self.sizes.kv_heads, self.sizes.head_dim, self.pool)
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,7 @@ class LayerShardPlan:
     layers: tuple[LayerPlan, ...]
     d: int
     epsilon: float
+    kv_form: KVForm
     per_layer_width: int = 0
     hidden_scale: float = 1.0
 
@@ -106,8 +113,9 @@ class LayerShardPlan:
 
     @property
     def states(self) -> tuple[StateSpec, ...]:
-        """K and V of every layer that has its own."""
-        return tuple(state for layer in self.layers for state in layer.states)
+        """Where K and V of every layer that has its own are kept."""
+        own = [layer.own_kv for layer in self.layers]
+        return kv.state_specs([sizes for sizes in own if sizes is not None], self.kv_form)
 
     @property
     def per_layer_input(self) -> str | None:
@@ -117,7 +125,7 @@ class LayerShardPlan:
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """The shard's inputs; a None dimension is T."""
+        """The shard's inputs, states left out wherever they are held; a None dimension is T."""
         specs = [TensorSpec(name=HIDDEN_IN, shape=(1, self.d, None, 1))]
         for table in self.ropes:
             shape = (None, len(table.frequencies))
@@ -167,13 +175,14 @@ def decoder_layer(
     plan: LayerPlan,
     shard: LayerShardPlan,
     inputs: LayerInputs,
-    states: Mapping[int, LayerState],
+    cells: LayerCells | None,
+    written: Mapping[int, WrittenKV],
     name: str,
-) -> tuple[Var, LayerState]:
+) -> tuple[Var, WrittenKV]:
     """Attention, then the MLP, each added to the hidden state [1, d, T, 1].
 
-    `states` are K and V by layer: this layer's before it writes, earlier ones' after. Returns the hidden
-    state and what this layer attended to.
+    `cells` are where this layer's own K and V are kept, `written` those of earlier layers. Returns the
+    hidden state and what this layer attended to.
     """
 
     def before(hidden: Var, norm: Norm | None, place: str) -> Var:
@@ -189,28 +198,30 @@ def decoder_layer(
             branch = mb.mul(x=branch, y=np.float16(plan.residual_scale))
         return mb.add(x=value, y=branch, name=f"{name}_{place}")
 
-    taken, written = before(x, weights.attention_norm, "attention"), states[plan.kv_layer]
-    if weights.attention.keys is not None:
-        written = write_keys_values(taken, weights.attention.keys, plan.sizes, inputs, written, name)
-    mixed = attention(taken, weights.attention, plan.sizes, inputs, written, name)
+    taken, keys = before(x, weights.attention_norm, "attention"), weights.attention.keys
+    if keys is not None and cells is not None:
+        attended = write_keys_values(taken, keys, plan.sizes, inputs, cells, shard.kv_form, name)
+    else:
+        attended = written[plan.kv_layer]
+    mixed = attention(taken, weights.attention, plan.sizes, inputs, attended, name)
     x = added(x, after(mixed, weights.after_attention_norm, "attention"), "attended")
     mixed = gated_mlp(before(x, weights.mlp_norm, "mlp"), weights.mlp, plan.activation, name)
     x = added(x, after(mixed, weights.after_mlp_norm, "mlp"), "out")
-    return x, written
+    return x, attended
 
 
 def layer_shard(
     plan: LayerShardPlan, weights: list[LayerWeights], scope: "ProgramScope", mix: PerLayerMix | None = None
 ) -> ShardProgram:
-    """The program of consecutive layers; inputs and states as `plan` says, output `hidden`."""
+    """The program of consecutive layers; inputs and states as `plan` says, output `hidden`.
 
-    def build(by_name: Mapping[str, Var]) -> Var:
+    Where the host holds the states, they are inputs, and each one's new rows an output.
+    """
+    hosted = tuple(spec for spec in plan.states if spec.held == "host")
+
+    def build(by_name: Mapping[str, Var]) -> tuple[Var, ...]:
         kept = {pool.name: kv.kept_slots(by_name[pool.write_input]) for pool in plan.pools}
-        states = {
-            layer.index: LayerState(k=by_name[f"k_{layer.index}"], v=by_name[f"v_{layer.index}"])
-            for layer in plan.layers
-            if layer.states
-        }
+        cells, written = kv.layer_cells(plan.states, by_name), dict[int, WrittenKV]()
         own = None
         if mix is not None and plan.per_layer_input is not None:
             own = mix_per_layer(by_name[EMBEDDED], by_name[plan.per_layer_input], mix, plan.epsilon)
@@ -224,18 +235,29 @@ def layer_shard(
                 kept=kept[layer.pool.name],
             )
             name = f"layer_{layer.index}"
-            x, states[layer.index] = decoder_layer(x, stored, layer, plan, inputs, states, name)
+            x, written[layer.index] = decoder_layer(
+                x, stored, layer, plan, inputs, cells.get(layer.index), written, name
+            )
             if own is not None and stored.per_layer is not None:
                 x = add_per_layer(
                     x, own[number], stored.per_layer, layer.activation, plan.epsilon, plan.hidden_scale, name
                 )
             if stored.output_scale is not None:
                 x = mb.mul(x=x, y=np.float16(stored.output_scale))
-        return x
+        writers = (written[layer.index] for layer in plan.layers if layer.own_kv is not None)
+        return x, *((part.rows for both in writers for part in (both.k, both.v)) if hosted else ())
 
-    states = {spec.name: mb.StateTensorSpec(spec.shape, dtype=types.fp16) for spec in plan.states}
-    program = _program(build, {s.name: scope.placeholder(s) for s in plan.inputs} | states, HIDDEN_OUT)
-    return ShardProgram(program, scope.types(plan.inputs), [ct.TensorType(HIDDEN_OUT, dtype=np.float16)])
+    given = (*plan.inputs, *(TensorSpec(name=spec.name, shape=spec.shape) for spec in hosted))
+    states = {
+        spec.name: mb.StateTensorSpec(spec.shape, dtype=types.fp16)
+        for spec in plan.states
+        if spec not in hosted
+    }
+    outputs = (HIDDEN_OUT, *(spec.new_rows for spec in hosted))
+    program = _program(build, {s.name: scope.placeholder(s) for s in given} | states, outputs)
+    return ShardProgram(
+        program, scope.types(given), [ct.TensorType(name, dtype=np.float16) for name in outputs]
+    )
 
 
 def _rotation(table: RopeTable | None, by_name: Mapping[str, Var]) -> Rotation | None:
@@ -263,32 +285,35 @@ def head_shard(
     """Final norm and a slice of the output projection: [1, d, T, 1] -> logits [1, V_j, T, 1]."""
     input_specs = head_inputs(plan.d)
 
-    def build(by_name: Mapping[str, Var]) -> Var:
+    def build(by_name: Mapping[str, Var]) -> tuple[Var, ...]:
         normed = rms_norm(by_name[HIDDEN_IN], norm, plan.epsilon, "final_norm")
         if plan.scale != 1:
             normed = mb.mul(x=normed, y=np.float16(plan.scale))
         if plan.softcap is None:
-            return project(normed, projection, output)
-        return logit_softcap(project(normed, projection, f"{output}_uncapped"), plan.softcap)
+            return (project(normed, projection, output),)
+        return (logit_softcap(project(normed, projection, f"{output}_uncapped"), plan.softcap),)
 
-    program = _program(build, {s.name: scope.placeholder(s) for s in input_specs}, output)
+    program = _program(build, {s.name: scope.placeholder(s) for s in input_specs}, [output])
     return ShardProgram(program, scope.types(input_specs), [ct.TensorType(output, dtype=np.float16)])
 
 
 def _program(
-    build: Callable[[Mapping[str, Var]], Var], placeholders: Mapping[str, object], output: str
+    build: Callable[[Mapping[str, Var]], tuple[Var, ...]],
+    placeholders: Mapping[str, object],
+    outputs: Sequence[str],
 ) -> Program:
-    """The program whose one function has the placeholders as inputs and what `build` returns as `output`.
+    """The program whose one function has the placeholders as inputs and what `build` returns as `outputs`.
 
-    The operation that makes it takes that name: a last `identity` for the name alone was seen on a device
+    The operation that makes one takes its name: a last `identity` for the name alone was seen on a device
     unknown to Core ML's plan.
     """
     # Operations without a name are numbered over a whole process: what it built before must not show.
     mb.name_count.clear()
     with Function(placeholders, ct.target.iOS18) as function:
         made = build(function.inputs)
-        made.name = made.op.name = output
-        function.set_outputs([made])
+        for var, name in zip(made, outputs, strict=True):
+            var.name = var.op.name = name
+        function.set_outputs(list(made))
     program = Program()
     program.add_function("main", function)
     return program

@@ -20,11 +20,12 @@ from anespec.runtime.passes import Verifier
 AUTO = "auto"
 TORCH = "torch"
 OPENVINO = "openvino"
+TORCH_FLUSH = "torch-flush"
 COREML = "coreml"
 COREML_CPU = "coreml-cpu"
 WORKER = "worker"
 
-EXECUTOR_VERSION = 3
+EXECUTOR_VERSION = 4
 """Part of every verdict's circumstances: raise it when a lowering, a fusion or an input changes."""
 
 
@@ -32,6 +33,12 @@ def _torch() -> MakeRunner:
     from anespec.runtime.backends.portable.torch_runner import TorchRunner
 
     return TorchRunner
+
+
+def _torch_flush() -> MakeRunner:
+    from anespec.runtime.backends.portable.flushing_runner import FlushingRunner
+
+    return FlushingRunner
 
 
 def _openvino() -> MakeRunner:
@@ -42,8 +49,9 @@ def _openvino() -> MakeRunner:
 
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {
-        TORCH: PortableBackend(TORCH, "torch", _torch),
-        OPENVINO: PortableBackend(OPENVINO, "openvino", _openvino),
+        TORCH: PortableBackend(TORCH, "torch", _torch, holds_caches=False),
+        OPENVINO: PortableBackend(OPENVINO, "openvino", _openvino, holds_caches=True),
+        TORCH_FLUSH: PortableBackend(TORCH_FLUSH, "torch", _torch_flush, holds_caches=False),
         COREML: CoreMLBackend(COREML, ComputeUnits.CPU_AND_NE),
         COREML_CPU: CoreMLBackend(COREML_CPU, ComputeUnits.CPU_ONLY),
         WORKER: WorkerBackend(WORKER),

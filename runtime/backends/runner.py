@@ -21,7 +21,10 @@ Channels = NDArray[np.float16] | NDArray[np.float32]
 
 @dataclass(frozen=True)
 class PoolNames:
-    """What of a program belongs to one pool of `slots` slots: the inputs that take its masks, its states."""
+    """What of a program belongs to one pool of `slots` slots: the inputs that take its masks, its states.
+
+    A state that the host holds is an input of the program.
+    """
 
     mask_input: str
     write_input: str

@@ -11,7 +11,10 @@ from anespec.convert.package import write_package
 from anespec.manifests.schema import AttentionShape, WeightFormat
 from anespec.runtime.backends.portable.proto import model_classes
 
-NORM = "abs reduce_max maximum real_div real_div mul reduce_mean mul add rsqrt mul mul"
+NORM = (
+    "abs reduce_max maximum mul real_div real_div abs reduce_mean mul add rsqrt mul mul "
+    "mul reduce_mean mul add rsqrt mul mul mul"
+)
 HEAD = "conv reshape transpose"
 ROTATE = "split mul mul sub mul mul add concat"
 WRITE = "read_state mul matmul add coreml_update_state"

@@ -113,7 +113,8 @@ def changes(
                             yield from changes(kind, item, (*place, number))
                         elif kind is not type(None) and item is not None:
                             for other in other_values(kind, item):
-                                yield field, (*place, number), other
+                                if other != item:
+                                    yield field, (*place, number), other
 
 
 def with_change(facts: dict[str, Any], path: Steps, value: Any) -> dict[str, Any]:

@@ -61,7 +61,10 @@ def layer_shard(first: int, end: int) -> dict[str, Any]:
         "outputs": [spec("hidden", 1, 8, None, 1)],
         "first_layer": first,
         "end_layer": end,
-        "states": [{"name": f"k_{first}", "shape": [1, 2, 128, 4], "pool": "global", "layer": first}],
+        "states": [
+            {"name": f"{part}_{first}", "shape": [1, 2, 128, 4], "pool": "global", "layers": [first]}
+            for part in ("k", "v")
+        ],
     }
 
 
@@ -103,6 +106,7 @@ def manifest(layers: list[tuple[int, int]] | None = None, **changes: Any) -> dic
         },
         "target": "cpu",
         "attention": "grouped",
+        "kv_form": "reread",
         "block": 4,
         "t_max": 8,
         "context": 64,
@@ -164,7 +168,12 @@ def with_shard(**changes: Any) -> dict[str, Any]:
 
 
 def with_state(**changes: Any) -> dict[str, Any]:
-    return with_shard(states=[layer_shard(0, 3)["states"][0] | changes])
+    first, second = layer_shard(0, 3)["states"]
+    return with_shard(states=[first | changes, second])
+
+
+def with_states(**changes: Any) -> dict[str, Any]:
+    return with_shard(states=[state | changes for state in layer_shard(0, 3)["states"]])
 
 
 def with_head(**changes: Any) -> dict[str, Any]:
@@ -233,9 +242,16 @@ PER_LAYER = {"tensor": "per_layer_token_embd.weight", "width": 4, "scale": 2.0}
         (with_state(shape=[2, 1, 128, 4]), r"not \[1, KV heads, 128, dimensions\]"),
         (with_state(shape=[1, 2, 128, 0]), "states"),
         (with_state(shape=[]), "states"),
-        (with_state(layer=3), "is of layer 3, which the shard does not hold"),
+        (with_state(layers=[3]), "is of layer 3, which the shard does not hold"),
         (with_state(name="k_3"), "two states are called 'k_3'"),
-        (with_state(shape=[1, 2, 128, 2]), "turns 4 dimensions of .*, whose heads have 2"),
+        (with_states(shape=[1, 2, 128, 2]), "turns 4 dimensions of .*, whose heads have 2"),
+        (with_states(layers=[0, 0], shape=[2, 2, 128, 4]), r"'k_0' is of layers \(0, 0\), but K/V are rer"),
+        (with_states(held="host"), "the host holds the state 'k_0', but K/V are reread"),
+        ({"kv_form": "outside"}, "the graph holds the state 'k_0', but K/V are outside"),
+        ({"kv_form": "packed"}, r"'k_0' is of layers \(0,\), but K/V are packed"),
+        (with_states(layers=[1, 1, 2], shape=[3, 2, 128, 4]), "of layers"),
+        (with_state(layers=[1]), "layer 1 of .* has 1 K or V state, not two"),
+        (with_state(name="attn_mask"), "two inputs and states are called 'attn_mask'"),
         (with_shard(path="tokens.gguf"), "two files are called 'tokens.gguf'"),
         (with_shard(inputs=INPUTS[1:]), "has no input 'x'"),
         (with_shard(inputs=[*INPUTS, INPUTS[1]]), "two inputs called 'rope_cos'"),

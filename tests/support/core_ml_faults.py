@@ -17,10 +17,10 @@ _met: Counter[tuple[str, str]] = Counter()
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens at the `nth` time (0: every time) that `op` is done in a process to what has `of` in its name.
+    """What happens when a process does `op` the `nth` time (0: every time) to what has `of` in its name.
 
-    One of: an error's text is raised, a signal comes, nothing comes any more, or the results are `strange`: no
-    numbers, or a state of another shape.
+    One of: a text is raised, a signal comes, nothing comes any more, the disk is full, or the results are
+    `strange`: no numbers, or a state of another shape.
     """
 
     op: str

@@ -21,7 +21,15 @@ from anespec.convert.graph.shards import (
 )
 from anespec.convert.package import write_package
 from anespec.convert.weights.stored import DeferredWeight
-from anespec.manifests.schema import AttentionShape, Pool, RopeTable, StateSpec, TensorSpec, WeightFormat
+from anespec.manifests.schema import (
+    AttentionShape,
+    KVForm,
+    Pool,
+    RopeTable,
+    StateSpec,
+    TensorSpec,
+    WeightFormat,
+)
 from anespec.runtime.backends.portable.program import Program as LoadedProgram
 from anespec.runtime.backends.portable.program import load_program
 
@@ -41,6 +49,7 @@ def layers(
     rotary_dim: int = HEAD_DIM,
     block: int = 4,
     t_max: int = 128,
+    kv_form: KVForm = KVForm.REREAD,
 ) -> ShardProgram:
     """A shard of tiny random layers."""
     rng = np.random.default_rng(0)
@@ -72,7 +81,7 @@ def layers(
         LayerPlan(index, sizes, POOL, rope, rope, index, Activation.SILU, residual_scale=1.0)
         for index in indices
     )
-    return layer_shard(LayerShardPlan(plans, D, EPSILON), weights, ProgramScope(block, t_max))
+    return layer_shard(LayerShardPlan(plans, D, EPSILON, kv_form), weights, ProgramScope(block, t_max))
 
 
 def program_of(

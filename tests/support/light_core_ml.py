@@ -1,4 +1,4 @@
-"""A CoreMLLibrary that computes nothing, for what happens around it; as a program, the child that tries shards."""
+"""A CoreMLLibrary that computes nothing, for what happens around it; run, the child that tries shards."""
 
 import sys
 from pathlib import Path

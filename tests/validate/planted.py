@@ -14,7 +14,7 @@ from anespec.convert.pipeline import convert
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.schema import Target, WeightFormat
+from anespec.manifests.schema import KVForm, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import circumstances, open_shard, open_verifier
@@ -90,19 +90,22 @@ def golden_of(
     return golden_verdict(circumstances(artifact, backend, 1), stored, computed.shards, computed.stack)
 
 
+WRITE = kv.write
+
+
 def flattened_without_transpose(x: Var, sizes: AttentionSizes) -> Var:
     """[heads, T, dim] straight to channels: right for T = 1 only."""
     return mb.reshape(x=x, shape=(1, sizes.heads * sizes.head_dim, -1, 1))
 
 
-def written_one_slot_late(state: Var, new: Var, write_mask: Var, kept: Var, name: str) -> Var:
+def written_one_slot_late(
+    cell: kv.Cell, new: Var, write_mask: Var, kept: Var, form: KVForm, name: str
+) -> kv.Written:
     """Every row's K/V goes to the slot after its own."""
     slots = write_mask.shape[2]
     rest, last = mb.split(x=write_mask, split_sizes=[slots - 1, 1], axis=2)
     shifted = mb.concat(values=[last, rest], axis=2)
-    old = mb.mul(x=mb.read_state(input=state), y=kv.kept_slots(shifted))
-    blended = mb.add(x=old, y=mb.matmul(x=shifted, y=new))
-    return mb.coreml_update_state(state=state, value=blended, name=name)
+    return WRITE(cell, new, shifted, kv.kept_slots(shifted), form, name)
 
 
 def rotated_with_swapped_pair(x: Var, cos: Var, sin: Var, rotary_dim: int, head_dim: int) -> Var:

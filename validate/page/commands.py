@@ -18,7 +18,8 @@ def convert_command(manifest: Manifest, artifact: str) -> str:
     options = [
         "--target", manifest.target.value, "--block", str(manifest.block), "--context", str(manifest.context),
         "--sequences", str(manifest.sequences), "--weights", str(weight_choice(manifest.tensors)),
-        "--attention", manifest.attention.value, "--topology", ",".join(map(str, manifest.topology)),
+        "--attention", manifest.attention.value, "--kv-form", manifest.kv_form.value,
+        "--topology", ",".join(map(str, manifest.topology)),
         "--head-shards", str(len(manifest.head_shards)),
     ]  # fmt: skip
     return _line("convert", manifest.source.name, "-o", artifact, *options)

@@ -76,6 +76,15 @@ class Arguments(Generic[ValueT]):
             return default
         return bool(self._single(key, self._of_kinds("b", key, "boolean").ravel(), "boolean"))
 
+    def flags(self, key: str, count: int) -> list[bool]:
+        """A constant list of so many booleans; without it, all are false."""
+        if not self.has(key):
+            return [False] * count
+        values = self._of_kinds("b", key, "booleans").ravel()
+        if len(values) != count:
+            raise self.refused(f"has {len(values)} booleans for its input {key!r}, not {count}")
+        return [bool(value) for value in values]
+
     def number(self, key: str, default: float) -> float:
         """A constant number."""
         if not self.has(key):

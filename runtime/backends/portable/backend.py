@@ -1,13 +1,15 @@
 """A backend that executes .mlpackages with a library; the library is imported when a shard is opened."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
 from anespec.manifests.packages import missing_package
-from anespec.manifests.schema import HIDDEN_IN, HIDDEN_OUT, Shard
+from anespec.manifests.schema import HIDDEN_IN, HIDDEN_OUT, LayerShard, Manifest, Shard, StateSpec
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.embedding import open_embedding
+from anespec.runtime.backends.host_caches import HostCachesRunner, empty_caches
+from anespec.runtime.backends.portable.cache_states import caches_as_states
 from anespec.runtime.backends.portable.declared import load_declared
 from anespec.runtime.backends.portable.program import Program, chain, merge
 from anespec.runtime.backends.runner import PoolNames, ShardRunner
@@ -18,11 +20,15 @@ MakeRunner = Callable[[Program, int, tuple[PoolNames, ...]], ShardRunner]
 
 @dataclass(frozen=True)
 class PortableBackend:
-    """`library` is the package that it needs; `runner` imports it and returns what makes runners."""
+    """`library` is the package that it needs; `runner` imports it and returns what makes runners.
+
+    `holds_caches` is for a library whose states cost less than inputs that change a little in every pass.
+    """
 
     name: str
     library: str
     runner: Callable[[], MakeRunner]
+    holds_caches: bool
 
     uses_threads = True
 
@@ -44,9 +50,7 @@ class PortableBackend:
         body = chain([load_declared(artifact, s) for s in manifest.layer_shards], HIDDEN_IN, HIDDEN_OUT)
         head = merge([load_declared(artifact, s) for s in manifest.head_shards])
         embedding = open_embedding(artifact)
-        make = self.runner()
-        listed = {state.name: state for shard in manifest.layer_shards for state in shard.states}
-        states = tuple(listed[name] for name in body.states)
+        states = tuple(state for shard in manifest.layer_shards for state in shard.states)
         pools = tuple(
             PoolNames(
                 pool.mask_input,
@@ -59,10 +63,26 @@ class PortableBackend:
         return ArtifactVerifier(
             manifest,
             embedding,
-            [LayerStage(make(body, threads, pools), body.outputs[0], states)],
-            [HeadStage(make(head, threads, ()), head.outputs)],
+            [LayerStage(self._runner(body, threads, manifest, states, pools), body.outputs[0], states)],
+            [HeadStage(self.runner()(head, threads, ()), head.outputs)],
         )
 
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> ShardRunner:
         """One shard by itself; see Backend."""
-        return self.runner()(load_declared(artifact, shard), threads, ())
+        states = shard.states if isinstance(shard, LayerShard) else ()
+        return self._runner(load_declared(artifact, shard), threads, artifact.manifest, states, ())
+
+    def _runner(
+        self,
+        program: Program,
+        threads: int,
+        manifest: Manifest,
+        states: Sequence[StateSpec],
+        pools: tuple[PoolNames, ...],
+    ) -> ShardRunner:
+        """A runner with all states, whoever holds them."""
+        new_rows = {state.name: state.new_rows for state in states if state.held == "host"}
+        if new_rows and self.holds_caches and (held := caches_as_states(program, new_rows)) is not None:
+            return self.runner()(held, threads, pools)
+        runner = self.runner()(program, threads, pools)
+        return HostCachesRunner(runner, empty_caches(states, manifest.pools)) if new_rows else runner

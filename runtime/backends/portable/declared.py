@@ -4,13 +4,16 @@ The runtime and the gates address inputs, outputs and states by the manifest's n
 program knew of would be neither cleared, nor copied, nor compared.
 """
 
+from collections.abc import Iterable
+
 from anespec.manifests.element_types import ElementType
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.formatting import printable, quoted
 from anespec.manifests.residency import shape_text
-from anespec.manifests.schema import LayerShard, Manifest, Shard
+from anespec.manifests.schema import LayerShard, Manifest, Shard, StateSpec, TensorSpec
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.program import Program, load_program
+from anespec.runtime.backends.portable.spans import STATE_AXIS
 
 Shape = tuple[int | None, ...]
 
@@ -23,11 +26,12 @@ def load_declared(artifact: Artifact, shard: Shard) -> Program:
     """
     program = load_program(artifact.shard_path(shard))
     width = _fixed_width(artifact.manifest)
-    states = {state.name: state.shape for state in shard.states} if isinstance(shard, LayerShard) else {}
+    states = shard.states if isinstance(shard, LayerShard) else ()
+    hosted = [state for state in states if state.held == "host"]
     for kind, declared, found in (
-        ("input", {spec.name: _at(spec.shape, width) for spec in shard.inputs}, program.inputs),
-        ("output", {spec.name: _at(spec.shape, width) for spec in shard.outputs}, _outputs(program)),
-        ("state", states, program.states),
+        ("input", _shapes(shard.inputs, width) | {s.name: s.shape for s in hosted}, program.inputs),
+        ("output", _shapes(shard.outputs, width) | _new_rows(hosted, width), _outputs(program)),
+        ("state", {s.name: s.shape for s in states if s not in hosted}, program.states),
     ):
         for name in (*declared, *found):
             if found.get(name) != declared.get(name):
@@ -37,7 +41,7 @@ def load_declared(artifact: Artifact, shard: Shard) -> Program:
                     "the manifest; convert the model again"
                 )
     strange = [name for name, value in program.interface.items() if value.element is not ElementType.FP16]
-    if strange or len(program.outputs) != len(shard.outputs):
+    if strange or len(program.outputs) != len(shard.outputs) + len(hosted):
         raise ArtifactError(
             f"{artifact.root}: {shard.path} has inputs, outputs or states that are not fp16 or have one name "
             f"({printable(', '.join(strange or program.outputs))}); convert the model again"
@@ -52,6 +56,18 @@ def _fixed_width(manifest: Manifest) -> int | None:
 
 def _at(shape: Shape, width: int | None) -> Shape:
     return tuple(width if size is None else size for size in shape)
+
+
+def _shapes(specs: Iterable[TensorSpec], width: int | None) -> dict[str, Shape]:
+    return {spec.name: _at(spec.shape, width) for spec in specs}
+
+
+def _new_rows(hosted: Iterable[StateSpec], width: int | None) -> dict[str, Shape]:
+    """The outputs of states that the host holds: T rows in the slots' place."""
+    return {
+        spec.new_rows: _at((*spec.shape[:STATE_AXIS], None, *spec.shape[STATE_AXIS + 1 :]), width)
+        for spec in hosted
+    }
 
 
 def _outputs(program: Program) -> dict[str, Shape]:

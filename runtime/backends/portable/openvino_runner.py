@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.runtime.backends.homes import homes_of
 from anespec.runtime.backends.portable.arguments import refusing
 from anespec.runtime.backends.portable.mapped_weights import MappedWeights
 from anespec.runtime.backends.portable.openvino_library import Core
@@ -22,13 +23,13 @@ from anespec.runtime.backends.portable.openvino_states import States, to_fp16
 from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.slot_writes import (
     fuse_slot_writes,
-    homes_of,
     masks_read_elsewhere,
     pruned,
     write_masks,
 )
 from anespec.runtime.backends.portable.soundness import require_room_for_states
 from anespec.runtime.backends.portable.spans import MASK_AXES, STATE_AXIS, slot_axes, with_spans
+from anespec.runtime.backends.portable.state_entries import split_states
 from anespec.runtime.backends.runner import Channels, Inputs, Outputs, PoolNames, Tensor
 
 PROBE = np.float16(7)
@@ -81,9 +82,11 @@ class OpenVINORunner:
             ArtifactError: an operation is not in the table, or OpenVINO refuses the program.
         """
         require_room_for_states(program, BYTES_OF_A_STATES_NUMBER)
-        self.program = pruned(fuse_slot_writes(program))
-        self.pools = pools
-        self.axes = slot_axes(self.program, pools)
+        split = split_states(program)
+        self.entries = split.entries
+        self.program = pruned(fuse_slot_writes(split.program))
+        self.pools = split.pools(pools)
+        self.axes = slot_axes(self.program, self.pools)
         self.masks = write_masks(self.program)
         self.whole_masks = masks_read_elsewhere(self.program)
         self.threads = threads
@@ -127,8 +130,16 @@ class OpenVINORunner:
         self.states = States(self.request, self.program.states)
 
     def _warm(self) -> None:
-        inputs = self.program.inputs.items()
-        self.run({name: np.ones([size or 1 for size in shape], np.float16) for name, shape in inputs})
+        self.run(self._ones(self.program))
+
+    def _ones(self, program: Program) -> dict[str, Tensor]:
+        """Inputs of one row, which writes slot 0."""
+        inputs = {
+            name: np.ones([size or 1 for size in shape], np.float16) for name, shape in program.inputs.items()
+        }
+        for name in self.masks:
+            inputs[name][:, :, 1:] = 0
+        return inputs
 
     def _writes_in_place(self) -> bool:
         """Write slot 0 of marked states, few slots long: it must change and the others must not."""
@@ -138,15 +149,10 @@ class OpenVINORunner:
         for name, shape in probe.states.items():
             self.states.stretch(name, shape[STATE_AXIS])
             self.states.write(name, 0, np.full(shape, PROBE))
-        inputs = {
-            name: np.ones([size or 1 for size in shape], np.float16) for name, shape in probe.inputs.items()
-        }
-        for name in self.masks:
-            inputs[name][:, :, 1:] = 0
-        self.run(inputs)
+        self.run(self._ones(probe))
         held = True
         for name, shape in probe.states.items():
-            state = self.read_slots(name, 0, shape[STATE_AXIS])
+            state = self.states.read(name, 0, shape[STATE_AXIS])
             held &= bool((state[:, :, 0] != PROBE).any() and (state[:, :, 1:] == PROBE).all())
             self.states.write(name, 0, np.zeros(shape, np.float16))
         return held
@@ -205,19 +211,22 @@ class OpenVINORunner:
 
     def read_state(self, name: str) -> Tensor:
         """A copy of a state; see ShardRunner."""
-        return self.states.read(name, 0, self.states.slots(name))
+        return self.read_slots(name, 0, self.states.slots(self.entries[name][0]))
 
     def write_state(self, name: str, value: Tensor) -> None:
         """Replace a state; see ShardRunner."""
-        self.states.write(name, 0, value)
+        self.write_slots(name, 0, value)
 
     def read_slots(self, name: str, first: int, count: int) -> Tensor:
         """A copy of some slots of a state; see ShardRunner."""
-        return self.states.read(name, first, count)
+        parts = [self.states.read(entry, first, count) for entry in self.entries[name]]
+        return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
     def write_slots(self, name: str, first: int, value: Tensor) -> None:
         """Replace some slots of a state; see ShardRunner."""
-        self.states.write(name, first, value)
+        entries = self.entries[name]
+        for entry, part in zip(entries, np.split(value, len(entries)), strict=True):
+            self.states.write(entry, first, part)
 
     def close(self) -> None:
         """Release the compiled model, after everything that was made of it."""

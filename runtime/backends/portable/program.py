@@ -142,7 +142,8 @@ class _WeightFiles:
 def chain(programs: Sequence[Program], hidden_in: str, hidden_out: str) -> Program:
     """One program out of consecutive layer shards: each one's `hidden_out` is the next one's `hidden_in`.
 
-    Other inputs are shared by name; states must differ in name. Operations are kept as they are.
+    Other inputs are shared by name; states must differ in name, and so must other outputs, which keep theirs
+    and come after the hidden one. Operations are kept as they are.
 
     Raises:
         ArtifactError: the shards do not fit each other.
@@ -153,7 +154,7 @@ def chain(programs: Sequence[Program], hidden_in: str, hidden_out: str) -> Progr
     constants: dict[str, Constant] = {}
     inputs: dict[str, tuple[int | None, ...]] = dict(programs[0].inputs)
     states: dict[str, tuple[int, ...]] = {}
-    hidden = hidden_in
+    hidden, others = hidden_in, list[str]()
     for number, program in enumerate(programs):
         if states.keys() & program.states.keys():
             raise ArtifactError(
@@ -168,14 +169,16 @@ def chain(programs: Sequence[Program], hidden_in: str, hidden_out: str) -> Progr
                 f"{program.source}: takes inputs of other shapes than the shards before it"
                 "; convert the model again"
             )
-        shared = {name: name for name in (*program.inputs, *program.states)} | {hidden_in: hidden}
+        own = [name for name in program.outputs if name != hidden_out]
+        shared = {name: name for name in (*program.inputs, *program.states, *own)} | {hidden_in: hidden}
         renamed = _Renaming(shared, f"{number}/")
+        others += own
         operations += [renamed.operation(op) for op in program.operations]
         constants |= {renamed(name): value for name, value in program.constants.items()}
         inputs = dict(program.inputs) | inputs
         states |= program.states
         hidden = renamed(hidden_out)
-    chained = Program(_sources(programs), inputs, states, (hidden,), tuple(operations), constants)
+    chained = Program(_sources(programs), inputs, states, (hidden, *others), tuple(operations), constants)
     check_sound(chained)
     return chained
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.packed import Packed
+from anespec.runtime.backends.portable.slices import slices_of
 
 Shape: TypeAlias = tuple[int, ...]
 Rule = Callable[[Arguments[Shape]], Shape]
@@ -161,6 +162,16 @@ def _split(a: Arguments[Shape]) -> tuple[Shape, ...]:
     return tuple((*shape[:axis], size, *shape[axis + 1 :]) for size in sizes)
 
 
+def _slice(a: Arguments[Shape]) -> Shape:
+    return tuple(part.stop - part.start for part in slices_of(a, a.value("x")))
+
+
+def _slice_update(a: Arguments[Shape]) -> Shape:
+    if a.value("update") != _slice(a):
+        raise a.refused(f"replaces {_slice(a)} of {a.value('x')} by {a.value('update')}")
+    return a.value("x")
+
+
 def _one_result(a: Arguments[Shape], shape: Shape) -> tuple[Shape, ...]:
     if len(a.operation.outputs) != 1:
         raise a.refused(f"has {len(a.operation.outputs)} results instead of one")
@@ -211,6 +222,8 @@ TABLE: Mapping[str, Rule] = {
     "reshape": _reshape,
     "rsqrt": _rsqrt,
     "silu": _unary,
+    "slice_by_index": _slice,
+    "slice_update": _slice_update,
     "softmax": _softmax,
     "sub": _binary,
     "tanh": _unary,

@@ -9,16 +9,14 @@ section 4).
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anespec.runtime.backends.portable.program import Operation, Program
-from anespec.runtime.backends.runner import Homes, Tensor
 
 SLOT_WRITE = "slot_write"
-"""The operation put in the blend's place: inputs `state`, `mask` [1, 1, S, T], `new` [1, n, T, m]."""
+"""The operation put in the blend's place: inputs `state` (what was read of one, or an input in its place),
+`mask` [1, 1, S, T], `new` [1, n, T, m]."""
 
 
 def fuse_slot_writes(program: Program) -> Program:
@@ -59,28 +57,6 @@ def pruned(program: Program) -> Program:
     return replace(program, operations=tuple(reversed(kept)))
 
 
-def homes_of(written: Tensor | Homes) -> Homes:
-    """The slots that lanes write, of a write mask or of such numbers themselves.
-
-    Raises:
-        ValueError: the contract of kv_write_mask is broken.
-    """
-    homes = _homes_of_mask(written) if written.ndim > 1 else written.astype(np.int32)
-    taken = homes[homes >= 0]
-    if not taken.size or np.unique(taken).size < taken.size:
-        raise ValueError("a write mask must write at least one slot, each row one slot of its own")
-    return homes
-
-
-def _homes_of_mask(mask: NDArray[Any]) -> Homes:
-    slots, lanes = np.nonzero(mask[0, 0])
-    if np.unique(lanes).size < lanes.size or (mask[0, 0, slots, lanes] != 1).any():
-        raise ValueError("a write mask must have no more than a single one in each of its columns")
-    homes = np.full(mask.shape[3], -1, np.int32)
-    homes[lanes] = slots
-    return homes
-
-
 def _fused(add: Operation, producers: Mapping[str, Operation], program: Program) -> Operation:
     if add.kind != "add":
         return add
@@ -88,7 +64,9 @@ def _fused(add: Operation, producers: Mapping[str, Operation], program: Program)
     if kept_part is None or new_part is None or (kept_part.kind, new_part.kind) != ("mul", "matmul"):
         return add
     old, kept = (producers.get(kept_part.inputs[side][0]) for side in ("x", "y"))
-    if old is None or kept is None or (old.kind, kept.kind) != ("read_state", "sub"):
+    held = kept_part.inputs["x"][0]
+    is_state = held in program.inputs or (old is not None and old.kind == "read_state")
+    if not is_state or kept is None or kept.kind != "sub":
         return add
     mask, one = new_part.inputs["x"][0], program.constants.get(kept.inputs["x"][0])
     summed = producers.get(kept.inputs["y"][0])
@@ -104,7 +82,7 @@ def _fused(add: Operation, producers: Mapping[str, Operation], program: Program)
         or _is_transposed(new_part, program)
     ):
         return add
-    inputs = {"state": old.outputs, "mask": (mask,), "new": new_part.inputs["y"]}
+    inputs = {"state": (held,), "mask": (mask,), "new": new_part.inputs["y"]}
     return Operation(SLOT_WRITE, add.name, inputs, add.outputs)
 
 

@@ -112,7 +112,11 @@ def with_spans(program: Program, pools: Sequence[PoolNames], spans: Sequence[int
             if name in inputs:
                 inputs[name] = (*inputs[name][:axis], span, *inputs[name][axis + 1 :])
         for name in pool.states:
-            states[name] = (*states[name][:STATE_AXIS], span or pool.slots, *states[name][STATE_AXIS + 1 :])
+            if name in inputs:
+                inputs[name] = (*inputs[name][:STATE_AXIS], span, *inputs[name][STATE_AXIS + 1 :])
+            else:
+                shape = states[name]
+                states[name] = (*shape[:STATE_AXIS], span or pool.slots, *shape[STATE_AXIS + 1 :])
     return replace(program, inputs=inputs, states=states)
 
 
@@ -124,5 +128,6 @@ def _are_of_slots(program: Program, pools: Sequence[PoolNames]) -> bool:
         for name, axis in zip((pool.mask_input, pool.write_input), MASK_AXES, strict=True)
         if name in program.inputs
     ]
-    states = [(program.states[name], STATE_AXIS, pool.slots) for pool in pools for name in pool.states]
+    held = {**program.inputs, **program.states}
+    states = [(held[name], STATE_AXIS, pool.slots) for pool in pools for name in pool.states]
     return all(len(shape) == 4 and shape[axis] == slots for shape, axis, slots in (*masks, *states))

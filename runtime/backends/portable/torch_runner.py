@@ -75,7 +75,9 @@ class TorchRunner:
             name: torch.zeros(shape, dtype=torch.float16) for name, shape in program.states.items()
         }
         self.constants: dict[str, torch.Tensor] = {
-            name: _tensor(value) for name, value in program.constants.items() if not isinstance(value, str)
+            name: self.settled(_tensor(value))
+            for name, value in program.constants.items()
+            if not isinstance(value, str)
         }
         self.operations: list[Operation] = []
         for operation in program.operations:
@@ -110,7 +112,8 @@ class TorchRunner:
         """
         known = dict(self.constants)
         for name in self.program.inputs:
-            known[name] = torch.from_numpy(np.ascontiguousarray(self._inputs[name], dtype=np.float16))
+            given = np.ascontiguousarray(self._inputs[name], dtype=np.float16)
+            known[name] = self.settled(torch.from_numpy(given))
         spans = {
             name: self._inputs[pool.mask_input].shape[MASK_AXES[0]]
             for pool in self.pools
@@ -147,7 +150,11 @@ class TorchRunner:
             result = TABLE[operation.kind](arguments)
         results = (result,) if isinstance(result, torch.Tensor) else result
         for name, value in zip(operation.outputs, results, strict=True):
-            known[name] = value
+            known[name] = self.settled(value)
+
+    def settled(self, value: torch.Tensor) -> torch.Tensor:
+        """What becomes of every constant, input and result."""
+        return value
 
     def _read(self, name: str, spans: Mapping[str, int]) -> torch.Tensor:
         """A state's slots in the span; a copy where it is a part, which is written in place."""

@@ -10,45 +10,23 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
+from chatty_model import write_chatty
 from click.testing import CliRunner, Result
 from commands import command_of, run
-from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from scripted import Seen
 
 from anespec.chat.conversation import Conversation
 from anespec.chat.loaded_model import LoadedModel
-from anespec.embedded import model_path
 from anespec.main import cli
 from anespec.manifests.errors import Interrupted, RequestError, UsageError
 from anespec.model_cache import resolve_artifact
 from anespec.runtime.options import GenerationOptions
 
-TEMPLATE = (
-    "{% for m in messages %}# {{ m.role }}:\n{{ m.content }}\n\n{% endfor %}"
-    "{% if add_generation_prompt %}# assistant:\n{% endif %}"
-)
-
 
 @pytest.fixture(scope="module")
 def chatting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded model with a chat template, as a GGUF; and a cache of its own."""
-    path = tmp_path_factory.mktemp("chatting") / "chatty.gguf"
-    reader = GGUFReader(model_path())
-    writer = GGUFWriter(path, "llama")
-    for key, field in reader.fields.items():
-        if not key.startswith("GGUF.") and key != "general.architecture":
-            kinds = field.types
-            writer.add_key_value(
-                key, field.contents(), kinds[0], kinds[-1] if kinds[0] is GGUFValueType.ARRAY else None
-            )
-    writer.add_chat_template(TEMPLATE)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return write_chatty(tmp_path_factory.mktemp("chatting") / "chatty.gguf")
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from anespec.runtime.backends import open_verifier
 MARGIN = 0.03
 """llama.cpp's own logits of these files differ from transformers' by up to this."""
 
-ERRORS = {"gemma4": 0.06, "gemma4-ple": 0.06}
+ERRORS = {"gemma4": 0.06, "gemma4-ple": 0.08}
 """Larger where scores are not scaled down: they reach 30, and fp16 rounds each by up to 0.01."""
 
 BACKENDS = ("torch", "openvino")

@@ -13,6 +13,7 @@ from anespec.runtime.backends.portable.openvino_layout import Value, constant, o
 from anespec.runtime.backends.portable.openvino_library import Output, opset15
 from anespec.runtime.backends.portable.openvino_model import BuiltModel, build_model
 from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
+from anespec.runtime.backends.portable.openvino_states import States
 from anespec.runtime.backends.portable.openvino_table import slot_write
 from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.spans import SlotAxes
@@ -102,16 +103,16 @@ def test_writes_that_stray_lead_to_the_copying_form(
 ) -> None:
     expected = played(OpenVINORunner(program, 1))
     built = recorded_builds(monkeypatch)
-    read_slots = OpenVINORunner.read_slots
+    read = States.read
 
-    def strayed(self: OpenVINORunner, name: str, first: int, count: int) -> Tensor:
-        state = read_slots(self, name, first, count)
+    def strayed(self: States, name: str, first: int, count: int) -> Tensor:
+        state = read(self, name, first, count)
         if len(built) == 1:
             state[:, :, 17] = 3
         return state
 
     with monkeypatch.context() as patched:
-        patched.setattr(OpenVINORunner, "read_slots", strayed)
+        patched.setattr(States, "read", strayed)
         runner = OpenVINORunner(program, 1)
     assert built == [True, False]
     assert_same(played(runner), expected)

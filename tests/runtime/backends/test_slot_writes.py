@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from anespec.convert.graph import kv
 from anespec.convert.graph.builder import Var, mb
-from anespec.manifests.schema import AttentionShape, StateSpec, TensorSpec
+from anespec.manifests.schema import AttentionShape, KVForm, StateSpec, TensorSpec
+from anespec.runtime.backends.homes import homes_of
 from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
 from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.slot_writes import (
     SLOT_WRITE,
     fuse_slot_writes,
-    homes_of,
     pruned,
     write_masks,
 )
@@ -28,7 +28,7 @@ from anespec.runtime.backends.portable.torch_runner import TorchRunner
 HEADS, SLOTS, DIM = 2, 8, 4
 MASK = TensorSpec(name="kv_write_mask", shape=(1, 1, SLOTS, None))
 NEW = TensorSpec(name="new", shape=(1, HEADS, None, DIM))
-STATE = StateSpec(name="k_0", shape=(1, HEADS, SLOTS, DIM), pool="global", layer=0)
+STATE = StateSpec(name="k_0", shape=(1, HEADS, SLOTS, DIM), pool="global", layers=(0,))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Program:
 
     def build(values: Mapping[str, Var]) -> Var:
         mask = values[MASK.name]
-        return kv.write(values[STATE.name], values[NEW.name], mask, kv.kept_slots(mask), "written")
+        return write(values[STATE.name], values[NEW.name], mask)
 
     shard = program_of(build, (NEW, MASK), "held", (STATE,))
     return reloaded(shard, tmp_path_factory.mktemp("slots"))
@@ -73,6 +73,12 @@ def values_of(seed: int, lanes: int) -> NDArray[np.float16]:
     return (rng.normal(size=exponents.shape) * 2**exponents).astype(np.float16)
 
 
+def write(state: Var, new: Var, mask: Var) -> Var:
+    """All slots of a state of one entry, read again after the write."""
+    cell = kv.Cell(state, 0)
+    return kv.write(cell, new, mask, kv.kept_slots(mask), KVForm.REREAD, "written").slots
+
+
 LANES = st.lists(st.integers(0, SLOTS - 1) | st.none(), min_size=1, max_size=6).filter(
     lambda lanes: (taken := [slot for slot in lanes if slot is not None]) and len(set(taken)) == len(taken)
 )
@@ -106,7 +112,7 @@ def test_what_a_scatter_writes_is_rounded_to_fp16(tmp_path: Path) -> None:
 
     def build(values: Mapping[str, Var]) -> Var:
         mask, new = values[MASK.name], mb.mul(x=values["a"], y=values["b"])
-        return kv.write(values[STATE.name], new, mask, kv.kept_slots(mask), "written")
+        return write(values[STATE.name], new, mask)
 
     program = reloaded(program_of(build, (*factors, MASK), "held", (STATE,)), tmp_path)
     runner, reference = OpenVINORunner(program, 1), TorchRunner(program, 1)

@@ -68,7 +68,7 @@ def phi_manifest(name: str = "Phi-4-mini-instruct.Q8_0.gguf", sequences: int = 1
             "path": f"shards/layers_{first:02d}_{end - 1:02d}.mlpackage",
             "bytes": (end - first) * LAYER_BYTES, "first_layer": first, "end_layer": end,
             "states": [
-                {"name": f"{part}_{n}", "shape": [1, 8, slots, 128], "pool": "global", "layer": n}
+                {"name": f"{part}_{n}", "shape": [1, 8, slots, 128], "pool": "global", "layers": [n]}
                 for n in range(first, end) for part in ("k", "v")
             ],
         }
@@ -96,7 +96,8 @@ def phi_manifest(name: str = "Phi-4-mini-instruct.Q8_0.gguf", sequences: int = 1
                 "d": 3072, "layers": 32, "heads": 24, "kv_heads": 8, "head_dim": 128, "ff": 8192,
                 "vocabulary": 200064, "norm_epsilon": 1e-5, "trained_context": 131072,
             },
-            "target": "mac", "attention": "per_kv_head", "block": 4, "t_max": 4, "context": 2048,
+            "target": "mac", "attention": "per_kv_head", "kv_form": "slice_update",
+            "block": 4, "t_max": 4, "context": 2048,
             "sequences": sequences, "pools": [pool], "ropes": [], "layer_shards": layers,
             "head_shards": heads,
             "tokens": {

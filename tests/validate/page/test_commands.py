@@ -17,7 +17,7 @@ from anespec.convert.source.model import SourceModel
 from anespec.convert_verb import convert as convert_verb
 from anespec.generate_verb import generate as generate_verb
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.schema import AttentionShape, StoredTensor, Target, WeightFormat
+from anespec.manifests.schema import AttentionShape, KVForm, StoredTensor, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import KINDS, WeightChoice
 from anespec.option_flags import read_flags
@@ -47,7 +47,7 @@ def test_the_conversion_of_the_page_is_the_one_that_was_done(tmp_path: Path) -> 
     options = ConvertOptions(
         target=Target.IPHONE, block=3, context=64, sequences=2, topology=(1, 3), head_shards=2,
         weights=WeightChoice.parse("int8-channel,head=lut6,mlp=lut4,attn_k=fp16"),
-        attention=AttentionShape.GROUPED,
+        attention=AttentionShape.GROUPED, kv_form=KVForm.REREAD,
     )  # fmt: skip
     with GGUFFile(FAMILY) as file:
         folder = convert(ConversionPlan(SourceModel(file), options), tmp_path / "a").path
@@ -57,7 +57,7 @@ def test_the_conversion_of_the_page_is_the_one_that_was_done(tmp_path: Path) -> 
         assert str(again["gguf"]) == FAMILY.name
         repeated = Artifact(convert(plan, tmp_path / "b").path).manifest
     assert [shard.sha256 for shard in repeated.shards] == [shard.sha256 for shard in manifest.shards]
-    for field in ("target", "attention", "block", "context", "sequences", "pools", "ropes"):
+    for field in ("target", "attention", "kv_form", "block", "context", "sequences", "pools", "ropes"):
         assert getattr(repeated, field) == getattr(manifest, field)
 
 

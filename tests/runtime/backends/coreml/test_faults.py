@@ -1,4 +1,4 @@
-"""What Core ML may do to a start becomes one sentence, or is mended: kills, hangs, errors, stale and lost files."""
+"""What Core ML may do to a start becomes one sentence, or is mended."""
 
 import json
 import shutil

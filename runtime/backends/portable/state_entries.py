@@ -1,0 +1,127 @@
+"""States of several entries as a state for each entry, where a program treats its entries apart.
+
+A packed state is read whole, sliced by layer, and written back whole with one entry replaced. For a library
+that has states of any number, the same program with a state per entry moves an entry where the packed one
+moves all of them. No number changes. A write with a slice_update that replaces everything is a plain write.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from anespec.runtime.backends.portable.arguments import Arguments
+from anespec.runtime.backends.portable.program import Operation, Program
+from anespec.runtime.backends.portable.slices import slices_of
+from anespec.runtime.backends.runner import PoolNames
+
+
+@dataclass(frozen=True)
+class StateEntries:
+    """A program, and which of its states stand for each state of the program that it was made of.
+
+    One that stays whole stands for itself; else the first axis of each is 1.
+    """
+
+    program: Program
+    entries: Mapping[str, tuple[str, ...]]
+
+    def pools(self, pools: tuple[PoolNames, ...]) -> tuple[PoolNames, ...]:
+        """The pools with the names of this program's states."""
+        return tuple(
+            replace(pool, states=tuple(name for state in pool.states for name in self.entries[state]))
+            for pool in pools
+        )
+
+
+def split_states(program: Program) -> StateEntries:
+    """`program` with a state per entry for every state whose entries it treats apart.
+
+    Raises:
+        ArtifactError: the bounds of a slice of a state are unsound.
+    """
+    uses = {name: _uses(program, name) for name in program.states}
+    states: dict[str, tuple[int, ...]] = {}
+    entries: dict[str, tuple[str, ...]] = {}
+    for name, shape in program.states.items():
+        whole = uses[name] is None or shape[0] == 1
+        entries[name] = (name,) if whole else tuple(_entry(name, entry) for entry in range(shape[0]))
+        states |= dict.fromkeys(entries[name], shape if whole else (1, *shape[1:]))
+    changed = {at: operations for use in uses.values() if use is not None for at, operations in use.items()}
+    operations = tuple(
+        result for at, operation in enumerate(program.operations) for result in changed.get(at, (operation,))
+    )
+    return StateEntries(replace(program, states=states, operations=operations), entries)
+
+
+def _entry(state: str, entry: int) -> str:
+    return f"{state}/{entry}"
+
+
+@dataclass(frozen=True)
+class _Read:
+    """The value of a read_state: where it stands, and how often the state had been written by then."""
+
+    at: int
+    writes: int
+
+
+@dataclass(frozen=True)
+class _Update:
+    """A slice_update of what was read: where it stands, of which entry, and with what."""
+
+    read: _Read
+    at: int
+    entry: int
+    value: str
+
+
+def _uses(program: Program, state: str) -> Mapping[int, tuple[Operation, ...]] | None:
+    """What stands in the place of which operations, with a state per entry; None where it cannot be."""
+    shape, alone = program.states[state], program.states[state][0] == 1
+    reads: dict[str, _Read] = {}
+    updates: dict[str, _Update] = {}
+    changed: dict[int, tuple[Operation, ...]] = {}
+    writes = 0
+    for at, op in enumerate(program.operations):
+        taken = [name for key, names in op.inputs.items() for name in names]
+        if op.kind == "read_state" and op.inputs["input"] == (state,):
+            reads[op.outputs[0]] = _Read(at, writes)
+            changed[at] = (op,) if alone else ()
+            continue
+        if op.kind == "write_state" and op.inputs["input"] == (state,):
+            update = updates.pop(op.inputs["data"][0], None)
+            if update is not None and update.read.writes == writes:
+                target = state if alone else _entry(state, update.entry)
+                changed[at] = (replace(op, inputs={"input": (target,), "data": (update.value,)}),)
+                changed[update.at] = ()
+            elif update is not None or not alone:
+                return None
+            writes += 1
+            continue
+        if any(name in updates for name in taken):
+            return None
+        read = next((reads[name] for name in taken if name in reads), None)
+        if read is None:
+            continue
+        entry = _entry_of(op, program, shape, reads)
+        if entry is not None and op.kind == "slice_update":
+            updates[op.outputs[0]] = _Update(read, at, entry, op.inputs["update"][0])
+        elif entry is not None and op.kind == "slice_by_index" and not alone:
+            source = {"input": (_entry(state, entry),)}
+            changed[read.at] += (Operation("read_state", op.name, source, op.outputs),)
+            changed[at] = ()
+        elif not alone:
+            return None
+    lost = updates or any(name in reads or name in updates for name in program.outputs)
+    return None if lost else changed
+
+
+def _entry_of(
+    op: Operation, program: Program, shape: tuple[int, ...], reads: Mapping[str, _Read]
+) -> int | None:
+    """The entry that a slice of a state takes or replaces whole; None where it is anything else."""
+    others = [name for key, names in op.inputs.items() if key != "x" for name in names]
+    if op.kind not in ("slice_by_index", "slice_update") or any(name in reads for name in others):
+        return None
+    first, *rest = slices_of(Arguments(op, {}, program.constants, program.source), shape)
+    whole = all(part == slice(0, size) for part, size in zip(rest, shape[1:], strict=True))
+    return int(first.start) if whole and first.stop - first.start == 1 else None
