@@ -70,7 +70,7 @@ class InstantVerifier:
     """Builds what shards would be fed and returns fixed logits."""
 
     def __init__(self, logits: NDArray[np.float16]) -> None:
-        self.shape = VerifierShape(BLOCK, BLOCK, SLOTS, 1, VOCABULARY, (PoolShape("global", SLOTS, None),))
+        self.shape = VerifierShape(BLOCK, (BLOCK,), SLOTS, 1, VOCABULARY, (PoolShape("global", SLOTS, None),))
         pool = Pool(
             name="global",
             slots=SLOTS,

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from anespec.convert.graph.shards import ProgramScope, head_inputs, head_shard, layer_shard
+from anespec.convert.graph.functions import ProgramScope
+from anespec.convert.graph.shards import head_inputs, head_shard, layer_shard
 from anespec.convert.layers import (
     head_plan,
     head_weights,
@@ -76,7 +77,7 @@ def _build_head(
 
 
 def _scope(plan: ConversionPlan) -> ProgramScope:
-    return ProgramScope(plan.options.block, plan.t_max)
+    return ProgramScope(plan.options.block, plan.passes.t_max, plan.passes.functions)
 
 
 def _described(

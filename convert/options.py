@@ -8,7 +8,15 @@ from pydantic import BeforeValidator, Field
 from anespec.manifests.errors import RequestError
 from anespec.manifests.options import Flag, Options
 from anespec.manifests.presets import NO_PRESET, preset_names
-from anespec.manifests.schema import MAX_BLOCK, AttentionShape, KVForm, Target, WeightFormat
+from anespec.manifests.schema import (
+    MAX_BLOCK,
+    MOST_ROWS,
+    AttentionShape,
+    KVForm,
+    Shapes,
+    Target,
+    WeightFormat,
+)
 from anespec.manifests.weight_choice import GROUPS, KINDS, WeightChoice
 
 
@@ -37,6 +45,14 @@ class ConvertOptions(Options):
         "portable backend.",
     )
     block: int = Field(default=4, ge=1, le=MAX_BLOCK, description="Rows of a decoding pass (T).")
+    shapes: Annotated[Shapes | None, Flag(default="range")] = Field(
+        default=None,
+        description="Which T the shards take: any up to a widest, the block alone, or one function for the "
+        "block and one for prefill, which share weights and states.",
+    )
+    prefill_block: Annotated[int | None, Flag(default="64")] = Field(
+        default=None, ge=2, le=MOST_ROWS, description="Rows of a prefill pass with --shapes functions."
+    )
     context: Annotated[
         int | None, Flag(default="2048 (iphone: 1024), or what the model was trained for if that is less")
     ] = Field(default=None, ge=1, description="Tokens per sequence, rounded up to 64.")

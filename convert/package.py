@@ -8,7 +8,7 @@ the weight file. Their values are made, hashed, written and dropped afterwards, 
 import contextlib
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -24,8 +24,8 @@ from anespec.convert.graph.builder import (
     ct,
     file_value,
 )
+from anespec.convert.graph.functions import ShardProgram
 from anespec.convert.graph.placeholder import Placeholder
-from anespec.convert.graph.shards import ShardProgram
 from anespec.convert.signature import SOURCE, sign
 from anespec.convert.storage import storage_errors
 from anespec.convert.weight_file import Chunks, WeightFile
@@ -122,9 +122,6 @@ def _write(files: Iterable[_File], package: Folder) -> WrittenPackage:
 
 def _export(shard: ShardProgram, weights: WeightFile) -> bytes:
     """The serialised model; its large constants get their places in `weights`."""
-    function = shard.program.functions["main"]
-    function.set_input_types(tuple(shard.inputs))
-    function.set_output_types(shard.outputs)
     version = int(ct.target.iOS18)
     exporter = _Exporter(shard.program, weights, version)
     described = CoreMLProtoExporter(
@@ -137,26 +134,33 @@ def _export(shard: ShardProgram, weights: WeightFile) -> bytes:
 
 
 class _Exporter(MILProtoExporter):
-    """coremltools' exporter, except that large constants are not written yet."""
+    """coremltools' exporter, except that large constants are not written yet.
+
+    A constant that an earlier function has under the same name, with the same values, stands there once.
+    """
 
     def __init__(self, program: Program, weights: WeightFile, version: int) -> None:
         super().__init__(program, "", version)
         self._weights = weights
+        self._places: dict[tuple[str, Hashable], int] = {}
 
     def get_milproto_value(self, var: Var) -> Any:
         """A placeholder's values go to the weight file, however few they are."""
         if isinstance(var.val, Placeholder):
-            return self._reserve(var, var.val.element, var.val.chunks)
+            return self._reserve(var, var.val.values, var.val.element, var.val.chunks)
         return super().get_milproto_value(var)
 
     def create_file_value(self, var: Var) -> Any:
         """What else is large: norms and tables."""
-        return self._reserve(var, ELEMENTS[var.val.dtype], lambda _: (var.val,))
+        values = (var.val.shape, var.val.dtype.str, var.val.tobytes())
+        return self._reserve(var, values, ELEMENTS[var.val.dtype], lambda _: (var.val,))
 
-    def _reserve(self, var: Var, element: ElementType, chunks: Chunks) -> Any:
+    def _reserve(self, var: Var, values: Hashable, element: ElementType, chunks: Chunks) -> Any:
         """A reference to the place in the weight file where the values of `var` will stand."""
-        offset = self._weights.add(element, var.val.size, chunks)
-        return file_value(var, offset, f"@model_path/weights/{WEIGHTS_FILE}")
+        place = (var.name, values)
+        if place not in self._places:
+            self._places[place] = self._weights.add(element, var.val.size, chunks)
+        return file_value(var, self._places[place], f"@model_path/weights/{WEIGHTS_FILE}")
 
 
 def _package_manifest() -> str:

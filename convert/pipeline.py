@@ -185,7 +185,7 @@ def _recipe(plan: ConversionPlan, source: SourceFile, unit: str) -> str:
     options = plan.options
     facts: list[object] = [unit, source.sha256, plan.model.facts, GRAPH_VERSION]
     facts += [__version__, *(version(name) for name in ("coremltools", "gguf", "numpy"))]
-    facts += [str(options.weights), plan.attention, plan.kv_form, options.block, plan.t_max, plan.pools]
+    facts += [str(options.weights), plan.attention, plan.kv_form, options.block, plan.passes, plan.pools]
     facts += [plan.ropes]
     if unit == "artifact":
         facts += [plan.topology, options.target]
@@ -243,7 +243,10 @@ class _Run:
             attention=plan.attention,
             kv_form=plan.kv_form,
             block=plan.options.block,
-            t_max=plan.t_max,
+            t_min=plan.passes.t_min,
+            t_max=plan.passes.t_max,
+            shapes=plan.passes.shapes,
+            functions=plan.passes.functions,
             context=plan.context,
             sequences=plan.options.sequences,
             pools=plan.pools,

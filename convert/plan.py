@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from anespec.convert.options import ConvertOptions
+from anespec.convert.pass_shapes import PassesPlan, plan_passes
 from anespec.convert.preset_choice import choose_preset
 from anespec.convert.shard_limits import SHARD_LIMITS
 from anespec.convert.source.facts import EMBEDDING, LayerFacts
@@ -24,9 +25,6 @@ from anespec.manifests.schema import (
     Target,
 )
 from anespec.manifests.weight_choice import HEAD, PER_LAYER
-
-WIDEST_CPU_PASS = 128
-"""The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
 
 KV_FORMS: Mapping[Target, KVForm] = MappingProxyType(
     {Target.MAC: KVForm.SLICE_UPDATE, Target.IPHONE: KVForm.PACKED, Target.CPU: KVForm.REREAD}
@@ -68,7 +66,7 @@ class ConversionPlan:
             AttentionShape.GROUPED if options.target is Target.CPU else AttentionShape.PER_KV_HEAD
         )
         self.kv_form = options.kv_form or KV_FORMS[options.target]
-        self.t_max = max(options.block, WIDEST_CPU_PASS) if options.target is Target.CPU else options.block
+        self.passes: PassesPlan = plan_passes(options, self.context)
         layers = model.facts.layers
         self._pools = {window: self._pool(window) for window in {layer.window for layer in layers}}
         self._ropes = {layer.index: self._rope_tables(layer) for layer in layers}
@@ -132,7 +130,7 @@ class ConversionPlan:
             region, ending = self.context, ""
         else:
             # A pass writes all its rows before any is read: the first row's window must survive them.
-            region, ending = min(self.context, _aligned(window + self.t_max)), "_local"
+            region, ending = min(self.context, _aligned(window + self.passes.t_max)), "_local"
         return Pool(
             name="global" if window is None else "local",
             slots=region * self.options.sequences,

@@ -149,8 +149,9 @@ IPHONE_LIMITS = ShardLimits(
 
 CPU_LIMITS = ShardLimits(
     planned_bytes=512_000_000,
-    reason="which lets processors build shards side by side, and bounds what a conversion holds in memory and "
-    "what an interrupted one has to do again; any size runs, since the portable backend chains all shards",
+    reason="which lets processors build shards side by side, and bounds what a conversion holds in memory "
+    "and what an interrupted one has to do again; any size runs, since the portable backend chains all of "
+    "them",
     context=2048,
     ranges=(SizeRange(0, Outlook.GOOD, "any size runs on a processor", "ours", "the portable backend"),),
 )

@@ -24,6 +24,7 @@ from anespec.manifests.schema import (
     Manifest,
     Pool,
     RopeTable,
+    Shapes,
     Shard,
     StateSpec,
 )
@@ -34,6 +35,7 @@ Shape = tuple[int | None, ...]
 def contradictions(manifest: Manifest) -> Iterator[str]:
     """Everything in which the manifest contradicts itself, a clause each; nothing for a sound one."""
     yield from _sizes(manifest)
+    yield from _functions(manifest)
     for pool in manifest.pools:
         yield from _pool(manifest, pool)
     for table in manifest.ropes:
@@ -87,6 +89,34 @@ def _sizes(manifest: Manifest) -> Iterator[str]:
         yield (
             f"{manifest.sequences} sequences of {manifest.context} slots are more than the {MOST_SLOTS} that "
             "a state can have"
+        )
+
+
+def _functions(manifest: Manifest) -> Iterator[str]:
+    """The functions are those of the manifest's kind of shapes, and tell t_min and t_max where they can."""
+    functions, kind = manifest.functions, manifest.shapes
+    if (twice := _repeated([function.name for function in functions])) is not None:
+        yield f"two functions are called {quoted(twice)}"
+    rows = [function.rows for function in functions if function.rows is not None]
+    if len(rows) != (0 if kind is Shapes.RANGE else len(functions)):
+        says = "one number of rows" if kind is Shapes.RANGE else "any number of rows"
+        yield f"a function takes {says}, and shapes are {kind}"
+        return
+    if kind is not Shapes.FUNCTIONS and len(functions) > 1:
+        yield f"there are {len(functions)} functions, and shapes are {kind}"
+    if kind is Shapes.FUNCTIONS and len(functions) == 1:
+        yield f"there is one function, and shapes are {kind}"
+    if kind is Shapes.RANGE:
+        if manifest.t_min == manifest.t_max:
+            yield f"passes have {manifest.t_max} rows alone, and shapes are {kind}"
+        return
+    if len(set(rows)) < len(rows):
+        yield "two functions take the same number of rows"
+    if rows[0] != manifest.block:
+        yield f"the first function takes {rows[0]} rows, not the block's {manifest.block}"
+    if (min(rows), max(rows)) != (manifest.t_min, manifest.t_max):
+        yield (
+            f"the functions take {min(rows)} to {max(rows)} rows, not {manifest.t_min} to {manifest.t_max}"
         )
 
 

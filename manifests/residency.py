@@ -79,9 +79,13 @@ class PlannedOperation(Record):
 
 
 class FunctionPlan(Record):
-    """One function of a shard: its operations in order, those of nested blocks where their owner stands."""
+    """One function of a shard, for a pass of `rows` rows: its operations in order, nested ones after theirs.
+
+    `rows` is None where what made the plan knew nothing but the compiled shard.
+    """
 
     name: str
+    rows: Count | None = None
     operations: tuple[PlannedOperation, ...]
 
 
@@ -162,8 +166,19 @@ class LayerTotals(Record):
     devices: DeviceTotals
 
 
+class FunctionTotals(Record):
+    """One function, at a number of rows."""
+
+    name: str
+    rows: Count | None
+    devices: DeviceTotals
+
+
 class ShardResidency(Record):
-    """What a plan comes to for one shard. `off_ane` names the costliest operations, at most 20 of them."""
+    """What a plan comes to for one shard. `off_ane` names the costliest operations, at most 20 of them.
+
+    `functions` are those of a shard that has several; everything else counts all of them.
+    """
 
     shard: str
     placement: Placement
@@ -172,6 +187,7 @@ class ShardResidency(Record):
     kinds: tuple[KindTotals, ...]
     layers: tuple[LayerTotals, ...]
     off_ane: tuple[PlannedOperation, ...]
+    functions: tuple[FunctionTotals, ...] = ()
     refusal: str | None = None
 
     @classmethod
@@ -197,6 +213,12 @@ class ShardResidency(Record):
                 for layer in _distinct(operations, lambda op: op.layer)
             ),
             off_ane=tuple(costliest[:MOST_NAMED]),
+            functions=tuple(
+                FunctionTotals(
+                    name=function.name, rows=function.rows, devices=DeviceTotals.of(function.operations)
+                )
+                for function in (plan.functions if len(plan.functions) > 1 else ())
+            ),
             refusal=plan.refusal,
         )
 

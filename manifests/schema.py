@@ -22,6 +22,9 @@ EMBEDDED = "embedded"
 """A layer shard's hidden state, in and out; head shards take it too. `embedded` is
 the first layer's hidden state in, which layers with embeddings of their own take beside it."""
 
+MAIN = "main"
+"""The one function of a shard that has no others."""
+
 MAX_BLOCK = 64
 """Rows of the widest decoding pass that is built."""
 
@@ -75,6 +78,18 @@ class AttentionShape(StrEnum):
 
     PER_KV_HEAD = "per_kv_head"
     GROUPED = "grouped"
+
+
+class Shapes(StrEnum):
+    """How many rows a shard's functions take (docs/graph.md).
+
+    `range`: one function of any T up to a widest. `static`: one, of the block alone. `functions`: one of each
+    width, which share weights and states.
+    """
+
+    RANGE = "range"
+    STATIC = "static"
+    FUNCTIONS = "functions"
 
 
 class KVForm(StrEnum):
@@ -152,6 +167,13 @@ class Pool(Record):
     window: Count | None = None
     mask_input: Name
     write_input: Name
+
+
+class ShardFunction(Record):
+    """A function that every shard has, and the T it takes; a T of None is any of t_min..t_max."""
+
+    name: Name
+    rows: Count | None = None
 
 
 class TensorSpec(Record):
@@ -316,8 +338,14 @@ class Manifest(Record):
     attention: AttentionShape
     kv_form: KVForm
     block: int = Field(gt=0, le=MOST_ROWS, description="T of a decoding pass")
-    t_min: int = Field(gt=0, le=MOST_ROWS, default=1)
+    t_min: int = Field(gt=0, le=MOST_ROWS, default=1, description="narrowest pass the shards accept")
     t_max: int = Field(gt=0, le=MOST_ROWS, description="widest pass the shards accept")
+    shapes: Shapes = Shapes.RANGE
+    functions: tuple[ShardFunction, ...] = Field(
+        default=(ShardFunction(name=MAIN),),
+        min_length=1,
+        description="those of every shard, the default function, which runs the block, first",
+    )
     context: Slots = Field(description="slots of one sequence")
     sequences: Slots = Field(description="regions")
     pools: tuple[Pool, ...] = Field(min_length=1)
@@ -359,6 +387,28 @@ class Manifest(Record):
         """Layers per shard, e.g. (20, 4, 6, 2)."""
         return tuple(s.end_layer - s.first_layer for s in self.layer_shards)
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The numbers of rows that a pass may have, ascending, the block among them."""
+        if self.shapes is Shapes.RANGE:
+            return range_widths(self.block, self.t_min, self.t_max)
+        return tuple(sorted(function.rows for function in self.functions if function.rows is not None))
+
+    def function_of(self, rows: int) -> ShardFunction | None:
+        """The function that runs passes of so many rows, if there is one."""
+        if not self.t_min <= rows <= self.t_max:
+            return None
+        return next((function for function in self.functions if function.rows in (None, rows)), None)
+
     def pool(self, name: str) -> Pool:
         """The pool called `name`; raises KeyError if there is none."""
         return {pool.name: pool for pool in self.pools}[name]
+
+
+def range_widths(block: int, t_min: int, t_max: int) -> tuple[int, ...]:
+    """The widths that are run where any of t_min..t_max can be: the block, and powers of two.
+
+    Few, so that the exactness gate can measure every one that the engine will ever run.
+    """
+    powers = (1 << power for power in range(t_max.bit_length()))
+    return tuple(sorted({block, *(width for width in powers if t_min <= width <= t_max)}))

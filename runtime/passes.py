@@ -144,28 +144,30 @@ class PoolShape:
 
 @dataclass(frozen=True)
 class VerifierShape:
-    """What the engine must know of a verifier: decoding, widest and narrowest pass, and sizes.
+    """What the engine must know of a verifier: the block, every width that a pass may have, and sizes.
 
-    `partial_spans` is whether a pass may attend to fewer slots than a pool has.
+    `widths` are ascending, the block among them. They are few, so that the exactness gate can measure every
+    one that the engine will ever run. `partial_spans` is whether a pass may attend to fewer slots than a pool
+    has.
     """
 
     block: int
-    t_max: int
+    widths: tuple[int, ...]
     context: int
     sequences: int
     vocabulary: int
     pools: tuple[PoolShape, ...]
-    t_min: int = 1
     partial_spans: bool = False
 
     @property
-    def widths(self) -> tuple[int, ...]:
-        """The numbers of rows that a pass may have, ascending: the block, and powers of two.
+    def t_min(self) -> int:
+        """Rows of the narrowest pass."""
+        return self.widths[0]
 
-        Few, so that the exactness gate can measure every one that the engine will ever run.
-        """
-        powers = (1 << power for power in range(self.t_max.bit_length()))
-        return tuple(sorted({self.block, *(w for w in powers if self.t_min <= w <= self.t_max)}))
+    @property
+    def t_max(self) -> int:
+        """Rows of the widest pass."""
+        return self.widths[-1]
 
     @property
     def wide_widths(self) -> tuple[int, ...]:

@@ -38,9 +38,12 @@ def plan_passes(manifest: Manifest, stimulus: Stimulus) -> ShardPasses:
     block = manifest.block
     pools = tuple(PoolShape(pool.name, pool.region_slots, pool.window) for pool in manifest.pools)
     region_map = RegionMap(pools, block, manifest.context, manifest.sequences)
-    cuts = [(block, block), (block, block), (block, 1), (min(manifest.t_max, 2 * block), None)]
-    cuts += [(manifest.t_min, None), (block, max(1, block - 1))]
-    sizes = [(width, min(width if real is None else real, region_map.longest_run)) for width, real in cuts]
+    narrowest, wider = manifest.widths[0], next((w for w in manifest.widths if w > block), block)
+    # The reference computes every real row, and pads are rows of the same function.
+    filled = min(wider, 2 * block, max(1, manifest.context - 4 * block))
+    cuts = [(block, block), (block, block), (block, 1), (wider, filled)]
+    cuts += [(narrowest, narrowest), (block, max(1, block - 1))]
+    sizes = [(width, min(real, region_map.longest_run)) for width, real in cuts]
     total, fitting = 0, []
     for width, real in sizes:
         if total + real <= manifest.context:

@@ -20,8 +20,12 @@ Values = NDArray[Any]
 
 
 class Placeholder(np.ndarray[Any, np.dtype[Any]]):
-    """Stands for a constant of `element`s; `chunks` gives the values, once (see weight_file.Chunks)."""
+    """Stands for a constant of `element`s; `chunks` gives the values, once (see weight_file.Chunks).
 
+    Two with the same `values`, a weight and the name of one of its parts, stand for the same numbers.
+    """
+
+    values: tuple[DeferredWeight, str]
     element: ElementType
     chunks: Callable[[int], Iterable[Values]]
 
@@ -44,11 +48,16 @@ def placeholders(weight: DeferredWeight, projection: str) -> dict[str, Placehold
                 kept.append(piece[other])
             yield piece[name]
 
-    return {part.name: _placeholder(part, partial(chunks, part.name)) for part in weight.parts}
+    return {
+        part.name: _placeholder(part, (weight, part.name), partial(chunks, part.name))
+        for part in weight.parts
+    }
 
 
-def _placeholder(part: Part, chunks: Callable[[int], Iterable[Values]]) -> Placeholder:
+def _placeholder(
+    part: Part, values: tuple[DeferredWeight, str], chunks: Callable[[int], Iterable[Values]]
+) -> Placeholder:
     zero = np.zeros((), types.nptype_from_builtin(getattr(types, part.element.label)))
     array = np.broadcast_to(zero, part.shape).view(Placeholder)
-    array.element, array.chunks = part.element, chunks
+    array.values, array.element, array.chunks = values, part.element, chunks
     return array

@@ -1,6 +1,6 @@
 """Whole shards: a run of layers, or a slice of the vocabulary, as one MIL program."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,8 @@ from anespec.convert.graph.attention import (
     attention,
     write_keys_values,
 )
-from anespec.convert.graph.builder import Function, Program, Var, ct, mb, types
+from anespec.convert.graph.builder import Var, mb
+from anespec.convert.graph.functions import ProgramScope, ShardProgram
 from anespec.convert.graph.kv import LayerCells, LayerKV
 from anespec.convert.graph.logit_softcap import logit_softcap
 from anespec.convert.graph.mlp import MLPWeights, gated_mlp
@@ -140,35 +141,6 @@ class LayerShardPlan:
         return tuple(specs)
 
 
-@dataclass(frozen=True)
-class ShardProgram:
-    """A program with the Core ML types of its inputs and outputs."""
-
-    program: Program
-    inputs: list[ct.TensorType]
-    outputs: list[ct.TensorType]
-
-
-class ProgramScope:
-    """Opens a MIL function for a shard: T is one symbol, 1..t_max with the block as its default."""
-
-    def __init__(self, block: int, t_max: int) -> None:
-        self.rows = ct.RangeDim(1, t_max, default=block) if t_max > 1 else 1
-
-    def shape(self, spec: TensorSpec) -> tuple[object, ...]:
-        """The Core ML shape of an input."""
-        return tuple(self.rows if size is None else size for size in spec.shape)
-
-    def placeholder(self, spec: TensorSpec) -> object:
-        """The MIL input specification of an input."""
-        symbol = getattr(self.rows, "symbol", 1)
-        return mb.TensorSpec(tuple(symbol if size is None else size for size in spec.shape), dtype=types.fp16)
-
-    def types(self, specs: tuple[TensorSpec, ...]) -> list[ct.TensorType]:
-        """Core ML input types."""
-        return [ct.TensorType(spec.name, self.shape(spec), dtype=np.float16) for spec in specs]
-
-
 def decoder_layer(
     x: Var,
     weights: LayerWeights,
@@ -211,7 +183,7 @@ def decoder_layer(
 
 
 def layer_shard(
-    plan: LayerShardPlan, weights: list[LayerWeights], scope: "ProgramScope", mix: PerLayerMix | None = None
+    plan: LayerShardPlan, weights: list[LayerWeights], scope: ProgramScope, mix: PerLayerMix | None = None
 ) -> ShardProgram:
     """The program of consecutive layers; inputs and states as `plan` says, output `hidden`.
 
@@ -248,16 +220,8 @@ def layer_shard(
         return x, *((part.rows for both in writers for part in (both.k, both.v)) if hosted else ())
 
     given = (*plan.inputs, *(TensorSpec(name=spec.name, shape=spec.shape) for spec in hosted))
-    states = {
-        spec.name: mb.StateTensorSpec(spec.shape, dtype=types.fp16)
-        for spec in plan.states
-        if spec not in hosted
-    }
     outputs = (HIDDEN_OUT, *(spec.new_rows for spec in hosted))
-    program = _program(build, {s.name: scope.placeholder(s) for s in given} | states, outputs)
-    return ShardProgram(
-        program, scope.types(given), [ct.TensorType(name, dtype=np.float16) for name in outputs]
-    )
+    return scope.program(build, given, outputs, [spec for spec in plan.states if spec not in hosted])
 
 
 def _rotation(table: RopeTable | None, by_name: Mapping[str, Var]) -> Rotation | None:
@@ -283,7 +247,6 @@ def head_shard(
     plan: HeadPlan, norm: Norm, projection: Projection, output: str, scope: ProgramScope
 ) -> ShardProgram:
     """Final norm and a slice of the output projection: [1, d, T, 1] -> logits [1, V_j, T, 1]."""
-    input_specs = head_inputs(plan.d)
 
     def build(by_name: Mapping[str, Var]) -> tuple[Var, ...]:
         normed = rms_norm(by_name[HIDDEN_IN], norm, plan.epsilon, "final_norm")
@@ -293,27 +256,4 @@ def head_shard(
             return (project(normed, projection, output),)
         return (logit_softcap(project(normed, projection, f"{output}_uncapped"), plan.softcap),)
 
-    program = _program(build, {s.name: scope.placeholder(s) for s in input_specs}, [output])
-    return ShardProgram(program, scope.types(input_specs), [ct.TensorType(output, dtype=np.float16)])
-
-
-def _program(
-    build: Callable[[Mapping[str, Var]], tuple[Var, ...]],
-    placeholders: Mapping[str, object],
-    outputs: Sequence[str],
-) -> Program:
-    """The program whose one function has the placeholders as inputs and what `build` returns as `outputs`.
-
-    The operation that makes one takes its name: a last `identity` for the name alone was seen on a device
-    unknown to Core ML's plan.
-    """
-    # Operations without a name are numbered over a whole process: what it built before must not show.
-    mb.name_count.clear()
-    with Function(placeholders, ct.target.iOS18) as function:
-        made = build(function.inputs)
-        for var, name in zip(made, outputs, strict=True):
-            var.name = var.op.name = name
-        function.set_outputs(list(made))
-    program = Program()
-    program.add_function("main", function)
-    return program
+    return scope.program(build, head_inputs(plan.d), (output,))

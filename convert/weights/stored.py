@@ -67,9 +67,9 @@ class AddedError:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DeferredWeight:
-    """A projection that is read and stored only when its shard is written.
+    """A projection that is read and stored only when its shard is written. It is equal to itself alone.
 
     `on_stored` is told what became of it, once it is.
     """

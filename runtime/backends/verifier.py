@@ -36,8 +36,7 @@ def shape_of(manifest: Manifest, *, partial_spans: bool = False) -> VerifierShap
     """The sizes of an artifact's verifier, whatever executes it."""
     return VerifierShape(
         block=manifest.block,
-        t_min=manifest.t_min,
-        t_max=manifest.t_max,
+        widths=manifest.widths,
         context=manifest.context,
         sequences=manifest.sequences,
         vocabulary=manifest.hyperparameters.vocabulary,
@@ -88,8 +87,11 @@ class ArtifactVerifier:
         """Begin a pass in the first stage's runner; see Verifier.
 
         Raises:
-            ArtifactError: a row stands outside its pool's span or the context, or its embedding is no number.
+            ArtifactError: a row stands outside its pool's span or the context, or its embedding is no number;
+                no function takes so many rows.
         """
+        if self.manifest.function_of(plan.width) is None:
+            raise ArtifactError(f"no function of the shards runs passes of {plan.width} rows")
         rows = (*plan.rows, *pad_rows(plan.rows, plan.width))
         tokens = np.array([row.token for row in rows], dtype=np.int64)
         hidden, own = self.embedding.hidden(tokens), self.embedding.layer_inputs(tokens)

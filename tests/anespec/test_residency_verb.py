@@ -173,7 +173,7 @@ def test_on_a_mac_the_plan_decides_and_is_recorded_and_replayed(
     assert "measured ane" in measured.output
     failing = on_a_mac(monkeypatch, ("layer_0_down",), tiny_mac, "--record-plan", red)
     assert isinstance(failing.exception, ResidencyGateError)
-    assert re.search(r"conv layer_0_down \[1, \d+, 4, 1\] on cpu, estimated cost", failing.output)
+    assert re.search(r"conv layer_0_down \[1, \d+, \?, 1\] on cpu, estimated cost", failing.output)
     replayed = run("validate", tiny_mac, "--gate", "residency", "--replay-plan", green)
     assert replayed.code == 0, replayed.err
     assert "replayed ane" in replayed.out

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from graphs import FF, HEAD_DIM, HEADS, KV_HEADS, SLOTS, D, layers
 
-from anespec.convert.graph.shards import ShardProgram
+from anespec.convert.graph.functions import ShardProgram
 from anespec.convert.package import write_package
-from anespec.manifests.schema import AttentionShape, WeightFormat
+from anespec.manifests.schema import MAIN, AttentionShape, ShardFunction, WeightFormat
 from anespec.runtime.backends.portable.proto import model_classes
 
 NORM = (
@@ -122,8 +122,9 @@ def test_states_are_fp16_and_one_pair_a_layer(tmp_path: Path) -> None:
         assert array.dataType == array.FLOAT16
 
 
-def test_a_block_of_one_row_alone_has_a_fixed_t(tmp_path: Path) -> None:
-    found = description(layers(AttentionShape.PER_KV_HEAD, block=1, t_max=1), tmp_path)
+def test_a_static_function_has_a_fixed_t(tmp_path: Path) -> None:
+    static = ShardFunction(name=MAIN, rows=1)
+    found = description(layers(AttentionShape.PER_KV_HEAD, functions=(static,)), tmp_path)
     x = next(value for value in found.input if value.name == "x").type.multiArrayType
     assert tuple(x.shape) == (1, D, 1, 1)
     assert x.WhichOneof("ShapeFlexibility") is None

@@ -77,10 +77,11 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     folder = tmp_path_factory.mktemp("both")
     write_package(layers(AttentionShape.GROUPED), folder / "ours.mlpackage")
     shard = layers(AttentionShape.GROUPED)
+    function = shard.program.functions["main"]
     theirs = ct.convert(
         shard.program,
-        inputs=shard.inputs,
-        outputs=shard.outputs,
+        inputs=list(function.input_types),
+        outputs=function.output_types,
         minimum_deployment_target=ct.target.iOS18,
         pass_pipeline=ct.PassPipeline.EMPTY,
         skip_model_load=True,

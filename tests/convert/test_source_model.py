@@ -298,10 +298,10 @@ def test_a_model_trained_for_less_than_a_block_gets_one_anyway(tmp_path: Path) -
 def test_the_plan_follows_the_target(tmp_path: Path) -> None:
     model = opened(write_gguf(tmp_path / "m.gguf"))
     mac = ConversionPlan(model, ConvertOptions(target=Target.MAC, context=65, sequences=3))
-    assert (mac.attention, mac.t_max) == (AttentionShape.PER_KV_HEAD, 4)
+    assert (mac.attention, mac.passes.t_max) == (AttentionShape.PER_KV_HEAD, 4)
     assert [(pool.region_slots, pool.slots) for pool in mac.pools] == [(128, 384)]
     assert mac.context == 128
     assert mac.beyond_training
     cpu = ConversionPlan(model, ConvertOptions(target=Target.CPU))
-    assert (cpu.attention, cpu.t_max, cpu.context) == (AttentionShape.GROUPED, 128, 64)
+    assert (cpu.attention, cpu.passes.t_max, cpu.context) == (AttentionShape.GROUPED, 128, 64)
     assert not cpu.beyond_training

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from whole_passes import WholePasses
 
+from anespec.manifests.schema import range_widths
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind, RowSlots, VerifierShape
 from anespec.runtime.proven import Proven
@@ -35,8 +36,9 @@ def toy_shape(
     partial_spans: bool = False,
 ) -> VerifierShape:
     """A shape small enough for property tests."""
+    widths = range_widths(block, 1, t_max or 4 * block)
     return VerifierShape(
-        block, t_max or 4 * block, context, sequences, vocabulary, tuple(pools), partial_spans=partial_spans
+        block, widths, context, sequences, vocabulary, tuple(pools), partial_spans=partial_spans
     )
 
 

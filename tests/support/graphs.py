@@ -8,24 +8,25 @@ from arrays import ArraySource
 
 from anespec.convert.architectures.family import Activation
 from anespec.convert.graph.attention import AttentionSizes, AttentionWeights, KeyWeights
-from anespec.convert.graph.builder import Function, Program, Var, ct, mb, types
+from anespec.convert.graph.builder import Var, mb
+from anespec.convert.graph.functions import ProgramScope, ShardProgram
 from anespec.convert.graph.mlp import MLPWeights
 from anespec.convert.graph.projection import Projection, project
 from anespec.convert.graph.shards import (
     LayerPlan,
     LayerShardPlan,
     LayerWeights,
-    ProgramScope,
-    ShardProgram,
     layer_shard,
 )
 from anespec.convert.package import write_package
 from anespec.convert.weights.stored import DeferredWeight
 from anespec.manifests.schema import (
+    MAIN,
     AttentionShape,
     KVForm,
     Pool,
     RopeTable,
+    ShardFunction,
     StateSpec,
     TensorSpec,
     WeightFormat,
@@ -49,6 +50,7 @@ def layers(
     rotary_dim: int = HEAD_DIM,
     block: int = 4,
     t_max: int = 128,
+    functions: tuple[ShardFunction, ...] = (ShardFunction(name=MAIN),),
     kv_form: KVForm = KVForm.REREAD,
 ) -> ShardProgram:
     """A shard of tiny random layers."""
@@ -81,7 +83,8 @@ def layers(
         LayerPlan(index, sizes, POOL, rope, rope, index, Activation.SILU, residual_scale=1.0)
         for index in indices
     )
-    return layer_shard(LayerShardPlan(plans, D, EPSILON, kv_form), weights, ProgramScope(block, t_max))
+    plan = LayerShardPlan(plans, D, EPSILON, kv_form)
+    return layer_shard(plan, weights, ProgramScope(block, t_max, functions))
 
 
 def program_of(
@@ -91,14 +94,11 @@ def program_of(
     states: tuple[StateSpec, ...] = (),
 ) -> ShardProgram:
     """What `build` makes of its inputs, as a shard of its own."""
-    scope = ProgramScope(4, 16)
-    placeholders = {spec.name: scope.placeholder(spec) for spec in inputs}
-    placeholders |= {spec.name: mb.StateTensorSpec(spec.shape, dtype=types.fp16) for spec in states}
-    with Function(placeholders, ct.target.iOS18) as function:
-        function.set_outputs([mb.identity(x=build(function.inputs), name=output)])
-    program = Program()
-    program.add_function("main", function)
-    return ShardProgram(program, scope.types(inputs), [ct.TensorType(output, dtype=np.float16)])
+
+    def outputs(by_name: Mapping[str, Var]) -> tuple[Var]:
+        return (mb.identity(x=build(by_name), name=output),)
+
+    return ProgramScope(4, 16).program(outputs, inputs, (output,), states)
 
 
 def projection_of(source: ArraySource, weight_format: WeightFormat) -> ShardProgram:

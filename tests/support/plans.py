@@ -10,7 +10,7 @@ from typing import Any
 
 from anespec.convert.graph.builder import ct
 from anespec.manifests.residency import Device
-from anespec.runtime.backends.portable.mil_package import Operation
+from anespec.runtime.backends.portable.mil_package import Operation, read_package
 from anespec.validate.residency.compute_plan import ComputePlan, CoreMLTools
 from anespec.validate.residency.shard_view import ShardView, has_device, view_package
 
@@ -67,17 +67,22 @@ def structure_block(operations: Iterable[Any]) -> Any:
 class _Proxy:
     """What Core ML would answer."""
 
-    def __init__(self, functions: Mapping[str, Any], placing: Placing, cost: float | None) -> None:
+    def __init__(
+        self, functions: Mapping[str, Any], placing: Placing, cost: float | None, only: str | None
+    ) -> None:
         program = _plan.MLModelStructureProgram(
             {name: _plan.MLModelStructureProgramFunction([], block) for name, block in functions.items()}
         )
         self.model_structure = _plan.MLModelStructure(None, program, None)
         self.placing = placing
         self.cost = cost
+        self.silent = {
+            id(op) for name, block in functions.items() if only not in (None, name) for op in block.operations
+        }
 
     def get_compute_device_usage_for_mlprogram_operation(self, operation: Any) -> Any:
         kind = operation.operator_name.rpartition(".")[2]
-        if not has_device(kind):
+        if not has_device(kind) or id(operation) in self.silent:
             return None
         name = operation.outputs[0].name if operation.outputs else operation.inputs["input"].bindings[0].name
         where = self.placing(kind, name)
@@ -89,10 +94,12 @@ class _Proxy:
         return None if self.cost is None else _plan.MLComputePlanCost(self.cost)
 
 
-def plan_of(functions: Mapping[str, Any], placing: Placing, cost: float | None = 0.01) -> ComputePlan:
-    """An MLComputePlan over these blocks."""
+def plan_of(
+    functions: Mapping[str, Any], placing: Placing, cost: float | None = 0.01, only: str | None = None
+) -> ComputePlan:
+    """An MLComputePlan over these blocks; it says nothing of others than those of the function `only`."""
     plan = object.__new__(_plan.MLComputePlan)
-    plan.__proxy__ = _Proxy(functions, placing, cost)
+    plan.__proxy__ = _Proxy(functions, placing, cost, only)
     found: ComputePlan = plan
     return found
 
@@ -108,17 +115,12 @@ def _structure(op: Operation) -> Any:
 
 
 class StandInCoreML(CoreMLTools):
-    """Materialises for real; compiling keeps the package, and the plan is made from it by `placing`."""
+    """Compiling keeps the package, and the plan of its default function is made from it by `placing`."""
 
     def __init__(self, placing: Placing, refuse: Mapping[str, str] = {}) -> None:
         self.placing = placing
         self.refuse = refuse
         self.compiled: list[Path] = []
-        self.shapes: list[dict[str, tuple[int, ...]]] = []
-
-    def materialise(self, package: Path, shapes: Mapping[str, tuple[int, ...]], destination: Path) -> None:
-        self.shapes.append(dict(shapes))
-        super().materialise(package, shapes, destination)
 
     def compile(self, package: Path, destination: Path) -> Path:
         self.compiled.append(package)
@@ -129,4 +131,5 @@ class StandInCoreML(CoreMLTools):
         return package
 
     def load_plan(self, compiled: Path) -> ComputePlan:
-        return plan_of(blocks_of(view_package(compiled, "", "", 1)), self.placing)
+        functions = blocks_of(view_package(compiled, "", "", 1))
+        return plan_of(functions, self.placing, only=read_package(compiled).default_function)

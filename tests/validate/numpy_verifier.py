@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from whole_passes import WholePasses
 
+from anespec.manifests.schema import range_widths
 from anespec.runtime.passes import (
     Candidate,
     Logits,
@@ -31,6 +32,7 @@ Values = NDArray[np.float64]
 def shape_of(
     *,
     block: int = 4,
+    t_min: int = 1,
     t_max: int = 8,
     context: int = 128,
     sequences: int = 1,
@@ -42,8 +44,9 @@ def shape_of(
     pools = [PoolShape("global", context, None)]
     if window is not None:
         pools.append(PoolShape("local", ring, window))
+    widths = range_widths(block, t_min, t_max)
     return VerifierShape(
-        block, t_max, context, sequences, VOCABULARY, tuple(pools), partial_spans=partial_spans
+        block, widths, context, sequences, VOCABULARY, tuple(pools), partial_spans=partial_spans
     )
 
 

@@ -14,7 +14,7 @@ from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.errors import RequestError
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.schema import Manifest, Pool, Target
+from anespec.manifests.schema import Manifest, Pool, Shapes, ShardFunction, Target, range_widths
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, Circumstances, ExactnessVerdict, Invariance
 from anespec.runtime.backends import open_verifier
@@ -46,8 +46,9 @@ def shapes(draw: st.DrawFn) -> VerifierShape:
         needed = -(-min(context, window + block - 1) // unit)
         pools.append(PoolShape("local", draw(st.integers(needed, context // unit)) * unit, window))
     t_max = draw(st.sampled_from([block, block + 1, 2 * block, 48]).filter(lambda most: most >= block))
+    widths = draw(st.sampled_from([range_widths(block, 1, t_max), (block,), tuple(sorted({block, t_max}))]))
     partial = draw(st.booleans())
-    return VerifierShape(block, t_max, context, sequences, VOCABULARY, tuple(pools), partial_spans=partial)
+    return VerifierShape(block, widths, context, sequences, VOCABULARY, tuple(pools), partial_spans=partial)
 
 
 def measure(shape: VerifierShape, form: Form = "quick") -> ExactnessVerdict:
@@ -65,7 +66,8 @@ def require_cases(verdict: ExactnessVerdict, shape: VerifierShape) -> None:
 
 
 def global_shape(block: int, t_max: int, context: int, sequences: int) -> VerifierShape:
-    return VerifierShape(block, t_max, context, sequences, VOCABULARY, (PoolShape("global", context, None),))
+    pools, widths = (PoolShape("global", context, None),), range_widths(block, 1, t_max)
+    return VerifierShape(block, widths, context, sequences, VOCABULARY, pools)
 
 
 @settings(deadline=None, max_examples=25)
@@ -95,8 +97,8 @@ def test_the_golden_gate_s_passes_fit_any_shape(shape: VerifierShape, stimulus: 
     )
     manifest = Manifest.model_construct(
         block=shape.block,
-        t_min=1,
-        t_max=shape.t_max,
+        shapes=Shapes.FUNCTIONS,
+        functions=tuple(ShardFunction(name=str(width), rows=width) for width in shape.widths),
         context=shape.context,
         sequences=shape.sequences,
         pools=pools,
@@ -104,6 +106,9 @@ def test_the_golden_gate_s_passes_fit_any_shape(shape: VerifierShape, stimulus: 
     plan = plan_passes(manifest, stimulus)
     strict = StrictVerifier(shape)
     assert plan.passes
+    narrowest, wider = shape.widths[0], next((w for w in shape.widths if w > shape.block), shape.block)
+    if shape.context > 5 * shape.block:
+        assert {len(step.rows) for step in plan.passes} == {narrowest, shape.block, wider}
     assert len(plan.positions) == len(set(plan.positions)) == sum(step.real for step in plan.passes)
     for step in plan.passes:
         assert step.real
@@ -131,7 +136,8 @@ def test_what_convert_plans_fits_the_gates(block: int, context: int, sequences: 
             return
         plan = ConversionPlan(model, options)
     pools = tuple(PoolShape(pool.name, pool.region_slots, pool.window) for pool in plan.pools)
-    shape = VerifierShape(block, plan.t_max, plan.context, sequences, VOCABULARY, pools)
+    widths = range_widths(block, plan.passes.t_min, plan.passes.t_max)
+    shape = VerifierShape(block, widths, plan.context, sequences, VOCABULARY, pools)
     require_cases(measure(shape), shape)
 
 

@@ -93,7 +93,7 @@ def test_a_lawful_verifier_is_green(shape: VerifierShape, form: Form) -> None:
 
 
 def test_what_cannot_be_compared_is_not_proven() -> None:
-    verdict = gate(NumpyVerifier(replace(shape_of(block=4, t_max=4, sequences=1), t_min=4)))
+    verdict = gate(NumpyVerifier(shape_of(block=4, t_min=4, t_max=4, sequences=1)))
     assert unproven(verdict) == {REGION, WIDTH, SPAN}
     assert verdict.proven_widths == (4,)
     assert not any(v.unequal for v in verdict.invariances)
@@ -185,7 +185,7 @@ def test_the_widths_that_are_equal_are_told_apart(
 
 @pytest.mark.parametrize("form", ["quick", "full"])
 def test_the_spans_that_are_equal_are_told_apart(form: Form) -> None:
-    ringed, steps = replace(TWO_POOLS, t_max=4), TWO_POOLS.span_steps(0)
+    ringed, steps = replace(TWO_POOLS, widths=(1, 2, 4)), TWO_POOLS.span_steps(0)
     assert gate(OneSpanDependent(ringed), form).proven_spans[1] == tuple(s for s in steps if s != 384)
     assert gate(SpanDependent(ringed), form).proven_spans == ((640,), (640,))
 

@@ -4,7 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from anespec.manifests.formatting import counted
-from anespec.manifests.residency import Device, DeviceTotals, ResidencyVerdict, RuleFinding, Severity
+from anespec.manifests.residency import (
+    Device,
+    DeviceTotals,
+    ResidencyVerdict,
+    RuleFinding,
+    Severity,
+    ShardResidency,
+)
 from anespec.validate.page.scales import BarSegment, Tick, stacked
 from anespec.validate.page.shards import stem
 
@@ -74,10 +81,7 @@ def view_residency(verdict: ResidencyVerdict) -> ResidencyView:
     bars += [_bar(NO_LAYER, layers[None])] if None in layers else []
     return ResidencyView(
         verdict=verdict,
-        shards=tuple(
-            _bar(f"{stem(s.shard)}: {s.refusal}" if s.refusal else stem(s.shard), s.compute)
-            for s in verdict.shards
-        ),
+        shards=tuple(bar for shard in verdict.shards for bar in _shard_bars(shard)),
         kinds=tuple(_bar(kind, totals) for kind, totals in sorted(kinds.items(), key=_worst_first)),
         layers=_picture(bars),
         alike=_alike(verdict),
@@ -85,6 +89,14 @@ def view_residency(verdict: ResidencyVerdict) -> ResidencyView:
         on_ane=sum(shard.compute.ane for shard in verdict.shards),
         operations=sum(shard.compute.total for shard in verdict.shards),
     )
+
+
+def _shard_bars(shard: ShardResidency) -> list[DeviceBar]:
+    """One, or one for each function where there are several."""
+    name = stem(shard.shard)
+    if shard.refusal or not shard.functions:
+        return [_bar(f"{name}: {shard.refusal}" if shard.refusal else name, shard.compute)]
+    return [_bar(f"{name}, {function.name}", function.devices) for function in shard.functions]
 
 
 def _bar(label: str, totals: DeviceTotals) -> DeviceBar:

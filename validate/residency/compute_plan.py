@@ -1,11 +1,10 @@
-"""Core ML's own plan: where it would run every operation, asked at the shape that is run. macOS only.
+"""Core ML's own plan: where it would run every operation of a package as it is shipped. macOS only.
 
-Everything that needs Core ML is behind the protocol CoreML, three calls into coremltools 9; the rest
+Everything that needs Core ML is behind the protocol CoreML, two calls into coremltools 9; the rest
 runs anywhere. None of it was run on a Mac by this project yet.
 """
 
 import contextlib
-import io
 import math
 import os
 import shutil
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from anespec.manifests.coreml_errors import error_sentence
+from anespec.manifests.formatting import counted
 from anespec.manifests.machine import machine_name
 from anespec.manifests.residency import (
     Device,
@@ -25,13 +25,13 @@ from anespec.manifests.residency import (
     ShardComputePlan,
     layers_by_name,
 )
-from anespec.manifests.schema import Shard
+from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
 from anespec.runtime.backends.coreml.library import has_neural_engine, library_version
+from anespec.runtime.backends.portable.mil_package import read_model, root_model
 from anespec.validate.progress import StepReport
 from anespec.validate.residency.shard_view import (
-    Feature,
     FunctionView,
     ShardView,
     has_device,
@@ -43,7 +43,6 @@ _DEVICES: Mapping[str, Device] = {
     "MLGPUComputeDevice": Device.GPU,
     "MLCPUComputeDevice": Device.CPU,
 }
-MAIN = "main"
 
 
 class NamedValueType(Protocol):
@@ -105,9 +104,6 @@ class ComputePlan(Protocol):
 class CoreML(Protocol):
     """What is asked of coremltools and of Core ML behind it; a call may raise anything."""
 
-    def materialise(self, package: Path, shapes: Mapping[str, tuple[int, ...]], destination: Path) -> None:
-        """Write the package with its function `main` at these input shapes to `destination`."""
-
     def compile(self, package: Path, destination: Path) -> Path:
         """Compile a package; returns the .mlmodelc."""
 
@@ -117,14 +113,6 @@ class CoreML(Protocol):
 
 class CoreMLTools:
     """CoreML by coremltools 9."""
-
-    def materialise(self, package: Path, shapes: Mapping[str, tuple[int, ...]], destination: Path) -> None:
-        """Works on Linux too. Opening a package writes its Manifest.json, so callers pass a copy."""
-        from anespec.convert.graph.builder import ct
-
-        with contextlib.redirect_stderr(io.StringIO()):
-            model = ct.models.MLModel(str(package), skip_model_load=True)
-            ct.utils.materialize_dynamic_shape_mlmodel(model, {MAIN: dict(shapes)}, str(destination))
 
     def compile(self, package: Path, destination: Path) -> Path:
         """Needs macOS."""
@@ -168,7 +156,7 @@ def measure_plan(artifact: Artifact, coreml: CoreML, progress: StepReport) -> Pl
     shards = []
     for shard in manifest.shards:
         progress(f"compiling {shard.path}")
-        shards.append(measure_shard(shard, artifact.shard_path(shard), manifest.block, coreml))
+        shards.append(measure_shard(manifest, shard, artifact.shard_path(shard), coreml))
     return Plan(
         source=PlanSource.MEASURED,
         circumstances=plan_circumstances(artifact),
@@ -177,58 +165,67 @@ def measure_plan(artifact: Artifact, coreml: CoreML, progress: StepReport) -> Pl
     )
 
 
-def measure_shard(shard: Shard, package: Path, block: int, coreml: CoreML) -> ShardComputePlan:
-    """The plan of one shard at T = block, made in a temporary folder; the package is left alone."""
+def measure_shard(manifest: Manifest, shard: Shard, package: Path, coreml: CoreML) -> ShardComputePlan:
+    """The plan of one shard as it is shipped, for each of its functions, compiled in a temporary folder.
+
+    A plan is of the default function, as coremltools asks for it. So for another one a package is compiled
+    that differs in the name of its default function alone and shares the weight file.
+    """
+    view = view_package(package, shard.path, shard.sha256, manifest.block, functions=manifest.functions)
+    if (other := _other_default(view)) is not None:
+        rows = counted(manifest.block, "row")
+        return _refused(
+            shard, f"its default shape is of T = {other}, but passes of {rows} run; convert again"
+        )
+    planned = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        copied = linked_copy(package, folder / "copy.mlpackage")
-        shapes = run_shapes(view_package(package, shard.path, shard.sha256, block), block)
-        fixed = folder / "fixed.mlpackage"
-        try:
-            if shapes:
-                coreml.materialise(copied, shapes, fixed)
-            else:
-                fixed = copied
-            plan = coreml.load_plan(coreml.compile(fixed, folder / "compiled.mlmodelc"))
-        except Exception as error:
-            # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
-            return ShardComputePlan(shard=shard.path, sha256=shard.sha256, refusal=error_sentence(str(error)))
-        functions = read_plan(plan, view_package(fixed, shard.path, shard.sha256, block))
-        return ShardComputePlan(shard=shard.path, sha256=shard.sha256, functions=functions)
+        for number, function in enumerate(manifest.functions):
+            asked = package if number == 0 else folder / f"{number}.mlpackage"
+            try:
+                if number:
+                    copy_with_default(package, function.name, asked)
+                plan = coreml.load_plan(coreml.compile(asked, folder / f"{number}.mlmodelc"))
+                planned.append(_one_function(read_plan(plan, view), function.name))
+            except Exception as error:
+                # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
+                return _refused(shard, error_sentence(str(error)))
+    return ShardComputePlan(shard=shard.path, sha256=shard.sha256, functions=tuple(planned))
 
 
-def linked_copy(package: Path, destination: Path) -> Path:
-    """A package whose Manifest.json may be written, sharing the other files with the original.
+def _refused(shard: Shard, sentence: str) -> ShardComputePlan:
+    return ShardComputePlan(shard=shard.path, sha256=shard.sha256, refusal=sentence)
 
-    The bytes would be the same, but an artifact may lie where nothing can be written.
-    """
+
+def _one_function(plans: Sequence[FunctionPlan], name: str) -> FunctionPlan:
+    for plan in plans:
+        if plan.name == name:
+            return plan
+    raise ValueError(f"the compiled model has no function {name}")
+
+
+def _other_default(view: ShardView) -> int | None:
+    """The T that a range defaults to, where it is not the one that is run: a plan is of the default."""
+    defaults = (size for function in view.functions for f in function.features for size in f.varying_defaults)
+    return next((size for size in defaults if size != view.block), None)
+
+
+def copy_with_default(package: Path, function: str, destination: Path) -> None:
+    """A package whose default function is another, sharing the weight files with the original."""
+    model, _ = read_model(package)
+    model.description.defaultFunctionName = function
+    model_file = root_model(package)
 
     def share(source: str, target: str) -> None:
-        if Path(source).name != "Manifest.json":
+        if Path(source) != model_file:
             # Another file system's, or another user's, files cannot be linked.
             with contextlib.suppress(OSError):
                 os.link(source, target)
                 return
         shutil.copy2(source, target)
 
-    return shutil.copytree(package, destination, copy_function=share)
-
-
-def run_shapes(view: ShardView, block: int) -> dict[str, tuple[int, ...]]:
-    """The shapes of every input of `main` with T = block; empty where no input's shape varies."""
-    features = [
-        feature for function in view.functions if function.name == MAIN for feature in function.features
-    ]
-    if not any(feature.varying_defaults for feature in features):
-        return {}
-    return {feature.name: _at(feature, block) for feature in features}
-
-
-def _at(feature: Feature, block: int) -> tuple[int, ...]:
-    if not feature.bounds:
-        return feature.default
-    sizes = zip(feature.default, feature.bounds, strict=True)
-    return tuple(size if low == high else block for size, (low, high) in sizes)
+    shutil.copytree(package, destination, copy_function=share)
+    (destination / model_file.relative_to(package)).write_bytes(model.SerializeToString(deterministic=True))
 
 
 def read_plan(plan: ComputePlan, view: ShardView) -> tuple[FunctionPlan, ...]:
@@ -271,7 +268,7 @@ def _function_plan(
                 layer=layer,
             )
         )
-    return FunctionPlan(name=name, operations=tuple(planned))
+    return FunctionPlan(name=name, rows=view.rows if view else None, operations=tuple(planned))
 
 
 def _walk(block: StructureBlock) -> Iterator[StructureOperation]:

@@ -95,7 +95,7 @@ def _function_plan(function: FunctionView, ruled: Sequence[_Ruled], whole: tuple
                 rules=reasons,
             )
         )
-    return FunctionPlan(name=function.name, operations=tuple(planned))
+    return FunctionPlan(name=function.name, rows=function.rows, operations=tuple(planned))
 
 
 def _ids(ruled: Iterable[_Ruled]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ def replay_plan(path: Path, artifact: Artifact) -> Plan:
     """Read a recorded plan of this artifact.
 
     Raises:
-        RequestError: it is no recorded plan, or of another artifact, or of another T.
+        RequestError: it is no recorded plan, or of another artifact, of another T or of other functions.
         StorageError: the file cannot be read.
     """
     try:
@@ -57,5 +57,20 @@ def replay_plan(path: Path, artifact: Artifact) -> Plan:
             f"{path}: was asked for T = {plan.block}, but this artifact runs {manifest.block} rows; "
             "record it again with --record-plan"
         )
+    declared = {function.name: function.rows or manifest.block for function in manifest.functions}
+    for shard in plan.shards:
+        found_rows = {function.name: function.rows for function in shard.functions}
+        lacking = sorted(declared.keys() ^ found_rows.keys()) if shard.refusal is None else []
+        if lacking:
+            raise RequestError(
+                f"{path}: has other functions for {printable(shard.shard)} than this artifact "
+                f"({printable(lacking[0])}); record it again with --record-plan"
+            )
+        for name, rows in found_rows.items():
+            if rows not in (None, declared.get(name)):
+                raise RequestError(
+                    f"{path}: was asked for {rows} rows of {printable(name)}, which runs "
+                    f"{declared.get(name)}; record it again with --record-plan"
+                )
     circumstances = plan.circumstances.model_copy(update={"artifact": artifact.fingerprint})
     return plan.model_copy(update={"source": PlanSource.REPLAYED, "circumstances": circumstances})

@@ -3,7 +3,7 @@
 No weight is read.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from anespec.manifests.residency import shape_text
-from anespec.manifests.schema import HeadShard
+from anespec.manifests.schema import HeadShard, ShardFunction
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.mil_package import (
     FileReference,
@@ -68,10 +68,11 @@ class Feature:
 
 @dataclass(frozen=True)
 class FunctionView:
-    """One function and its inputs as the package describes them."""
+    """One function, its inputs as the package describes them, and the T that it runs; None where unknown."""
 
     function: Function
     features: tuple[Feature, ...]
+    rows: int | None = None
 
     @property
     def name(self) -> str:
@@ -178,28 +179,47 @@ def view_artifact(artifact: Artifact) -> ArtifactView:
                 shard.sha256,
                 manifest.block,
                 isinstance(shard, HeadShard),
+                manifest.functions,
             )
             for shard in manifest.shards
         )
     )
 
 
-def view_package(package: Path, name: str, sha256: str, block: int, is_head: bool = False) -> ShardView:
-    """Look at one package; raises like `view_artifact`."""
+def view_package(
+    package: Path,
+    name: str,
+    sha256: str,
+    block: int,
+    is_head: bool = False,
+    functions: Sequence[ShardFunction] = (),
+) -> ShardView:
+    """Look at one package, whose manifest declares these functions; raises like `view_artifact`."""
     read = read_package(package)
-    return _view(read.functions, read.description, name, sha256, block, is_head)
+    return _view(read.functions, read.description, name, sha256, block, is_head, functions)
 
 
 def view_model(model: Any, name: str, sha256: str, block: int, is_head: bool = False) -> ShardView:
     """Look at a protobuf `Model` that is an ML program."""
-    return _view(read_functions(model), model.description, name, sha256, block, is_head)
+    return _view(read_functions(model), model.description, name, sha256, block, is_head, ())
 
 
 def _view(
-    functions: Mapping[str, Function], description: Any, name: str, sha256: str, block: int, is_head: bool
+    functions: Mapping[str, Function],
+    description: Any,
+    name: str,
+    sha256: str,
+    block: int,
+    is_head: bool,
+    declared: Sequence[ShardFunction],
 ) -> ShardView:
+    rows = {function.name: function.rows or block for function in declared}
     views = tuple(
-        FunctionView(function, tuple(_feature(raw) for raw in _described(description, function.name)))
+        FunctionView(
+            function,
+            tuple(_feature(raw) for raw in _described(description, function.name)),
+            rows.get(function.name),
+        )
         for function in functions.values()
     )
     constants = (constant for function in functions.values() for constant in function.constants.values())

@@ -10,9 +10,11 @@ from anespec.manifests.element_types import ElementType
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.formatting import printable, quoted
 from anespec.manifests.residency import shape_text
-from anespec.manifests.schema import LayerShard, Manifest, Shard, StateSpec, TensorSpec
+from anespec.manifests.schema import LayerShard, Manifest, Shapes, Shard, StateSpec, TensorSpec
 from anespec.manifests.store import Artifact
-from anespec.runtime.backends.portable.program import Program, load_program
+from anespec.runtime.backends.portable.functions import declared_function
+from anespec.runtime.backends.portable.mil_package import read_package
+from anespec.runtime.backends.portable.program import Program, program_of
 from anespec.runtime.backends.portable.spans import STATE_AXIS
 
 Shape = tuple[int | None, ...]
@@ -21,10 +23,13 @@ Shape = tuple[int | None, ...]
 def load_declared(artifact: Artifact, shard: Shard) -> Program:
     """The program of a shard, which is in everything that meets the outside what the manifest says.
 
+    Several functions are one program, of any T (see functions).
+
     Raises:
-        ArtifactError: the shard is missing or damaged, or has other inputs, outputs or states.
+        ArtifactError: the shard is missing or damaged, or has other functions, inputs, outputs or states.
     """
-    program = load_program(artifact.shard_path(shard))
+    package = read_package(artifact.shard_path(shard))
+    program = program_of(package, declared_function(package, artifact.manifest.functions))
     width = _fixed_width(artifact.manifest)
     states = shard.states if isinstance(shard, LayerShard) else ()
     hosted = [state for state in states if state.held == "host"]
@@ -51,7 +56,7 @@ def load_declared(artifact: Artifact, shard: Shard) -> Program:
 
 def _fixed_width(manifest: Manifest) -> int | None:
     """T, where all passes are as wide."""
-    return manifest.t_max if manifest.t_min == manifest.t_max else None
+    return manifest.block if manifest.shapes is Shapes.STATIC else None
 
 
 def _at(shape: Shape, width: int | None) -> Shape:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from anespec.manifests.element_types import MIL_TYPES, ElementType
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.residency import shape_text
+from anespec.manifests.schema import MAIN
 from anespec.runtime.backends.portable.packed import Packed
 from anespec.runtime.backends.portable.proto import model_classes
 
@@ -113,6 +114,11 @@ class MILPackage:
     functions: Mapping[str, Function]
     description: Any
 
+    @property
+    def default_function(self) -> str:
+        """The name of the function that is meant where none is named."""
+        return str(self.description.defaultFunctionName) or MAIN
+
 
 def read_package(package: Path) -> MILPackage:
     """Read an .mlpackage that holds an ML program.
@@ -138,7 +144,7 @@ def read_model(package: Path) -> tuple[Any, Path]:
         ArtifactError: a file is missing or is not an ML program.
     """
     try:
-        model_file = package / "Data" / _root_model(package)
+        model_file = root_model(package)
         model = model_classes().Model()
         model.ParseFromString(_read(package, model_file))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -164,9 +170,14 @@ def read_functions(model: Any) -> dict[str, Function]:
     return {name: _FunctionReader().function(name, functions[name]) for name in sorted(functions)}
 
 
-def _root_model(package: Path) -> str:
+def root_model(package: Path) -> Path:
+    """The file of a package's protobuf, as its Manifest.json has it.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError: it is damaged.
+    """
     manifest = json.loads(_read(package, package / "Manifest.json").decode())
-    return str(manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"])
+    return package / "Data" / str(manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"])
 
 
 def _read(package: Path, path: Path) -> bytes:

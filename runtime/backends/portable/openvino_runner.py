@@ -133,12 +133,13 @@ class OpenVINORunner:
         self.run(self._ones(self.program))
 
     def _ones(self, program: Program) -> dict[str, Tensor]:
-        """Inputs of one row, which writes slot 0."""
+        """Inputs of one row, or of as many as the program takes, of which the first writes slot 0."""
         inputs = {
             name: np.ones([size or 1 for size in shape], np.float16) for name, shape in program.inputs.items()
         }
         for name in self.masks:
-            inputs[name][:, :, 1:] = 0
+            inputs[name][...] = 0
+            inputs[name][:, :, 0, 0] = 1
         return inputs
 
     def _writes_in_place(self) -> bool:

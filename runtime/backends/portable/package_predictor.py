@@ -11,7 +11,7 @@ from anespec.manifests.errors import ArtifactError, RequestError
 from anespec.manifests.formatting import quoted
 from anespec.manifests.residency import shape_text
 from anespec.runtime.backends.portable.mil_package import read_package
-from anespec.runtime.backends.portable.program import FUNCTION, Program, load_program
+from anespec.runtime.backends.portable.program import Program, load_program
 from anespec.runtime.backends.runner import ShardRunner, Tensor
 
 COMPILED = ".mlmodelc"
@@ -102,9 +102,8 @@ class PackagePredictor:
         """
         package = followed(package)
         read = read_package(package)
-        default = str(read.description.defaultFunctionName) or FUNCTION
         self.functions = tuple(read.functions)
-        self._program = load_program(package, function or default)
+        self._program = load_program(package, function)
         self._runner = _runner(library)(self._program, threads)
         self._held: PredictorState | None = None
 

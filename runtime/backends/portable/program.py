@@ -25,13 +25,11 @@ from anespec.runtime.backends.portable.mil_package import (
 from anespec.runtime.backends.portable.packed import Packed
 from anespec.runtime.backends.portable.soundness import check_sound
 
-__all__ = ["FUNCTION", "Constant", "Operation", "Program", "chain", "load_program", "merge"]
+__all__ = ["Constant", "Operation", "Program", "chain", "load_program", "merge", "program_of"]
 
 BLOB_SENTINEL = 0xDEADBEEF
 BLOB_RECORD = struct.Struct("<IIQQ")
 BLOB_PREFIX = "@model_path/"
-
-FUNCTION = "main"
 
 Constant = NDArray[Any] | Packed | str
 
@@ -53,24 +51,33 @@ class Program:
     interface: Mapping[str, TensorType] = field(default_factory=dict)
 
 
-def load_program(package: Path, name: str = FUNCTION) -> Program:
-    """Read the function `name` of an .mlpackage.
+def load_program(package: Path, name: str | None = None) -> Program:
+    """Read the function `name` of an .mlpackage, or its default.
 
     Raises:
         ArtifactError: a file is missing or is not an ML program, or the program means nothing
             (see soundness).
     """
     read = read_package(package)
+    name = name or read.default_function
     if name not in read.functions:
         raise ArtifactError(f"{package}: has no function {name!r}; convert the model again")
-    function = read.functions[name]
+    return program_of(read, read.functions[name])
+
+
+def program_of(package: MILPackage, function: Function) -> Program:
+    """The program of a package's function, its large constants mapped.
+
+    Raises:
+        ArtifactError: a constant is damaged, or the program means nothing (see soundness).
+    """
     for operation in function.operations:
         if operation.blocks:
             raise ArtifactError(
-                f"{package}: {operation.name} is a {operation.kind} with nested blocks, which is not run"
+                f"{package.path}: {operation.name} is a {operation.kind} with nested blocks, which is not run"
                 "; convert the model again"
             )
-    program = _program(function, read)
+    program = _program(function, package)
     check_sound(program)
     return program
 

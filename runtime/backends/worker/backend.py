@@ -21,7 +21,6 @@ from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml import library
 from anespec.runtime.backends.coreml.compiled import CompiledShard, compiled_shard, discard
 from anespec.runtime.backends.embedding import open_embedding
-from anespec.runtime.backends.verifier import shape_of
 from anespec.runtime.backends.worker.build import built_worker
 from anespec.runtime.backends.worker.compiling import WorkerCompiler
 from anespec.runtime.backends.worker.crew import ShardRefusedError, WorkerLimits
@@ -82,8 +81,8 @@ class WorkerBackend:
 
         def load(stages: Sequence[Stage]) -> WorkerRunner:
             (stage,) = stages
-            widths = shape_of(manifest).widths
-            return WorkerRunner(stage, widths, manifest.hyperparameters.vocabulary, program, WorkerLimits())
+            return WorkerRunner(
+                stage, manifest.widths, manifest.hyperparameters.vocabulary, program, WorkerLimits())
 
         return _loaded(artifact, (shard,), program, load)
 

@@ -106,9 +106,9 @@ class WorkerRunner:
         return self._arena.tensor(at_width(port.buffer, self._rows) if None in port.shape else port.buffer)
 
     def _state_shape(self, name: str) -> tuple[int, ...]:
-        return next(state.shape for state in self._stage.states if state.name == name)
+        return next(state.shape for state in self._stage.held if state.name == name)
 
     def _position(self, name: str) -> tuple[int, int]:
         """The number of a state's pool, and its place among the states of that."""
-        pool = next(state.pool for state in self._stage.states if state.name == name)
-        return pool, [state.name for state in self._stage.states if state.pool == pool].index(name)
+        pool = next(state.pool for state in self._stage.held if state.name == name)
+        return pool, [state.name for state in self._stage.held if state.pool == pool].index(name)

@@ -35,7 +35,7 @@ class SlotTransfer:
     def holders(self, pool: int) -> list[HeldBy]:
         """Who holds the states of pool number `pool`, in the order of the stages."""
         held = [
-            HeldBy(worker, tuple(s for stage in share for s in stage.states if s.pool == pool))
+            HeldBy(worker, tuple(s for stage in share for s in stage.held if s.pool == pool))
             for worker, share in enumerate(self._crew.shares)
         ]
         return [holder for holder in held if holder.states]

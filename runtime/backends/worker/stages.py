@@ -10,8 +10,7 @@ from typing import Literal
 
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.formatting import quoted
-from anespec.manifests.schema import HIDDEN_IN, HeadShard, LayerShard, Manifest, Shard, TensorSpec
-from anespec.runtime.backends.verifier import shape_of
+from anespec.manifests.schema import HIDDEN_IN, HeadShard, LayerShard, Manifest, Shard, StateSpec, TensorSpec
 from anespec.runtime.backends.worker.arena import Shape, at_width
 
 LOGITS = "logits"
@@ -76,6 +75,11 @@ class Stage:
     caches: tuple[StageCache, ...]
     bytes: int = field(repr=False)
 
+    @property
+    def held(self) -> tuple[StageState, ...]:
+        """States and caches, in the order that slots are moved."""
+        return (*self.states, *self.caches)
+
 
 def stages_of(manifest: Manifest, shards: Sequence[Shard], compiled: Mapping[str, Path]) -> tuple[Stage, ...]:
     """The stages of these shards, in the order that a pass goes through them.
@@ -90,24 +94,40 @@ def _stage(manifest: Manifest, shard: Shard, path: str) -> Stage:
     layers = len(manifest.layer_shards)
     number = [own.path for own in manifest.shards].index(shard.path)
     pools = [pool.name for pool in manifest.pools]
+    states = [
+        _state(spec, pools.index(spec.pool)) for spec in (shard.states if isinstance(shard, LayerShard) else ())
+    ]
     taken = f"hidden.{min(number, layers)}"
     return Stage(
         path=path,
         kind="head" if isinstance(shard, HeadShard) else "layers",
         first_token=shard.first_token if isinstance(shard, HeadShard) else 0,
-        functions=(StageFunction(None, shape_of(manifest).widths),),
+        functions=_functions(manifest),
         inputs=tuple(_port(spec, taken if spec.name == HIDDEN_IN else spec.name) for spec in shard.inputs),
         outputs=tuple(
             _port(spec, f"hidden.{number + 1}" if number < layers else f"head.{number - layers}.{spec.name}")
             for spec in shard.outputs
         ),
-        states=tuple(
-            StageState(state.name, state.shape, pools.index(state.pool))
-            for state in (shard.states if isinstance(shard, LayerShard) else ())
-        ),
-        caches=(),
+        states=tuple(state for state in states if not isinstance(state, StageCache)),
+        caches=tuple(state for state in states if isinstance(state, StageCache)),
         bytes=shard.bytes,
     )
+
+
+def _functions(manifest: Manifest) -> tuple[StageFunction, ...]:
+    """Each function with the widths that run with it; a package of one names none."""
+    if len(manifest.functions) == 1:
+        return (StageFunction(None, manifest.widths),)
+    return tuple(
+        StageFunction(function.name, tuple(w for w in manifest.widths if manifest.function_of(w) == function))
+        for function in manifest.functions
+    )
+
+
+def _state(spec: StateSpec, pool: int) -> StageState:
+    if spec.held == "graph":
+        return StageState(spec.name, spec.shape, pool)
+    return StageCache(spec.name, spec.shape, pool, spec.new_rows, f"cache.{spec.name}")
 
 
 def _port(spec: TensorSpec, buffer: str) -> Port:
@@ -128,7 +148,9 @@ def arena_parts(stages: Iterable[Stage], widths: Sequence[int], vocabulary: int)
                 raise ArtifactError(
                     f"the shards disagree about the shape of {quoted(port.buffer)}; convert the model again"
                 )
-        slot_bytes += sum(state.slot_bytes for state in stage.states)
+        slot_bytes += sum(state.slot_bytes for state in stage.held)
+        for cache in stage.caches:
+            shapes[cache.buffer] = cache.shape
     parts: dict[str, Shape] = {}
     for buffer, shape in shapes.items():
         for width in widths if None in shape else ():

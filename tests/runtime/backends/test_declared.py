@@ -11,13 +11,13 @@ from converting import build
 from tiny_model import TinyModel, write_gguf
 
 from anespec.manifests.errors import ArtifactError
-from anespec.manifests.schema import Target
+from anespec.manifests.schema import MAIN, Target
 from anespec.manifests.store import Artifact, package_bytes, package_sha256
 from anespec.runtime.backends import open_shard, open_verifier
 from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.portable import soundness
 from anespec.runtime.backends.portable.mil_package import read_model
-from anespec.runtime.backends.portable.program import FUNCTION, load_program
+from anespec.runtime.backends.portable.program import load_program
 
 Edit = Callable[[Any, Any], object]
 FLOAT32 = 11
@@ -41,7 +41,7 @@ def edit_program(root: Path, kind: str, number: int, edit: Edit) -> None:
     entry = facts[kind][number]
     package = root / entry["path"]
     model, folder = read_model(package)
-    function = model.mlProgram.functions[FUNCTION]
+    function = model.mlProgram.functions[MAIN]
     edit(function, function.block_specializations[function.opset])
     next(folder.glob("*.mlmodel")).write_bytes(model.SerializeToString())
     entry |= {"bytes": package_bytes(package), "sha256": package_sha256(package)}

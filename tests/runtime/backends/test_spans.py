@@ -14,7 +14,7 @@ from graphs import layers, reloaded
 from tiny_model import TinyModel, write_gguf
 
 from anespec.manifests.errors import ArtifactError
-from anespec.manifests.schema import AttentionShape, Target, WeightFormat
+from anespec.manifests.schema import AttentionShape, Shapes, Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.portable import openvino_runner, torch_runner
@@ -42,8 +42,10 @@ MODELS: dict[str, dict[str, Any]] = {
         "sequences": 2,
         "topology": (1, 1),
         "head_shards": 2,
+        "shapes": Shapes.FUNCTIONS,
+        "prefill_block": 32,
     },
-    "rings": {"target": Target.MAC, "sequences": 5},
+    "rings": {"target": Target.MAC, "sequences": 5, "shapes": Shapes.FUNCTIONS},
 }
 
 
@@ -135,9 +137,10 @@ def test_a_slot_beyond_the_span_is_refused(verifier: Verifier) -> None:
         verifier.submit(PassPlan(rows, 4, small, {}))
 
 
-@pytest.mark.parametrize("width", [4, 8, 32])
-def test_wanted_rows_alone_have_their_bits(verifier: Verifier, width: int) -> None:
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_wanted_rows_alone_have_their_bits(verifier: Verifier, which: int) -> None:
     """Of a block, each lane alone; of a wider pass also as the block's head gives it."""
+    width = verifier.shape.wide_widths[which]
     rows = tuple(rows_for(verifier, PROMPT[:width], 0))
     plan = PassPlan(rows, width, verifier.shape.whole_spans, dict.fromkeys(range(len(rows)), ALL_LOGITS))
     everything = run_pass(verifier, plan)
@@ -170,11 +173,12 @@ def test_the_head_of_a_wide_pass_runs_at_the_blocks_width(
 
         monkeypatch.setattr(runner, "start", noting)
     rows = tuple(rows_for(verifier, PROMPT[:16], 0))
-    for lanes, width in ((range(15, 16), 4), (range(12, 16), 4), (range(5), 16), (range(0), None)):
+    wide = verifier.shape.wide_widths[-1]
+    for lanes, width in ((range(15, 16), 4), (range(12, 16), 4), (range(5), wide), (range(0), None)):
         widths.clear()
         wanted = dict.fromkeys(lanes, BEST_LOGIT)
-        run_pass(verifier, PassPlan(rows, 16, verifier.shape.whole_spans, wanted))
-        assert widths == ([16] if width is None else [16, width])
+        run_pass(verifier, PassPlan(rows, wide, verifier.shape.whole_spans, wanted))
+        assert widths == ([wide] if width is None else [wide, width])
 
 
 @pytest.mark.parametrize("shape", AttentionShape)

@@ -9,6 +9,7 @@ from arrays import ArraySource
 from anespec.convert.architectures.family import Activation
 from anespec.convert.graph.attention import AttentionSizes, AttentionWeights, KeyWeights
 from anespec.convert.graph.builder import CoreMLProtoExporter, MILProtoExporter, Var, ct, file_value
+from anespec.convert.graph.functions import ProgramScope, ShardProgram
 from anespec.convert.graph.mlp import MLPWeights
 from anespec.convert.graph.placeholder import Placeholder
 from anespec.convert.graph.projection import Projection
@@ -17,8 +18,6 @@ from anespec.convert.graph.shards import (
     LayerPlan,
     LayerShardPlan,
     LayerWeights,
-    ProgramScope,
-    ShardProgram,
     head_shard,
     layer_shard,
 )
@@ -126,9 +125,6 @@ class _WeightlessExporter(MILProtoExporter):  # type: ignore[misc]
 
 def model_of(shard: ShardProgram) -> Any:
     """The protobuf of a package, as `write_package` makes it, without its weights."""
-    function = shard.program.functions["main"]
-    function.set_input_types(tuple(shard.inputs))
-    function.set_output_types(shard.outputs)
     version = int(ct.target.iOS18)
     program = _WeightlessExporter(shard.program, "unused", version).export()
     described = CoreMLProtoExporter(

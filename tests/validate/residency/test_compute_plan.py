@@ -1,4 +1,4 @@
-"""The macOS half, over stand-ins with coremltools' own classes: from materialising to replaying a record."""
+"""The macOS half, over stand-ins with coremltools' own classes: from compiling to replaying a record."""
 
 import json
 import os
@@ -22,6 +22,7 @@ from anespec.manifests.errors import RequestError, ResidencyGateError, StorageEr
 from anespec.manifests.machine import system_build
 from anespec.manifests.residency import (
     Device,
+    FunctionPlan,
     Placement,
     Plan,
     PlanSource,
@@ -29,9 +30,9 @@ from anespec.manifests.residency import (
     ResidencyVerdict,
     shape_text,
 )
-from anespec.manifests.schema import Target
+from anespec.manifests.schema import Shapes, Target
 from anespec.manifests.store import LARGEST_JSON, Artifact, package_sha256
-from anespec.validate.residency.compute_plan import neural_engine, read_plan
+from anespec.validate.residency.compute_plan import measure_shard, neural_engine, read_plan
 from anespec.validate.residency.gate import residency_gate
 from anespec.validate.residency.recorded_plan import record_plan, replay_plan
 from anespec.validate.residency.shard_view import ShardView
@@ -86,7 +87,7 @@ def test_one_conv_on_the_cpu_is_red_and_named_with_shape_and_cost(measure: Measu
     assert [shard.placement for shard in verdict.shards] == [Placement.MIXED, Placement.ANE]
     assert (verdict.shards[0].conv.ane, verdict.shards[0].conv.cpu) == (6, 1)
     (named,) = verdict.shards[0].off_ane
-    assert str(named) == "conv layer_0_down [1, 64, 4, 1] on cpu, estimated cost 0.01"
+    assert str(named) == "conv layer_0_down [1, 64, ?, 1] on cpu, estimated cost 0.01"
     assert named.layer == 0
     with pytest.raises(ResidencyGateError, match="layer_0_down"):
         require_residency(verdict)
@@ -143,27 +144,59 @@ def test_constants_are_left_out_and_nested_blocks_are_not() -> None:
     assert functions[0].operations[2].cost is None
 
 
-def test_the_plan_is_asked_at_the_shape_that_is_run(gguf: Path, tmp_path: Path) -> None:
-    artifact = Artifact(build(gguf, tmp_path / "eight.anespec", target=Target.MAC, block=8).path)
+@pytest.mark.parametrize("shapes", [Shapes.RANGE, Shapes.STATIC])
+def test_the_shipped_package_itself_is_planned(gguf: Path, tmp_path: Path, shapes: Shapes) -> None:
+    artifact = Artifact(
+        build(gguf, tmp_path / "eight.anespec", target=Target.MAC, block=8, shapes=shapes).path
+    )
     coreml = StandInCoreML(everything_on(Device.ANE))
-    plan = tmp_path / "plan.json"
-    residency_gate(artifact, lambda note: None, coreml, record=plan)
-    assert [shapes["x"] for shapes in coreml.shapes] == [(1, 64, 8, 1)] * 2
-    operations = Plan.model_validate_json(plan.read_text()).shards[0].operations
-    assert all(None not in shape for op in operations for shape in op.shapes)
-    (down,) = (op for op in operations if op.name == "layer_0_down")
-    assert shape_text(down.shapes[0]) == "[1, 64, 8, 1]"
+    file = tmp_path / "plan.json"
+    assert residency_gate(artifact, lambda note: None, coreml, record=file).passed
+    shards = artifact.manifest.shards
+    assert coreml.compiled == [artifact.root / shard.path for shard in shards]
+    plan = Plan.model_validate_json(file.read_text())
+    assert [(f.name, f.rows) for shard in plan.shards for f in shard.functions] == [("main", 8)] * len(shards)
 
 
-def test_a_block_of_one_row_has_one_shape_already(gguf: Path, tmp_path: Path) -> None:
-    artifact = Artifact(build(gguf, tmp_path / "one.anespec", target=Target.MAC, block=1).path)
+def test_a_range_with_another_default_is_not_the_shape_that_is_run(gguf: Path, tmp_path: Path) -> None:
+    """Core ML plans a package at its default shape."""
+    artifact = Artifact(build(gguf, tmp_path / "m.anespec", target=Target.MAC, block=8).path)
+    narrower = artifact.manifest.model_copy(update={"block": 4})
+    shard = narrower.shards[0]
     coreml = StandInCoreML(everything_on(Device.ANE))
-    assert residency_gate(artifact, lambda note: None, coreml).passed
-    assert not coreml.shapes
+    plan = measure_shard(narrower, shard, artifact.shard_path(shard), coreml)
+    assert plan.refusal == "its default shape is of T = 8, but passes of 4 rows run; convert again"
+    assert not coreml.compiled
+
+
+def test_every_function_has_a_plan_of_its_own(gguf: Path, tmp_path: Path) -> None:
+    """A plan of the shipped package says nothing of functions other than its default."""
+    artifact = Artifact(
+        build(gguf, tmp_path / "m.anespec", target=Target.MAC, shapes=Shapes.FUNCTIONS, context=128).path
+    )
+    file = tmp_path / "plan.json"
+    verdict = residency_gate(
+        artifact, lambda note: None, StandInCoreML(everything_on(Device.ANE)), record=file
+    )
+    assert verdict.passed
+    assert [(f.name, f.rows) for f in verdict.shards[0].functions] == [("rows_4", 4), ("rows_64", 64)]
+    (one, other) = (f.devices for f in verdict.shards[0].functions)
+    assert one == other
+    assert one.total + other.total == verdict.shards[0].compute.total
+    plan = Plan.model_validate_json(file.read_text())
+    (down,) = (op for op in plan.shards[0].functions[1].operations if op.name == "layer_0_down")
+    assert shape_text(down.shapes[0]) == "[1, 64, 64, 1]"
+    assert residency_gate(artifact, lambda note: None, replay=file).shards == verdict.shards
+    for lacking in plan.shards[0].functions:
+        less = plan.shards[0].model_copy(update={"functions": (lacking,)})
+        record_plan(plan.model_copy(update={"shards": (less, *plan.shards[1:])}), file)
+        with pytest.raises(RequestError, match="has other functions"):
+            replay_plan(file, artifact)
+    for shard in artifact.manifest.shards:
+        assert package_sha256(artifact.root / shard.path) == shard.sha256
 
 
 def test_measuring_leaves_the_artifact_alone(artifact: Artifact, measure: Measure) -> None:
-    """coremltools writes the Manifest.json of a package that it opens again."""
     measure(everything_on(Device.ANE))
     for shard in artifact.manifest.shards:
         assert package_sha256(artifact.root / shard.path) == shard.sha256
@@ -216,10 +249,12 @@ def recorded(artifact: Artifact, path: Path) -> Path:
         (lambda plan: plan["shards"].pop(), "another artifact"),
         (lambda plan: plan["shards"].append(plan["shards"][0]), "another artifact"),
         (lambda plan: plan.update(block=5), "T = 5"),
+        (lambda plan: plan["shards"][0]["functions"][0].update(rows=5), "5 rows of main"),
+        (lambda plan: plan["shards"][0].update(functions=[]), "has other functions"),
         (lambda plan: plan.update(source="predicted"), "holds a prediction"),
         (lambda plan: plan.update(shards=3), "not a recorded plan"),
     ],
-    ids=["sha256", "name", "one less", "one twice", "block", "predicted", "no shards"],
+    ids=["sha256", "name", "one less", "one twice", "block", "rows", "functions", "predicted", "no shards"],
 )
 def test_a_plan_of_something_else_is_refused(
     artifact: Artifact, tmp_path: Path, change: Callable[[dict[str, object]], None], complaint: str
@@ -267,8 +302,9 @@ def test_what_is_no_file_or_far_too_large_is_no_plan(artifact: Artifact, tmp_pat
 def test_a_plan_without_operations_proves_nothing(artifact: Artifact, tmp_path: Path) -> None:
     path = recorded(artifact, tmp_path / "plan.json")
     plan = Plan.model_validate_json(path.read_text())
+    none = (FunctionPlan(name="main", operations=()),)
     empty = plan.model_copy(
-        update={"shards": tuple(shard.model_copy(update={"functions": ()}) for shard in plan.shards)}
+        update={"shards": tuple(shard.model_copy(update={"functions": none}) for shard in plan.shards)}
     )
     record_plan(empty, path)
     verdict = residency_gate(artifact, lambda note: None, replay=path)

@@ -9,6 +9,7 @@ from anespec.validate.residency.rule import Grade, Rule
 from anespec.validate.residency.rules.inputs import (
     DefaultShape,
     EnumeratedBesideState,
+    FlexibleBesideState,
     RangesBesideState,
     StateType,
     StateWidth,
@@ -32,7 +33,7 @@ from anespec.validate.residency.rules.tensors import (
 )
 from anespec.validate.residency.rules.weights import Int4PerBlock, Int8PerBlock, PalettePerRowAndBlock
 
-RULES_VERSION = 1
+RULES_VERSION = 2
 
 RULES: tuple[Rule, ...] = (
     TensorRank(),
@@ -42,6 +43,7 @@ RULES: tuple[Rule, ...] = (
     StateType(),
     StateWidth(),
     RangesBesideState(),
+    FlexibleBesideState(),
     EnumeratedBesideState(),
     DefaultShape(),
     Scatter(),

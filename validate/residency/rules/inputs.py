@@ -66,6 +66,27 @@ class RangesBesideState(ShardRule):
                     yield self.found(shard, subject, f"has a fixed shape while {ranged[0].name} has a range")
 
 
+class FlexibleBesideState(ShardRule):
+    id = "flexible-beside-state"
+    grades = (Grade.B,)
+    source = "coremltools#2600, #1029; executorch#13613; ane-book Exp. 26"
+    fact = (
+        "Shapes that vary beside states are disputed: one model had every node on the CPU, Core ML warns of "
+        "ranges on the Neural Engine when it runs, and Apple's advice is fully static shapes; another "
+        "project measured a range resident, at 112 to 133 s of specialisation for each T in each process."
+    )
+    looks_at = "functions that have states and inputs whose shape varies"
+    severity = Severity.WARN
+    mend = "compare with --shapes static and --shapes functions by a compute plan"
+
+    def check_shard(self, shard: ShardView) -> Iterator[Finding]:
+        for function in shard.functions:
+            varying = [f for f in function.features if f.flexibility is not Flexibility.FIXED]
+            if function.states and varying:
+                detail = f"takes shapes that vary ({varying[0].name}) beside {len(function.states)} states"
+                yield self.found(shard, f"function {function.name}", detail)
+
+
 class EnumeratedBesideState(ShardRule):
     id = "enumerated-beside-state"
     grades = (Grade.B,)

@@ -79,11 +79,14 @@ class LargeShard(ShardRule):
 class Multifunction(ShardRule):
     id = "multifunction"
     grades = (Grade.B,)
-    source = "anemll-forge"
-    fact = "A package of several functions holds its weights once for each in the Neural Engine's memory."
+    source = "anemll-forge; FluidAudio#679, ANEMLL"
+    fact = (
+        "A package of several functions holds its weights once for each in the Neural Engine's memory. That "
+        "its functions share one state was seen to work."
+    )
     looks_at = "the functions of a package"
     severity = Severity.WARN
-    mend = "keep one function with a RangeDim"
+    mend = "where memory is short, convert with --shapes static or range"
 
     def check_shard(self, shard: ShardView) -> Iterator[Finding]:
         if len(shard.functions) > 1:

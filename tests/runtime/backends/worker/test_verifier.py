@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from anespec.manifests.errors import AnespecError, ArtifactError
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import open_shard, open_verifier
 from anespec.runtime.backends.pass_inputs import PassInputs
-from anespec.runtime.backends.verifier import ArtifactVerifier, shape_of
+from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.runtime.backends.worker import stages as stages_module
 from anespec.runtime.backends.worker.crew import WorkerLimits
 from anespec.runtime.backends.worker.process import WorkerProgram
@@ -51,7 +52,7 @@ def cleared(verifier: WorkerVerifier, portable: ArtifactVerifier) -> None:
 
 
 def test_rows_have_the_portable_backend_s_bits(verifier: WorkerVerifier, portable: ArtifactVerifier) -> None:
-    assert verifier.shape == portable.shape.__class__(**{**vars(portable.shape), "partial_spans": False})
+    assert verifier.shape == replace(portable.shape, partial_spans=False)
     for width in (4, 1, 16):
         assert same_bits(run_tokens(verifier, PROMPT, width=width), run_tokens(portable, PROMPT, width=width))
     for mine, its in zip(states(verifier), states(portable), strict=True):
@@ -145,7 +146,7 @@ def test_one_shard_by_itself_is_what_the_golden_gate_sees(
     manifest, shard = small.manifest, small.manifest.shards[index]
     (stage,) = stages_of(manifest, [shard], {shard.path: compiled(small, shard.path)})
     own = WorkerRunner(
-        stage, shape_of(manifest).widths, manifest.hyperparameters.vocabulary, swift_worker, LIMITS
+        stage, manifest.widths, manifest.hyperparameters.vocabulary, swift_worker, LIMITS
     )
     rng = np.random.default_rng(index)
     with closing(own), closing(open_shard(small, shard, "torch", 1)) as other:

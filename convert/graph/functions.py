@@ -1,0 +1,82 @@
+"""A shard's MIL functions: the same graph once for each that the shard has, over the same constants."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from anespec.convert.graph.builder import Function, Program, Var, ct, mb, types
+from anespec.manifests.schema import MAIN, ShardFunction, StateSpec, TensorSpec
+
+Build = Callable[[Mapping[str, Var]], Sequence[Var]]
+"""From inputs and states by name to outputs."""
+
+
+@dataclass(frozen=True)
+class ShardProgram:
+    """A program; its functions know the Core ML types of their inputs and outputs."""
+
+    program: Program
+
+
+@dataclass(frozen=True)
+class ProgramScope:
+    """What T is in each of a shard's functions; the first is the default.
+
+    Where a function takes any T, that is one symbol, 1..t_max with the block as its default.
+    """
+
+    block: int
+    t_max: int
+    functions: tuple[ShardFunction, ...] = (ShardFunction(name=MAIN),)
+
+    def program(
+        self,
+        build: Build,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[str],
+        states: Sequence[StateSpec] = (),
+    ) -> ShardProgram:
+        """The program whose functions have these inputs and states, and return what `build` makes of them.
+
+        The operations that make the outputs take their names.
+        """
+        program = Program()
+        for function in self.functions:
+            rows = function.rows or ct.RangeDim(1, self.t_max, default=self.block)
+            program.add_function(function.name, _function(build, inputs, outputs, states, rows))
+        program.default_function_name = self.functions[0].name
+        program.export_as_multifunction = len(self.functions) > 1
+        return ShardProgram(program)
+
+
+def _function(
+    build: Build,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[str],
+    states: Sequence[StateSpec],
+    rows: int | ct.RangeDim,
+) -> Function:
+    """One function of so many rows, its types noted on it."""
+    symbol = getattr(rows, "symbol", rows)
+    placeholders = {spec.name: mb.TensorSpec(_shape(spec, symbol), dtype=types.fp16) for spec in inputs} | {
+        spec.name: mb.StateTensorSpec(spec.shape, dtype=types.fp16) for spec in states
+    }
+    # Operations without a name are numbered over a whole process: neither what it built before may show, nor
+    # may one function's names differ from another's, by which the writer knows what they share.
+    mb.name_count.clear()
+    with Function(placeholders, ct.target.iOS18) as function:
+        made = list(build(function.inputs))
+        for value, name in zip(made, outputs, strict=True):
+            # A last `identity` for the name alone was seen on a device unknown to Core ML's plan.
+            value.name = value.op.name = name
+        function.set_outputs(made)
+    function.set_input_types(
+        tuple(ct.TensorType(spec.name, _shape(spec, rows), dtype=np.float16) for spec in inputs)
+    )
+    function.set_output_types([ct.TensorType(name, dtype=np.float16) for name in outputs])
+    return function
+
+
+def _shape(spec: TensorSpec, rows: object) -> tuple[object, ...]:
+    return tuple(rows if size is None else size for size in spec.shape)

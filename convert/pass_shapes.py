@@ -1,0 +1,48 @@
+"""Which numbers of rows the shards of an artifact take, and by which functions."""
+
+from dataclasses import dataclass
+
+from anespec.convert.options import ConvertOptions
+from anespec.manifests.errors import RequestError
+from anespec.manifests.schema import MAIN, Shapes, ShardFunction, Target
+
+WIDEST_CPU_PASS = 128
+"""The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
+
+PREFILL_BLOCK = 64
+"""Rows of a prefill pass where functions are asked for and nothing else is said."""
+
+
+@dataclass(frozen=True)
+class PassesPlan:
+    """The kind of shapes, the functions of every shard, and the narrowest and the widest pass."""
+
+    shapes: Shapes
+    functions: tuple[ShardFunction, ...]
+    t_min: int
+    t_max: int
+
+
+def plan_passes(options: ConvertOptions, context: int) -> PassesPlan:
+    """What the options ask for; a range that would hold one width alone is static.
+
+    Raises:
+        RequestError: a prefill block is asked for where there is none, or it is no wider than the block, or
+            wider than the context.
+    """
+    block, shapes = options.block, options.shapes or Shapes.RANGE
+    if shapes is Shapes.FUNCTIONS:
+        prefill = options.prefill_block or PREFILL_BLOCK
+        if not block < prefill <= context:
+            raise RequestError(
+                f"--prefill-block {prefill} must be more than the block ({block}) and no more than the "
+                f"context ({context}); give another, or use --shapes static"
+            )
+        functions = tuple(ShardFunction(name=f"rows_{rows}", rows=rows) for rows in (block, prefill))
+        return PassesPlan(shapes, functions, block, prefill)
+    if options.prefill_block is not None:
+        raise RequestError(f"--prefill-block is for --shapes functions; {shapes} shards have one function")
+    widest = max(block, WIDEST_CPU_PASS) if options.target is Target.CPU else block
+    if shapes is Shapes.STATIC or widest == 1:
+        return PassesPlan(Shapes.STATIC, (ShardFunction(name=MAIN, rows=block),), block, block)
+    return PassesPlan(shapes, (ShardFunction(name=MAIN),), 1, widest)

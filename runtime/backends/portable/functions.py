@@ -1,0 +1,115 @@
+"""The functions of a package as one: they are the same graph over the same constants, each for its own T.
+
+So a pass of as many rows as some function takes runs that function, whichever stands for them all, and there
+is one set of weights and of states, as Core ML has it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from anespec.manifests.errors import ArtifactError
+from anespec.manifests.formatting import listed, quoted
+from anespec.manifests.residency import shape_text
+from anespec.manifests.schema import ShardFunction
+from anespec.runtime.backends.portable.mil_package import (
+    FileReference,
+    Function,
+    MILPackage,
+    TensorType,
+    Written,
+)
+from anespec.runtime.backends.portable.packed import Packed
+
+
+def declared_function(package: MILPackage, declared: Sequence[ShardFunction]) -> Function:
+    """The one function that stands for those that a manifest declares of the package, the default first.
+
+    Where they are several, a dimension that is T in each of them is None.
+
+    Raises:
+        ArtifactError: the package has other functions, or another default, or two are not the same graph.
+    """
+    names = [function.name for function in declared]
+    if {*names} != package.functions.keys():
+        raise _refused(package, f"has the functions {_named(package.functions)}, not {_named(names)}")
+    if (default := package.default_function) != names[0]:
+        raise _refused(package, f"its default function is {quoted(default)}, not {quoted(names[0])}")
+    first, *others = (package.functions[name] for name in names)
+    for other in others:
+        if (place := next(_differences(first, other), None)) is not None:
+            raise _refused(
+                package,
+                f"its function {quoted(other.name)} is another graph than {quoted(first.name)} (at "
+                f"{quoted(place)})",
+            )
+    return first if not others else _of_any_rows(package, declared)
+
+
+def _named(names: Sequence[str] | Mapping[str, Function]) -> str:
+    return listed([quoted(name) for name in sorted(names)])
+
+
+def _refused(package: MILPackage, reason: str) -> ArtifactError:
+    return ArtifactError(f"{package.path}: {reason}; convert the model again")
+
+
+def _differences(first: Function, other: Function) -> Iterator[str]:
+    """The names of values or operations in which two functions are not the same graph, types left out."""
+    for mine, its in zip(
+        (*first.inputs, *first.states, *first.outputs),
+        (*other.inputs, *other.states, *other.outputs),
+        strict=False,
+    ):
+        if mine != its:
+            yield its
+    for mine_op, its_op in zip(first.operations, other.operations, strict=False):
+        if mine_op != its_op:
+            yield its_op.name
+    if len(first.operations) != len(other.operations) or _counts(first) != _counts(other):
+        yield other.name
+    for name in (*first.constants, *other.constants):
+        if not _same(first.constants.get(name), other.constants.get(name)):
+            yield name
+
+
+def _counts(function: Function) -> tuple[int, ...]:
+    return len(function.inputs), len(function.states), len(function.outputs)
+
+
+def _same(first: Written | FileReference | None, other: Written | FileReference | None) -> bool:
+    """Whether two constants are the same: the same place in the weight file, or the same values."""
+    if isinstance(first, Packed) and isinstance(other, Packed):
+        return (first.element, first.shape) == (other.element, other.shape) and np.array_equal(
+            first.data, other.data
+        )
+    if isinstance(first, np.ndarray) and isinstance(other, np.ndarray):
+        return first.dtype == other.dtype and np.array_equal(first, other)
+    return type(first) is type(other) and not isinstance(first, np.ndarray) and first == other
+
+
+def _of_any_rows(package: MILPackage, declared: Sequence[ShardFunction]) -> Function:
+    """The first function, with None for T in the types of what meets the outside."""
+    functions = [package.functions[function.name] for function in declared]
+    rows = [function.rows for function in declared]
+    first = functions[0]
+    types = dict(first.types)
+    for name in (*first.inputs, *first.states, *first.outputs):
+        found = [function.types[name] for function in functions if name in function.types]
+        elements, ranks = {each.element for each in found}, {len(each.shape) for each in found}
+        if not found or len(elements) > 1 or len(ranks) > 1 or len(found) < len(functions):
+            raise _refused(package, f"its functions differ in the type of {quoted(name)}")
+        shape = tuple(_size(sizes, rows) for sizes in zip(*(each.shape for each in found), strict=True))
+        if 0 in shape:
+            shapes = listed([shape_text(each.shape) for each in found])
+            raise _refused(package, f"its functions have {shapes} for {quoted(name)}, which no T explains")
+        types[name] = TensorType(found[0].element, shape)
+    return replace(first, types=types)
+
+
+def _size(sizes: Sequence[int | None], rows: Sequence[int | None]) -> int | None:
+    """None where the sizes are the functions' own T, the size where they agree, else 0."""
+    if list(sizes) == list(rows):
+        return None
+    return sizes[0] if len({*sizes}) == 1 and sizes[0] is not None else 0
