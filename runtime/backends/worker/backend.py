@@ -81,8 +81,7 @@ class WorkerBackend:
 
         def load(stages: Sequence[Stage]) -> WorkerRunner:
             (stage,) = stages
-            return WorkerRunner(
-                stage, manifest.widths, manifest.hyperparameters.vocabulary, program, WorkerLimits())
+            return WorkerRunner(stage, manifest, program, WorkerLimits())
 
         return _loaded(artifact, (shard,), program, load)
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anespec.manifests.schema import Manifest
+from anespec.runtime.backends.homes import homes_of
 from anespec.runtime.backends.runner import Channels, Inputs, Outputs, Tensor
 from anespec.runtime.backends.worker.arena import Arena, at_width
 from anespec.runtime.backends.worker.crew import Crew, WorkerLimits
@@ -34,16 +36,13 @@ class WorkerRunner:
     partial_spans = False
 
     def __init__(
-        self,
-        stage: Stage,
-        widths: tuple[int, ...],
-        vocabulary: int,
-        program: WorkerProgram,
-        limits: WorkerLimits,
+        self, stage: Stage, manifest: Manifest, program: WorkerProgram, limits: WorkerLimits
     ) -> None:
         """Start the worker; raises AnespecError where it cannot load the shard."""
         self._stage = stage
-        self._arena = Arena(arena_parts([stage], widths, vocabulary), program.expected_build)
+        self._write_inputs = [pool.write_input for pool in manifest.pools]
+        vocabulary = manifest.hyperparameters.vocabulary
+        self._arena = Arena(arena_parts([stage], manifest.widths, vocabulary), program.expected_build)
         try:
             self._crew = Crew(program, self._arena, [stage], vocabulary, limits)
         except BaseException:
@@ -51,14 +50,24 @@ class WorkerRunner:
             raise
         self._slots = SlotTransfer(self._crew, self._arena)
         self._rows = 0
+        self._homes: list[list[int]] = []
 
     def start(self, inputs: Inputs) -> None:
-        """Write the inputs into the arena; see ShardRunner."""
+        """Write the inputs into the arena; see ShardRunner.
+
+        Raises:
+            ValueError: a write mask breaks its contract (see homes_of).
+        """
         for port in self._stage.inputs:
             given = inputs[port.name]
             if None in port.shape:
                 self._rows = given.shape[port.shape.index(None)]
             self._place(port)[...] = given
+        if self._stage.caches:
+            nowhere = [-1] * self._rows
+            self._homes = [
+                homes_of(inputs[name]).tolist() if name in inputs else nowhere for name in self._write_inputs
+            ]
 
     def finish(self) -> Outputs:
         """Run the pass; see ShardRunner.
@@ -67,7 +76,7 @@ class WorkerRunner:
             StateLostError: the worker died; it was started again.
             AnespecError: the shard fails.
         """
-        self._crew.ask(0, "run", {"stage": 0, "rows": self._rows})
+        self._crew.ask(0, "run", {"stage": 0, "rows": self._rows, "homes": self._homes})
         return WorkerOutputs({port.name: self._place(port) for port in self._stage.outputs})
 
     def run(self, inputs: Inputs) -> dict[str, Tensor]:

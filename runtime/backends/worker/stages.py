@@ -95,7 +95,8 @@ def _stage(manifest: Manifest, shard: Shard, path: str) -> Stage:
     number = [own.path for own in manifest.shards].index(shard.path)
     pools = [pool.name for pool in manifest.pools]
     states = [
-        _state(spec, pools.index(spec.pool)) for spec in (shard.states if isinstance(shard, LayerShard) else ())
+        _state(spec, pools.index(spec.pool))
+        for spec in (shard.states if isinstance(shard, LayerShard) else ())
     ]
     taken = f"hidden.{min(number, layers)}"
     return Stage(

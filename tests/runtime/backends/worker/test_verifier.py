@@ -145,9 +145,7 @@ def test_one_shard_by_itself_is_what_the_golden_gate_sees(
 ) -> None:
     manifest, shard = small.manifest, small.manifest.shards[index]
     (stage,) = stages_of(manifest, [shard], {shard.path: compiled(small, shard.path)})
-    own = WorkerRunner(
-        stage, manifest.widths, manifest.hyperparameters.vocabulary, swift_worker, LIMITS
-    )
+    own = WorkerRunner(stage, manifest, swift_worker, LIMITS)
     rng = np.random.default_rng(index)
     with closing(own), closing(open_shard(small, shard, "torch", 1)) as other:
         for runner in (own, other):
