@@ -1,6 +1,7 @@
 """What executes shards. `open_verifier` is the one door: it turns an artifact into a Verifier."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,6 +16,7 @@ from anespec.runtime.backends.coreml.library import ComputeUnits, has_neural_eng
 from anespec.runtime.backends.portable.backend import MakeRunner, PortableBackend
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.backends.worker.backend import WorkerBackend
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.passes import Verifier
 
 AUTO = "auto"
@@ -110,8 +112,13 @@ def open_shard(artifact: Artifact, shard: Shard, backend: str, threads: int | No
     return BACKENDS[resolve_backend(backend)].open_shard(artifact, shard, threads or processors())
 
 
-def open_verifier(path: Path | Artifact, backend: str = AUTO, threads: int | None = None) -> Verifier:
-    """Load an artifact's shards.
+def open_verifier(
+    path: Path | Artifact,
+    backend: str = AUTO,
+    threads: int | None = None,
+    workers: WorkerLimits | None = None,
+) -> Verifier:
+    """Load an artifact's shards; `workers` are the limits of the backend that has some.
 
     Raises:
         ArtifactError: the artifact or a shard is missing, damaged, not what the manifest says or has an
@@ -120,4 +127,7 @@ def open_verifier(path: Path | Artifact, backend: str = AUTO, threads: int | Non
         MissingPackageError: it cannot run here.
     """
     artifact = path if isinstance(path, Artifact) else Artifact(path)
-    return BACKENDS[resolve_backend(backend)].open(artifact, threads or processors())
+    chosen = BACKENDS[resolve_backend(backend)]
+    if isinstance(chosen, WorkerBackend) and workers is not None:
+        chosen = replace(chosen, limits=workers)
+    return chosen.open(artifact, threads or processors())

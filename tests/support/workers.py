@@ -5,8 +5,8 @@ from pathlib import Path
 
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.embedding import open_embedding
-from anespec.runtime.backends.worker.crew import WorkerLimits
 from anespec.runtime.backends.worker.process import WorkerProgram
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.stages import Stage, stages_of
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
 

@@ -8,7 +8,7 @@ import logging
 import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
@@ -23,9 +23,10 @@ from anespec.runtime.backends.coreml.compiled import CompiledShard, compiled_sha
 from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.worker.build import built_worker
 from anespec.runtime.backends.worker.compiling import WorkerCompiler
-from anespec.runtime.backends.worker.crew import ShardRefusedError, WorkerLimits
+from anespec.runtime.backends.worker.crew import ShardRefusedError
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.runner import WorkerRunner
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.stages import Stage, stages_of
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
 
@@ -41,6 +42,7 @@ class WorkerBackend:
     """Core ML in processes of their own. `find` says where the worker is, if it was built."""
 
     name: str
+    limits: WorkerLimits = field(default_factory=WorkerLimits)
     find: Callable[[], WorkerProgram | None] = built_worker
 
     uses_threads = False
@@ -71,7 +73,7 @@ class WorkerBackend:
         manifest, program = artifact.manifest, self._program()
 
         def load(stages: Sequence[Stage]) -> WorkerVerifier:
-            return WorkerVerifier(manifest, open_embedding(artifact), stages, program, WorkerLimits())
+            return WorkerVerifier(manifest, open_embedding(artifact), stages, program, self.limits)
 
         return _loaded(artifact, manifest.shards, program, load)
 
@@ -81,7 +83,7 @@ class WorkerBackend:
 
         def load(stages: Sequence[Stage]) -> WorkerRunner:
             (stage,) = stages
-            return WorkerRunner(stage, manifest, program, WorkerLimits())
+            return WorkerRunner(stage, manifest, program, self.limits)
 
         return _loaded(artifact, (shard,), program, load)
 

@@ -9,7 +9,7 @@ asked.
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from anespec.manifests.coreml_errors import error_sentence
@@ -21,7 +21,7 @@ from anespec.runtime.backends.worker.process import (
     WorkerProcess,
     WorkerProgram,
 )
-from anespec.runtime.backends.worker.sharing import BUDGET, shared_out
+from anespec.runtime.backends.worker.sharing import WorkerLimits, shared_out
 from anespec.runtime.backends.worker.stages import Stage
 from anespec.runtime.passes import StateLostError
 
@@ -40,19 +40,6 @@ class ShardRefusedError(ArtifactError):
         super().__init__(f"{stage}: {error_sentence(text)}")
         self.stage = stage
         self.text = text
-
-
-@dataclass(frozen=True)
-class WorkerLimits:
-    """What workers may take: bytes of weights in each, seconds of a pass (or another request) and of loading.
-
-    Specialising one shard for the Neural Engine took up to 133 s (ane-book Exp. 26, grade B), at its first
-    load or its first pass.
-    """
-
-    budget: int = BUDGET
-    pass_seconds: float = 600.0
-    load_seconds: float = 3600.0
 
 
 class Crew:

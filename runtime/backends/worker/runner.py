@@ -8,8 +8,9 @@ from anespec.manifests.schema import Manifest
 from anespec.runtime.backends.homes import homes_of
 from anespec.runtime.backends.runner import Channels, Inputs, Outputs, Tensor
 from anespec.runtime.backends.worker.arena import Arena, at_width
-from anespec.runtime.backends.worker.crew import Crew, WorkerLimits
+from anespec.runtime.backends.worker.crew import Crew
 from anespec.runtime.backends.worker.process import WorkerProgram
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.slots import SlotTransfer
 from anespec.runtime.backends.worker.stages import Port, Stage, arena_parts
 

@@ -4,9 +4,23 @@ About 3 GB, measured by two projects (ane-book Exp. 26, smpanaro; grade B).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 BUDGET = 3_000_000_000
-"""Bytes of weights in one worker, unless somebody says otherwise."""
+PASS_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class WorkerLimits:
+    """What workers may take: bytes of weights in each, seconds of a pass (or another request) and of loading.
+
+    Specialising one shard for the Neural Engine took up to 133 s (ane-book Exp. 26, grade B), at its first
+    load or its first pass.
+    """
+
+    budget: int = BUDGET
+    pass_seconds: float = PASS_SECONDS
+    load_seconds: float = 3600.0
 
 
 def shared_out(sizes: Sequence[int], budget: int) -> tuple[range, ...]:

@@ -12,9 +12,10 @@ from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import Tensor
 from anespec.runtime.backends.verifier import shape_of
 from anespec.runtime.backends.worker.arena import Arena, at_width
-from anespec.runtime.backends.worker.crew import Crew, Reply, WorkerLimits
+from anespec.runtime.backends.worker.crew import Crew, Reply
 from anespec.runtime.backends.worker.merging import SliceRow, merged
 from anespec.runtime.backends.worker.process import WorkerProgram
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.slots import SlotTransfer
 from anespec.runtime.backends.worker.stages import LOGITS, Stage, arena_parts
 from anespec.runtime.passes import Need, PassPlan, PassResult, VerifierShape

@@ -21,8 +21,8 @@ from workers import EACH_ALONE, TOY, open_workers
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.runner import Tensor
-from anespec.runtime.backends.worker.crew import WorkerLimits
 from anespec.runtime.backends.worker.process import WorkerProgram
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine import Engine
@@ -238,7 +238,7 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from workers import EACH_ALONE, TOY, open_workers
 from anespec.manifests.store import Artifact
-from anespec.runtime.backends.worker.crew import WorkerLimits
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 verifier = open_workers(Artifact(Path(sys.argv[2])), WorkerLimits(budget=EACH_ALONE), TOY)
 print(*verifier.crew.pids, flush=True)
 time.sleep(60)

@@ -17,9 +17,9 @@ from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_shard, open_verifier
 from anespec.runtime.backends.pass_inputs import PassInputs
-from anespec.runtime.backends.worker.crew import WorkerLimits
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.runner import WorkerRunner
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.stages import stages_of
 from anespec.runtime.passes import StateLostError
 

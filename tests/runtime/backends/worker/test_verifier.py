@@ -15,9 +15,9 @@ from anespec.runtime.backends import open_shard, open_verifier
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.runtime.backends.worker import stages as stages_module
-from anespec.runtime.backends.worker.crew import WorkerLimits
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.runner import WorkerRunner
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.stages import stages_of
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
 from anespec.runtime.passes import Need, PassPlan, run_pass, whole_plan

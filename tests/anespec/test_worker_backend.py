@@ -1,0 +1,43 @@
+"""The whole command line over real workers, which have the portable backend compute: its own tokens."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import run
+from swift_build import SCRATCH, swift
+
+from anespec.embedded import model_path
+
+PROMPT = "def test_read(self):\n    self.assertEqual(self.file.read(1), b'a')\n    self.assertEqual("
+
+
+@pytest.fixture(scope="module")
+def over_workers() -> Iterator[None]:
+    """The environment in which there are workers here."""
+    built = swift("build", "--product", "anespec-worker")
+    assert built.returncode == 0, built.stdout + built.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANESPEC_STANDIN_PYTHON", sys.executable)
+        patch.setenv("ANESPEC_WORKER", str(SCRATCH / "debug" / "anespec-worker"))
+        yield
+
+
+def test_validate_and_generate_give_the_portable_backend_s_tokens(
+    over_workers: None, trained: Path
+) -> None:
+    gates = ("--gate", "golden", "--gate", "exactness", "--quick", "--json")
+    outcome = run("validate", trained, "--backend", "worker", "--gguf", model_path(), *gates)
+    assert outcome.code == 0, outcome.err
+    assert {gate["name"]: gate["standing"] for gate in outcome.json["gates"]} == {
+        "golden": "pass",
+        "exactness": "pass",
+    }
+    options = ("-p", PROMPT, "-n", 40, "--json", "--worker-budget", "1MB")
+    mine = run("generate", trained, "--backend", "worker", *options)
+    assert mine.code == 0, mine.err
+    its = run("generate", trained, "--backend", "torch", "--allow-inexact", *options)
+    assert its.code == 0, its.err
+    assert mine.json["choices"][0]["output_ids"] == its.json["choices"][0]["output_ids"]
+    assert mine.json["statistics"]["accepted"] > 0
