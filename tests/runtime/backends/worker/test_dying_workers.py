@@ -105,20 +105,25 @@ def leftovers() -> tuple[set[int], int]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_over(
-    small: Artifact, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    small: Artifact,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[None]:
     """No process, no file of ours in the temporary folder; no open file, unless this serves others."""
+    temporary = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     # pytest keeps all that is logged, errors with all that they hold.
     monkeypatch.setattr(logging.root.manager, "disable", logging.WARNING)
     open_workers(small, LIMITS, TOY).close()
     gc.collect()
-    before, temporary = leftovers(), set(Path(tempfile.gettempdir()).glob("anespec-*"))
+    before = leftovers()
     yield
     gc.collect()
     children, files = leftovers()
     assert children == before[0]
     assert files == before[1] or "swift_worker" in request.fixturenames
-    assert set(Path(tempfile.gettempdir()).glob("anespec-*")) == temporary
+    assert not list(temporary.iterdir())
 
 
 def killed(small: Artifact, program: WorkerProgram, times: int) -> None:
