@@ -173,7 +173,6 @@ def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
     def measure(report: "Progress") -> "ExactnessVerdict":
         from anespec.validate.gates import exactness_of
 
-        report("loading the shards")
         return exactness_of(artifact, asked.backend, asked.threads, form, report, asked.workers)
 
     return Gate(kept, measure, answer)

@@ -127,7 +127,8 @@ def _validate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
     from anespec.validate.gates import exactness_of, golden_gate
     from anespec.validate.page.write import write_page
 
-    opened, name = Artifact(artifact), resolve_backend(backend)
+    opened = Artifact(artifact)
+    name = resolve_backend(backend, opened.manifest.target)
     with timed_progress("2/3 validate", shown=not quiet) as report:
         golden = golden_gate(opened, model_path(), name, None, report)
         exactness = exactness_of(opened, name, None, "quick", report)

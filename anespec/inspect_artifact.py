@@ -10,7 +10,8 @@ from anespec.console import out
 from anespec.inspect_plan import size_range_facts
 from anespec.inspect_verdicts import verdict_table, why_unjudged
 from anespec.inspection import ArtifactInspection
-from anespec.manifests.formatting import bytes_text, counted
+from anespec.manifests.formatting import bytes_text, counted, listed
+from anespec.manifests.schema import Shapes
 
 if TYPE_CHECKING:
     from anespec.manifests.store import Artifact
@@ -75,7 +76,9 @@ def show_artifact(artifact: "Artifact") -> None:
         f"{sizes.head_dim}, ff {sizes.ff}, vocabulary {sizes.vocabulary}",
     )
     widths = counted(manifest.t_max, "row")
-    if manifest.t_min != manifest.t_max:
+    if manifest.shapes is Shapes.FUNCTIONS:
+        widths = f"functions of {listed([str(width) for width in manifest.widths])} rows"
+    elif manifest.t_min != manifest.t_max:
         widths = f"{manifest.t_min} to {widths}"
     written = f"{manifest.attention.value} attention, K/V {manifest.kv_form.value}"
     table.add_row("passes", f"block {manifest.block}, {widths}, {written}")

@@ -95,7 +95,7 @@ def _show(facts: dict[str, Any]) -> None:
         )
         table.add_row(
             "would build",
-            f"for {facts['target']}: block {facts['block']}, "
+            f"for {facts['target']}: block {facts['block']}, {_passes_text(facts)}, "
             f"{facts['sequences']} x {facts['context']} slots, "
             f"{facts['weights']} weights, {facts['attention']} attention, K/V {facts['kv_form']}",
         )
@@ -117,6 +117,15 @@ def _show(facts: dict[str, Any]) -> None:
     for problem in facts["unsupported"]:
         table.add_row("unsupported", problem, style="red")
     out().print(table)
+
+
+def _passes_text(facts: dict[str, Any]) -> str:
+    """Which passes the shards take."""
+    narrowest, widest = facts["widths"][0], facts["widths"][-1]
+    return {
+        "static": "passes of that alone",
+        "functions": f"a function for passes of {widest}",
+    }.get(facts["shapes"], f"passes of {narrowest} to {widest}")
 
 
 def _range_text(sizes: list[int]) -> str:

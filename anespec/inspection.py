@@ -59,7 +59,10 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """What would be built: sizes in bytes, `topology` in layers per shard, `head_shards` in tokens."""
+    """What would be built: sizes in bytes, `topology` in layers per shard, `head_shards` in tokens.
+
+    `widths` are the numbers of rows that a pass may have.
+    """
 
     family: str
     hyperparameters: "Hyperparameters"
@@ -69,6 +72,8 @@ class PlanFacts:
     kv_form: str
     weights: str
     block: int
+    shapes: str
+    widths: tuple[int, ...]
     context: int
     beyond_training: bool
     sequences: int
@@ -94,6 +99,8 @@ class PlanFacts:
             kv_form=plan.kv_form.value,
             weights=str(options.weights),
             block=options.block,
+            shapes=plan.passes.shapes.value,
+            widths=plan.passes.widths,
             context=plan.context,
             beyond_training=plan.beyond_training,
             sequences=options.sequences,

@@ -1,11 +1,11 @@
 """An artifact opened to generate from, and what the exactness gate allows of it here."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anespec.manifests.errors import StorageError
+from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import counted, duration_text
 from anespec.model_cache import resolve_artifact
 from anespec.watching import Watcher
@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from anespec.runtime.options import BackendOptions, LoadOptions
     from anespec.runtime.passes import Verifier
     from anespec.runtime.text.tokenizer import Tokenizer
+    from anespec.validate.repeat_checks import Elsewhere
 
 
 @dataclass(frozen=True)
 class Opened:
     """An artifact with its vocabulary and a verifier that holds its shards.
 
-    Loading `began` then, on the clock of time.monotonic(); converting a GGUF is no part of it.
+    `elsewhere` is what a pass left in a new process, once that was asked. Loading `began` then, on the clock
+    of time.monotonic(); converting a GGUF is no part of it.
     """
 
     artifact: "Artifact"
@@ -31,6 +33,7 @@ class Opened:
     verifier: "Verifier"
     here: "Circumstances"
     began: float
+    elsewhere: "Elsewhere | None" = None
 
 
 def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Opened:
@@ -46,11 +49,13 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Open
     from anespec.manifests.store import Artifact
     from anespec.runtime.backends import circumstances, open_verifier, resolve_backend
 
-    backend = resolve_backend(options.backend)
+    resolve_backend(options.backend)  # what cannot run here is said before anything is converted for it
     artifact = Artifact(
-        resolve_artifact(path, backend=backend, threads=options.threads, display=watch.shares),
+        resolve_artifact(path, backend=options.backend, threads=options.threads, display=watch.shares),
         KnownHashes(again=options.verify),
     )
+    backend = resolve_backend(options.backend, artifact.manifest.target)
+    here = circumstances(artifact, backend, options.threads)
     began = time.monotonic()
     with watch.steps(f"loading {path}") as report:
         report("vocabulary")
@@ -65,7 +70,7 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Open
         except BaseException:
             verifier.close()
             raise
-    return Opened(artifact, tokenizer, verifier, circumstances(artifact, backend, options.threads), began)
+    return Opened(artifact, tokenizer, verifier, here, began)
 
 
 def _read_vocabulary(tokens: Path) -> "Tokenizer":
@@ -88,28 +93,59 @@ def make_source(options: "LoadOptions") -> "DraftSource | None":
     return LookupSource(settings) if options.drafter == "lookup" else None
 
 
+def run_elsewhere(opened: Opened, watch: Watcher) -> Opened:
+    """Let a new process run the artifact where no exactness verdict holds here; nothing, where one does.
+
+    The artifact is closed meanwhile and opened again, so that it stands in memory once. Where that process
+    fails, it is said, and the gate goes without.
+
+    Raises:
+        ArtifactError: the artifact cannot be opened any more.
+    """
+    from anespec.runtime.backends import open_verifier
+    from anespec.validate import repeat_process
+    from anespec.validate.kept import kept_exactness, why_exactness_is_unknown
+
+    artifact, here = opened.artifact, opened.here
+    if kept_exactness(artifact, here, "quick") is not None:
+        return opened
+    where = f"{here.backend} with {counted(here.threads, 'thread')}"
+    watch.note(why_exactness_is_unknown(artifact, here))
+    watch.note(f"it is measured now, once: may speculation run on {where}?")
+    elsewhere = None
+    opened.verifier.close()
+    with watch.steps("exactness") as report:
+        report("the same pass in a new process")
+        try:
+            elsewhere = repeat_process.run_elsewhere(artifact, here)
+        except AnespecError as error:
+            watch.note(str(error))
+        report("loading the shards again")
+        verifier = open_verifier(artifact, here.backend, here.threads)
+    return replace(opened, verifier=verifier, elsewhere=elsewhere)
+
+
 def exactness_here(opened: Opened, watch: Watcher) -> "ExactnessVerdict":
     """The recorded exactness verdict for here; measured in its quick form, and recorded, where none is.
 
     That can take minutes with a large model on a slow backend, so it is said before and after.
     """
     from anespec.validate.gates import recorded_exactness
-    from anespec.validate.kept import kept_exactness, why_exactness_is_unknown
+    from anespec.validate.kept import kept_exactness
 
     artifact, here = opened.artifact, opened.here
     verdict = kept_exactness(artifact, here, "quick")
     if verdict is not None:
         return verdict
-    where = f"{here.backend} with {counted(here.threads, 'thread')}"
-    watch.note(why_exactness_is_unknown(artifact, here))
-    watch.note(f"it is measured now, once: may speculation run on {where}?")
 
     def say_unkept(error: StorageError) -> None:
         watch.note(f"the exactness verdict is not kept ({error})")
 
     started = time.monotonic()
     with watch.shares("exactness") as report:
-        verdict = recorded_exactness(artifact, opened.verifier, here, "quick", report, say_unkept)
+        verdict = recorded_exactness(
+            artifact, opened.verifier, here, "quick", report, opened.elsewhere, say_unkept
+        )
     watch.note(f"exactness: {verdict.standing}, measured in {duration_text(time.monotonic() - started)}")
     return verdict
 

@@ -17,11 +17,13 @@ from anespec.chat_verb import chat
 from anespec.console import print_json, wrapped
 from anespec.convert_verb import convert
 from anespec.demo_verb import demo
+from anespec.doctor_verb import doctor
 from anespec.generate_verb import generate
 from anespec.inspect_verb import inspect
 from anespec.leaving import Kept, leave
 from anespec.manifests.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable, sanitize_terminal
+from anespec.selftest_verb import selftest
 from anespec.validate_verb import validate
 from anespec.verbosity import accept_verbosity, set_verbosity
 from anespec.worker_verb import worker
@@ -49,7 +51,21 @@ def cli(context: click.Context, verbose: int, quiet: bool) -> None:
     set_verbosity(context, verbose, quiet)
 
 
-for verb in (inspect, convert, validate, generate, chat, demo, list_models, remove_models, worker):
+VERBS = (
+    inspect,
+    convert,
+    validate,
+    generate,
+    chat,
+    demo,
+    doctor,
+    selftest,
+    list_models,
+    remove_models,
+    worker,
+)
+
+for verb in VERBS:
     cli.add_command(accept_verbosity(verb))
 
 

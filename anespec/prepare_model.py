@@ -99,7 +99,7 @@ def _gate(
     from anespec.asked_gates import Question, exactness_gate, golden_gate, residency_gate
     from anespec.runtime.backends import resolve_backend
 
-    asked = Question(artifact, resolve_backend(backend), threads, gguf)
+    asked = Question(artifact, resolve_backend(backend, artifact.manifest.target), threads, gguf)
 
     def verdict_of(name: str, gate: "Gate[VerdictT]") -> "VerdictT":
         verdict = gate.kept()

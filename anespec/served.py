@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from anespec.loading import Opened, exactness_here, make_source, say_inexact
+from anespec.loading import Opened, exactness_here, make_source, run_elsewhere, say_inexact
 from anespec.pending import Pending
 from anespec.runtime.options import GenerationOptions, LoadOptions
 from anespec.watching import SILENT, Watcher
@@ -40,9 +40,10 @@ class ServedArtifact:
         """Read or measure what the exactness gate allows here, and set up the engine accordingly."""
         from anespec.runtime.proven import Proven
 
+        self._service.close()
+        self._opened = run_elsewhere(self._opened, watch)
         verdict = exactness_here(self._opened, watch)
         say_inexact(verdict, self._options, watch)
-        self._service.close()
         self._serve(Proven.of(verdict, self._opened.verifier.shape, self._options.allow_inexact))
 
     def _serve(self, proven: "Proven") -> None:

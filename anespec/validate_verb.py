@@ -31,7 +31,7 @@ def validate(artifact: Path | None, explain: str | None, as_json: bool, **chosen
                predicted by rules
     golden     every shard, and all together, against an fp32 reference read
                from the GGUF
-    exactness  eight invariances, bit for bit; verdicts hold for this
+    exactness  nine invariances, bit for bit; verdicts hold for this
                backend, its version, machine and threads
     quality    with --quality TEXT: KL divergence and perplexity on a text,
                against the reference

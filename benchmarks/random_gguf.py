@@ -3,148 +3,25 @@
     python benchmarks/random_gguf.py 1gb model.gguf
     python benchmarks/random_gguf.py tiny model.gguf --layers 3 --type F16
 
-The text that comes out of such a model is noise; its time and memory are those of a real one. Tensors
-are made and written one at a time, Q8_0 blocks straight from random bytes.
+The text that comes out of such a model is noise; its time and memory are those of a real one.
 """
 
 import argparse
-import itertools
-import string
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-import gguf
-import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter, TokenType
+from gguf import GGMLQuantizationType
 from measure import gigabytes
-from numpy.typing import NDArray
 
-WEIGHT_STD = 0.02
-INT8_STD = 127 / 3**0.5
-Q8_BLOCK = np.dtype([("scale", "<f2"), ("values", "i1", (32,))])
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Shapes of a Llama model with tied embeddings."""
-
-    layers: int
-    d: int
-    ff: int
-    heads: int
-    kv_heads: int
-    vocabulary: int
-    head_dim: int = 128
-    context: int = 4096
-
+from anespec.validate.selftest.random_gguf import Sizes, write
 
 PRESETS = {
     "tiny": Sizes(layers=2, d=256, ff=512, heads=4, kv_heads=2, vocabulary=512, head_dim=64),
     "1gb": Sizes(layers=8, d=3072, ff=8192, heads=24, kv_heads=8, vocabulary=32_000),
     "4gb": Sizes(layers=32, d=3072, ff=8192, heads=24, kv_heads=8, vocabulary=200_064),
 }
-
-
-def shapes(sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every tensor's name and shape, rows first."""
-    queries, keys = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
-    yield "token_embd.weight", (sizes.vocabulary, sizes.d)
-    for layer in range(sizes.layers):
-        layer_shapes = {
-            "attn_norm": (sizes.d,),
-            "attn_q": (queries, sizes.d),
-            "attn_k": (keys, sizes.d),
-            "attn_v": (keys, sizes.d),
-            "attn_output": (sizes.d, queries),
-            "ffn_norm": (sizes.d,),
-            "ffn_gate": (sizes.ff, sizes.d),
-            "ffn_up": (sizes.ff, sizes.d),
-            "ffn_down": (sizes.d, sizes.ff),
-        }
-        yield from ((f"blk.{layer}.{name}.weight", shape) for name, shape in layer_shapes.items())
-    yield "output_norm.weight", (sizes.d,)
-
-
-def random_tensor(
-    shape: tuple[int, ...], kind: GGMLQuantizationType, rng: np.random.Generator
-) -> NDArray[np.generic]:
-    """Weights of standard deviation 0.02 as stored (Q8_0: bytes per row); norms are near one."""
-    if len(shape) == 1:
-        return (1 + 0.05 * rng.standard_normal(shape)).astype(np.float32)
-    if kind is GGMLQuantizationType.F16:
-        return (WEIGHT_STD * rng.standard_normal(shape, dtype=np.float32)).astype(np.float16)
-    blocks = np.empty((shape[0], shape[1] // 32), dtype=Q8_BLOCK)
-    noise = np.frombuffer(rng.bytes(blocks.size * 32), dtype=np.int8)
-    blocks["values"] = np.maximum(noise, -127).reshape(*blocks.shape, 32)
-    blocks["scale"] = WEIGHT_STD / INT8_STD * rng.uniform(0.8, 1.2, blocks.shape)
-    return blocks.view(np.uint8)
-
-
-def pieces(count: int) -> Iterator[tuple[str, TokenType]]:
-    """`count` distinct SentencePiece-like tokens: controls, all bytes, then words by length."""
-    words = (
-        start + "".join(letters)
-        for length in itertools.count(1)
-        for letters in itertools.product(string.ascii_lowercase, repeat=length)
-        for start in ("", "▁")
-    )
-    every = itertools.chain(
-        [("<unk>", TokenType.UNKNOWN), ("<s>", TokenType.CONTROL), ("</s>", TokenType.CONTROL)],
-        ((f"<0x{byte:02X}>", TokenType.BYTE) for byte in range(256)),
-        [("▁", TokenType.NORMAL)],
-        ((word, TokenType.NORMAL) for word in words),
-    )
-    return itertools.islice(every, count)
-
-
-def write(path: Path, sizes: Sizes, kind: GGMLQuantizationType, seed: int = 1) -> None:
-    """Write the file; memory stays at one tensor."""
-    writer = GGUFWriter(path, "llama")
-    writer.add_name("random")
-    writer.add_file_type(
-        gguf.LlamaFileType.MOSTLY_F16 if kind is GGMLQuantizationType.F16 else gguf.LlamaFileType.MOSTLY_Q8_0
-    )
-    writer.add_block_count(sizes.layers)
-    writer.add_context_length(sizes.context)
-    writer.add_embedding_length(sizes.d)
-    writer.add_feed_forward_length(sizes.ff)
-    writer.add_head_count(sizes.heads)
-    writer.add_head_count_kv(sizes.kv_heads)
-    writer.add_key_length(sizes.head_dim)
-    writer.add_value_length(sizes.head_dim)
-    writer.add_rope_dimension_count(sizes.head_dim)
-    writer.add_rope_freq_base(10_000.0)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(sizes.vocabulary)
-    tokens, types = zip(*pieces(sizes.vocabulary), strict=True)
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(tokens)
-    writer.add_token_scores([-float(index) for index in range(sizes.vocabulary)])
-    writer.add_token_types(types)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
-    for name, shape in shapes(sizes):
-        stored = GGMLQuantizationType.F32 if len(shape) == 1 else kind
-        block, block_bytes = gguf.GGML_QUANT_SIZES[stored]
-        row_bytes = shape[-1] // block * block_bytes
-        if stored is GGMLQuantizationType.Q8_0:
-            writer.add_tensor_info(
-                name, (shape[0], row_bytes), np.dtype(np.uint8), shape[0] * row_bytes, stored
-            )
-        else:
-            dtype = np.dtype(np.float32 if stored is GGMLQuantizationType.F32 else np.float16)
-            writer.add_tensor_info(name, shape, dtype, int(np.prod(shape)) * dtype.itemsize, stored)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    rng = np.random.default_rng(seed)
-    for _, shape in shapes(sizes):
-        writer.write_tensor_data(random_tensor(shape, kind, rng))
-    writer.close()
 
 
 def main() -> None:

@@ -103,7 +103,7 @@ def _logits(artifact: Path, tokens: Sequence[int], backend: str, rounds: Rounds)
         verifier = open_verifier(artifact, backend, 1)
         width = verifier.shape.block
         passes = [
-            run_rows(verifier, pass_of(verifier, list(tokens[first : first + width]), first).rows)
+            run_rows(verifier, pass_of(verifier, list(tokens[first : first + width]), first).rows, width)
             for first in range(0, len(tokens), width)
         ]
         verifier.close()

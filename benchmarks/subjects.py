@@ -28,10 +28,11 @@ def artifact_of(gguf: Path, options: ConvertOptions) -> Path:
 
 
 def pass_of(verifier: Verifier, tokens: list[int], position: int, *, wants_logits: bool = True) -> PassPlan:
-    """Rows of one sequence from `position` on, in the first region."""
+    """Rows of one sequence from `position` on, in the first region, in the narrowest pass that holds them."""
     home = RegionMap.of(verifier.shape)
     rows = chain_rows(home, 0, position, RowKind.PROMPT, tokens)
-    return whole_plan(verifier.shape, rows, wants_logits=wants_logits)
+    width = next(width for width in verifier.shape.widths if len(rows) <= width)
+    return whole_plan(verifier.shape, rows, width=width, wants_logits=wants_logits)
 
 
 def narrowed(verifier: Verifier, plan: PassPlan) -> PassPlan:

@@ -1,10 +1,11 @@
 """What a person may choose of a conversion, declared once for Python and the command line."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
+from anespec.convert.weights.targets import require_fit
 from anespec.manifests.errors import RequestError
 from anespec.manifests.options import Flag, Options
 from anespec.manifests.presets import NO_PRESET, preset_names
@@ -88,3 +89,9 @@ class ConvertOptions(Options):
         description="Take what was measured on a machine, where no option here says otherwise: the file "
         "that `anespec selftest` or `anespec tune` wrote.",
     )
+
+    @model_validator(mode="after")
+    def _weights_for_the_target(self) -> Self:
+        if self.tuned is None:  # Else the target may be another, and options so completed are checked again.
+            require_fit(self.weights, self.target)
+        return self

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from anespec.convert.options import ConvertOptions
 from anespec.manifests.errors import RequestError
-from anespec.manifests.schema import MAIN, Shapes, ShardFunction, Target
+from anespec.manifests.schema import MAIN, Shapes, ShardFunction, Target, range_widths
 
 WIDEST_CPU_PASS = 128
 """The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
@@ -15,12 +15,13 @@ PREFILL_BLOCK = 64
 
 @dataclass(frozen=True)
 class PassesPlan:
-    """The kind of shapes, the functions of every shard, and the narrowest and the widest pass."""
+    """The kind of shapes, the functions of every shard, and the widths of passes (see Manifest)."""
 
     shapes: Shapes
     functions: tuple[ShardFunction, ...]
     t_min: int
     t_max: int
+    widths: tuple[int, ...]
 
 
 def plan_passes(options: ConvertOptions, context: int) -> PassesPlan:
@@ -39,10 +40,11 @@ def plan_passes(options: ConvertOptions, context: int) -> PassesPlan:
                 f"context ({context}); give another, or use --shapes static"
             )
         functions = tuple(ShardFunction(name=f"rows_{rows}", rows=rows) for rows in (block, prefill))
-        return PassesPlan(shapes, functions, block, prefill)
+        return PassesPlan(shapes, functions, block, prefill, (block, prefill))
     if options.prefill_block is not None:
         raise RequestError(f"--prefill-block is for --shapes functions; {shapes} shards have one function")
     widest = max(block, WIDEST_CPU_PASS) if options.target is Target.CPU else block
     if shapes is Shapes.STATIC or widest == 1:
-        return PassesPlan(Shapes.STATIC, (ShardFunction(name=MAIN, rows=block),), block, block)
-    return PassesPlan(shapes, (ShardFunction(name=MAIN),), 1, widest)
+        return PassesPlan(Shapes.STATIC, (ShardFunction(name=MAIN, rows=block),), block, block, (block,))
+    widths = range_widths(block, 1, widest)
+    return PassesPlan(shapes, (ShardFunction(name=MAIN),), 1, widest, widths)

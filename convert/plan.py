@@ -81,6 +81,7 @@ class ConversionPlan:
             ),
             override=options.topology,
             head_shards=options.head_shards,
+            functions=len(self.passes.functions),
             shard_bytes=options.shard_bytes,
         )
 

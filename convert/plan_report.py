@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from anespec.convert.shard_limits import (
+    FUNCTIONS_EVIDENCE,
     HEAD_CHANNELS,
     HEAD_EVIDENCE,
     PROCESS_BYTES,
@@ -30,13 +31,14 @@ class ShardRow:
 class PlanReport:
     """A plan's shards, reasons and warnings.
 
-    `total_bytes` are weights; `process_bytes` is about what one process holds of them on the Neural
-    Engine, None where that is no limit.
+    `total_bytes` are weights, and `held_bytes` what the Neural Engine holds of them, once for each function;
+    `process_bytes` is about what one process can hold there, None where that is no limit.
     """
 
     layer_shards: tuple[ShardRow, ...]
     head_shards: tuple[ShardRow, ...]
     total_bytes: int
+    held_bytes: int
     process_bytes: int | None
     reasons: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -64,6 +66,7 @@ def explain(plan: TopologyPlan) -> PlanReport:
         layer_rows,
         head_rows,
         plan.stack.total_bytes,
+        plan.held_bytes,
         PROCESS_BYTES if on_engine else None,
         plan.reasons,
         tuple(warnings),
@@ -133,8 +136,8 @@ def _head_warnings(plan: TopologyPlan, rows: tuple[ShardRow, ...]) -> list[str]:
 
 
 def _process_warnings(plan: TopologyPlan) -> list[str]:
-    total = plan.stack.total_bytes
-    if total <= PROCESS_BYTES:
+    held = plan.held_bytes
+    if held <= PROCESS_BYTES:
         return []
     mend = (
         "a phone app is one process, so choose a smaller weight format with --weights or a smaller model"
@@ -142,9 +145,17 @@ def _process_warnings(plan: TopologyPlan) -> list[str]:
         else "run the shards in several processes, or choose a smaller weight format with --weights"
     )
     return [
-        f"The shards hold {bytes_text(total)} of weights, and one process holds about "
+        f"The shards hold {bytes_text(plan.stack.total_bytes)} of weights{_several(plan)}, and one process "
+        "holds about "
         f"{bytes_text(PROCESS_BYTES)} on the Neural Engine ({PROCESS_EVIDENCE}); {mend}."
     ]
+
+
+def _several(plan: TopologyPlan) -> str:
+    if plan.functions == 1:
+        return ""
+    held = bytes_text(plan.held_bytes)
+    return f", {held} on the Neural Engine for {plan.functions} functions ({FUNCTIONS_EVIDENCE})"
 
 
 def _layers_text(part: range) -> str:

@@ -17,8 +17,9 @@ HEAD_CHANNELS = 16384
 HEAD_EVIDENCE = "B: ANEMLL, ane-book"
 
 PROCESS_BYTES = 3_000_000_000
-"""About what one process holds of weights on the Neural Engine. A package of several functions would count
-twice (B: anemll-forge); ours have one."""
+"""About what one process holds of weights on the Neural Engine. A package of several functions counts
+once for each (B: anemll-forge)."""
+FUNCTIONS_EVIDENCE = "B: anemll-forge"
 PROCESS_EVIDENCE = "B: ane-book Exp. 26, smpanaro"
 
 STATED_FLOOR_BYTES = 14_000_000
@@ -150,8 +151,7 @@ IPHONE_LIMITS = ShardLimits(
 CPU_LIMITS = ShardLimits(
     planned_bytes=512_000_000,
     reason="which lets processors build shards side by side, and bounds what a conversion holds in memory "
-    "and what an interrupted one has to do again; any size runs, since the portable backend chains all of "
-    "them",
+    "and what an interrupted one has to do again; any size runs, as the portable backend chains all shards",
     context=2048,
     ranges=(SizeRange(0, Outlook.GOOD, "any size runs on a processor", "ours", "the portable backend"),),
 )

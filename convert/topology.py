@@ -73,7 +73,7 @@ class TopologyPlan:
     """A topology, what it divides, and why it is as it is.
 
     `preset` is the one that was taken, or that an override took the place of. `heads_asked`: the number
-    of head shards does not come from the rule.
+    of head shards does not come from the rule. `functions` are those of every shard.
     """
 
     topology: Topology
@@ -83,6 +83,12 @@ class TopologyPlan:
     preset: PresetChoice | None
     heads_asked: bool
     reasons: tuple[str, ...]
+    functions: int = 1
+
+    @property
+    def held_bytes(self) -> int:
+        """What a Neural Engine holds of weights: all shards', once for each of their functions."""
+        return self.stack.total_bytes * self.functions
 
     @property
     def layer_shard_bytes(self) -> tuple[int, ...]:
@@ -105,6 +111,7 @@ def plan_topology(
     override: tuple[int, ...] | None = None,
     head_shards: int | None = None,
     shard_bytes: int | None = None,
+    functions: int = 1,
 ) -> TopologyPlan:
     """Divide a stack of layers: as the override says, else as the preset does, else by the target's sizes.
 
@@ -159,6 +166,7 @@ def plan_topology(
         preset,
         heads_asked is not None,
         (*reasons, head_reason),
+        functions,
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from anespec.convert.options import ConvertOptions
 from anespec.manifests.errors import RequestError
 from anespec.manifests.presets import MatchedModel
+from anespec.manifests.schema import Shapes
 from anespec.manifests.tuned import CHOICES, TunedChoices, read_choices
 
 OF_ONE_MODEL = ("topology", "head_shards")
@@ -39,6 +40,8 @@ def with_tuned(options: ConvertOptions, model: MatchedModel) -> TunedOptions:
     wanted = {name: value for name in known if (value := getattr(choices, name)) is not None}
     left_out = () if choices.model == model else OF_ONE_MODEL
     taken = {name: wanted[name] for name in wanted if name not in given and name not in left_out}
+    if taken.get("shapes", options.shapes) is not Shapes.FUNCTIONS:
+        taken.pop("prefill_block", None)
     return TunedOptions(
         options.with_changes(tuned=None, target=choices.target, **taken),
         tuple(_notes(options, choices, wanted, taken)),

@@ -15,10 +15,11 @@ SECONDS_PER_GIGAWEIGHT: Mapping[WeightFormat, float] = MappingProxyType(
     {
         WeightFormat.FP16: 8.0,
         WeightFormat.INT8_BLOCK32: 13.0,
+        WeightFormat.LUT8: 36.0,
         WeightFormat.INT8_CHANNEL: 5.5,
-        WeightFormat.LUT6: 74.0,
+        WeightFormat.LUT6: 33.0,
         WeightFormat.INT4_BLOCK32: 19.0,
-        WeightFormat.LUT4: 60.0,
+        WeightFormat.LUT4: 31.0,
     }
 )
 """What a processor takes to store 10^9 weights: `benchmarks/weight_formats.py` (AVX-512, numpy 2)."""

@@ -108,6 +108,10 @@ class MissingPackageError(AnespecError):
     """A package is not installed that what was asked for needs; the sentence names the extra that has it."""
 
 
+class UnfitError(AnespecError):
+    """The doctor found what would go wrong."""
+
+
 class Interrupted(AnespecError):  # noqa: N818 (no error: it was wished for)
     """Someone pressed ^C; the sentence says what became of the verb's work."""
 

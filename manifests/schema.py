@@ -107,6 +107,7 @@ class WeightFormat(StrEnum):
 
     FP16 = "fp16"
     INT8_BLOCK32 = "int8-block32"
+    LUT8 = "lut8"
     INT8_CHANNEL = "int8-channel"
     LUT6 = "lut6"
     INT4_BLOCK32 = "int4-block32"

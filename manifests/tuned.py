@@ -5,7 +5,6 @@
 
 import io
 import zipfile
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,7 +15,16 @@ from anespec.manifests.errors import RequestError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.manifests.presets import MatchedModel
 from anespec.manifests.safe_files import read_bounded
-from anespec.manifests.schema import MAX_BLOCK, MOST_ROWS, AttentionShape, Count, KVForm, Record, Target
+from anespec.manifests.schema import (
+    MAX_BLOCK,
+    MOST_ROWS,
+    AttentionShape,
+    Count,
+    KVForm,
+    Record,
+    Shapes,
+    Target,
+)
 from anespec.manifests.verdicts import Moment
 from anespec.manifests.weight_choice import WeightChoice
 
@@ -25,14 +33,6 @@ REPORT_NAME = "report.json"
 
 LARGEST_REPORT = 1 << 25
 """Bytes of a report that is read."""
-
-
-class Shapes(StrEnum):
-    """Which numbers of rows a package takes."""
-
-    RANGE = "range"
-    STATIC = "static"
-    FUNCTIONS = "functions"
 
 
 class ChoiceReason(Record):

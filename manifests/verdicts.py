@@ -18,6 +18,7 @@ class Invariance(StrEnum):
     STALE = "stale"
     PARTITION = "partition"
     WANTED = "wanted"
+    REPEAT = "repeat"
     WIDTH = "width"
     SPAN = "span"
     REGION = "region"
@@ -29,6 +30,7 @@ REQUIRED_FOR_SPECULATION = (
     Invariance.STALE,
     Invariance.PARTITION,
     Invariance.WANTED,
+    Invariance.REPEAT,
 )
 
 

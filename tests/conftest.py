@@ -26,6 +26,27 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def new_processes_are_this_one() -> Iterator[None]:
+    """What the exactness gate asks a new process is answered by this one, in a tenth of the time.
+
+    tests/validate/test_repeat.py starts real ones.
+    """
+    from anespec.manifests.store import Artifact
+    from anespec.runtime import backends
+    from anespec.validate import repeat_process
+
+    def answered(module: str, arguments: tuple[str, str, str], longest_wait: float) -> bytes:
+        folder, name, threads = arguments
+        artifact, backend = Artifact(Path(folder)), backends.BACKENDS[name]
+        found = repeat_process.openings(artifact, backend, int(threads))
+        return repeat_process.packed(found)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repeat_process, "child_answer", answered)
+        yield
+
+
 def _converted(gguf: Path, folder: Path, target: Target, weights: WeightFormat) -> Path:
     from converting import build  # takes seconds to import, which most tests need not wait for
 

@@ -66,7 +66,7 @@ def _some(
     scale = np.linalg.norm(change.astype(np.float64), axis=1) + size * ROUNDING_FLOOR
     error = difference / np.maximum(scale, np.finfo(np.float32).tiny)
     product = np.maximum(size * np.linalg.norm(found, axis=1), np.finfo(np.float32).tiny)
-    cosine = (found * wide).sum(axis=1) / product
+    cosine = np.where(difference == 0, 1.0, (found * wide).sum(axis=1) / product)
     return cosine, error, np.abs(found - wide).max(axis=1), (~finite).sum(axis=1).astype(np.float64)
 
 

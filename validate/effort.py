@@ -13,7 +13,8 @@ class Effort:
     """How much a form of the gate measures.
 
     `depths` says where probes start, as a share of the context; `tokens` is the length of a probe
-    beyond one block; `past` how many tokens the model itself computes before it. What is not `thorough`
+    beyond one block; `past` how many tokens the model itself computes before it; `repeats` how often the same
+    pass runs. What is not `thorough`
     visits every lane, width and span, but not each with every token: a pass costs seconds where a large
     model runs slowly, and `generate` waits for the quick form.
     """
@@ -23,11 +24,12 @@ class Effort:
     tokens: int
     mixed_cuts: int
     thorough: bool
+    repeats: int
 
 
 EFFORTS: Mapping[Form, Effort] = MappingProxyType(
     {
-        "quick": Effort(depths=(0.5,), past=8, tokens=1, mixed_cuts=1, thorough=False),
-        "full": Effort(depths=(0.0, 0.5, 1.0), past=32, tokens=28, mixed_cuts=4, thorough=True),
+        "quick": Effort(depths=(0.5,), past=8, tokens=1, mixed_cuts=1, thorough=False, repeats=8),
+        "full": Effort(depths=(0.0, 0.5, 1.0), past=32, tokens=28, mixed_cuts=4, thorough=True, repeats=80),
     }
 )

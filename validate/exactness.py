@@ -2,7 +2,7 @@
 
 Nothing here knows a model or a backend. How the same tokens are run in two ways is in invariance_cases.py,
 what is tried in
-invariance_checks.py, width_checks.py, region_checks.py and span_checks.py.
+invariance_checks.py, width_checks.py, region_checks.py, span_checks.py and repeat_checks.py.
 """
 
 from collections.abc import Sequence
@@ -25,6 +25,7 @@ from anespec.validate.invariance_cases import Probe
 from anespec.validate.invariance_checks import ProbeChecks, not_finite
 from anespec.validate.progress import Progress, in_steps
 from anespec.validate.region_checks import REGION_ROWS, measure_regions
+from anespec.validate.repeat_checks import Elsewhere, measure_repeats
 from anespec.validate.span_checks import measure_spans, proven_spans
 from anespec.validate.width_checks import long_probe
 
@@ -35,13 +36,15 @@ def exactness_gate(
     *,
     form: Form,
     prompts: Sequence[Sequence[int]] = (),
+    elsewhere: Elsewhere | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> ExactnessVerdict:
     """Measure the invariances of `verifier` and return the verdict; a failed one does not raise.
 
-    `prompts` are token ids to run; random tokens of the vocabulary fill up what they lack. The
-    verifier's state is overwritten and left as zeros. Same arguments, same cases.
+    `prompts` are token ids to run; random tokens of the vocabulary fill up what they lack. `elsewhere` is
+    what `recorded_pass` left of the same prompts in other openings; without it `repeat` is not measured.
+    The verifier's state is overwritten and left as zeros. Same arguments, same cases.
     """
     effort, shape = EFFORTS[form], verifier.shape
     runner = CaseRunner(verifier)
@@ -54,8 +57,13 @@ def exactness_gate(
         probes = _probes(shape, effort, prompts, rng)
         # Regions and spans are measured where they end, so one probe per depth of the others is enough.
         deep = [long_probe(shape, probe, REGION_ROWS, rng) for probe in probes[: len(effort.depths)]]
-        steps = len(probes) * (len(Invariance) - 2) + 2 * len(deep)
+        steps = len(probes) * (len(Invariance) - 3) + 2 * len(deep) + 1
         report = in_steps(progress, steps) if progress is not None else lambda _: None
+        report(Invariance.REPEAT)
+        if elsewhere is None:
+            del total[Invariance.REPEAT]
+        else:
+            total[Invariance.REPEAT] += measure_repeats(runner, prompts, effort.repeats, elsewhere)
         for probe in probes:
             checks = ProbeChecks(runner, probe, effort, rng)
             for invariance, difference in checks.measure(report):

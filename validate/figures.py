@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -11,7 +11,11 @@ from anespec.manifests.errors import GoldenGateError
 from anespec.manifests.schema import Count, Index, Record, WeightFormat
 from anespec.manifests.verdicts import Circumstances, Standing, Verdict, VerdictFile
 
-Stimulus = Literal["embeddings", "random"]
+Stimulus = Literal["embeddings", "random", "extreme"]
+"""What shards are given: token embeddings; random rows; rows of zeros beside random ones, in some of which
+one channel is LOUDER times as loud."""
+
+LOUDER = 300
 
 
 Limit = Annotated[float, Field(gt=0, le=1e6)]
@@ -48,6 +52,7 @@ THRESHOLDS: Mapping[WeightFormat, GoldenThresholds] = MappingProxyType(
     {
         WeightFormat.FP16: FLOAT_ACTIVATIONS,
         WeightFormat.INT8_BLOCK32: INT8_ACTIVATIONS,
+        WeightFormat.LUT8: FLOAT_ACTIVATIONS,
         WeightFormat.INT8_CHANNEL: INT8_ACTIVATIONS,
         WeightFormat.LUT6: FLOAT_ACTIVATIONS,
         WeightFormat.INT4_BLOCK32: INT8_ACTIVATIONS,
@@ -62,6 +67,7 @@ WEIGHT_ERRORS: Mapping[WeightFormat, float] = MappingProxyType(
     {
         WeightFormat.FP16: 0.001,
         WeightFormat.INT8_BLOCK32: 0.02,
+        WeightFormat.LUT8: 0.02,
         WeightFormat.INT8_CHANNEL: 0.05,
         WeightFormat.LUT6: 0.08,
         WeightFormat.INT4_BLOCK32: 0.2,
@@ -153,6 +159,11 @@ class GoldenVerdict(Verdict):
         if not self.thresholds or not {figures.weights for figures in self.shards} <= set(self.thresholds):
             raise ValueError("there must be thresholds for every format of the shards")
         return self
+
+    @property
+    def complete(self) -> bool:
+        """Whether shards were given all that they are given today."""
+        return {figures.stimulus for figures in self.shards} >= set(get_args(Stimulus))
 
     @property
     def failures(self) -> tuple[str, ...]:

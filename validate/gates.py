@@ -19,12 +19,13 @@ from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.passes import Verifier
-from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.effort import Form
 from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict
 from anespec.validate.progress import Progress, StepReport, in_steps
-from anespec.validate.prompts import PROMPTS
+from anespec.validate.prompts import prompt_ids
+from anespec.validate.repeat_checks import Elsewhere
+from anespec.validate.repeat_process import run_elsewhere
 from anespec.validate.stack_passes import GREEDY_TOKENS, PromptRun, run_prompts
 
 if TYPE_CHECKING:
@@ -58,13 +59,6 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
         f"{artifact.root}: the gates compare with {source.name}, which is not {where}; "
         "give the GGUF that was converted, with --gguf PATH"
     )
-
-
-def prompt_ids(artifact: Artifact, texts: Sequence[str] = PROMPTS) -> list[list[int]]:
-    """The texts as token ids of the artifact's vocabulary."""
-    with GGUFFile(artifact.tokens_path()) as tokens:
-        tokenizer = Tokenizer.from_gguf(tokens)
-        return [tokenizer.encode(text) for text in texts]
 
 
 def golden_gate(
@@ -146,10 +140,19 @@ def exactness_of(
     progress: Progress,
     workers: WorkerLimits | None = None,
 ) -> ExactnessVerdict:
-    """`recorded_exactness` of a verifier that is opened for it."""
+    """`recorded_exactness` of a verifier that is opened for it.
+
+    Raises:
+        AnespecError: the artifact does not run, here or in a new process.
+        StorageError: the verdict cannot be written.
+    """
+    here = circumstances(artifact, backend, threads)
+    # Before it is opened here, so that it stands in memory once.
+    progress("the same pass in a new process")
+    elsewhere = run_elsewhere(artifact, here)
+    progress("loading the shards")
     with closing(open_verifier(artifact, backend, threads, workers)) as verifier:
-        here = circumstances(artifact, backend, threads)
-        return recorded_exactness(artifact, verifier, here, form, progress)
+        return recorded_exactness(artifact, verifier, here, form, progress, elsewhere)
 
 
 def recorded_exactness(
@@ -158,16 +161,20 @@ def recorded_exactness(
     here: Circumstances,
     form: Form,
     progress: Progress,
+    elsewhere: Elsewhere | None,
     unkept: Callable[[StorageError], None] | None = None,
 ) -> ExactnessVerdict:
     """Run the exactness gate and record its verdict in gates/exactness.json; a failed one does not raise.
 
-    `unkept` is told where the verdict cannot be written.
+    `elsewhere` is what `run_elsewhere` found; without it `repeat` is not measured. `unkept` is told where the
+    verdict cannot be written.
 
     Raises:
         StorageError: it cannot be written, and there is no `unkept`.
     """
-    verdict = exactness_gate(verifier, here, form=form, prompts=prompt_ids(artifact), progress=progress)
+    verdict = exactness_gate(
+        verifier, here, form=form, prompts=prompt_ids(artifact), elsewhere=elsewhere, progress=progress
+    )
     try:
         artifact.record_verdict(ExactnessFile, verdict)
     except StorageError as error:

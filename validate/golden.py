@@ -12,7 +12,7 @@ shards are opened one at a time, so memory does not grow with the number of laye
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, get_args
 
 import numpy as np
 import torch
@@ -24,13 +24,13 @@ from anespec.manifests.schema import LayerShard, Manifest, Shard
 from anespec.runtime.backends.runner import Homes, Inputs, ShardRunner, Tensor
 from anespec.runtime.passes import Row
 from anespec.validate.closeness import Closeness, Floats, closeness
-from anespec.validate.figures import ShardFigures, StackFigures, Stimulus
+from anespec.validate.figures import LOUDER, ShardFigures, StackFigures, Stimulus
 from anespec.validate.progress import StepReport
 from anespec.validate.reference import Reference
 from anespec.validate.shard_passes import ShardPass, ShardPasses, plan_passes
 from anespec.validate.stack_passes import PromptRun
 
-STIMULI: tuple[Stimulus, ...] = ("embeddings", "random")
+STIMULI: tuple[Stimulus, ...] = get_args(Stimulus)
 OpenShard = Callable[[Shard], ShardRunner]
 FP16_MAX = float(np.finfo(np.float16).max)
 
@@ -73,8 +73,7 @@ def compare_computed(
     seed: int = 0,
     progress: StepReport = lambda _: None,
 ) -> ComputedFigures:
-    """Every shard alone, one open at a time, on token embeddings and on random hidden states; and the
-    `prompt_runs`.
+    """Every shard alone, one open at a time, on each stimulus; and the `prompt_runs`.
 
     `ids` are the tokens whose embeddings are given; random tokens fill up what they lack. `prompt_runs` are
     prompts that the whole stack has run.
@@ -90,28 +89,29 @@ def compare_computed(
     tokens = [*ids, *missing][:count]
     bench = _Bench(pass_inputs, own, plans, tokens, manifest.hidden_scale)
     begun = [(prompt.rows, range(len(prompt.rows))) for prompt in prompt_runs]
-    *texts, embedded, random = reference.stretches([*begun, *((tokens, plan.positions) for plan in plans)])
+    stretched = reference.stretches([*begun, *((tokens, plan.positions) for plan in plans)])
+    texts, alone = stretched[: len(begun)], stretched[len(begun) :]
     read = reference.embed([*(token for prompt in prompt_runs for token in prompt.rows), *tokens])
     states, given = read[:-count], _rounded(read[-count:].numpy(), manifest.hidden_scale)
     figures: list[ShardFigures] = []
     for shard in manifest.layer_shards:
-        inputs = (given, _like(given, count, rng))
-        stretches = [*texts, *(replace(stretch, caches=reference.caches()) for stretch in (embedded, random))]
+        inputs = _inputs_like(given, rng)
+        stretches = [*texts, *(replace(stretch, caches=reference.caches()) for stretch in alone)]
         rows = torch.cat((states, *map(torch.from_numpy, inputs)))
         for index in range(shard.first_layer, shard.end_layer):
             progress(f"reference: layer {index + 1} of {len(reference.facts.layers)}")
             rows = reference.layer(index, rows, stretches)
-        states, *expected = torch.split(rows, [len(states), count, count])
+        states, *expected = torch.split(rows, [len(states), *map(len, inputs)])
         progress(f"shard {Path(shard.path).stem}")
         figures += bench.judge(shard, open_shard, inputs, expected)
         given = _rounded(expected[0].numpy(), manifest.hidden_scale)
     logits: Floats = np.empty((len(states), reference.facts.vocabulary), np.float32)
     for head in manifest.head_shards:
-        inputs = (given, _like(given, count, rng))
+        inputs = _inputs_like(given, rng)
         progress(f"reference: logits from {head.first_token} of {reference.facts.vocabulary}")
         rows = torch.cat((states, *map(torch.from_numpy, inputs)))
         rows = reference.logits(rows, head.first_token, head.end_token)
-        its_logits, *expected = torch.split(rows, [len(states), count, count])
+        its_logits, *expected = torch.split(rows, [len(states), *map(len, inputs)])
         logits[:, head.first_token : head.end_token] = its_logits.numpy()
         progress(f"shard {Path(head.path).stem}")
         figures += bench.judge(head, open_shard, inputs, expected)
@@ -224,6 +224,20 @@ def _rounded(rows: Floats, hidden_scale: float) -> Floats:
     """Rounded to fp16 as shards hold it; even beyond its range finite, so that the next can be judged."""
     scaled = (rows * np.float32(hidden_scale)).clip(-FP16_MAX, FP16_MAX)
     return scaled.astype(np.float16).astype(np.float32) / np.float32(hidden_scale)
+
+
+def _inputs_like(embedded: Floats, rng: np.random.Generator) -> tuple[Floats, ...]:
+    """The rows of every stimulus, where `embedded` are what embeddings have become."""
+    count = len(embedded)
+    return (embedded, _like(embedded, count, rng), _extreme(_like(embedded, count, rng), rng))
+
+
+def _extreme(rows: Floats, rng: np.random.Generator) -> Floats:
+    """Of three rows, one is zeros, and one has a channel that is louder than the others."""
+    rows[::3] = 0
+    loud = range(1, len(rows), 3)
+    rows[loud, rng.integers(rows.shape[1], size=len(loud))] *= LOUDER
+    return _rounded(rows, hidden_scale=1.0)
 
 
 def _like(rows: Floats, count: int, rng: np.random.Generator) -> Floats:

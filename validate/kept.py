@@ -27,9 +27,9 @@ def kept_residency(artifact: Artifact, coreml: CoreML | None) -> ResidencyVerdic
 
 
 def kept_golden(artifact: Artifact, here: Circumstances) -> GoldenVerdict | None:
-    """The golden verdict of here, judged by today's thresholds."""
+    """The golden verdict of here on all stimuli, judged by today's thresholds."""
     verdict = artifact.read_verdicts(GoldenFile).find(here)
-    if verdict is None or verdict.thresholds != dict(THRESHOLDS):
+    if verdict is None or not verdict.complete or verdict.thresholds != dict(THRESHOLDS):
         return None
     return _intact(artifact, verdict)
 

@@ -1,17 +1,13 @@
 """What the report page shows of speed, memory and text: a few dozen tokens of two fixed prompts, written by
 the real engine in a process of its own (sample_process.py), and the fp32 reference's reading of them."""
 
-import contextlib
-import os
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from anespec.manifests.child_python import child_command, child_environment
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.manifests.gguf_file import GGUFFile
@@ -20,6 +16,7 @@ from anespec.manifests.verdicts import ExactnessFile
 from anespec.runtime.backends import circumstances
 from anespec.runtime.text.stream import StreamDecoder
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.validate.child_answer import child_answer
 from anespec.validate.gates import require_layers
 from anespec.validate.progress import StepReport
 from anespec.validate.quality.divergence import log_softmax
@@ -78,38 +75,12 @@ def sample_run(
 
 def _samples(artifact: Artifact, backend: str, threads: int) -> WrittenSamples:
     """Let another process write: the memory that it holds is the model's and not the gates'."""
-    command = [*child_command(SAMPLE_PROCESS), str(artifact.root.resolve()), backend, str(threads)]
+    arguments = (str(artifact.root.resolve()), backend, str(threads))
     try:
-        with _open_pipe() as lifeline:
-            done = subprocess.run(
-                command,
-                env=child_environment(),
-                stdin=lifeline,
-                capture_output=True,
-                text=True,
-                timeout=LONGEST_WAIT,
-                check=False,
-            )
-        if done.returncode == 0:
-            return WrittenSamples.model_validate_json(done.stdout)
-        lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-    except subprocess.TimeoutExpired:
-        lines = [f"it took more than {LONGEST_WAIT:.0f} s"]
-    except (OSError, ValidationError, UnicodeDecodeError) as error:
-        lines = [str(error)]
-    reason = printable(lines[-1], LONGEST_REASON)
-    raise AnespecError(f"{artifact.root}: no sample was generated on {backend} ({reason})")
-
-
-@contextlib.contextmanager
-def _open_pipe() -> Iterator[int]:
-    """What reads from a pipe that nothing is written to, and that ends with the block or this process."""
-    reading, writing = os.pipe()
-    try:
-        yield reading
-    finally:
-        os.close(reading)
-        os.close(writing)
+        return WrittenSamples.model_validate_json(child_answer(SAMPLE_PROCESS, arguments, LONGEST_WAIT))
+    except (AnespecError, ValidationError) as error:
+        reason = printable(str(error), LONGEST_REASON)
+        raise AnespecError(f"{artifact.root}: no sample was generated on {backend} ({reason})") from None
 
 
 def _read(

@@ -9,7 +9,7 @@ from gguf.constants import GGMLQuantizationType
 from anespec.convert.weights.dense import Dense
 from anespec.convert.weights.encoding import BLOCK, Encoding
 from anespec.convert.weights.linear import INT4_BLOCKS, INT8_BLOCKS, Int8Channel
-from anespec.convert.weights.palettes import LUT4, LUT6
+from anespec.convert.weights.palettes import LUT4, LUT6, LUT8
 from anespec.convert.weights.repacked import RepackedQ4, RepackedQ4K, RepackedQ4WithMinimum, RepackedQ8
 from anespec.manifests.schema import WeightFormat
 
@@ -17,6 +17,7 @@ ENCODINGS: Mapping[WeightFormat, Encoding] = MappingProxyType(
     {
         WeightFormat.FP16: Dense(),
         WeightFormat.INT8_BLOCK32: INT8_BLOCKS,
+        WeightFormat.LUT8: LUT8,
         WeightFormat.INT8_CHANNEL: Int8Channel(),
         WeightFormat.LUT6: LUT6,
         WeightFormat.INT4_BLOCK32: INT4_BLOCKS,

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from anespec.manifests.errors import MissingPackageError, RequestError
 from anespec.manifests.machine import machine_name, processors
-from anespec.manifests.schema import Shard
+from anespec.manifests.schema import Shard, Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
 from anespec.runtime.backends.backend import Backend
@@ -62,18 +62,18 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
 """By name."""
 
 
-def resolve_backend(name: str) -> str:
-    """The backend that `name` means here.
+def resolve_backend(name: str, target: Target | None = None) -> str:
+    """The backend that `name` means here, for an artifact that was built for `target`.
 
-    `auto` is Core ML on a Mac with a Neural Engine, in the worker where that was built, and the fast portable
-    one everywhere else.
+    `auto` is Core ML on a Mac with a Neural Engine, unless the artifact is for processors, in the worker where
+    that was built; and the fast portable one everywhere else.
 
     Raises:
         RequestError: there is no such backend.
         MissingPackageError: it cannot run here.
     """
     if name == AUTO:
-        on_the_engine = (WORKER, COREML) if has_neural_engine() else ()
+        on_the_engine = (WORKER, COREML) if target is not Target.CPU and has_neural_engine() else ()
         name = next((name for name in on_the_engine if BACKENDS[name].unavailable() is None), OPENVINO)
     if name not in BACKENDS:
         raise RequestError(f"there is no backend {name!r}; choose one of {', '.join((AUTO, *BACKENDS))}")
@@ -89,7 +89,7 @@ def circumstances(artifact: Artifact, backend: str, threads: int | None = None) 
         RequestError: there is no such backend.
         MissingPackageError: it cannot run here.
     """
-    backend = resolve_backend(backend)
+    backend = resolve_backend(backend, artifact.manifest.target)
     return Circumstances(
         backend=backend,
         library_version=BACKENDS[backend].library_version(),
@@ -109,7 +109,8 @@ def open_shard(artifact: Artifact, shard: Shard, backend: str, threads: int | No
         RequestError: there is no such backend.
         MissingPackageError: it cannot run here.
     """
-    return BACKENDS[resolve_backend(backend)].open_shard(artifact, shard, threads or processors())
+    name = resolve_backend(backend, artifact.manifest.target)
+    return BACKENDS[name].open_shard(artifact, shard, threads or processors())
 
 
 def open_verifier(
@@ -127,7 +128,7 @@ def open_verifier(
         MissingPackageError: it cannot run here.
     """
     artifact = path if isinstance(path, Artifact) else Artifact(path)
-    chosen = BACKENDS[resolve_backend(backend)]
+    chosen = BACKENDS[resolve_backend(backend, artifact.manifest.target)]
     if isinstance(chosen, WorkerBackend) and workers is not None:
         chosen = replace(chosen, limits=workers)
     return chosen.open(artifact, threads or processors())

@@ -38,6 +38,13 @@ class Backend(Protocol):
         """
         ...
 
+    def open_again(self, artifact: Artifact, threads: int) -> Verifier | None:
+        """As `open`, but compiled again: nothing is used that an earlier opening has left on disk.
+
+        None where that is so of every opening. Raises like `open`.
+        """
+        ...
+
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> ShardRunner:
         """One shard by itself, as the golden gate looks at it; raises like `open`."""
         ...

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from graphs import program_of, reloaded
 from numpy.typing import NDArray
+from old_norm import divided_once
 
-from anespec.convert.graph.builder import Var, mb
+from anespec.convert.graph.builder import Var
 from anespec.convert.graph.norm import CHANNELS, HEAD, rms_norm
 from anespec.manifests.schema import TensorSpec
 from anespec.runtime.backends.portable.flushing_runner import FlushingRunner
@@ -92,24 +93,16 @@ def test_any_epsilon_leaves_zeros_and_finite_numbers(tmp_path: Path, epsilon: fl
     assert errors(found, rows, epsilon, True)[loud].max() < 10 * MOST_ERROR
 
 
-def divided_once(x: Var, epsilon: float, times: float = 1) -> Var:
-    """The formula of before: one division, by the largest magnitude over `times`."""
-    peak = mb.mul(x=mb.reduce_max(x=mb.abs(x=x), axes=[CHANNELS], keep_dims=True), y=np.float16(1 / times))
-    peak = mb.maximum(x=peak, y=np.float16(SMALLEST_NORMAL))
-    unit, root = mb.real_div(x=x, y=peak), mb.real_div(x=np.float16(math.sqrt(epsilon)), y=peak)
-    mean = mb.reduce_mean(x=mb.mul(x=unit, y=unit), axes=[CHANNELS], keep_dims=True)
-    inverse = mb.rsqrt(x=mb.add(x=mean, y=mb.mul(x=root, y=root)), epsilon=np.float16(0))
-    return mb.mul(x=unit, y=inverse)
-
-
 def test_one_division_is_wrong_where_subnormal_numbers_are_flushed(tmp_path: Path) -> None:
     """What these tests are for: they would find the formula of before."""
     rows = hostile_rows(3072)
-    once = normed(FlushingRunner, rows, lambda x: divided_once(x, 1e-6), tmp_path / "once")
-    four = normed(FlushingRunner, rows, lambda x: divided_once(x, 1e-6, times=4), tmp_path / "four")
-    unflushed = normed(TorchRunner, rows, lambda x: divided_once(x, 1e-6), tmp_path / "unflushed")
-    assert errors(once, rows, 1e-6, True).max() > 10 * MOST_ERROR
-    assert errors(four, rows, 1e-6, True).max() > 2 * MOST_ERROR
-    assert errors(unflushed, rows, 1e-6, False).max() < MOST_ERROR
-    scaled = normed(FlushingRunner, rows, lambda x: divided_once(x, SCALED_EPSILON), tmp_path / "scaled")
-    assert np.isnan(scaled).any(), "the root of its epsilon is flushed, and zeros divide by zero"
+
+    def once(runner: Runner, epsilon: float, times: float) -> NDArray[np.float64]:
+        folder = tmp_path / f"{runner.__name__}-{epsilon}-{times}"
+        return normed(runner, rows, lambda x: divided_once(x, None, epsilon, "normed", times=times), folder)
+
+    assert errors(once(FlushingRunner, 1e-6, 1), rows, 1e-6, True).max() > 10 * MOST_ERROR
+    assert errors(once(FlushingRunner, 1e-6, 4), rows, 1e-6, True).max() > 2 * MOST_ERROR
+    assert errors(once(TorchRunner, 1e-6, 1), rows, 1e-6, False).max() < MOST_ERROR
+    scaled = once(FlushingRunner, SCALED_EPSILON, 1)
+    assert np.isnan(scaled).any(), "the root of its epsilon is flushed, and zeros are divided by zero"

@@ -13,7 +13,7 @@ from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.convert.worker_count import suitable_workers
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.schema import WeightFormat
+from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
 
 LAYERS, D, FF = 8, 2048, 6144
@@ -56,12 +56,14 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
+def options_for(weights: WeightFormat, **options: object) -> ConvertOptions:
+    return ConvertOptions(weights=WeightChoice(weights), target=Target.CPU, **options)
+
+
 def workers(gguf: Path, weights: WeightFormat, **options: object) -> int:
     """What is chosen for a file and a weight format."""
     with GGUFFile(gguf) as file:
-        return suitable_workers(
-            ConversionPlan(SourceModel(file), ConvertOptions(weights=WeightChoice(weights), **options))
-        )
+        return suitable_workers(ConversionPlan(SourceModel(file), options_for(weights, **options)))
 
 
 @pytest.mark.parametrize("weights", [WeightFormat.LUT6, WeightFormat.LUT4, WeightFormat.INT4_BLOCK32])
@@ -79,7 +81,7 @@ def test_work_decides(large: Path, machine: pytest.MonkeyPatch, tmp_path: Path) 
     tiny = write_gguf(tmp_path / "tiny.gguf", TinyModel())
     for weights in WeightFormat:
         with GGUFFile(large) as file:
-            plan = ConversionPlan(SourceModel(file), ConvertOptions(weights=WeightChoice(weights)))
+            plan = ConversionPlan(SourceModel(file), options_for(weights))
             seconds = worker_count.storing_seconds(plan)
         assert seconds == pytest.approx(
             worker_count.SECONDS_PER_GIGAWEIGHT[weights] * WEIGHTS / 1e9, rel=0.01
@@ -92,6 +94,7 @@ def test_work_decides(large: Path, machine: pytest.MonkeyPatch, tmp_path: Path) 
 
 def test_no_more_processes_than_parts_or_memory_allows(large: Path, machine: pytest.MonkeyPatch) -> None:
     machine.setattr(worker_count, "processors", lambda: 64)
+    machine.setattr(worker_count, "WORTH_A_PROCESS", 1.0)
     assert workers(large, WeightFormat.LUT6, topology=(8,)) == 2
     assert workers(large, WeightFormat.LUT6, topology=(1,) * 8) == 9
     machine.setattr(worker_count, "free_memory", lambda: 600_000_000)

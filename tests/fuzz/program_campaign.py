@@ -25,7 +25,13 @@ from anespec.runtime.backends.portable.torch_runner import TorchRunner
 from anespec.runtime.backends.runner import ShardRunner
 
 MODEL = Path("Data", "com.apple.CoreML", "model.mlmodel")
-WEIGHTS = (WeightFormat.FP16, WeightFormat.INT8_CHANNEL, WeightFormat.LUT6, WeightFormat.INT4_BLOCK32)
+WEIGHTS = (
+    WeightFormat.FP16,
+    WeightFormat.INT8_CHANNEL,
+    WeightFormat.LUT8,
+    WeightFormat.LUT6,
+    WeightFormat.INT4_BLOCK32,
+)
 Make = Callable[[Program, int], ShardRunner]
 MAKERS: dict[str, Make] = {"torch": TorchRunner, "openvino": OpenVINORunner}
 

@@ -2,6 +2,7 @@
 
 import re
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -80,3 +81,10 @@ def test_what_a_new_compilation_may_mend_is_told_from_the_rest() -> None:
         "killed",
         "no answer",
     }
+
+
+def test_the_page_has_the_table() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "backends.md").read_text()
+    for known in KNOWN_ERRORS:
+        row = (known.code, known.meaning, known.mend, known.grade, known.source)
+        assert f"| {' | '.join(row)} |" in page

@@ -21,4 +21,4 @@ def swift(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [path, *arguments, "--package-path", str(PACKAGE), "--scratch-path", str(SCRATCH)]
     with (SCRATCH / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from raw_host import RawArena, RawWorker, Tensor
 
-from anespec.manifests.schema import HIDDEN_IN
+from anespec.manifests.schema import HIDDEN_IN, StateSpec
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
@@ -38,6 +38,7 @@ def stages(
     for index, shard in enumerate((*manifest.layer_shards, *manifest.head_shards)):
         is_head = index >= len(manifest.layer_shards)
         place = min(index, len(manifest.layer_shards))
+        states = getattr(shard, "states", ())
         listed.append(
             {
                 "path": str(stand_in(artifact.shard_path(shard), folder)),
@@ -56,11 +57,8 @@ def stages(
                     {"name": t.name, "shape": t.shape, "buffer": t.name if is_head else f"hidden.{place + 1}"}
                     for t in shard.outputs
                 ],
-                "states": [
-                    {"name": s.name, "shape": s.shape, "pool": pools.index(s.pool)}
-                    for s in getattr(shard, "states", ())
-                ],
-                "caches": [],
+                "states": [_state(s, pools) for s in states if s.held == "graph"],
+                "caches": [_state(s, pools) for s in states if s.held == "host"],
             }
         )
         if is_head:
@@ -68,11 +66,18 @@ def stages(
     return listed
 
 
+def _state(state: StateSpec, pools: list[str]) -> dict[str, Any]:
+    listed: dict[str, Any] = {"name": state.name, "shape": state.shape, "pool": pools.index(state.pool)}
+    if state.held == "host":
+        listed |= {"new": state.new_rows, "buffer": f"cache.{state.name}"}
+    return listed
+
+
 def entries(listed: list[dict[str, Any]], widths: list[int], vocabulary: int, slots: int) -> dict[str, int]:
     """The arena's entries for these stages: bytes by name."""
     sizes = {"logits": MOST_WANTED * vocabulary * 2, "slots": slots}
     for stage in listed:
-        for tensor in (*stage["inputs"], *stage["outputs"]):
+        for tensor in (*stage["inputs"], *stage["outputs"], *stage["caches"]):
             if None not in tensor["shape"]:
                 sizes[tensor["buffer"]] = prod(tensor["shape"]) * 2
                 continue

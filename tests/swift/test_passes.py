@@ -11,7 +11,7 @@ from raw_host import RawArena, RawWorker
 from tiny_model import write_gguf
 from worker_stages import MOST_WANTED, WorkerPasses, as_tensor, entries, stages
 
-from anespec.manifests.schema import Target, WeightFormat
+from anespec.manifests.schema import KVForm, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import BACKENDS
@@ -22,15 +22,21 @@ WIDTHS = [4, 16]
 WHOLE = Need(logits=True, best=True, top=5, chosen=(1, 39, 2))
 
 
-@pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """Two layer shards and two head shards."""
+@pytest.fixture(scope="module", params=[KVForm.REREAD, KVForm.OUTSIDE])
+def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """Two layer shards, their K/V in the graph or held by the worker, and two head shards."""
     folder = tmp_path_factory.mktemp("tiny")
     gguf = folder / "tiny.gguf"
     write_gguf(gguf)
     weights = WeightChoice(WeightFormat.FP16)
     built = build(
-        gguf, folder / "m.anespec", target=Target.CPU, weights=weights, topology=(1, 1), head_shards=2
+        gguf,
+        folder / "m.anespec",
+        target=Target.CPU,
+        weights=weights,
+        topology=(1, 1),
+        head_shards=2,
+        kv_form=request.param,
     )
     return Artifact(built.path)
 

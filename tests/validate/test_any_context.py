@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 import pytest
 from converting import build
+from elsewhere import same
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strict_verifier import StrictVerifier
@@ -52,7 +53,9 @@ def shapes(draw: st.DrawFn) -> VerifierShape:
 
 
 def measure(shape: VerifierShape, form: Form = "quick") -> ExactnessVerdict:
-    return exactness_gate(StrictVerifier(shape), HERE, form=form, prompts=([5] * 30, [7]))
+    verifier, prompts = StrictVerifier(shape), ([5] * 30, [7])
+    elsewhere = same(verifier, prompts)
+    return exactness_gate(verifier, HERE, form=form, prompts=prompts, elsewhere=elsewhere)
 
 
 def require_cases(verdict: ExactnessVerdict, shape: VerifierShape) -> None:
@@ -155,7 +158,7 @@ def test_a_tiny_context_works_through_gates_and_generation(
     artifact = Artifact(build(gguf, tmp_path / "m.anespec", **{"target": Target.CPU, **options}).path)
     assert golden_gate(artifact, gguf, "torch", 1, lambda *_: None).passed
     verifier = open_verifier(artifact, "openvino", 1)
-    require_cases(exactness_gate(verifier, HERE, form="quick"), verifier.shape)
+    require_cases(exactness_gate(verifier, HERE, form="quick", elsewhere=same(verifier)), verifier.shape)
     engine = Engine(verifier, Proven(speculate=True, widths=verifier.shape.widths), LookupSource())
     events = list(engine.generate(Request([1, 5, 9], max_tokens=1000)))
     verifier.close()

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from elsewhere import copied
 from numpy_verifier import (
     BaseDependent,
     BestIsOff,
@@ -44,14 +45,14 @@ from anespec.validate.effort import Form
 from anespec.validate.exactness import exactness_gate, require_exactness
 
 HERE = Circumstances(backend="numpy", library_version="2", machine="any", threads=1, artifact="0")
-LANE, NEIGHBOURS, STALE, PARTITION, WANTED, WIDTH, SPAN, REGION = Invariance
+LANE, NEIGHBOURS, STALE, PARTITION, WANTED, REPEAT, WIDTH, SPAN, REGION = Invariance
 ALL = set(Invariance)
 TWO_POOLS = shape_of(t_max=32, context=320, window=250, ring=320, sequences=2, partial_spans=True)
 """Two regions and pools, each with three spans below the whole."""
 
 
 def gate(verifier: NumpyVerifier, form: Form = "quick") -> ExactnessVerdict:
-    return exactness_gate(verifier, HERE, form=form)
+    return exactness_gate(verifier, HERE, form=form, elsewhere=copied(verifier))
 
 
 def unproven(verdict: ExactnessVerdict) -> set[Invariance]:
@@ -124,7 +125,7 @@ def test_a_tiny_context_is_measured_as_far_as_it_goes(context: int) -> None:
         (NeighbourDependent, {NEIGHBOURS, PARTITION}, {STALE, REGION}),
         (BaseDependent, {REGION}, ALL - {REGION, SPAN}),
         (WidthDependent, {WIDTH}, ALL - {WIDTH, SPAN}),
-        (Wavering, {LANE}, set()),
+        (Wavering, {LANE, REPEAT}, set()),
         (LogitsNaN, {LANE}, set()),
     ],
 )
@@ -193,7 +194,7 @@ def test_the_spans_that_are_equal_are_told_apart(form: Form) -> None:
 def test_where_no_width_is_equal_the_quick_form_tries_few() -> None:
     verifier = WidthDependent(shape_of(t_max=128, context=256))
     assert gate(verifier).proven_widths == (4,)
-    assert verifier.passes <= 85
+    assert verifier.passes <= 96
 
 
 def test_an_invariance_that_was_not_measured_is_named() -> None:
@@ -250,7 +251,7 @@ def test_the_quick_form_takes_few_passes(shape: VerifierShape) -> None:
     verifier = NumpyVerifier(shape)
     verdict = gate(verifier)
     assert verdict.allows_speculation
-    assert verifier.passes <= 85
+    assert verifier.passes <= 96
 
 
 class FarLaneVariant(NumpyVerifier):

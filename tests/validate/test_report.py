@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from elsewhere import copied
 from numpy_verifier import LaneVariant, NumpyVerifier, shape_of
 from rich.console import Console
 
@@ -173,7 +174,9 @@ def test_tables_show_every_figure_and_colour() -> None:
     for table in golden_tables(verdict(shard(), shard(error=0.5))):
         console.print(table)
     for verifier in (NumpyVerifier(shape_of()), LaneVariant(shape_of())):
-        console.print(exactness_table(exactness_gate(verifier, HERE, form="quick")))
+        console.print(
+            exactness_table(exactness_gate(verifier, HERE, form="quick", elsewhere=copied(verifier)))
+        )
     text = output.getvalue()
     assert text.count("layers_00_01") == 2
     assert all(word in text for word in ("pass", "fail", "no cases", "lane", "width (optional)", "8 of 8"))

@@ -19,6 +19,7 @@ from anespec.validate.reference import Reference
 ADDED = {
     WeightFormat.FP16: (0.0, 0.01),
     WeightFormat.INT8_BLOCK32: (0.006, 0.1),
+    WeightFormat.LUT8: (0.006, 0.1),
     WeightFormat.INT8_CHANNEL: (0.007, 0.1),
     WeightFormat.LUT6: (0.03, 0.3),
     WeightFormat.INT4_BLOCK32: (0.09, 0.8),

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from anespec.convert.weights.targets import fits
 from anespec.manifests.formatting import bytes_text, counted
-from anespec.manifests.schema import Manifest, formats_of, relative_error
-from anespec.validate.other_formats import FormatEstimates
+from anespec.manifests.schema import Manifest, Target, formats_of, relative_error
+from anespec.validate.other_formats import FormatEstimate, FormatEstimates
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,7 @@ def view_formats(estimates: FormatEstimates, manifest: Manifest) -> FormatsView:
             size=bytes_text(estimate.bytes),
             share=round(100 * estimate.bytes / largest, 2),
             error=_error(estimate.relative_error),
-            note=f"{counted(estimate.fallbacks, 'tensor')} would fall back to another format"
-            if estimate.fallbacks
-            else "",
+            note=_note(estimate, manifest.target),
             current=used == (estimate.weights,),
         )
         for estimate in estimates.estimates
@@ -52,6 +51,14 @@ def view_formats(estimates: FormatEstimates, manifest: Manifest) -> FormatsView:
         )
         rows = [own, *rows]
     return FormatsView(tuple(rows), _words(estimates))
+
+
+def _note(estimate: FormatEstimate, target: Target) -> str:
+    if not fits(estimate.weights, target):
+        return f"not for {target.value}: its Neural Engine does not take it"
+    if estimate.fallbacks:
+        return f"{counted(estimate.fallbacks, 'tensor')} would fall back to another format"
+    return ""
 
 
 def _words(estimates: FormatEstimates) -> str:

@@ -1,16 +1,17 @@
 """What a rule looks at: a package's functions with their flexible inputs, and how large its weights are.
 
-No weight is read.
+No weight is read, but the scales that a rule asks for.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anespec.manifests.residency import shape_text
 from anespec.manifests.schema import HeadShard, ShardFunction
@@ -23,6 +24,11 @@ from anespec.runtime.backends.portable.mil_package import (
     read_functions,
     read_package,
 )
+from anespec.runtime.backends.portable.packed import Packed
+from anespec.runtime.backends.portable.program import WeightFiles
+
+Stored = Callable[[FileReference], NDArray[Any] | Packed]
+"""Gives a constant of a weight file; ArtifactError where it is damaged."""
 
 NO_DEVICE = ("const", "constexpr_")
 """How kinds begin that a compute plan gives no device: constants and what decompresses them."""
@@ -147,7 +153,10 @@ class FunctionView:
 
 @dataclass(frozen=True)
 class ShardView:
-    """One package. `block` is the T of a decoding pass; `weight_bytes` are those in weight files."""
+    """One package. `block` is the T of a decoding pass; `weight_bytes` are those in weight files.
+
+    A `stored` of None means that there are no weight files to look into.
+    """
 
     name: str
     sha256: str
@@ -155,6 +164,18 @@ class ShardView:
     is_head: bool
     functions: tuple[FunctionView, ...]
     weight_bytes: int
+    stored: Stored | None = None
+
+    def numbers(self, function: FunctionView, name: str) -> NDArray[Any] | None:
+        """A constant's plain numbers; None where it has none, or they cannot be looked into.
+
+        Raises:
+            ArtifactError: the weight file is damaged.
+        """
+        value = function.function.constants.get(name)
+        if isinstance(value, FileReference):
+            value = None if self.stored is None else self.stored(value)
+        return value if isinstance(value, np.ndarray) else None
 
 
 @dataclass(frozen=True)
@@ -196,7 +217,8 @@ def view_package(
 ) -> ShardView:
     """Look at one package, whose manifest declares these functions; raises like `view_artifact`."""
     read = read_package(package)
-    return _view(read.functions, read.description, name, sha256, block, is_head, functions)
+    view = _view(read.functions, read.description, name, sha256, block, is_head, functions)
+    return replace(view, stored=WeightFiles(read).constant)
 
 
 def view_model(model: Any, name: str, sha256: str, block: int, is_head: bool = False) -> ShardView:

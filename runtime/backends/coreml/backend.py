@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from anespec.manifests.packages import missing_package
-from anespec.manifests.schema import HIDDEN_OUT, Shard
+from anespec.manifests.schema import HIDDEN_OUT, LayerShard, Shard
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml import library
 from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
@@ -12,6 +12,8 @@ from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary,
 from anespec.runtime.backends.coreml.loading import ShardLoader
 from anespec.runtime.backends.coreml.runner import CoreMLRunner
 from anespec.runtime.backends.embedding import open_embedding
+from anespec.runtime.backends.host_caches import HostCachesRunner, empty_caches
+from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.backends.verifier import ArtifactVerifier, HeadStage, LayerStage
 
 
@@ -56,12 +58,25 @@ class CoreMLBackend:
             ],
         )
 
-    def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> CoreMLRunner:
+    def open_again(self, artifact: Artifact, threads: int) -> ArtifactVerifier:
+        """Compile and try all shards anew; see Backend, and `open`."""
+        self._loader(artifact).forget(artifact.manifest.shards)
+        return self.open(artifact, threads)
+
+    def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> ShardRunner:
         """One shard by itself; see Backend, and `open`."""
         return self._runners(artifact, (shard,))[shard.path]
 
-    def _runners(self, artifact: Artifact, shards: Sequence[Shard]) -> dict[str, CoreMLRunner]:
-        loader = ShardLoader(
+    def _runners(self, artifact: Artifact, shards: Sequence[Shard]) -> dict[str, ShardRunner]:
+        pools = artifact.manifest.pools
+        runners: dict[str, ShardRunner] = {}
+        for shard, models in self._loader(artifact).load(shards):
+            runner = CoreMLRunner(shard, models)
+            caches = empty_caches(shard.states, pools) if isinstance(shard, LayerShard) else {}
+            runners[shard.path] = HostCachesRunner(runner, caches) if caches else runner
+        return runners
+
+    def _loader(self, artifact: Artifact) -> ShardLoader:
+        return ShardLoader(
             artifact, self.core_ml, self.units, command=self.contact_command, seconds=self.contact_seconds
         )
-        return {shard.path: CoreMLRunner(shard, models) for shard, models in loader.load(shards)}

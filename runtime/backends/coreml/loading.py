@@ -8,13 +8,13 @@ from pathlib import Path
 
 from anespec.manifests.coreml_errors import error_sentence, known_error
 from anespec.manifests.errors import AnespecError, ArtifactError
-from anespec.manifests.schema import Manifest, Shard, TensorSpec
+from anespec.manifests.schema import LayerShard, Manifest, Shapes, Shard, TensorSpec
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.compiled import CompiledShard, compiled_shard, discard
 from anespec.runtime.backends.coreml.contact import Contact, Shape, TriedPass
 from anespec.runtime.backends.coreml.first_contact import first_contacts, remember, remembered
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel
-from anespec.runtime.backends.coreml.runner import ANY_WIDTH
+from anespec.runtime.backends.coreml.runner import ANY_WIDTH, held_states
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,10 @@ class Function:
 
 def functions_of(manifest: Manifest) -> tuple[Function, ...]:
     """The functions that are loaded of each shard, the block's first."""
-    return (Function(ANY_WIDTH, None),)
+    if manifest.shapes is Shapes.RANGE:
+        return (Function(ANY_WIDTH, None),)
+    named = manifest.shapes is Shapes.FUNCTIONS
+    return tuple(Function(function.rows, function.name if named else None) for function in manifest.functions)
 
 
 class ShardLoader:
@@ -66,6 +69,15 @@ class ShardLoader:
         """
         for compiled in self._met([self._compiled(shard) for shard in shards]):
             yield compiled.shard, self._loaded(compiled)
+
+    def forget(self, shards: Sequence[Shard]) -> None:
+        """Remove what is kept of compiled shards, and that they were tried.
+
+        Raises:
+            StorageError: it cannot be removed.
+        """
+        for shard in shards:
+            discard(self._compiled(shard))
 
     def _compiled(self, shard: Shard) -> CompiledShard:
         return compiled_shard(self._artifact, shard, self._core_ml, _log.info)
@@ -136,22 +148,31 @@ def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits)
     """What is tried of a compiled shard: every function, one that runs any width at the block's."""
     shard = compiled.shard
     given = {spec.name for spec in shard.inputs}
-
-    def shapes(specs: Sequence[TensorSpec], rows: int) -> dict[str, Shape]:
-        return {spec.name: tuple(rows if size is None else size for size in spec.shape) for spec in specs}
-
-    widths = [(function.name, function.rows or manifest.block) for function in functions_of(manifest)]
     return Contact(
         shard=shard.path,
         compiled=str(compiled.path.absolute()),
         units=units,
         passes=tuple(
-            TriedPass(function=name, inputs=shapes(shard.inputs, rows), outputs=shapes(shard.outputs, rows))
-            for name, rows in widths
+            _tried(shard, function.name, function.rows or manifest.block)
+            for function in functions_of(manifest)
         ),
-        states={state.name: state.shape for state in getattr(shard, "states", ())},
+        states=held_states(shard),
         masks=tuple(pool.mask_input for pool in manifest.pools if pool.mask_input in given),
         writes=tuple(pool.write_input for pool in manifest.pools if pool.write_input in given),
+    )
+
+
+def _tried(shard: Shard, function: str | None, rows: int) -> TriedPass:
+    def shapes(specs: Sequence[TensorSpec]) -> dict[str, Shape]:
+        return {spec.name: tuple(rows if size is None else size for size in spec.shape) for spec in specs}
+
+    states = shard.states if isinstance(shard, LayerShard) else ()
+    hosted = [spec for spec in states if spec.held == "host"]
+    return TriedPass(
+        function=function,
+        inputs=shapes(shard.inputs) | {spec.name: spec.shape for spec in hosted},
+        outputs=shapes(shard.outputs)
+        | {spec.new_rows: (*spec.shape[:2], rows, spec.shape[3]) for spec in hosted},
     )
 
 

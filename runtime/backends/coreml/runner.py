@@ -34,8 +34,24 @@ class CoreMLOutputs:
         return self.values[name][0, :, lane, 0]
 
 
+def held_states(shard: Shard) -> dict[str, tuple[int, ...]]:
+    """The shapes of the states that Core ML holds, by name; the host's are inputs."""
+    states = shard.states if isinstance(shard, LayerShard) else ()
+    return {spec.name: spec.shape for spec in states if spec.held == "graph"}
+
+
+def met_names(shard: Shard) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of all inputs and of all outputs; those of states that the host holds stand last."""
+    states = shard.states if isinstance(shard, LayerShard) else ()
+    hosted = [spec for spec in states if spec.held == "host"]
+    return (
+        (*(spec.name for spec in shard.inputs), *(spec.name for spec in hosted)),
+        (*(spec.name for spec in shard.outputs), *(spec.new_rows for spec in hosted)),
+    )
+
+
 class CoreMLRunner:
-    """A ShardRunner over Core ML.
+    """A ShardRunner over Core ML; caches that the host holds are inputs to it.
 
     coremltools moves a state as a whole only, so that reading or writing slots costs a copy of all of them,
     widened to fp32: 8 MB for a state of 2048 slots, 8 heads and 128 channels.
@@ -57,9 +73,9 @@ class CoreMLRunner:
         """
         self.shard = shard
         self.models = dict(models)
-        self.states = (
-            {spec.name: spec.shape for spec in shard.states} if isinstance(shard, LayerShard) else {}
-        )
+        self.carries = isinstance(shard, LayerShard)
+        self.states = held_states(shard)
+        self.inputs, self.outputs = met_names(shard)
         self._state = self._new_state()
         self._inputs: Inputs = {}
 
@@ -100,26 +116,24 @@ class CoreMLRunner:
             StateLostError: Core ML fails, or a result that goes into later states is no number.
         """
         outputs = self._predict(self._inputs)
-        if isinstance(self.shard, LayerShard) and not all(
-            np.isfinite(value).all() for value in outputs.values.values()
-        ):
+        if self.carries and not all(np.isfinite(value).all() for value in outputs.values.values()):
             raise self._lost(NOT_A_NUMBER)
         return outputs
 
     def run(self, inputs: Inputs) -> dict[str, Tensor]:
         """Execute once; results are returned whatever they are. See ShardRunner, and `finish`."""
         outputs = self._predict(inputs)
-        return {spec.name: outputs.tensor(spec.name) for spec in self.shard.outputs}
+        return {name: outputs.tensor(name) for name in self.outputs}
 
     def _predict(self, inputs: Inputs) -> CoreMLOutputs:
-        given = {spec.name: np.ascontiguousarray(inputs[spec.name], np.float16) for spec in self.shard.inputs}
+        given = {name: np.ascontiguousarray(inputs[name], np.float16) for name in self.inputs}
         model = self._model(given[HIDDEN_IN].shape[2])
         try:
-            values = model.predict(dict(given), self._state)
+            values = model.predict(given, self._state)
         # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
         except Exception as error:
             raise self._lost(str(error)) from error
-        missing = [spec.name for spec in self.shard.outputs if spec.name not in values]
+        missing = [name for name in self.outputs if name not in values]
         if missing:
             raise ArtifactError(f"{self.shard.path}: has no output {missing[0]}; convert the model again")
         return CoreMLOutputs(values)

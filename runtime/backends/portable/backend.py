@@ -67,6 +67,9 @@ class PortableBackend:
             [HeadStage(self.runner()(head, threads, ()), head.outputs)],
         )
 
+    def open_again(self, artifact: Artifact, threads: int) -> None:
+        """Nothing of an opening is kept; see Backend."""
+
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> ShardRunner:
         """One shard by itself; see Backend."""
         states = shard.states if isinstance(shard, LayerShard) else ()

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from anespec.runtime.backends.homes import homes_of
 from anespec.runtime.backends.portable.arguments import refusing
+from anespec.runtime.backends.portable.fused_norms import fuse_norms
 from anespec.runtime.backends.portable.mapped_weights import MappedWeights
 from anespec.runtime.backends.portable.openvino_library import Core
 from anespec.runtime.backends.portable.openvino_model import (
@@ -84,7 +85,7 @@ class OpenVINORunner:
         require_room_for_states(program, BYTES_OF_A_STATES_NUMBER)
         split = split_states(program)
         self.entries = split.entries
-        self.program = pruned(fuse_slot_writes(split.program))
+        self.program = pruned(fuse_norms(fuse_slot_writes(split.program)))
         self.pools = split.pools(pools)
         self.axes = slot_axes(self.program, self.pools)
         self.masks = write_masks(self.program)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.runtime.backends.portable.arguments import Arguments
+from anespec.runtime.backends.portable.fused_norms import RMS_NORM
 from anespec.runtime.backends.portable.openvino_layout import (
     Rows,
     Value,
@@ -102,6 +103,15 @@ def _rsqrt(a: Arguments[Value]) -> Value:
     return elementwise(lambda x: opset15.divide(one, opset15.sqrt(opset15.add(x, epsilon))), a.value("x"))
 
 
+def _rms_norm(a: Arguments[Value]) -> Value:
+    """In the form that the plugin makes one kernel of, with the weight that follows; the axis is the last."""
+    x, one = a.value("x"), constant(1.0, np.float32)
+    mean = reduce(opset15.reduce_mean, elementwise(opset15.multiply, x, x), a.integers("axes"), True)
+    epsilon = constant(a.array("epsilon"), np.float32)
+    root = elementwise(lambda value: opset15.sqrt(opset15.add(value, epsilon)), mean)
+    return elementwise(opset15.multiply, x, elementwise(lambda value: opset15.divide(one, value), root))
+
+
 def _gelu(a: Arguments[Value]) -> Value:
     approximation = "tanh" if a.gelu_approximation() == "tanh" else "erf"
     return elementwise(lambda x: opset15.gelu(x, approximation), a.value("x"))
@@ -167,6 +177,7 @@ TABLE: Mapping[str, Lowering] = {
     "reduce_mean": _reduce(opset15.reduce_mean),
     "reduce_sum": _reduce(opset15.reduce_sum),
     "reshape": lambda a: out(opset15.reshape(planar(a.value("x")), integers(a.integers("shape")), False)),
+    RMS_NORM: _rms_norm,
     "rsqrt": _rsqrt,
     "silu": _unary(opset15.swish),
     "softmax": lambda a: out(opset15.softmax(planar(a.value("x")), a.integer("axis"))),

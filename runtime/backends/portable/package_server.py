@@ -102,7 +102,7 @@ def listen(packages: Packages, path: Path) -> None:
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
-            serve(packages, self.rfile, cast(BinaryIO, self.wfile))
+            serve(packages, cast(BinaryIO, self.rfile), cast(BinaryIO, self.wfile))
 
     class Server(socketserver.ThreadingUnixStreamServer):
         daemon_threads = True

@@ -83,7 +83,7 @@ def program_of(package: MILPackage, function: Function) -> Program:
 
 
 def _program(function: Function, package: MILPackage) -> Program:
-    types, weights = function.types, _WeightFiles(package)
+    types, weights = function.types, WeightFiles(package)
     met = (*function.inputs, *function.states, *(name for name in function.outputs if name in types))
     return Program(
         source=str(package.path),
@@ -99,7 +99,7 @@ def _program(function: Function, package: MILPackage) -> Program:
     )
 
 
-class _WeightFiles:
+class WeightFiles:
     """The weight files of a package, each mapped once."""
 
     def __init__(self, package: MILPackage) -> None:

@@ -6,9 +6,10 @@ what cannot be computed. Shapes are numbers: where T may vary, the whole program
 
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.packed import Packed
@@ -106,16 +107,20 @@ def _dequantise(a: Arguments[Shape]) -> Shape:
     return data.shape
 
 
+def _within(indices: Packed | NDArray[Any], entries: int) -> bool:
+    """Whether there are entries for every index that so many bits can be, without looking at any."""
+    if isinstance(indices, Packed):
+        return not indices.element.signed and 1 << indices.element.bits <= entries
+    return indices.dtype.kind == "u" and 1 << 8 * indices.dtype.itemsize <= entries
+
+
 def _look_up(a: Arguments[Shape]) -> Shape:
     a.require_channel_palettes()
     indices, palettes = a.stored("indices"), a.array("lut")
     if len(indices.shape) != 4 or indices.shape[2:] != (1, 1) or palettes.dtype.kind != "f":
         raise a.refused(f"looks {indices.shape} up in {palettes.shape}")
     entries = palettes.shape[-2]
-    bounded = (
-        isinstance(indices, Packed) and not indices.element.signed and 1 << indices.element.bits <= entries
-    )
-    if not bounded:
+    if not _within(indices, entries):
         numbers = indices.unpacked() if isinstance(indices, Packed) else indices
         if numbers.dtype.kind not in "iu" or not 0 <= numbers.min() <= numbers.max() < entries:
             raise a.refused(f"has indices that a palette of {entries} lacks")

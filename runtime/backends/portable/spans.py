@@ -13,6 +13,7 @@ import numpy as np
 
 from anespec.manifests.errors import ArtifactError
 from anespec.runtime.backends.portable.arguments import Arguments
+from anespec.runtime.backends.portable.fused_norms import RMS_NORM
 from anespec.runtime.backends.portable.program import Constant, Operation, Program
 from anespec.runtime.backends.portable.shape_table import Shape, result_shapes
 from anespec.runtime.backends.portable.slot_writes import SLOT_WRITE
@@ -79,6 +80,8 @@ def _shapes(
 ) -> tuple[Shape, ...]:
     if operation.kind == SLOT_WRITE:
         return (known[operation.inputs["state"][0]],)
+    if operation.kind == RMS_NORM:
+        return (known[operation.inputs["x"][0]],)
     found = result_shapes(Arguments(operation, known, constants, program.source), program.states)
     if found is None:
         raise _CannotFollowError

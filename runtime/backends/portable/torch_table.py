@@ -3,10 +3,10 @@
 Values are fp16 tensors. Elementwise operations on them compute in fp32 and round once; matrix
 products, sums and softmax are widened here explicitly, since torch's own fp16 products need not be.
 
-Sums are so made that a row's does not depend on its lane. torch's kernels take lanes by four and add up what is
-left over in another order: found at T = 5, 6, 7, 9, 10 and 11 for products (two threads), and at many T for
-sums over channels with T innermost. Such differences show in one row of some thousand once they are rounded
-to fp16, so that no gate finds them for sure.
+Sums are so made that a row's does not depend on its lane. torch's kernels take lanes by four and add up what
+is left over in another order: found at T = 5, 6, 7, 9, 10 and 11 for products (two threads), and at many T
+for sums over channels with T innermost. Such differences show in one row of some thousand once they are
+rounded to fp16, so that no gate finds them for sure.
 """
 
 from collections.abc import Callable, Mapping

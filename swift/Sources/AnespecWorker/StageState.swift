@@ -31,10 +31,14 @@ final class StageState {
     }
 
     /// Write lane t's new rows [n, n_kv, T, head_dim] to slot `homes[t]` of a cache, nowhere where that is -1.
+    ///
+    /// A negative zero becomes zero, as in the sum that the pass itself attends to.
     func write(_ new: StridedTensor, to cache: StateSpec, homes: [Int]) {
         guard let tensor = caches[cache.name] else { return }
         for (lane, slot) in homes.enumerated() where slot >= 0 {
-            tensor.slots(slot, 1).copy(from: new.slots(lane, 1))
+            let written = tensor.slots(slot, 1)
+            written.copy(from: new.slots(lane, 1))
+            written.replace(0x8000, with: 0)
         }
     }
 

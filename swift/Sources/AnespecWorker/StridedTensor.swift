@@ -18,10 +18,27 @@ struct StridedTensor {
 
     /// Copy the numbers of a tensor of the same sizes.
     func copy(from other: StridedTensor) {
-        guard let width = sizes.last, !sizes.contains(0) else { return }
+        guard let width = sizes.last else { return }
+        eachRow { index in
+            copyRow(row(index), strides[index.count], other.row(index), other.strides[index.count], width)
+        }
+    }
+
+    /// Put other bits wherever these bits stand.
+    func replace(_ bits: UInt16, with other: UInt16) {
+        guard let width = sizes.last, let step = strides.last else { return }
+        eachRow { index in
+            let row = row(index)
+            for place in stride(from: 0, to: width * step, by: step) where row[place] == bits { row[place] = other }
+        }
+    }
+
+    /// Every index of all axes but the last.
+    private func eachRow(_ body: ([Int]) -> Void) {
+        guard !sizes.isEmpty, !sizes.contains(0) else { return }
         var index = [Int](repeating: 0, count: sizes.count - 1)
         while true {
-            copyRow(row(index), strides[index.count], other.row(index), other.strides[index.count], width)
+            body(index)
             guard let axis = index.indices.last(where: { index[$0] + 1 < sizes[$0] }) else { return }
             index[axis] += 1
             for later in index.indices where later > axis { index[later] = 0 }
@@ -42,7 +59,7 @@ struct StridedTensor {
     }
 
     func fillWithZeros() {
-        guard let width = sizes.last, !sizes.contains(0) else { return }
+        guard let width = sizes.last else { return }
         let zeros = [UInt16](repeating: 0, count: width)
         zeros.withUnsafeBufferPointer { row in
             // A source of strides 0 gives the same row everywhere.

@@ -1,7 +1,7 @@
 """An artifact folder of Phi-4-mini's shape, without weights, and verdicts on it."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -21,7 +21,14 @@ from anespec.manifests.residency import (
 from anespec.manifests.schema import Manifest, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessVerdict, Invariance, InvarianceVerdict
-from anespec.validate.figures import THRESHOLDS, GoldenVerdict, ShardFigures, StackFigures, WeightFigures
+from anespec.validate.figures import (
+    THRESHOLDS,
+    GoldenVerdict,
+    ShardFigures,
+    StackFigures,
+    Stimulus,
+    WeightFigures,
+)
 from anespec.validate.other_formats import FormatEstimate, FormatEstimates, formats_circumstances
 from anespec.validate.quality.divergence import diverge
 from anespec.validate.quality.verdict import (
@@ -174,7 +181,7 @@ def residency_of(artifact: Artifact, source: PlanSource = PlanSource.PREDICTED) 
 
 
 def golden_of(artifact: Artifact, backend: str = "openvino", worst: float = 0.1) -> GoldenVerdict:
-    """Every shard under both stimuli; the last layer shard errs by `worst` on random rows."""
+    """Every shard under every stimulus; the last layer shard errs by `worst` on random rows."""
     edges = [*LAYER_EDGES, *[(0, 0)] * len(HEAD_EDGES)]
     figures = [
         ShardFigures(
@@ -183,7 +190,7 @@ def golden_of(artifact: Artifact, backend: str = "openvino", worst: float = 0.1)
             error=worst if number == 3 and stimulus == "random" else 0.011 + 0.003 * number,
         )
         for number, (shard, (first, end)) in enumerate(zip(artifact.manifest.shards, edges, strict=True))
-        for stimulus in ("embeddings", "random")
+        for stimulus in get_args(Stimulus)
     ]  # fmt: skip
     stack = StackFigures(
         prompt_tokens=24, greedy_tokens=24, agreeing=23, leading=11, worst_margin=0.02, cosine=0.9995,

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-FP16, FP32, INT4, INT8, INT16, INT32, UINT4 = 10, 11, 25, 21, 22, 23, 35
+import numpy as np
+
+FP16, FP32, INT4, INT8, INT16, INT32, UINT8, UINT4, UINT6 = 10, 11, 25, 21, 22, 23, 31, 35, 38
 """MIL.proto's DataType."""
 
 HIDDEN = "layer_0_out"
@@ -239,13 +241,39 @@ def old_weights_per_block(model: Any) -> None:
         del op.inputs[old]
 
 
-def palettes(*groups: int) -> Any:
+def float_offset(model: Any) -> None:
+    op = operation(model, "layer_0_q_weight")
+    op.inputs["offset"].CopyFrom(op.inputs["scale"])
+    _set(op.inputs["offset"].arguments[0].value.type.tensorType, FP32, (1024, 1, 1, 1))
+
+
+def integer_offset(model: Any) -> None:
+    float_offset(model)
+    offset = operation(model, "layer_0_q_weight").inputs["offset"]
+    _set(offset.arguments[0].value.type.tensorType, INT8, (1024, 1, 1, 1))
+
+
+def scales_of(*scales: float) -> Any:
+    """The first scales of a weight; the others are 1."""
+
+    def plant(model: Any) -> None:
+        values = np.ones(1024, "<f2")
+        values[: len(scales)] = scales
+        value = operation(model, "layer_0_q_weight").inputs["scale"].arguments[0].value
+        value.immediateValue.tensor.bytes.values = values.tobytes()
+
+    return plant
+
+
+def palettes(*groups: int, indices: int = UINT8) -> Any:
+    entries = {UINT8: 256, UINT6: 64, UINT4: 16}[indices]
+
     def plant(model: Any) -> None:
         op = operation(model, "layer_0_q_weight")
         op.type = "constexpr_lut_to_dense"
         for key, old, data_type, shape in (
-            ("indices", "data", UINT4, (1024, 1024, 1, 1)),
-            ("lut", "scale", FP16, (*groups, 16, 1)),
+            ("indices", "data", indices, (1024, 1024, 1, 1)),
+            ("lut", "scale", FP16, (*groups, entries, 1)),
         ):
             op.inputs[key].CopyFrom(op.inputs[old])
             _set(op.inputs[key].arguments[0].value.type.tensorType, data_type, shape)

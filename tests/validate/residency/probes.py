@@ -22,7 +22,7 @@ from anespec.convert.graph.shards import (
     layer_shard,
 )
 from anespec.convert.weights.stored import DeferredWeight
-from anespec.manifests.schema import AttentionShape, Pool, RopeTable, WeightFormat
+from anespec.manifests.schema import AttentionShape, KVForm, Pool, RopeTable, WeightFormat
 from anespec.validate.residency.shard_view import ArtifactView, ShardView, view_model
 
 BLOCK = 4
@@ -96,7 +96,9 @@ def layers_of(probe: Probe) -> ShardProgram:
         for index in range(probe.layers)
     )
     return layer_shard(
-        LayerShardPlan(plans, probe.d, EPSILON), [layer] * probe.layers, ProgramScope(BLOCK, BLOCK)
+        LayerShardPlan(plans, probe.d, EPSILON, KVForm.REREAD),
+        [layer] * probe.layers,
+        ProgramScope(BLOCK, BLOCK),
     )
 
 

@@ -1,26 +1,30 @@
-"""Every rule fires on its fault, and only it; on the healthy shard none does but the one known warning."""
+"""Every rule fires on its fault, and only it; on the healthy shard none does but the two known warnings."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import mutations as plant
 import pytest
+from graphs import layers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from probes import BLOCK, NAME, Probe, alone, head_of, layers_of, model_of, view_of
 
+from anespec.convert.package import write_package
 from anespec.manifests.errors import RequestError
-from anespec.manifests.residency import Device, Placement, Plan, Severity, ShardResidency
+from anespec.manifests.residency import Device, Placement, Plan, RuleFinding, Severity, ShardResidency
 from anespec.manifests.schema import AttentionShape, WeightFormat
+from anespec.runtime.backends.portable.mil_package import FileReference, read_package
 from anespec.runtime.backends.portable.proto import model_classes
 from anespec.validate.residency.prediction import Prediction, predict
 from anespec.validate.residency.rule import Effect, Finding, Grade, ShardRule
 from anespec.validate.residency.rules import PRACTICES, RULES, find_rule
-from anespec.validate.residency.shard_view import ArtifactView, ShardView, view_model
+from anespec.validate.residency.shard_view import ArtifactView, ShardView, view_model, view_package
 
 RANGE_WARNING = "flexible-beside-state"
-ALWAYS = {"narrow-last-axis", RANGE_WARNING}
+ALWAYS = {"narrow-last-axis", "int8-per-channel", RANGE_WARNING}
 MB = 1_000_000
 GB = 1_000_000_000
 
@@ -52,7 +56,7 @@ def judged(*views: ShardView) -> Prediction:
 
 
 def severities(prediction: Prediction) -> dict[str, Severity]:
-    """The worst severity of each rule that found something, the known warning left out."""
+    """The worst severity of each rule that found something, the known warnings left out."""
     found: dict[str, Severity] = {}
     for finding in prediction.findings:
         if finding.rule not in ALWAYS and found.get(finding.rule) is not Severity.FAIL:
@@ -94,8 +98,11 @@ FAULTS: dict[str, tuple[Fault, dict[str, Severity], Placement]] = {
     "matmul with a constant": (plant.matmul_with_constant, {"linear-operation": WARN}, ANE),
     "depthwise": (plant.conv_in_groups(1024), {"depthwise-conv": WARN}, ANE),
     "int4 per block": (plant.weights(plant.INT4, 1024, 32, 1, 1), {"int4-per-block": FAIL}, MIXED),
-    "int8 per block": (plant.weights(plant.INT8, 1024, 32, 1, 1), {"int8-per-block": WARN}, ANE),
-    "int8 per block before iOS 18": (plant.old_weights_per_block, {"int8-per-block": WARN}, ANE),
+    "int8 per block": (plant.weights(plant.INT8, 1024, 32, 1, 1), {"int8-per-block": FAIL}, MIXED),
+    "int8 per block before iOS 18": (plant.old_weights_per_block, {"int8-per-block": FAIL}, MIXED),
+    "float offset": (plant.float_offset, {"float-offset": WARN}, ANE),
+    "a negative scale": (plant.scales_of(0.5, -0.5), {"negative-scale": WARN}, ANE),
+    "palettes of 16": (plant.palettes(64, 1, 1, 1, indices=plant.UINT4), {"lut4-beside-state": WARN}, ANE),
     "palettes per row and block": (
         plant.palettes(64, 32, 1, 1),
         {"palette-per-row-and-block": FAIL},
@@ -118,8 +125,11 @@ HARMLESS: dict[str, Fault] = {
     "int4 per channel": plant.weights(plant.INT4, 1024, 1, 1, 1),
     "int4 per tensor": plant.weights(plant.INT4, 1, 1, 1, 1),
     "int8 per tensor": plant.weights(plant.INT8, 1, 1, 1, 1),
+    "integer offset": plant.integer_offset,
+    "a scale of zero": plant.scales_of(0.0),
     "one palette": plant.palettes(1, 1, 1, 1),
     "palettes per grouped channel": plant.palettes(64, 1, 1, 1),
+    "palettes of 64 entries": plant.palettes(64, 1, 1, 1, indices=plant.UINT6),
 }
 
 
@@ -142,7 +152,8 @@ def test_what_is_allowed_is_not_a_fault(planted: Healthy, name: str) -> None:
 ALONE = [name for name, (fault, _, _) in FAULTS.items() if fault not in (
     plant.state_of_fp32, plant.state_of_unknown_length, plant.second_function, plant.fp32_in_a_nested_block,
 )]  # fmt: skip
-ONE_WEIGHT = {name for name in ALONE if "per block" in name or "palettes" in name or "per row" in name}
+OF_A_WEIGHT = ("per block", "palettes", "per row", "scale", "offset")
+ONE_WEIGHT = {name for name in ALONE if any(part in name for part in OF_A_WEIGHT)}
 ONE_STATE = {"state of width 270"}
 
 
@@ -160,20 +171,23 @@ def test_faults_do_not_hide_each_other(planted: Healthy, names: set[str]) -> Non
 
 
 @pytest.mark.parametrize("shape", AttentionShape)
-@pytest.mark.parametrize("weights", [WeightFormat.FP16, WeightFormat.INT8_CHANNEL])
+@pytest.mark.parametrize("weights", [WeightFormat.FP16, WeightFormat.INT8_CHANNEL, WeightFormat.LUT8])
 def test_what_the_converter_writes_is_healthy(shape: AttentionShape, weights: WeightFormat) -> None:
     prediction = judged(view_of(layers_of(Probe(attention=shape, weights=weights))))
-    assert {finding.rule for finding in prediction.findings} == ALWAYS
+    known = ALWAYS if weights is WeightFormat.INT8_CHANNEL else {"narrow-last-axis"}
+    assert {finding.rule for finding in prediction.findings} == known
     assert placement(prediction.plan) is ANE
 
 
 def test_narrow_axes_warn_and_wide_ones_do_not(planted: Healthy) -> None:
-    (finding,) = judged(planted(plant.all_inputs_fixed)).findings
+    (finding,) = (found for found in judged(planted()).findings if found.rule == "narrow-last-axis")
     assert finding.severity is WARN
     assert "x [1, 1024, ?, 1]" in finding.subject
     assert "attn_mask" not in finding.subject, "its last axis has 256 slots"
     assert "rope_cos" not in finding.subject, "its last axis has 32 pairs"
-    assert not judged(planted(plant.wide_axes, plant.all_inputs_fixed)).findings
+    assert {found.rule for found in judged(planted(plant.wide_axes)).findings} == ALWAYS - {
+        "narrow-last-axis"
+    }
 
 
 def test_a_head_of_20000_channels_is_too_wide() -> None:
@@ -237,11 +251,46 @@ def test_each_function_holds_the_weights_once_more(planted: Healthy) -> None:
     assert severities(judged(*both)) == {"multifunction": WARN, "process-weights": WARN}
 
 
-def test_int4_per_block_in_a_large_shard_only_warns(planted: Healthy) -> None:
-    view = planted(plant.weights(plant.INT4, 1024, 32, 1, 1))
-    prediction = judged(replace(view, weight_bytes=251 * MB))
-    assert severities(prediction) == {"int4-per-block": WARN}
-    assert placement(prediction.plan) is ANE
+@pytest.mark.parametrize(("bits", "rule"), [(plant.INT4, "int4-per-block"), (plant.INT8, "int8-per-block")])
+def test_weights_per_block_fail_in_shards_of_any_size(planted: Healthy, bits: int, rule: str) -> None:
+    view = replace(planted(plant.weights(bits, 1024, 32, 1, 1)), weight_bytes=900 * MB)
+    prediction = judged(view)
+    assert severities(prediction) == {rule: FAIL}
+    assert placement(prediction.plan) is MIXED
+
+
+def test_int8_per_channel_is_said_once_with_what_to_fall_back_to(planted: Healthy) -> None:
+    view = planted()
+    both = judged(view, replace(view, name="shards/other.mlpackage"))
+    (finding,) = (found for found in both.findings if found.rule == "int8-per-channel")
+    assert finding.shard is None
+    assert finding.severity is WARN
+    assert finding.detail == "28 weights with one scale per output channel"
+    assert "lut8" in finding.mend
+
+
+def test_scales_are_read_from_the_weight_file(tmp_path: Path) -> None:
+    package = tmp_path / "shard.mlpackage"
+    write_package(layers(AttentionShape.GROUPED, weight_format=WeightFormat.INT8_CHANNEL), package)
+    assert not severities_of_weights(package)
+    (scale,) = (
+        constant
+        for name, constant in read_package(package).functions["main"].constants.items()
+        if name.startswith("layer_0_down_weight/scale") and isinstance(constant, FileReference)
+    )
+    with (package / "Data" / "com.apple.CoreML" / "weights" / "weight.bin").open("r+b") as file:
+        file.seek(scale.offset + 64 + 1)  # the record, then the first scale's high byte
+        sign = file.read(1)[0] | 0x80
+        file.seek(-1, 1)
+        file.write(bytes([sign]))
+    (finding,) = severities_of_weights(package)
+    assert (finding.rule, finding.detail) == ("negative-scale", "1 negative scale")
+    assert "layer_0_down_weight" in finding.subject
+
+
+def severities_of_weights(package: Path) -> list[RuleFinding]:
+    view = view_package(package, NAME, "0" * 64, BLOCK)
+    return [found for found in judged(view).findings if found.rule == "negative-scale"]
 
 
 def test_a_fault_moves_the_operations_that_it_names_and_no_others(planted: Healthy) -> None:

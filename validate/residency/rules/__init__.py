@@ -31,7 +31,15 @@ from anespec.validate.residency.rules.tensors import (
     TensorRank,
     WideDimension,
 )
-from anespec.validate.residency.rules.weights import Int4PerBlock, Int8PerBlock, PalettePerRowAndBlock
+from anespec.validate.residency.rules.weights import (
+    FloatOffset,
+    Int4PerBlock,
+    Int8PerBlock,
+    Int8PerChannel,
+    NegativeScale,
+    PalettePerRowAndBlock,
+    SmallPaletteBesideState,
+)
 
 RULES_VERSION = 2
 
@@ -56,7 +64,11 @@ RULES: tuple[Rule, ...] = (
     WideHead(),
     Int4PerBlock(),
     Int8PerBlock(),
+    Int8PerChannel(),
+    FloatOffset(),
+    NegativeScale(),
     PalettePerRowAndBlock(),
+    SmallPaletteBesideState(),
     SmallShard(),
     LargeShard(),
     Multifunction(),

@@ -64,6 +64,13 @@ def test_a_first_start_compiles_and_tries_every_shard_and_a_second_neither(known
     assert not again.compiled
 
 
+def test_opening_again_compiles_and_tries_every_shard(known: Artifact) -> None:
+    before, core_ml = files(known), LightCoreML()
+    backend(core_ml).open_again(known, 1).close()
+    assert sorted(core_ml.compiled) == sorted(Path(shard.path).stem for shard in known.manifest.shards)
+    assert files(known) == before
+
+
 def test_another_release_compiles_anew_and_removes_what_the_old_one_left(known: Artifact) -> None:
     before = files(known)
     old = {path.name for path in (known.root / "compiled").iterdir()}

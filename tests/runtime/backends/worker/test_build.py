@@ -23,8 +23,8 @@ VERSION = "Swift version 6.1.2 (swift-6.1.2-RELEASE)"
 BUILDS = """
 echo "Building for production..."
 echo "[1/2] Compiling AnespecWorker Arena.swift"
-cd "$7" && mkdir -p .build/release && cp Sources/AnespecWorker/BuildIdentity.swift .build/release/anespec-worker
-chmod +x .build/release/anespec-worker
+cd "$7" && mkdir -p .build/release && cd .build/release
+cp ../../Sources/AnespecWorker/BuildIdentity.swift anespec-worker && chmod +x anespec-worker
 """
 
 

@@ -1,0 +1,81 @@
+"""`anespec doctor`: what of this machine, and of an artifact, would go wrong, and the mend."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.table import Table
+
+from anespec.console import json_option, out, result_as_json
+from anespec.manifests.errors import UnfitError
+from anespec.manifests.formatting import counted
+from anespec.model_cache import cached_artifact
+from anespec.model_path import ModelPath
+
+if TYPE_CHECKING:
+    from anespec.validate.findings import Finding
+
+SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red"), "not here": ("·", "dim")}
+
+
+@click.command(short_help="Look at this machine, and at ARTIFACT, for what would go wrong.")
+@click.argument("artifact", type=ModelPath(), required=False)
+@json_option
+def doctor(artifact: Path | None, as_json: bool) -> None:
+    """Look at this machine for what would go wrong, and say the mend.
+
+    With ARTIFACT, an artifact's folder or the name of a model in the cache, look at that too: whether it is
+    whole, for this machine, compiled, judged, and small enough. Nothing is loaded or changed.
+
+    Exits with 1 where something fails; a warning is none.
+
+    \b
+    Example:
+      anespec doctor
+      anespec doctor model.anespec
+    """
+    from anespec.manifests.known_hashes import KnownHashes
+    from anespec.manifests.store import Artifact
+    from anespec.validate.doctor.artifact import look_into
+    from anespec.validate.doctor.machine import look_at
+    from anespec.validate.doctor.system import ThisSystem
+
+    opened = None
+    if artifact is not None:
+        opened = Artifact(
+            artifact if artifact.exists() else cached_artifact(artifact) or artifact, KnownHashes()
+        )
+    system = ThisSystem()
+    machine = look_at(system)
+    inside = look_into(opened, system) if opened is not None else ()
+    facts = {
+        "machine": [finding.model_dump(mode="json") for finding in machine],
+        "artifact": [finding.model_dump(mode="json") for finding in inside] if opened is not None else None,
+    }
+    with result_as_json(facts, shown=as_json):
+        if not as_json:
+            _show("this machine", machine)
+            if opened is not None:
+                _show(opened.root.resolve().name, inside)
+        _require((*machine, *inside))
+
+
+def _show(title: str, findings: "tuple[Finding, ...]") -> None:
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        sign, style = SIGNS[finding.level.value]
+        text = finding.text + (f"; {finding.mend}" if finding.mend else "")
+        table.add_row(sign, finding.subject, text, style=style if finding.level.value != "ok" else None)
+    out().print(table)
+
+
+def _require(findings: "tuple[Finding, ...]") -> None:
+    failed = [finding for finding in findings if finding.level.value == "fail"]
+    if failed:
+        first = failed[0]
+        rest = f", and {counted(len(failed) - 1, 'other thing')}" if failed[1:] else ""
+        mend = f"; {first.mend}" if first.mend else ""
+        raise UnfitError(f"{first.subject}{rest} would go wrong: {first.text}{mend}")

@@ -1,0 +1,73 @@
+"""Which weight formats a target's artifacts may hold: decided here, and nowhere else.
+
+Grades as in `convert/shard_limits.py`. What the Neural Engine takes has one scale per output channel, which
+is never negative, and no offset; or one palette per group of output channels; or it is plain fp16. A test
+holds every format that is left here to that.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from anespec.manifests.errors import RequestError
+from anespec.manifests.schema import Target, WeightFormat
+from anespec.manifests.weight_choice import WeightChoice
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """Why a format is not for a device, how well that is known and from where, and what is for it."""
+
+    reason: str
+    grade: str
+    source: str
+    instead: tuple[WeightFormat, ...]
+
+
+INT8_PER_BLOCK = Unfit(
+    "with a scale per block of int8 weights its results were wrong (cosine 0.367, where the GPU's was "
+    "0.999), and Core ML's profiler says that it supports one per output channel or tensor only",
+    "B",
+    "coremltools#2510; coreai-models#279 and coreai-torch#93, which are about Core AI",
+    (WeightFormat.INT8_CHANNEL, WeightFormat.LUT8),
+)
+INT4_PER_BLOCK = Unfit(
+    "convs of int4 weights with a scale per block fall to the CPU",
+    "B",
+    "CoreML-LLM, INT4_SHARD_ANE_BUG; ane-book ch. 3",
+    (WeightFormat.LUT6, WeightFormat.LUT4, WeightFormat.INT8_CHANNEL),
+)
+
+_NEURAL_ENGINE: Mapping[WeightFormat, Unfit] = MappingProxyType(
+    {WeightFormat.INT8_BLOCK32: INT8_PER_BLOCK, WeightFormat.INT4_BLOCK32: INT4_PER_BLOCK}
+)
+
+UNFIT: Mapping[Target, Mapping[WeightFormat, Unfit]] = MappingProxyType(
+    {Target.MAC: _NEURAL_ENGINE, Target.IPHONE: _NEURAL_ENGINE, Target.CPU: MappingProxyType({})}
+)
+"""What is refused for each target. Processors take every format, and so do GPUs."""
+
+
+def fits(weight_format: WeightFormat, target: Target) -> bool:
+    """Whether artifacts for `target` may hold weights so stored."""
+    return weight_format not in UNFIT[target]
+
+
+def require_fit(weights: WeightChoice, target: Target) -> None:
+    """Do nothing where every format in `weights` is for `target`.
+
+    Raises:
+        RequestError: one is not; the sentence says why, and what to choose instead.
+    """
+    for kind, chosen in (("", weights.default), *weights.named):
+        unfit = UNFIT[target].get(chosen)
+        if unfit is not None:
+            others = " or ".join(
+                f"--weights {kind}={other.value}" if kind else f"--weights {other.value}"
+                for other in unfit.instead
+            )
+            raise RequestError(
+                f"{f'{kind}={chosen.value}' if kind else chosen.value} is not for --target {target.value}, "
+                f"whose Neural Engine does not take it: {unfit.reason} "
+                f"({unfit.grade}: {unfit.source}); choose {others}, or --target cpu"
+            )

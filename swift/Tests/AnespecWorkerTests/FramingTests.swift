@@ -1,5 +1,0 @@
-import XCTest
-@testable import AnespecWorker
-final class FramingTests: XCTestCase {
-    func testNothing() {}
-}

@@ -1,0 +1,44 @@
+"""`anespec doctor` and `anespec selftest` as a person meets them."""
+
+from pathlib import Path
+
+from commands import run
+
+
+def test_the_doctor_says_what_it_found(artifact: Path) -> None:
+    found = run("doctor", artifact, "--json")
+    facts = found.json
+    subjects = {finding["subject"]: finding["level"] for finding in facts["machine"]}
+    assert {"chip", "system", "python", "coremltools", "memory", "disk"} <= subjects.keys()
+    assert {"target", "files", "size"} <= {finding["subject"] for finding in facts["artifact"]}
+    failed = [f for f in (*facts["machine"], *facts["artifact"]) if f["level"] == "fail"]
+    assert found.code == (1 if failed else 0)
+    alone = run("doctor")
+    assert "coremltools" in alone.out
+    assert run("doctor", artifact / "shards").code == 5
+
+
+def test_what_would_go_wrong_ends_with_1(artifact: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.anespec"
+    broken.mkdir()
+    (broken / "manifest.json").write_bytes((artifact / "manifest.json").read_bytes())
+    found = run("doctor", broken)
+    assert found.code == 1
+    assert found.is_one_sentence()
+    assert "files" in found.err
+    assert "convert the model again" in found.err
+    assert run("doctor", broken, "--json").json["exit_code"] == 1
+
+
+def test_the_steps_are_listed_in_their_order() -> None:
+    ids = ["cpu", "table", "plans", "kv", "shapes", "states", "numbers", "repeat", "exactness", "topology"]
+    assert [step["id"] for step in run("selftest", "--list", "--json").json["steps"]] == ids
+    assert [line.split()[0] for line in run("selftest", "--list").out.splitlines()] == ids
+
+
+def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
+    unknown = run("selftest", "--only", "nothing", "-o", tmp_path / "r.zip")
+    assert unknown.code == 7
+    assert unknown.is_one_sentence()
+    assert run("selftest", "--quick", "--layers", 2).code == 2
+    assert not (tmp_path / "r.zip").exists()

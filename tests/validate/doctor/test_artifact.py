@@ -1,0 +1,75 @@
+"""What the doctor makes of artifacts."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from converting import build
+from recorded_system import RecordedSystem
+
+from anespec.manifests.schema import Target
+from anespec.manifests.store import Artifact
+from anespec.validate.doctor.artifact import look_into
+from anespec.validate.findings import Finding, Level
+
+MAC = RecordedSystem.read("m4-max")
+LINUX = replace(MAC, name="Linux", commands={})
+
+
+@pytest.fixture(scope="module")
+def made(families: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Target, Path]:
+    folder = tmp_path_factory.mktemp("doctor")
+    return {
+        target: build(families / "llama.gguf", folder / f"{target}.anespec", target=target, context=64).path
+        for target in (Target.CPU, Target.MAC)
+    }
+
+
+def findings(path: Path, system: RecordedSystem) -> dict[str, Finding]:
+    return {finding.subject: finding for finding in look_into(Artifact(path), system)}
+
+
+def test_an_artifact_of_this_machine_is_only_unjudged(made: dict[Target, Path]) -> None:
+    found = findings(made[Target.CPU], LINUX)
+    assert {s: f.level for s, f in found.items() if f.level is not Level.OK} == {
+        "compiled": Level.NOT_HERE,
+        "golden gate": Level.WARN,
+        "exactness gate": Level.WARN,
+        "residency gate": Level.WARN,
+    }
+    assert "without speculation" in found["exactness gate"].text
+    assert (found["golden gate"].mend or "").startswith("anespec validate")
+
+
+def test_an_artifact_for_another_target_is_named(made: dict[Target, Path]) -> None:
+    assert "--target cpu" in (findings(made[Target.MAC], LINUX)["target"].mend or "")
+    assert "--target mac" in (findings(made[Target.CPU], MAC)["target"].mend or "")
+    assert findings(made[Target.CPU], LINUX)["target"].level is Level.OK
+    assert findings(made[Target.MAC], MAC)["target"].level is Level.OK
+
+
+def test_what_the_rules_foretell_is_said_with_its_mend(made: dict[Target, Path]) -> None:
+    small = findings(made[Target.MAC], MAC)["small-shard"]
+    assert small.level is Level.WARN
+    assert small.mend
+    assert "small-shard" not in findings(made[Target.CPU], LINUX)
+
+
+def test_missing_and_short_files_are_found(made: dict[Target, Path], tmp_path: Path) -> None:
+    copy = shutil.copytree(made[Target.CPU], tmp_path / "m.anespec")
+    assert findings(copy, LINUX)["files"].level is Level.OK
+    (copy / "tokens.gguf").write_bytes(b"")
+    found = findings(copy, LINUX)["files"]
+    assert found.level is Level.FAIL
+    assert "tokens.gguf is missing" in found.text
+    shard = next((copy / "shards").iterdir())
+    shutil.rmtree(shard)
+    assert shard.name in findings(copy, LINUX)["files"].text
+
+
+def test_memory_is_compared_with_what_there_is(made: dict[Target, Path]) -> None:
+    path = made[Target.CPU]
+    assert findings(path, replace(LINUX, bytes_of_memory=(1000, 10)))["size"].level is Level.FAIL
+    assert findings(path, replace(LINUX, bytes_of_memory=(10**12, 10)))["size"].level is Level.WARN
+    assert findings(path, LINUX)["size"].level is Level.OK

@@ -1,0 +1,143 @@
+"""Every fault that is known of Neural Engines is seen as what it is, and leads away from what has it."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from stand_in import SCALE, StandInDevice, planted, run_steps, said
+
+from anespec.manifests.schema import KVForm
+from anespec.manifests.tuned import TunedChoices
+from anespec.validate.selftest.differences import differences
+from anespec.validate.selftest.recommend import recommend
+from anespec.validate.selftest.records import Outcome, TrialRecord
+
+FACTS = StandInDevice().facts()
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def choices(records: list[TrialRecord]) -> TunedChoices | None:
+    return recommend(records, FACTS, SCALE, NOW)
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *ids: str, names: tuple[str, ...] = (), **faults: object
+) -> list[TrialRecord]:
+    monkeypatch.setenv("FAULTS", planted(**faults))
+    return run_steps(folder, *ids, names=names)
+
+
+def test_a_healthy_machine_takes_the_defaults(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    records = run(monkeypatch, folder, "plans")
+    assert {r.outcome for r in records} <= {Outcome.DONE, Outcome.NOT_HERE}
+    chosen = choices(records)
+    assert chosen is not None
+    assert chosen.weights == "int8-channel"
+    assert chosen.machine == "Apple M4 Max, macOS 26.1"
+    for texts in said(records, "plans").values():
+        assert texts[0].startswith(("ok:", "not here:")), texts
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "words"),
+    [
+        ("refused", Outcome.ERROR, "on device (-14): the plan could not be built"),
+        ("killed", Outcome.KILLED, "was killed while predicting"),
+        ("hangs", Outcome.HUNG, "hung while predicting"),
+        ("off_plan", Outcome.DONE, "are off the Neural Engine"),
+        ("slow", Outcome.DONE, "a silent fallback"),
+        ("nan", Outcome.DONE, "are not finite"),
+        ("wrong", Outcome.DONE, "differs from torch"),
+    ],
+)
+def test_a_format_that_does_not_run_well_is_left(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, fault: str, outcome: Outcome, words: str
+) -> None:
+    records = run(monkeypatch, folder, "plans", names=("int8-channel", "lut6"), **{fault: ("int8-channel",)})
+    broken = next(record for record in records if record.trial.name == "int8-channel")
+    assert broken.outcome is outcome
+    told = said(records, "plans")
+    assert told["int8-channel"][0].startswith("fail:")
+    assert words in told["int8-channel"][0]
+    assert told["lut6"][0].startswith("ok:")
+    chosen = choices(records)
+    assert chosen is not None
+    assert chosen.weights == "lut6"
+    assert "int8-channel did not run well here" in chosen.provenance[0].because
+
+
+def test_what_the_rules_foretold_otherwise_is_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    # The rules keep shards as small as these on the CPU, and the stand-in says Neural Engine.
+    healthy = run(monkeypatch, folder, "plans", names=("int8-channel",))
+    (found,) = differences(healthy, FACTS)
+    assert "predicted on the CPU by small-shard" in found.text
+    assert "it is on the Neural Engine" in found.text
+    slow = run(monkeypatch, folder, "plans", names=("int8-channel",), slow=("int8-channel",))
+    (found,) = differences(slow, FACTS)
+    assert "all 1 predictions agree" in found.text
+    elsewhere = FACTS.model_copy(update={"engine": False})
+    assert differences(healthy, elsewhere)[0].level.value == "not here"
+
+
+def test_a_pass_that_is_not_the_same_again_is_seen(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    names = ("repeat", "new process", "compiled again")
+    healthy = said(run(monkeypatch, folder, "repeat", names=names), "repeat")
+    assert [texts[0][:3] for texts in healthy.values()] == ["ok:"] * 3
+    told = said(run(monkeypatch, folder, "repeat", names=names, unrepeatable=True), "repeat")
+    assert "the same pass gives the same bits: no, repetition" in told["repeat"][0]
+
+
+def test_a_format_that_ends_the_process_in_a_soak_is_not_recommended(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    formats = ("int8-channel", "lut6", "fp16", "lut4")
+    others = tuple(name for name in formats if name != "lut4")
+    records = run(monkeypatch, folder, "plans", names=formats, slow=others)
+    assert getattr(choices(records), "weights", None) == "lut4"
+    soaked = run(monkeypatch, folder, "repeat", names=("soak lut4", "soak lut6"), crashes_after=15)
+    assert [record.outcome for record in soaked] == [Outcome.DONE, Outcome.KILLED]
+    assert "killed while pass 0 of 12" in said(soaked, "repeat")["soak lut4"][0]
+    chosen = choices([*records, *soaked])
+    assert chosen is None or chosen.weights is None
+
+
+def test_numbers_are_judged_for_what_they_are(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    healthy = said(run(monkeypatch, folder, "numbers"), "numbers")
+    assert all(texts[0].startswith("ok:") for texts in healthy.values()), healthy
+    told = said(run(monkeypatch, folder, "numbers", flushes=True), "numbers")
+    assert told["subnormals"][0].startswith("warn: subnormal numbers in states stay: no")
+    assert told["zero rows"][0].startswith("ok:")
+    told = said(run(monkeypatch, folder, "numbers", nan=("small",)), "numbers")
+    assert all(
+        "every number is finite: no" in told[name][0] or "not finite" in told[name][0] for name in told
+    )
+
+
+def test_error_14_leads_away_from_the_form_that_has_it(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    records = run(monkeypatch, folder, "kv", "states", refused=("slice_update",))
+    told = said(records, "kv")
+    assert told["slice_update"][0].startswith("fail: failed while loading")
+    assert "(-14)" in told["slice_update"][0]
+    chosen = choices(records)
+    assert chosen is not None
+    assert chosen.kv_form is KVForm.BLENDED
+    assert "not to be used here: slice_update" in chosen.provenance[0].because
+
+
+def test_error_0x1d_of_many_states_leads_to_few(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    records = run(monkeypatch, folder, "kv", inference=("small",))
+    outcomes = {record.trial.name: record.outcome for record in records}
+    failed = {KVForm.REREAD, KVForm.BLENDED, KVForm.SLICE_UPDATE}
+    assert {name for name, outcome in outcomes.items() if outcome is Outcome.ERROR} == failed
+    chosen = choices(records)
+    assert chosen is not None
+    assert chosen.kv_form is KVForm.PACKED
+
+
+def test_a_form_that_forgets_is_left(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    records = run(monkeypatch, folder, "kv", "states", forgets=("slice_update",))
+    assert said(records, "kv")["slice_update"][0].startswith("ok:")
+    told = said(records, "states")
+    assert told["slice_update"][0].startswith("fail: slots that no row writes stay: no,")
+    assert all(texts[0].startswith("ok:") for name, texts in told.items() if name != "slice_update")
+    assert getattr(choices(records), "kv_form", None) is KVForm.BLENDED

@@ -1,0 +1,200 @@
+"""What the doctor asks of an artifact: is it whole, for this machine, compiled, judged, and small enough?"""
+
+from collections.abc import Iterator
+
+from anespec.manifests.errors import AnespecError
+from anespec.manifests.formatting import bytes_text, counted, listed
+from anespec.manifests.residency import PlanSource, Severity
+from anespec.manifests.schema import Target
+from anespec.manifests.store import Artifact, package_bytes
+from anespec.manifests.verdicts import Standing, Verdict
+from anespec.runtime.backends import AUTO, circumstances
+from anespec.validate.doctor.machine import has_engine
+from anespec.validate.doctor.system import System
+from anespec.validate.findings import Finding, Level
+from anespec.validate.summary import Known
+
+MEMORY_SHARE = 1.3
+"""Of an artifact's bytes, what a portable backend takes once it runs (docs/DESIGN.md, section 9)."""
+
+PROCESS_BYTES = 3_000_000_000
+"""About what one process holds of weights on the Neural Engine (B: ane-book Exp. 26, smpanaro)."""
+
+MOST_RULES = 8
+
+
+def look_into(artifact: Artifact, system: System) -> tuple[Finding, ...]:
+    """Everything that there is to say about an artifact on a machine; nothing is loaded or hashed."""
+    return (
+        *_target(artifact, system),
+        *_whole(artifact),
+        *_memory(artifact, system),
+        *_compiled(artifact, system),
+        *_verdicts(artifact),
+        *_rules(artifact),
+    )
+
+
+def _target(artifact: Artifact, system: System) -> Iterator[Finding]:
+    manifest = artifact.manifest
+    text = (
+        f"for {manifest.target}, {'+'.join(map(str, manifest.topology))} layers in "
+        f"{counted(len(manifest.shards), 'shard')}, block {manifest.block}, "
+        f"{counted(manifest.sequences, 'sequence')} of {manifest.context} tokens"
+    )
+    if has_engine(system) and manifest.target is Target.CPU:
+        yield Finding(
+            subject="target",
+            level=Level.WARN,
+            text=f"{text}: it will not run on the Neural Engine well",
+            mend="convert again with --target mac",
+        )
+    elif not has_engine(system) and manifest.target is not Target.CPU:
+        yield Finding(
+            subject="target",
+            level=Level.WARN,
+            text=f"{text}: the portable backend runs it here, slower than one of its own",
+            mend="convert again with --target cpu for this machine",
+        )
+    else:
+        yield Finding(subject="target", level=Level.OK, text=text)
+
+
+def _whole(artifact: Artifact) -> Iterator[Finding]:
+    manifest = artifact.manifest
+    wrong = []
+    for shard in manifest.shards:
+        try:
+            found = package_bytes(artifact.root / shard.path)
+        except (AnespecError, OSError):
+            found = 0
+        if found != shard.bytes:
+            wrong.append(shard.path)
+    tokens = artifact.root / manifest.tokens.path
+    if not tokens.is_file() or tokens.stat().st_size != manifest.tokens.bytes:
+        wrong.append(manifest.tokens.path)
+    if wrong:
+        yield Finding(
+            subject="files",
+            level=Level.FAIL,
+            text=f"{listed(wrong[:3])} {'is' if len(wrong) == 1 else 'are'} missing or of another size",
+            mend="convert the model again",
+        )
+    else:
+        size = sum(shard.bytes for shard in manifest.shards) + manifest.tokens.bytes
+        yield Finding(subject="files", level=Level.OK, text=f"all there, {bytes_text(size)}")
+
+
+def _memory(artifact: Artifact, system: System) -> Iterator[Finding]:
+    manifest = artifact.manifest
+    weights = sum(shard.bytes for shard in manifest.shards)
+    needed = int(MEMORY_SHARE * weights) + manifest.state_bytes
+    whole, free = system.memory()
+    text = f"{bytes_text(weights)} of weights and {bytes_text(manifest.state_bytes)} of KV state"
+    if needed > whole:
+        yield Finding(
+            subject="size",
+            level=Level.FAIL,
+            text=f"{text} take about {bytes_text(needed)}, and this machine has {bytes_text(whole)}",
+            mend="choose a smaller --weights, --context or model",
+        )
+    elif needed > free:
+        yield Finding(
+            subject="size",
+            level=Level.WARN,
+            text=f"{text} take about {bytes_text(needed)}, and {bytes_text(free)} are free",
+            mend="close other programs",
+        )
+    else:
+        yield Finding(subject="size", level=Level.OK, text=text)
+    if has_engine(system) and weights > PROCESS_BYTES and manifest.target is not Target.CPU:
+        yield Finding(
+            subject="process",
+            level=Level.WARN,
+            text=f"one process holds about {bytes_text(PROCESS_BYTES)} on the Neural Engine "
+            "(B: ane-book, smpanaro)",
+            mend="build the native worker (anespec worker build), which spreads shards over processes",
+        )
+
+
+def _compiled(artifact: Artifact, system: System) -> Iterator[Finding]:
+    if not has_engine(system):
+        yield Finding(subject="compiled", level=Level.NOT_HERE, text="Core ML compiles shards on a Mac alone")
+
+
+def _verdicts(artifact: Artifact) -> Iterator[Finding]:
+    try:
+        here = circumstances(artifact, AUTO)
+    except AnespecError as error:
+        yield Finding(subject="backend", level=Level.FAIL, text=str(error), mend="install what it needs")
+        return
+    known = Known.of(artifact, here)
+    place = f"{here.backend}, {counted(here.threads, 'thread')}"
+    yield Finding(subject="backend", level=Level.OK, text=f"{here.backend} {here.library_version}")
+    verdicts: tuple[tuple[str, Verdict | None], ...] = (
+        ("golden", known.golden),
+        ("exactness", known.exactness),
+    )
+    for gate, verdict in verdicts:
+        standing = getattr(verdict, "standing", Standing.NOT_RUN)
+        yield _gate(artifact, gate, standing, place)
+    if known.residency is not None:
+        predicted = known.residency.source is PlanSource.PREDICTED
+        fails = not known.residency.passed and artifact.manifest.target is not Target.CPU
+        yield Finding(
+            subject="residency gate",
+            level=(Level.WARN if predicted else Level.FAIL) if fails else Level.OK,
+            text=f"{known.residency.source}: {len(known.residency.off_ane)} of "
+            f"{counted(len(known.residency.shards), 'shard')} are not on the Neural Engine",
+            mend="`anespec validate` lists the mends" if fails else None,
+        )
+    else:
+        yield _gate(artifact, "residency", Standing.NOT_RUN, "rules predict it anywhere")
+
+
+def _gate(artifact: Artifact, gate: str, standing: Standing, place: str) -> Finding:
+    subject = f"{gate} gate"
+    if standing is Standing.FAIL:
+        return Finding(
+            subject=subject,
+            level=Level.FAIL,
+            text=f"failed on {place}",
+            mend="use another backend, or convert with other options"
+            if gate == "exactness"
+            else "convert the model again, and send in what `anespec validate` says if it fails again",
+        )
+    if standing is Standing.NOT_RUN:
+        return Finding(
+            subject=subject,
+            level=Level.WARN,
+            text=f"never asked ({place})"
+            + (", so text is generated without speculation until it is" if gate == "exactness" else ""),
+            mend=f"anespec validate {artifact.root}",
+        )
+    return Finding(subject=subject, level=Level.OK, text=f"{standing} on {place}")
+
+
+def _rules(artifact: Artifact) -> Iterator[Finding]:
+    """What the residency rules foretell, for what is made for a Neural Engine."""
+    if artifact.manifest.target is Target.CPU:
+        return
+    from anespec.validate.residency.prediction import predict
+    from anespec.validate.residency.shard_view import view_artifact
+
+    try:
+        made = predict(view_artifact(artifact), artifact.fingerprint, artifact.manifest.block)
+    except AnespecError as error:
+        yield Finding(subject="rules", level=Level.FAIL, text=str(error), mend="convert the model again")
+        return
+    failing = [found for found in made.findings if found.severity is Severity.FAIL]
+    for rule in [*dict.fromkeys(found.rule for found in failing)][:MOST_RULES]:
+        first = next(found for found in failing if found.rule == rule)
+        shards = len({found.shard for found in failing if found.rule == rule})
+        yield Finding(
+            subject=rule,
+            level=Level.WARN,
+            text=f"predicted in {counted(shards, 'shard')}: {first.subject}: {first.detail}",
+            mend=first.mend,
+        )
+    if not failing:
+        yield Finding(subject="rules", level=Level.OK, text="nothing that is known speaks against residency")

@@ -1,0 +1,218 @@
+"""What the doctor asks of a machine: each probe looks at one thing and says what it found."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from anespec.manifests.errors import StorageError
+from anespec.manifests.formatting import bytes_text, counted
+from anespec.manifests.user_folders import cache_folder
+from anespec.validate.doctor.system import System
+from anespec.validate.findings import Finding, Level
+
+FIRST_MACOS = 15
+"""States, and with them stateful packages, are known to Core ML from here on (A: Apple)."""
+OLDEST_PYTHON = (3, 11)
+COREMLTOOLS = (9, 0)
+LITTLE_MEMORY = 8_000_000_000
+LITTLE_ROOM = 20_000_000_000
+"""A model of 4 GB is there as GGUF, as artifact and compiled."""
+LARGE_CACHE = 20_000_000_000
+
+Probe = Callable[[System], Iterator[Finding]]
+
+
+def look_at(system: System) -> tuple[Finding, ...]:
+    """Everything that there is to say about a machine, in the order of the probes."""
+    return tuple(finding for probe in PROBES for finding in probe(system))
+
+
+def is_mac(system: System) -> bool:
+    """Whether it runs macOS."""
+    return system.name == "Darwin"
+
+
+def has_engine(system: System) -> bool:
+    """Whether it is a Mac with Apple's own chip, all of which have a Neural Engine."""
+    return is_mac(system) and system.told("sysctl", "-n", "hw.optional.arm64") == "1"
+
+
+def _ok(subject: str, text: str) -> Finding:
+    return Finding(subject=subject, level=Level.OK, text=text)
+
+
+def _not_here(subject: str, text: str) -> Finding:
+    return Finding(subject=subject, level=Level.NOT_HERE, text=text)
+
+
+def _warn(subject: str, text: str, mend: str) -> Finding:
+    return Finding(subject=subject, level=Level.WARN, text=text, mend=mend)
+
+
+def _fail(subject: str, text: str, mend: str) -> Finding:
+    return Finding(subject=subject, level=Level.FAIL, text=text, mend=mend)
+
+
+def _chip(system: System) -> Iterator[Finding]:
+    if not is_mac(system):
+        yield _ok("chip", f"{system.processor or 'unknown'}; shards run on the portable backend")
+        return
+    brand = system.told("sysctl", "-n", "machdep.cpu.brand_string") or "unknown"
+    if not has_engine(system):
+        yield _warn(
+            "chip", f"{brand} has no Neural Engine", "convert with --target cpu: the portable backend runs it"
+        )
+        return
+    hardware = _hardware(system)
+    cores = re.fullmatch(r"proc (\d+):(\d+):(\d+)", str(hardware.get("number_processors", "")))
+    shape = f", {cores[2]} performance and {cores[3]} efficiency cores" if cores else ""
+    model = f" in a {hardware['machine_name']}" if "machine_name" in hardware else ""
+    yield _ok("chip", f"{brand}{model}{shape}, with a Neural Engine")
+
+
+def _hardware(system: System) -> dict[str, Any]:
+    """What system_profiler says; only fields that are no serial number are ever read."""
+    told = system.told("system_profiler", "-json", "SPHardwareDataType")
+    try:
+        found = json.loads(told or "")["SPHardwareDataType"][0]
+    except (ValueError, LookupError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _system(system: System) -> Iterator[Finding]:
+    if not is_mac(system):
+        yield _ok("system", f"{system.name}: there is no Core ML, so residency is predicted here")
+        return
+    release = system.told("sw_vers", "-productVersion") or ""
+    build = system.told("sw_vers", "-buildVersion") or "unknown build"
+    major = int(release.partition(".")[0]) if release.partition(".")[0].isdecimal() else 0
+    if not major:
+        yield _warn(
+            "system", "the release of macOS cannot be read", f"see to it that it is {FIRST_MACOS} or later"
+        )
+    elif major < FIRST_MACOS:
+        yield _fail(
+            "system",
+            f"macOS {release} ({build}): Core ML knows no states before {FIRST_MACOS}",
+            f"upgrade to macOS {FIRST_MACOS} or later, or use --backend openvino",
+        )
+    else:
+        yield _ok("system", f"macOS {release} ({build})")
+
+
+def _translated(system: System) -> Iterator[Finding]:
+    version, architecture = system.python
+    number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if is_mac(system) and has_engine(system) and architecture != "arm64":
+        yield _fail(
+            "python",
+            f"Python {version} is built for {architecture} and runs translated, so Core ML cannot be reached",
+            "install an arm64 Python and set up the virtual environment again",
+        )
+    elif number < OLDEST_PYTHON:
+        yield _fail(
+            "python",
+            f"Python {version} is too old",
+            f"install Python {'.'.join(map(str, OLDEST_PYTHON))} or later",
+        )
+    else:
+        yield _ok("python", f"Python {version}, {architecture}")
+
+
+def _packages(system: System) -> Iterator[Finding]:
+    found = system.version("coremltools")
+    if found is None:
+        yield _fail("coremltools", "coremltools is not installed", "pip install 'anespec[convert]'")
+    elif tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < COREMLTOOLS:
+        yield _fail(
+            "coremltools", f"coremltools {found} is too old", "pip install --upgrade 'coremltools>=9.0,<10'"
+        )
+    elif is_mac(system) and not system.has_module("coremltools.libcoremlpython"):
+        yield _fail(
+            "coremltools",
+            f"coremltools {found} has no native library here, so it can convert but not run",
+            "install a Python that coremltools has wheels for, such as 3.12, and set up anespec again",
+        )
+    else:
+        native = ", with its native library" if is_mac(system) else ""
+        yield _ok("coremltools", f"coremltools {found}{native}")
+    for package, use in (("openvino", "the portable backend"), ("torch", "the golden gate")):
+        if (found := system.version(package)) is None:
+            yield _warn(package, f"{package} is not installed, which {use} needs", f"pip install {package}")
+        else:
+            yield _ok(package, f"{package} {found}")
+
+
+def _tools(system: System) -> Iterator[Finding]:
+    if not is_mac(system):
+        yield _not_here("xcode", "Apple's tools are for macOS")
+    elif (tools := system.told("xcode-select", "-p")) is None:
+        yield _warn(
+            "xcode",
+            "no developer tools are selected, so the native worker cannot be built",
+            "xcode-select --install",
+        )
+    else:
+        compiler = system.told("xcrun", "--find", "coremlcompiler")
+        kind = "Xcode" if "Xcode" in tools else "the command line tools"
+        has = "with" if compiler else "without"
+        yield _ok("xcode", f"{kind}, {has} coremlcompiler (coremltools compiles without it)")
+    swift = system.told("swift", "--version")
+    if swift is None:
+        mend = (
+            "xcode-select --install" if is_mac(system) else "install Swift 6, if you want to build the worker"
+        )
+        yield _warn("swift", "there is no Swift, so the native worker cannot be built", mend)
+        return
+    number = re.search(r"Swift version (\d+(?:\.\d+)*)", swift)
+    yield _ok("swift", f"Swift {number[1] if number else 'of an unknown version'}")
+
+
+def _memory(system: System) -> Iterator[Finding]:
+    whole, free = system.memory()
+    text = (
+        f"{bytes_text(whole)} of memory, {bytes_text(free)} free; {counted(system.processors(), 'processor')}"
+    )
+    if whole < LITTLE_MEMORY:
+        yield _warn("memory", text, "choose models of a gigabyte or two, or a smaller --weights")
+    else:
+        yield _ok("memory", text)
+
+
+def _disk(system: System) -> Iterator[Finding]:
+    try:
+        folder = cache_folder()
+    except StorageError as error:
+        yield _fail("disk", str(error), "set HOME or XDG_CACHE_HOME")
+        return
+    if (room := system.room(folder)) is None:
+        yield _warn("disk", "the free space cannot be read", "see to it that there are 20 GB")
+    elif room < LITTLE_ROOM:
+        yield _warn(
+            "disk",
+            f"{bytes_text(room)} free, and a model of 4 GB takes 12: as GGUF, as artifact and compiled",
+            "free some; `anespec list` shows what `anespec rm` would",
+        )
+    else:
+        yield _ok("disk", f"{bytes_text(room)} free")
+    held = system.held(folder)
+    if held > LARGE_CACHE:
+        yield _warn(
+            "cache", f"{bytes_text(held)} in the cache", "`anespec list` shows what `anespec rm` would free"
+        )
+    else:
+        yield _ok("cache", f"{bytes_text(held)} in the cache")
+
+
+def _power(system: System) -> Iterator[Finding]:
+    if not is_mac(system) or (settings := system.told("pmset", "-g")) is None:
+        return
+    if re.search(r"^\s*lowpowermode\s+1\s*$", settings, re.MULTILINE):
+        yield _warn(
+            "power", "low power mode is on, and every time would be too long", "turn it off before measuring"
+        )
+
+
+PROBES: tuple[Probe, ...] = (_chip, _system, _translated, _packages, _tools, _memory, _disk, _power)

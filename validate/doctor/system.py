@@ -1,0 +1,130 @@
+"""The seam to the machine that the doctor looks at: what commands say, what is installed, how much room.
+
+Tests answer from what real machines said.
+"""
+
+import contextlib
+import platform
+import shutil
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol
+
+from anespec.manifests.machine import free_memory, machine_memory, machine_name, processors
+
+LONGEST_WAIT = 20.0
+"""Seconds for a command; system_profiler takes one or two."""
+
+
+class System(Protocol):
+    """A machine. None of these raises."""
+
+    @property
+    def name(self) -> str:
+        """As `platform.system()`: `Darwin`, `Linux`."""
+        ...
+
+    @property
+    def processor(self) -> str:
+        """The processor's name, where the system tells it without a command."""
+        ...
+
+    @property
+    def python(self) -> tuple[str, str]:
+        """Python's version, and the architecture that it was built for."""
+        ...
+
+    def told(self, *command: str) -> str | None:
+        """What a command writes to standard output, without blanks around it; None where it fails."""
+        ...
+
+    def version(self, package: str) -> str | None:
+        """An installed Python package's version."""
+        ...
+
+    def has_module(self, module: str) -> bool:
+        """Whether a Python module can be found."""
+        ...
+
+    def processors(self) -> int:
+        """Processors that may be used."""
+        ...
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes of memory: all, and those that are free."""
+        ...
+
+    def room(self, folder: Path) -> int | None:
+        """Free bytes on the disk of a folder, or of the nearest one above that exists."""
+        ...
+
+    def held(self, folder: Path) -> int:
+        """Bytes of all files below a folder; 0 where there is none."""
+        ...
+
+
+class ThisSystem:
+    """The machine that this runs on; see System."""
+
+    @property
+    def name(self) -> str:
+        """See System."""
+        return platform.system()
+
+    @property
+    def processor(self) -> str:
+        """See System."""
+        return machine_name().partition(" ")[2]
+
+    @property
+    def python(self) -> tuple[str, str]:
+        """See System."""
+        return platform.python_version(), platform.machine()
+
+    def told(self, *command: str) -> str | None:
+        """See System."""
+        with contextlib.suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=LONGEST_WAIT, check=True,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+            return done.stdout.strip()
+        return None
+
+    def version(self, package: str) -> str | None:
+        """See System."""
+        with contextlib.suppress(PackageNotFoundError):
+            return version(package)
+        return None
+
+    def has_module(self, module: str) -> bool:
+        """See System."""
+        with contextlib.suppress(ImportError, ValueError):
+            return find_spec(module) is not None
+        return False
+
+    def processors(self) -> int:
+        """See System."""
+        return processors()
+
+    def memory(self) -> tuple[int, int]:
+        """See System."""
+        return machine_memory(), free_memory()
+
+    def room(self, folder: Path) -> int | None:
+        """See System."""
+        for place in (folder, *folder.resolve().parents):
+            with contextlib.suppress(OSError):
+                return shutil.disk_usage(place).free
+        return None
+
+    def held(self, folder: Path) -> int:
+        """See System."""
+        total = 0
+        with contextlib.suppress(OSError):
+            for path in folder.rglob("*"):
+                with contextlib.suppress(OSError):
+                    total += path.lstat().st_size if path.is_file() and not path.is_symlink() else 0
+        return total

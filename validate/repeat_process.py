@@ -1,0 +1,83 @@
+"""Opens an artifact, runs the pass of repeat_checks, and prints what it left. Run as a process of its own.
+
+    python -P -m anespec.validate.repeat_process ARTIFACT BACKEND THREADS
+
+It lives as long as its standard input, a pipe from whoever started it. It holds the artifact once: a backend
+that keeps what it compiled is closed before it compiles again.
+"""
+
+import os
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from anespec.manifests.child_python import end_with_parent
+from anespec.manifests.errors import AnespecError
+from anespec.manifests.known_hashes import KnownHashes
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import Circumstances
+from anespec.runtime import backends
+from anespec.runtime.backends.backend import Backend
+from anespec.validate.child_answer import child_answer
+from anespec.validate.prompts import prompt_ids
+from anespec.validate.repeat_checks import Elsewhere, packed, recorded_pass, unpacked
+
+LONGEST_WAIT = 1800.0
+"""For two openings; more is a machine that swaps."""
+
+NEW_PROCESS, COMPILED_AGAIN = "in a new process", "compiled again"
+
+
+def run_elsewhere(artifact: Artifact, here: Circumstances) -> Elsewhere:
+    """What the pass leaves in a new process, and compiled again; nothing of it stays in memory.
+
+    Raises:
+        AnespecError: the process failed.
+    """
+    arguments = (str(artifact.root.resolve()), here.backend, str(here.threads))
+    try:
+        return unpacked(child_answer("anespec.validate.repeat_process", arguments, LONGEST_WAIT))
+    except AnespecError as error:
+        raise AnespecError(
+            f"{artifact.root}: the exactness gate could not run it in a new process on "
+            f"{here.backend} ({error})"
+        ) from None
+
+
+def openings(artifact: Artifact, backend: Backend, threads: int) -> Elsewhere:
+    """The pass in this process: as every start opens the artifact, and compiled again.
+
+    A backend that compiles in every opening is opened once, which is both.
+
+    Raises:
+        ArtifactError: see Backend.
+    """
+    prompts = prompt_ids(artifact)
+    with closing(backend.open(artifact, threads)) as verifier:
+        found = recorded_pass(verifier, prompts)
+    again = backend.open_again(artifact, threads)
+    if again is None:
+        return {f"{NEW_PROCESS}, {COMPILED_AGAIN}": found}
+    with closing(again):
+        return {NEW_PROCESS: found, COMPILED_AGAIN: recorded_pass(again, prompts)}
+
+
+def main() -> None:
+    """Print the recordings, or one sentence on standard error.
+
+    What is printed is not lost to a library's destructors (see anespec.leaving).
+    """
+    folder, name, threads = sys.argv[1:]
+    end_with_parent()
+    try:
+        backend = backends.BACKENDS[backends.resolve_backend(name)]
+        found = openings(Artifact(Path(folder), KnownHashes()), backend, int(threads))
+    except AnespecError as error:
+        raise SystemExit(str(error)) from None
+    sys.stdout.buffer.write(packed(found))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The self-test: what this machine does with packages, step by step, in processes that may die."""

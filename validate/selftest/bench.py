@@ -1,0 +1,218 @@
+"""What a trial works with, in its own process: models made when first asked for, shards compiled, loaded."""
+
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from gguf import GGMLQuantizationType
+
+from anespec.manifests.errors import RequestError, UnsupportedModelError
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.residency import RuleFinding, ShardComputePlan
+from anespec.manifests.schema import HeadShard, Shard
+from anespec.manifests.store import Artifact
+from anespec.validate.selftest.device import Device, LoadedModel, NotHereError, Tensor, Units
+from anespec.validate.selftest.portable_device import PortableModel
+from anespec.validate.selftest.random_gguf import write
+from anespec.validate.selftest.records import Build, Comparison, ModelSize, PassTime
+from anespec.validate.selftest.scale import Scale
+from anespec.validate.selftest.session import ShardSession, compared
+from anespec.validate.selftest.stimulus import Step, passes
+
+Say = Callable[[str], None]
+COMPARED_PASSES = 6
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A session, and what it took to get there, in seconds."""
+
+    session: ShardSession
+    compile_seconds: float
+    load_seconds: float
+
+
+class Bench:
+    """The self-test's folder, its scale and the device. `say` hears what is done next, before it is begun."""
+
+    def __init__(self, device: Device, scale: Scale, folder: Path, say: Say) -> None:
+        self.device = device
+        self.scale = scale
+        self.folder = folder
+        self.say = say
+        self.facts = device.facts()
+
+    def artifact(self, build: Build) -> Artifact:
+        """The artifact, converted where it is not there yet.
+
+        Raises:
+            NotHereError: such an artifact is not made for this device's target.
+        """
+        from anespec.convert.options import ConvertOptions
+        from anespec.convert.pipeline import convert
+        from anespec.convert.plan import ConversionPlan
+        from anespec.convert.source.model import SourceModel
+
+        path = self.folder / "artifacts" / f"{_name(build)}.anespec"
+        if path.is_dir():
+            return Artifact(path)
+        gguf = self._gguf(build.size)
+        self.say("converting")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with GGUFFile(gguf) as file:
+                plan = ConversionPlan(SourceModel(file), ConvertOptions(**self._options(build)))
+                convert(plan, path, replace=True, jobs=None if build.size == "full" else 1)
+        except (RequestError, UnsupportedModelError) as error:
+            raise NotHereError(str(error)) from None
+        return Artifact(path)
+
+    def _options(self, build: Build) -> dict[str, Any]:
+        options: dict[str, Any] = {
+            "target": self.facts.target,
+            "weights": build.weights,
+            "block": build.block,
+            "context": build.context,
+            "sequences": build.sequences,
+            "preset": "none",
+        }
+        layers = self.scale.sizes[build.size].layers
+        options["topology"] = build.topology or (layers,)
+        for name in ("kv_form", "shapes", "attention"):
+            if (value := getattr(build, name)) is not None:
+                options[name] = value
+        return options
+
+    def _gguf(self, size: ModelSize) -> Path:
+        path = self.folder / "models" / f"{size}.gguf"
+        if not path.is_file():
+            self.say("writing a random model")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".partial")
+            write(partial, self.scale.sizes[size], GGMLQuantizationType.Q8_0)
+            partial.replace(path)
+        return path
+
+    def compiled(self, build: Build, shard: Shard, *, fresh: bool = False) -> tuple[Path, float]:
+        """The compiled shard, and the seconds that compiling it took; 0 where it was compiled before."""
+        folder = self.folder / "compiled" / _name(build)
+        if fresh and folder.exists():
+            shutil.rmtree(folder)
+        if found := sorted(folder.glob(f"{Path(shard.path).stem}*.mlmodelc")):
+            return found[0], 0.0
+        partial = folder.with_name(f"{folder.name}.partial")
+        if partial.exists():
+            shutil.rmtree(partial)
+        partial.mkdir(parents=True)
+        package = self.artifact(build).shard_path(shard)
+        self.say(f"compiling {Path(shard.path).stem}")
+        began = time.perf_counter()
+        made = self.device.compile(package, partial)
+        seconds = time.perf_counter() - began
+        folder.mkdir(parents=True, exist_ok=True)
+        place = folder / f"{Path(shard.path).stem}.mlmodelc"
+        made.replace(place)
+        shutil.rmtree(partial)
+        return place, seconds
+
+    def open(
+        self, build: Build, units: Units, *, shard: int = 0, rows: int | None = None, fresh: bool = False
+    ) -> Opened:
+        """A layer shard on the device: its function for so many rows, or its only or default one."""
+        artifact = self.artifact(build)
+        manifest = artifact.manifest
+        layers = manifest.layer_shards[shard]
+        compiled, compile_seconds = self.compiled(build, layers, fresh=fresh)
+        self.say(f"loading {Path(layers.path).stem} on {units}")
+        began = time.perf_counter()
+        model: LoadedModel = self.device.load(compiled, units, self._function(artifact, rows))
+        load_seconds = time.perf_counter() - began
+        return Opened(ShardSession(manifest, layers, model), compile_seconds, load_seconds)
+
+    def open_head(self, build: Build, head: HeadShard, units: Units) -> tuple[LoadedModel, float]:
+        """A head shard on the device, and the seconds that loading it took."""
+        artifact = self.artifact(build)
+        compiled, _ = self.compiled(build, head)
+        self.say(f"loading {Path(head.path).stem} on {units}")
+        began = time.perf_counter()
+        model = self.device.load(compiled, units, self._function(artifact, None))
+        return model, time.perf_counter() - began
+
+    def widths(self, build: Build) -> tuple[int, ...]:
+        """The numbers of rows that passes of the artifact may have."""
+        manifest = self.artifact(build).manifest
+        return (manifest.t_min, manifest.block, manifest.t_max)
+
+    def _function(self, artifact: Artifact, rows: int | None) -> str | None:
+        return None
+
+    def truth(self, build: Build, steps: list[Step], *, rows: int | None = None) -> list[Tensor]:
+        """What the torch table makes of passes through the first shard."""
+        from anespec.runtime.backends.portable.package_predictor import PackagePredictor
+
+        artifact = self.artifact(build)
+        shard = artifact.manifest.layer_shards[0]
+        self.say("running it with torch")
+        predictor = PackagePredictor(
+            artifact.shard_path(shard), self._function(artifact, rows), "torch", self.facts.processors
+        )
+        with closing(ShardSession(artifact.manifest, shard, PortableModel(predictor))) as session:
+            return session.outputs(steps)
+
+    def against_torch(
+        self, name: str, build: Build, session: ShardSession, *, rows: int | None = None
+    ) -> Comparison:
+        """The session's outputs beside the torch table's, from zero states on."""
+        width = rows or build.block
+        steps = list(passes(session.manifest, width, COMPARED_PASSES, seed=1))
+        session.reset()
+        self.say("predicting")
+        found = session.outputs(steps)
+        return compared(name, "torch", steps, self.truth(build, steps, rows=rows), found)
+
+    def timed(self, session: ShardSession, units: Units, rows: int, *, count: int | None = None) -> PassTime:
+        """How long passes of so many rows take."""
+        self.say(f"timing passes of {rows} rows on {units}")
+        return session.time(list(passes(session.manifest, rows, count or self.scale.timed_passes)), units)
+
+    def both_times(self, build: Build, session: ShardSession, rows: int) -> tuple[PassTime, ...]:
+        """The same passes on the device, by the session, and on the processor alone."""
+        on_device = self.timed(session, Units.DEVICE, rows)
+        with closing(self.open(build, Units.CPU, rows=rows).session) as other:
+            return on_device, self.timed(other, Units.CPU, rows, count=max(4, self.scale.timed_passes // 3))
+
+    def predicted(self, build: Build) -> tuple[ShardComputePlan, tuple[RuleFinding, ...]]:
+        """Where the rules place the first shard's operations, and what they found in it."""
+        from anespec.validate.residency.prediction import predict
+        from anespec.validate.residency.shard_view import view_artifact
+
+        artifact = self.artifact(build)
+        made = predict(view_artifact(artifact), artifact.fingerprint, artifact.manifest.block)
+        first = artifact.manifest.layer_shards[0].path
+        plan = next(shard for shard in made.plan.shards if shard.shard == first)
+        return plan, tuple(found for found in made.findings if found.shard == first)
+
+    def planned(self, build: Build) -> ShardComputePlan:
+        """Where the device says that the first shard's operations would run; raises NotHereError."""
+        artifact = self.artifact(build)
+        self.say("asking for the plan")
+        return self.device.plan(artifact, artifact.manifest.layer_shards[0])
+
+
+def memory_now() -> int:
+    """Bytes that this process holds."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def _name(build: Build) -> str:
+    parts = [build.size, build.weights.value]
+    for value in (build.kv_form, build.shapes, build.attention):
+        parts.append(str(value) if value is not None else "default")
+    parts += [f"t{build.block}", f"s{build.context}", f"n{build.sequences}"]
+    parts += ["+".join(map(str, build.topology))] if build.topology else []
+    return "-".join(parts)

@@ -1,0 +1,89 @@
+"""Runs one trial and writes what it found, in a process that Core ML may kill.
+
+    python -P -m anespec.validate.selftest.child ASKED.json
+
+Lines of JSON on standard output: `{"stage": …}` before each thing that is begun, and at the end one of
+`{"measured": …}`, `{"failure": …}`, `{"not_here": …}`. It lives as long as its standard input, a pipe.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+from anespec.manifests.child_python import end_with_parent
+from anespec.manifests.schema import Record
+from anespec.validate.selftest.bench import Bench
+from anespec.validate.selftest.device import Device, NotHereError
+from anespec.validate.selftest.failures import failure_of
+from anespec.validate.selftest.records import Failure, Measured, Trial
+from anespec.validate.selftest.scale import Scale
+from anespec.validate.selftest.steps import STEPS
+
+
+class Asked(Record):
+    """What a process is to do. `device` names a class, as `module:Class`; `folder` keeps what is made."""
+
+    trial: Trial
+    scale: Scale
+    device: str
+    folder: str
+
+
+class Told(Record):
+    """One line of what it says; one of the fields is set."""
+
+    stage: str | None = None
+    measured: Measured | None = None
+    failure: Failure | None = None
+    not_here: str | None = None
+
+
+def make_device(name: str) -> Device:
+    """The device that `module:Class` names."""
+    module, _, made = name.partition(":")
+    device: Device = getattr(importlib.import_module(module), made)()
+    return device
+
+
+def run_trial(asked: Asked, tell: Callable[[Told], None]) -> None:
+    """Run one trial; its end is told like its stages. What Core ML raises ends the trial alone."""
+    stage = ""
+
+    def say(text: str) -> None:
+        nonlocal stage
+        stage = text
+        tell(Told(stage=text))
+
+    say("starting")
+    step = next(step for step in STEPS if step.id == asked.trial.step)
+    try:
+        bench = Bench(make_device(asked.device), asked.scale, Path(asked.folder), say)
+        tell(Told(measured=step.run(asked.trial, bench)))
+    except NotHereError as error:
+        tell(Told(not_here=str(error)))
+    except Exception as error:
+        # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
+        tell(Told(failure=failure_of(error, stage)))
+
+
+def _write(stream: TextIO, line: Told) -> None:
+    stream.write(line.model_dump_json(exclude_none=True) + "\n")
+    stream.flush()
+
+
+def main() -> None:
+    """Do what the file says that is named; nothing is closed, since a library may crash while it ends."""
+    end_with_parent()
+    # What libraries print to standard output would be taken for what is told.
+    told = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)
+    asked = Asked.model_validate_json(Path(sys.argv[1]).read_bytes())
+    run_trial(asked, lambda line: _write(told, line))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

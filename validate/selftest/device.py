@@ -1,0 +1,111 @@
+"""The seam to what executes packages: compile, load, plan, predict with states, and how long it took."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.manifests.errors import AnespecError
+from anespec.manifests.residency import ShardComputePlan
+from anespec.manifests.schema import Record, Shard, Target
+from anespec.manifests.store import Artifact
+from anespec.runtime.passes import Verifier
+
+Tensor = NDArray[np.float16]
+
+
+class Units(StrEnum):
+    """Where a model may run: on what is tested, or on the same machine's processor alone."""
+
+    DEVICE = "device"
+    CPU = "cpu"
+
+
+class NotHereError(AnespecError):
+    """This device cannot do it, whatever the package; the sentence says why."""
+
+
+class DeviceFacts(Record):
+    """What a report says of a device. `engine` is whether it has a Neural Engine whose residency counts.
+
+    `device` and `cpu` say in a few words what the two units are, e.g. `Neural Engine`, `CPU only`.
+    """
+
+    name: str
+    machine: str
+    system: str
+    libraries: tuple[str, ...]
+    target: Target
+    engine: bool
+    device: str
+    cpu: str
+    processors: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The outputs of one prediction by name, and the seconds that it took."""
+
+    outputs: Mapping[str, Tensor]
+    seconds: float
+
+
+class DeviceState(Protocol):
+    """The states of one sequence of predictions."""
+
+    def read(self, name: str) -> Tensor:
+        """A copy of one, bit for bit."""
+        ...
+
+    def write(self, name: str, value: Tensor) -> None:
+        """Replace one."""
+        ...
+
+
+class LoadedModel(Protocol):
+    """One function of a package, loaded. Any method may raise whatever the library raises."""
+
+    def make_state(self) -> DeviceState:
+        """States of zeros."""
+        ...
+
+    def predict(self, inputs: Mapping[str, Tensor], state: DeviceState | None) -> Prediction:
+        """Execute once, `state` written to; None where the function has no states."""
+        ...
+
+    def close(self) -> None:
+        """Release memory."""
+        ...
+
+
+class Device(Protocol):
+    """What executes packages. A call may raise anything, never return, or end the process."""
+
+    def facts(self) -> DeviceFacts:
+        """What it is."""
+        ...
+
+    def compile(self, package: Path, destination: Path) -> Path:
+        """Compile a package; returns the compiled model, a folder at or below `destination`."""
+        ...
+
+    def load(self, compiled: Path, units: Units, function: str | None) -> LoadedModel:
+        """Load one function; None for the package's only or default one."""
+        ...
+
+    def plan(self, artifact: Artifact, shard: Shard) -> ShardComputePlan:
+        """Where each operation of the shard, as it is shipped, would run.
+
+        Raises:
+            NotHereError: only Core ML makes plans.
+        """
+        ...
+
+    def open(self, artifact: Artifact) -> Verifier:
+        """The whole artifact, as the runtime would open it on this device."""
+        ...

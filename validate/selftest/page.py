@@ -1,0 +1,129 @@
+"""The self-test's page: one HTML file in the style of the gates' report, which loads nothing."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from anespec.manifests.formatting import bytes_text, counted, duration_text, sanitize_terminal
+from anespec.manifests.tuned import CHOICES, TunedChoices
+from anespec.validate.findings import Level
+from anespec.validate.page.write import TEMPLATES as SHARED_TEMPLATES
+from anespec.validate.selftest.device import Units
+from anespec.validate.selftest.records import Outcome, PassTime, SelftestReport, TrialRecord
+from anespec.validate.selftest.steps import STEPS
+
+TEMPLATES = Path(__file__).parent / "templates"
+LONGEST_TEXT = 2000
+
+
+@dataclass(frozen=True)
+class TimeRow:
+    """A trial's passes on both units: `share` is the width of a bar, in percent of the longest."""
+
+    name: str
+    rows: int
+    slots: int
+    device_ms: float | None
+    cpu_ms: float | None
+    share: float
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """A trial in a line."""
+
+    name: str
+    outcome: str
+    seconds: str
+    said: str
+
+
+def render_page(report: SelftestReport) -> str:
+    """The page as HTML. Whatever a report says is text here: everything is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader([TEMPLATES, SHARED_TEMPLATES]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalized,
+    )
+    environment.filters["bytes"] = bytes_text
+    environment.filters["duration"] = duration_text
+    environment.globals["counted"] = counted
+    return environment.get_template("selftest.jinja").render(
+        report=report,
+        asks={step.id: step.asks for step in STEPS},
+        looks={Level.OK: "green", Level.WARN: "noted", Level.FAIL: "red", Level.NOT_HERE: "absent"},
+        signs={Level.OK: "✓", Level.WARN: "!", Level.FAIL: "✗", Level.NOT_HERE: "·"},
+        verdict=verdict(report),
+        options=choice_rows(report.choices),
+        times={step.id: _times(step.trials) for step in report.steps},
+        trials={step.id: [_row(record) for record in step.trials] for step in report.steps},
+    )
+
+
+def verdict(report: SelftestReport) -> str:
+    """What the whole comes to, in a sentence."""
+    failed = [step.title for step in report.steps if step.level is Level.FAIL]
+    ran = sum(step.level is not Level.NOT_HERE for step in report.steps)
+    if not ran:
+        return "Nothing of the self-test could be run here."
+    where = "On the Neural Engine" if report.device.engine else "Without a Neural Engine"
+    steps = f"{ran} of {counted(len(report.steps), 'step')} ran"
+    if failed:
+        return f"{where}, {steps}; something failed in: {', '.join(failed)}."
+    return f"{where}, {steps}, and nothing failed."
+
+
+def choice_rows(choices: TunedChoices | None) -> list[tuple[str, str, str]]:
+    """Every choice that was made: the option, its value, and why."""
+    if choices is None:
+        return []
+    reasons = {reason.choice: reason.because for reason in choices.provenance}
+    rows = []
+    for name in CHOICES:
+        if (value := getattr(choices, name)) is not None:
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            rows.append((f"--{name.replace('_', '-')}", text, reasons.get(name, "")))
+    return rows
+
+
+def _times(records: Iterable[TrialRecord]) -> list[TimeRow]:
+    found: list[tuple[str, PassTime | None, PassTime | None]] = []
+    for record in records:
+        for rows in dict.fromkeys(time.rows for time in record.measured.times):
+            both = {time.units: time for time in record.measured.times if time.rows == rows}
+            found.append((record.trial.name, both.get(Units.DEVICE), both.get(Units.CPU)))
+    longest = max((device.median_ms for _, device, _ in found if device is not None), default=0.0)
+    return [
+        TimeRow(
+            name=name,
+            rows=either.rows,
+            slots=either.slots,
+            device_ms=None if device is None else device.median_ms,
+            cpu_ms=None if cpu is None else cpu.median_ms,
+            share=round(100 * device.median_ms / longest, 2) if device is not None and longest else 0.0,
+        )
+        for name, device, cpu in found
+        if (either := device or cpu) is not None
+    ]
+
+
+def _row(record: TrialRecord) -> TrialRow:
+    said = ""
+    if record.failure is not None:
+        code = f" [{record.failure.code}]" if record.failure.code else ""
+        said = f"while {record.failure.stage}: {record.failure.text}{code}"
+    elif record.outcome is Outcome.DONE:
+        said = "; ".join(f"{check.name}: {'yes' if check.held else 'no'}" for check in record.measured.checks)
+    return TrialRow(record.trial.name, str(record.outcome), duration_text(record.seconds), said)
+
+
+def _finalized(value: object) -> object:
+    """What the page says, not too long and without characters that turn lines; markup of its own stays."""
+    if type(value) is not str:
+        return value
+    return sanitize_terminal(value if len(value) <= LONGEST_TEXT else f"{value[:LONGEST_TEXT]}…")

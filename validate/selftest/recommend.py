@@ -1,0 +1,216 @@
+"""What this machine should use: one choice at a time, each from the trials that ran well, with its reason."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from anespec.manifests.formatting import bytes_text
+from anespec.manifests.presets import find_preset
+from anespec.manifests.schema import KVForm, Shapes, WeightFormat
+from anespec.manifests.tuned import ChoiceReason, TunedChoices
+from anespec.validate.selftest.device import DeviceFacts, Units
+from anespec.validate.selftest.records import Outcome, TrialRecord
+from anespec.validate.selftest.scale import FULL, Scale
+from anespec.validate.selftest.steps.step import falls_back, sound, time_of
+
+FORMATS_BY_TRUST = (
+    WeightFormat.INT8_CHANNEL,
+    WeightFormat.LUT6,
+    WeightFormat.FP16,
+    WeightFormat.LUT4,
+)
+"""Random weights say nothing about quality: the first of these that runs well is taken, not the fastest."""
+
+MUCH_FASTER = 0.9
+"""Of two that run well the later one is taken where it needs less than this share of the other's time."""
+
+FREE_ROWS = 1.15
+"""A block may have as many rows as a pass can take within this share of its least time."""
+
+WIDEST_BLOCK = 8
+"""Drafts beyond it are hardly ever right (docs/DESIGN.md, section 7)."""
+
+FORMS_BY_TRUST = (
+    KVForm.SLICE_UPDATE,
+    KVForm.BLENDED,
+    KVForm.REREAD,
+    KVForm.PACKED,
+    KVForm.OUTSIDE,
+)
+"""Of equals the one that another project measured resident comes first, and the cache in the graph."""
+
+
+class Findings:
+    """The records of all steps, asked by step and name."""
+
+    def __init__(self, records: Sequence[TrialRecord], facts: DeviceFacts) -> None:
+        self.facts = facts
+        self._records = {record.trial.key: record for record in records}
+
+    def get(self, step: str, name: str) -> TrialRecord | None:
+        """A record; None where the step was not asked."""
+        return self._records.get(f"{step}.{name}")
+
+    def of(self, step: str) -> list[TrialRecord]:
+        """The records of a step."""
+        return [record for record in self._records.values() if record.trial.step == step]
+
+    def sound(self, step: str, name: str) -> bool:
+        """Whether it ran well."""
+        record = self.get(step, name)
+        return record is not None and sound(record, self.facts)
+
+    def not_spoilt(self, step: str, name: str) -> bool:
+        """Whether it ran well or was not looked at."""
+        record = self.get(step, name)
+        return record is None or (not record.outcome.broke and (not record.done or sound(record, self.facts)))
+
+    def milliseconds(self, record: TrialRecord, rows: int | None = None) -> float | None:
+        """The time of a pass on the device."""
+        found = time_of(record.measured.times, Units.DEVICE, rows)
+        return None if found is None else found.median_ms
+
+
+def recommend(
+    records: Sequence[TrialRecord], facts: DeviceFacts, scale: Scale, measured_at: datetime
+) -> TunedChoices | None:
+    """The choices for this machine; None where nothing ran well enough to say anything."""
+    found = Findings(records, facts)
+    reasons: list[ChoiceReason] = []
+    choices: dict[str, Any] = {
+        "weights": _weights(found, reasons),
+        "kv_form": _kv_form(found, reasons),
+        "shapes": _shapes(found, scale, reasons),
+        **_rows(found, scale, reasons),
+        **_topology(found, scale, reasons),
+    }
+    if not reasons:
+        return None
+    return TunedChoices(
+        source="selftest",
+        machine=f"{facts.machine}, {facts.system}",
+        measured_at=measured_at,
+        target=facts.target,
+        provenance=tuple(reasons),
+        **{name: value for name, value in choices.items() if value is not None},
+    )
+
+
+def _weights(found: Findings, reasons: list[ChoiceReason]) -> str | None:
+    fine = [
+        weights
+        for weights in FORMATS_BY_TRUST
+        if found.sound("plans", weights) and found.not_spoilt("repeat", f"soak {weights}")
+    ]
+    if not fine:
+        return None
+    times = []
+    for weights in fine:
+        record = found.get("plans", weights)
+        if record is not None and (ms := found.milliseconds(record)) is not None:
+            times.append(f"{weights} {ms:.2f} ms")
+    skipped = [str(w) for w in FORMATS_BY_TRUST[: FORMATS_BY_TRUST.index(fine[0])]]
+    why = f"the first that runs well of those that keep quality ({', '.join(times)} a pass)"
+    if skipped:
+        why = f"{', '.join(skipped)} did not run well here; {why}"
+    reasons.append(ChoiceReason(choice="weights", because=why, measured=True))
+    return fine[0].value
+
+
+def _kv_form(found: Findings, reasons: list[ChoiceReason]) -> KVForm | None:
+    usable = [form for form in FORMS_BY_TRUST if found.sound("kv", form) and found.not_spoilt("states", form)]
+    label = _quickest("kv_form", "kv", [str(form) for form in usable], found, reasons, list(KVForm))
+    return None if label is None else KVForm(label)
+
+
+def _quickest(
+    choice: str,
+    step: str,
+    names: Sequence[str],
+    found: Findings,
+    reasons: list[ChoiceReason],
+    every: Sequence[str],
+) -> str | None:
+    """The first of the names whose trial was timed, or a later one that is much faster."""
+    records = [(name, found.get(step, name)) for name in names]
+    timed = [(name, ms) for name, r in records if r is not None and (ms := found.milliseconds(r)) is not None]
+    if not timed:
+        return None
+    best = timed[0]
+    for candidate in timed[1:]:
+        if candidate[1] < MUCH_FASTER * best[1]:
+            best = candidate
+    why = ", ".join(f"{name} {ms:.2f} ms" for name, ms in timed) + " a pass"
+    tried = {record.trial.name for record in found.of(step) if record.outcome is not Outcome.NOT_HERE}
+    if others := [str(name) for name in every if name in tried and name not in dict(timed)]:
+        why += f"; not to be used here: {', '.join(others)}"
+    reasons.append(ChoiceReason(choice=choice, because=why, measured=True))
+    return best[0]
+
+
+def _shapes(found: Findings, scale: Scale, reasons: list[ChoiceReason]) -> Shapes | None:
+    """Of those that run a block well, the one whose widest pass reads most rows of a prompt a second."""
+    rates: list[tuple[Shapes, float]] = []
+    for shapes in Shapes:
+        record = found.get("shapes", shapes)
+        if record is None or not sound(record, found.facts):
+            continue
+        widths = {t.rows for t in record.measured.times if not falls_back(record, found.facts, t.rows)}
+        times = [t for t in record.measured.times if t.units is Units.DEVICE and t.rows in widths]
+        if times:
+            rates.append((shapes, max(1000 * t.rows / t.median_ms for t in times)))
+    if not rates:
+        return None
+    best = rates[0]
+    for candidate in rates[1:]:
+        if candidate[1] > best[1] / MUCH_FASTER:
+            best = candidate
+    why = ", ".join(f"{shapes} {rate:.0f} rows" for shapes, rate in rates) + " a second at its best width"
+    reasons.append(ChoiceReason(choice="shapes", because=why, measured=True))
+    return best[0]
+
+
+def _rows(found: Findings, scale: Scale, reasons: list[ChoiceReason]) -> dict[str, int | None]:
+    """The block that costs nothing, and the narrowest pass that reads prompts as fast as any."""
+    times = []
+    for rows in scale.rows:
+        record = found.get("topology", f"{rows} rows")
+        if record is not None and sound(record, found.facts):
+            time = time_of(record.measured.times, Units.DEVICE, rows)
+            times += [time] if time is not None else []
+    if len(times) < 2:
+        return {}
+    shown = ", ".join(f"{t.rows}: {t.median_ms:.2f}" for t in times)
+    blocks = [t for t in times if t.rows <= WIDEST_BLOCK]
+    block = max(
+        (t.rows for t in blocks if t.median_ms <= FREE_ROWS * min(b.median_ms for b in blocks)), default=None
+    )
+    fastest = max(t.rows / t.median_ms for t in times)
+    prefill = min(t.rows for t in times if t.rows / t.median_ms >= MUCH_FASTER * fastest)
+    if block is not None:
+        because = f"as many rows as cost next to nothing (ms a pass by rows: {shown})"
+        reasons.append(ChoiceReason(choice="block", because=because, measured=True))
+    because = f"the narrowest pass that reads a prompt about as fast as any (ms a pass by rows: {shown})"
+    reasons.append(ChoiceReason(choice="prefill_block", because=because, measured=True))
+    return {"block": block, "prefill_block": prefill}
+
+
+def _topology(found: Findings, scale: Scale, reasons: list[ChoiceReason]) -> dict[str, object]:
+    """The first topology that runs well as a whole; for other models, the size of its largest shard."""
+    for topology in scale.topologies:
+        name = "+".join(map(str, topology))
+        record = found.get("topology", f"{name} layers")
+        if record is None or not sound(record, found.facts):
+            continue
+        choices: dict[str, object] = {"shard_bytes": (record.measured.largest_shard_bytes or 0) or None}
+        whole = scale.sizes["full"]
+        ms = found.milliseconds(record)
+        because = f"{name} layers run well" + (f", {ms:.1f} ms a pass" if ms is not None else "")
+        if whole == FULL:
+            phi = find_preset("phi-4-mini")
+            choices |= {"topology": topology, "model": phi.model}
+            reasons.append(ChoiceReason(choice="topology", because=because, measured=True))
+        because += f"; the largest of these shards has {bytes_text(record.measured.largest_shard_bytes or 0)}"
+        reasons.append(ChoiceReason(choice="shard_bytes", because=because, measured=True))
+        return choices
+    return {}

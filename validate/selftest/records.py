@@ -1,0 +1,174 @@
+"""What a self-test asks, what a process found, and what it comes to: plain data, kept as JSON."""
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from anespec.manifests.residency import RuleFinding, ShardComputePlan
+from anespec.manifests.schema import AttentionShape, Bytes, Count, Index, KVForm, Record, Shapes, WeightFormat
+from anespec.manifests.tuned import TunedChoices
+from anespec.manifests.verdicts import ExactnessVerdict, Moment
+from anespec.validate.findings import Finding, Level
+from anespec.validate.selftest.device import DeviceFacts, Units
+
+ModelSize = Literal["tiny", "small", "layer", "full"]
+
+
+class Build(Record):
+    """An artifact to try: which random model, and the options of its conversion; None for the default."""
+
+    size: ModelSize
+    weights: WeightFormat = WeightFormat.INT8_CHANNEL
+    kv_form: KVForm | None = None
+    shapes: Shapes | None = None
+    attention: AttentionShape | None = None
+    block: Count = 4
+    context: Count = 512
+    sequences: Count = 1
+    topology: tuple[Count, ...] | None = None
+
+
+class Trial(Record):
+    """One thing to try, in a process of its own. `step` is the step that knows how.
+
+    `name` is its own within the step; `repeat` says which of several runs of the same it is.
+    """
+
+    step: str
+    name: str
+    build: Build
+    units: Units = Units.DEVICE
+    rows: Count | None = None
+    repeat: Index = 0
+    needs_bytes: Bytes = Field(default=0, description="free disk without which it is not tried")
+
+    @property
+    def key(self) -> str:
+        """Its name among all trials; a file's name too."""
+        return f"{self.step}.{self.name}"
+
+
+class PassTime(Record):
+    """How long passes of `rows` rows over `slots` slots took, in milliseconds."""
+
+    rows: Count
+    slots: Count
+    units: Units
+    median_ms: float = Field(ge=0)
+    least_ms: float = Field(ge=0)
+    count: Count
+
+
+class Comparison(Record):
+    """Outputs beside those of the torch table, or of the same machine's processor.
+
+    The cosine and the error are those of the worst row; the error is relative to what the layers add.
+    """
+
+    name: str
+    against: Literal["torch", "cpu"]
+    cosine: float
+    error: float = Field(ge=0)
+    not_finite: Index
+
+
+class Check(Record):
+    """Something that holds or not; `detail` says what was seen where not, `severity` how bad that is."""
+
+    name: str
+    held: bool
+    detail: str = ""
+    severity: Level = Level.FAIL
+
+
+class Digest(Record):
+    """SHA-256 of outputs' bits, to be compared with those of another process."""
+
+    name: str
+    sha256: str
+
+
+class Measured(Record):
+    """All that a trial found; what it did not look at is None or empty."""
+
+    compile_seconds: float | None = None
+    load_seconds: float | None = None
+    first_seconds: float | None = Field(default=None, description="of the first prediction")
+    weight_bytes: Bytes | None = None
+    largest_shard_bytes: Bytes | None = None
+    memory_bytes: Bytes | None = Field(default=None, description="what loading and running added")
+    predicted: ShardComputePlan | None = None
+    rule_findings: tuple[RuleFinding, ...] = ()
+    planned: ShardComputePlan | None = None
+    no_plan: str | None = Field(default=None, description="why there is no plan")
+    times: tuple[PassTime, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    checks: tuple[Check, ...] = ()
+    digests: tuple[Digest, ...] = ()
+    exactness: ExactnessVerdict | None = None
+
+
+class Outcome(StrEnum):
+    """How a trial's process ended. `lost`: the whole machine or self-test ended while it ran."""
+
+    DONE = "done"
+    ERROR = "error"
+    KILLED = "killed"
+    HUNG = "hung"
+    LOST = "lost"
+    NOT_HERE = "not here"
+
+    @property
+    def broke(self) -> bool:
+        """Whether something is wrong with what was tried."""
+        return self not in (Outcome.DONE, Outcome.NOT_HERE)
+
+
+class Failure(Record):
+    """Why a trial is not done: what it was doing, what was said, what that means and what to do."""
+
+    stage: str
+    text: str
+    meaning: str | None = None
+    mend: str | None = None
+    code: str | None = Field(default=None, description="Core ML's, e.g. -14")
+
+
+class TrialRecord(Record):
+    """A trial and what became of it."""
+
+    trial: Trial
+    outcome: Outcome
+    seconds: float = Field(ge=0)
+    measured: Measured = Measured()
+    failure: Failure | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it ran to its end."""
+        return self.outcome is Outcome.DONE
+
+
+class StepReport(Record):
+    """A step: what it asked, its trials and what they come to."""
+
+    id: str
+    title: str
+    level: Level
+    findings: tuple[Finding, ...]
+    trials: tuple[TrialRecord, ...]
+
+
+class SelftestReport(Record):
+    """Everything that is sent back. `choices` are None where too little ran to recommend anything."""
+
+    schema_version: Literal[1] = 1
+    anespec: str
+    started_at: Moment
+    seconds: float = Field(ge=0)
+    effort: Literal["quick", "full"]
+    device: DeviceFacts
+    steps: tuple[StepReport, ...]
+    differences: tuple[Finding, ...] = Field(description="where the rules predicted something else")
+    choices: TunedChoices | None = None

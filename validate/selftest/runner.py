@@ -1,0 +1,236 @@
+"""Runs trials one after another, each in a process of its own with a limit, and keeps what each came to.
+
+FOLDER/run.json              what this run is; another one begins from nothing
+FOLDER/records/KEY.json      a trial that ended
+FOLDER/records/KEY.asked     a trial that was begun; without a record it ended everything
+"""
+
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Protocol
+
+from pydantic import ValidationError
+
+from anespec.manifests.child_python import child_command, child_environment
+from anespec.manifests.errors import StorageError
+from anespec.manifests.formatting import LONGEST_REASON, bytes_text, duration_text, printable
+from anespec.manifests.safe_files import write_atomically
+from anespec.manifests.schema import Record
+from anespec.manifests.verdicts import Moment
+from anespec.validate.selftest.child import Asked, Told
+from anespec.validate.selftest.records import Failure, Outcome, Trial, TrialRecord
+from anespec.validate.selftest.scale import Scale
+
+CHILD = "anespec.validate.selftest.child"
+LAST_WORDS = 2000
+"""Characters of standard error that are kept of a process that was killed."""
+
+
+class Identity(Record):
+    """What a run is: only a run of the very same is gone on with."""
+
+    anespec: str
+    device: str
+    machine: str
+    system: str
+    libraries: tuple[str, ...]
+    scale: Scale
+    started_at: Moment
+
+
+class RunTrial(Protocol):
+    """Runs a trial to its end, whatever that is; `say` hears what it is doing."""
+
+    def __call__(self, asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord: ...
+
+
+class Run:
+    """A self-test's folder: trials that ended are read from there, others are run."""
+
+    def __init__(self, folder: Path, identity: Identity, run_trial: RunTrial, *, again: bool = False) -> None:
+        """Open the folder; what lies there of another run, or where `again` asks for it, is removed.
+
+        Raises:
+            StorageError: the file system refuses.
+        """
+        self.folder = folder
+        self._run_trial = run_trial
+        self._records = folder / "records"
+        known = None if again else _identity(folder)
+        same = known is not None and known.model_copy(update={"started_at": identity.started_at}) == identity
+        self.resumed = same
+        self.identity = known if same and known is not None else identity
+        try:
+            if not same and folder.exists():
+                shutil.rmtree(folder)
+            self._records.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / "run.json", self.identity.model_dump_json())
+        except OSError as error:
+            raise StorageError(f"{folder}: cannot be used ({error.strerror})") from error
+
+    def record(self, trial: Trial, say: Callable[[str], None]) -> TrialRecord:
+        """What became of a trial, now or before it was asked for again."""
+        kept, begun = self._records / f"{trial.key}.json", self._records / f"{trial.key}.asked"
+        with suppress(OSError, ValidationError):
+            known = TrialRecord.model_validate_json(kept.read_bytes())
+            if known.trial == trial:
+                return known
+        record = self._tried(trial, begun, say)
+        write_atomically(kept, record.model_dump_json())
+        begun.unlink(missing_ok=True)
+        return record
+
+    def _tried(self, trial: Trial, begun: Path, say: Callable[[str], None]) -> TrialRecord:
+        if begun.exists():
+            failure = Failure(stage="running", text="it was begun, and nothing came of it")
+            return TrialRecord(trial=trial, outcome=Outcome.LOST, seconds=0.0, failure=failure)
+        room = shutil.disk_usage(self.folder).free
+        if trial.needs_bytes > room:
+            text = f"it takes {bytes_text(trial.needs_bytes)} of disk, and {bytes_text(room)} are free"
+            return TrialRecord(
+                trial=trial,
+                outcome=Outcome.NOT_HERE,
+                seconds=0.0,
+                failure=Failure(stage="starting", text=text, mend="free some, and run the same again"),
+            )
+        identity = self.identity
+        asked = Asked(trial=trial, scale=identity.scale, device=identity.device, folder=str(self.folder))
+        write_atomically(begun, asked.model_dump_json())
+        try:
+            return self._run_trial(asked, begun, say)
+        except KeyboardInterrupt:
+            # It did not end everything: someone else did.
+            begun.unlink(missing_ok=True)
+            raise
+
+    def free(self, size: str) -> None:
+        """Remove what was made of models of one size, which are not needed any more."""
+        (self.folder / "models" / f"{size}.gguf").unlink(missing_ok=True)
+        for name in ("artifacts", "compiled"):
+            for path in (self.folder / name).glob(f"{size}-*"):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _identity(folder: Path) -> Identity | None:
+    with suppress(OSError, ValidationError):
+        return Identity.model_validate_json((folder / "run.json").read_bytes())
+    return None
+
+
+def now() -> datetime:
+    """The time, comparable with any other."""
+    return datetime.now(UTC)
+
+
+def run_in_child(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord:
+    """See RunTrial: in a process that is killed where it is silent for too long."""
+    began = time.monotonic()
+    stage = "starting"
+    with _child(file) as (process, lines):
+        while True:
+            try:
+                line = lines.get(timeout=asked.scale.silence)
+            except queue.Empty:
+                _kill(process)
+                text = f"nothing for {duration_text(asked.scale.silence)}"
+                return _ended(asked, began, Outcome.HUNG, Failure(stage=stage, text=text))
+            if line is None:
+                break
+            with suppress(ValidationError):
+                told = Told.model_validate_json(line)
+                if told.stage is not None:
+                    stage = told.stage
+                    say(stage)
+                elif (record := _told(asked, began, told, stage)) is not None:
+                    return record
+        code = process.wait()
+        words = printable(" ".join(_last_words(file).split()), LONGEST_REASON)
+    if code < 0:
+        text = f"{signal.Signals(-code).name}{f': {words}' if words else ''}"
+        return _ended(asked, began, Outcome.KILLED, Failure(stage=stage, text=text))
+    return _ended(asked, began, Outcome.KILLED, Failure(stage=stage, text=f"it ended with {code}: {words}"))
+
+
+def _told(asked: Asked, began: float, told: Told, stage: str) -> TrialRecord | None:
+    if told.measured is not None:
+        return TrialRecord(
+            trial=asked.trial,
+            outcome=Outcome.DONE,
+            seconds=time.monotonic() - began,
+            measured=told.measured,
+        )
+    if told.not_here is not None:
+        return _ended(asked, began, Outcome.NOT_HERE, Failure(stage=stage, text=told.not_here))
+    if told.failure is not None:
+        return _ended(asked, began, Outcome.ERROR, told.failure)
+    return None
+
+
+def _ended(asked: Asked, began: float, outcome: Outcome, failure: Failure) -> TrialRecord:
+    seconds = time.monotonic() - began
+    return TrialRecord(trial=asked.trial, outcome=outcome, seconds=seconds, failure=failure)
+
+
+@contextmanager
+def _child(file: Path) -> "Iterator[tuple[subprocess.Popen[str], queue.Queue[str | None]]]":
+    """A process at work, and its lines as they come; None after the last. It ends with the block."""
+    reading, writing = os.pipe()
+    try:
+        with _words(file).open("w", encoding="utf-8") as words:
+            process = subprocess.Popen(
+                [*child_command(CHILD), str(file)],
+                env=child_environment(),
+                stdin=reading,
+                stdout=subprocess.PIPE,
+                stderr=words,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        os.close(reading)
+        lines: queue.Queue[str | None] = queue.Queue()
+        assert process.stdout is not None
+        reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
+        reader.start()
+        try:
+            yield process, lines
+        finally:
+            _kill(process)
+            process.wait()
+            reader.join(1.0)
+    finally:
+        os.close(writing)
+        with suppress(FileNotFoundError):
+            _words(file).unlink()
+
+
+def _read(stream: IO[str], lines: "queue.Queue[str | None]") -> None:
+    with suppress(ValueError):
+        for line in stream:
+            lines.put(line)
+    lines.put(None)
+
+
+def _kill(process: "subprocess.Popen[str]") -> None:
+    """The process, and those that it started in turn."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _words(file: Path) -> Path:
+    return file.with_suffix(".words")
+
+
+def _last_words(file: Path) -> str:
+    with suppress(OSError):
+        return _words(file).read_text("utf-8", "replace")[-LAST_WORDS:]
+    return ""

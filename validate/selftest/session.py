@@ -1,0 +1,120 @@
+"""A layer shard on a device, given passes: inputs made, states or caches handed in, outputs timed."""
+
+import hashlib
+import statistics
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from anespec.manifests.schema import HIDDEN_OUT, LayerShard, Manifest
+from anespec.runtime.backends.pass_inputs import PassInputs
+from anespec.validate.closeness import closeness
+from anespec.validate.selftest.device import DeviceState, LoadedModel, Tensor, Units
+from anespec.validate.selftest.records import Comparison, PassTime
+from anespec.validate.selftest.stimulus import Step, rows_of
+
+WARMING = 2
+"""Passes that are run before any is timed."""
+
+
+class ShardSession:
+    """One layer shard, loaded: a sequence runs through it. Caches that the host holds are kept here."""
+
+    def __init__(self, manifest: Manifest, shard: LayerShard, model: LoadedModel) -> None:
+        self.manifest = manifest
+        self.shard = shard
+        self.model = model
+        self._inputs = PassInputs(manifest)
+        self._taken = {spec.name for spec in shard.inputs}
+        self.state: DeviceState | None = None
+        self._caches: dict[str, Tensor] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """States and caches of zeros."""
+        inside = any(state.held == "graph" for state in self.shard.states)
+        self.state = self.model.make_state() if inside else None
+        held = [state for state in self.shard.states if state.held == "host"]
+        self._caches = {state.name: np.zeros(state.shape, np.float16) for state in held}
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """All states, the graph's and those that are held here."""
+        return tuple(state.name for state in self.shard.states)
+
+    def read(self, name: str) -> Tensor:
+        """A copy of a state."""
+        if name in self._caches:
+            return self._caches[name].copy()
+        return self._states().read(name)
+
+    def write(self, name: str, value: Tensor) -> None:
+        """Replace a state."""
+        if name in self._caches:
+            self._caches[name] = value.copy()
+        else:
+            self._states().write(name, value)
+
+    def run(self, step: Step) -> tuple[Tensor, float]:
+        """One pass: hidden states out [1, d, T, 1], and the seconds of the prediction."""
+        made = self._inputs.of(step.rows, step.hidden)
+        inputs = {name: value.astype(np.float16, copy=False) for name, value in made.items()}
+        given = {name: inputs[name] for name in self._taken if name in inputs} | self._caches
+        found = self.model.predict(given, self.state)
+        for state in self.shard.states:
+            if state.name in self._caches:
+                new = found.outputs[state.new_rows]
+                pool = next(i for i, p in enumerate(self.manifest.pools) if p.name == state.pool)
+                for lane, row in enumerate(step.rows):
+                    if (home := row.slots[pool].home) is not None:
+                        self._caches[state.name][:, :, home] = new[:, :, lane]
+        return found.outputs[HIDDEN_OUT], found.seconds
+
+    def outputs(self, steps: Iterable[Step]) -> list[Tensor]:
+        """What passes one after another give."""
+        return [self.run(step)[0] for step in steps]
+
+    def time(self, steps: Sequence[Step], units: Units) -> PassTime:
+        """The typical and the least time of the passes after the first few."""
+        seconds = [self.run(step)[1] for step in steps][WARMING:]
+        return PassTime(
+            rows=len(steps[0].rows),
+            slots=self.manifest.pools[0].slots,
+            units=units,
+            median_ms=1000 * statistics.median(seconds),
+            least_ms=1000 * min(seconds),
+            count=len(seconds),
+        )
+
+    def close(self) -> None:
+        """Release the model."""
+        self.model.close()
+
+    def _states(self) -> DeviceState:
+        if self.state is None:
+            raise KeyError("the function has no states")
+        return self.state
+
+
+def compared(
+    name: str, against: str, steps: Sequence[Step], expected: Sequence[Tensor], found: Sequence[Tensor]
+) -> Comparison:
+    """Outputs beside what was expected; the error is relative to what the layers add to their input."""
+    given = rows_of([step.hidden for step in steps]).astype(np.float32)
+    wanted, got = rows_of(expected).astype(np.float32), rows_of(found)
+    close = closeness(wanted, got, wanted - given)
+    return Comparison(
+        name=name,
+        against="torch" if against == "torch" else "cpu",
+        cosine=close.cosine,
+        error=close.error,
+        not_finite=close.not_finite,
+    )
+
+
+def digest(arrays: Iterable[Tensor]) -> str:
+    """SHA-256 of the bits of arrays."""
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).view(np.uint16).tobytes())
+    return found.hexdigest()

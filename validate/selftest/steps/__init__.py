@@ -1,0 +1,16 @@
+"""The self-test's steps, in their order: what later ones rest on comes first."""
+
+from anespec.validate.selftest.steps.cpu import CPU, TABLE
+from anespec.validate.selftest.steps.exactness import EXACTNESS
+from anespec.validate.selftest.steps.numbers import NUMBERS
+from anespec.validate.selftest.steps.repeat import REPEATS
+from anespec.validate.selftest.steps.shapes import SHAPES
+from anespec.validate.selftest.steps.states import STATES
+from anespec.validate.selftest.steps.step import Step
+from anespec.validate.selftest.steps.topology import TOPOLOGY
+from anespec.validate.selftest.steps.variants import KV, PLANS
+
+STEPS: tuple[Step, ...] = (
+    CPU, TABLE, PLANS, KV, SHAPES, STATES, NUMBERS, REPEATS, EXACTNESS, TOPOLOGY,
+)  # fmt: skip
+"""As people meet them."""

@@ -1,0 +1,75 @@
+"""Step 9: the exactness gate on this device: what speculation needs, and region, width and span."""
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, Circumstances, Invariance, Standing
+from anespec.validate.exactness import exactness_gate
+from anespec.validate.findings import Finding, Level
+from anespec.validate.selftest.bench import Bench
+from anespec.validate.selftest.device import DeviceFacts
+from anespec.validate.selftest.records import Build, Measured, Trial, TrialRecord
+from anespec.validate.selftest.scale import Scale
+from anespec.validate.selftest.steps.step import Step, broken
+
+
+def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
+    return (Trial(step="exactness", name="invariances", build=Build(size="small", sequences=2)),)
+
+
+def _run(trial: Trial, bench: Bench) -> Measured:
+    artifact, facts = bench.artifact(trial.build), bench.facts
+    here = Circumstances(
+        backend=facts.name,
+        library_version=", ".join(facts.libraries),
+        machine=facts.machine,
+        threads=facts.processors,
+        artifact=artifact.fingerprint,
+    )
+    bench.say("opening the artifact")
+    with closing(bench.device.open(artifact)) as verifier:
+
+        def progress(note: str, share: float | None = None, /) -> None:
+            bench.say(f"measuring: {note}")
+
+        verdict = exactness_gate(verifier, here, form="quick", progress=progress)
+    return Measured(exactness=verdict)
+
+
+def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
+    findings = []
+    for record in records:
+        verdict = record.measured.exactness
+        if verdict is None:
+            findings += [found] if (found := broken(record)) is not None else []
+            continue
+        for invariance in Invariance:
+            standing = verdict.standing_of(invariance)
+            needed = invariance in REQUIRED_FOR_SPECULATION
+            detail = next((v.detail for v in verdict.invariances if v.invariance is invariance), "")
+            if standing is Standing.PASS:
+                findings.append(Finding(subject=invariance.value, level=Level.OK, text="bit-equal"))
+            elif standing is Standing.FAIL:
+                findings.append(
+                    Finding(
+                        subject=invariance.value,
+                        level=Level.FAIL if needed else Level.WARN,
+                        text=f"not bit-equal: {detail}" if detail else "not bit-equal",
+                        mend="text is generated without speculation here"
+                        if needed
+                        else "the runtime does without it",
+                    )
+                )
+            else:
+                findings.append(Finding(subject=invariance.value, level=Level.NOT_HERE, text=str(standing)))
+    return findings
+
+
+EXACTNESS = Step(
+    id="exactness",
+    title="Exactness, with region, width and span",
+    asks="May this machine speculate, and which other means are open to it?",
+    trials=_trials,
+    run=_run,
+    judge=_judge,
+)

@@ -1,0 +1,125 @@
+"""Step 7: numbers that Neural Engines are known to treat differently, beside the same machine's processor."""
+
+from collections.abc import Sequence
+from contextlib import closing
+
+import numpy as np
+
+from anespec.validate.findings import Finding, Level
+from anespec.validate.selftest.bench import Bench
+from anespec.validate.selftest.device import DeviceFacts, Tensor, Units
+from anespec.validate.selftest.records import Build, Check, Comparison, Measured, Trial, TrialRecord
+from anespec.validate.selftest.scale import Scale
+from anespec.validate.selftest.session import ShardSession, compared
+from anespec.validate.selftest.steps.step import Step, judged
+from anespec.validate.selftest.stimulus import Step as Pass
+from anespec.validate.selftest.stimulus import passes, region_map, step_of
+
+ZERO, SUBNORMAL, LARGE, LONG = "zero rows", "subnormals", "large activations", "long S"
+OUTLIER = 300.0
+"""One channel so many times the rest, as trained models have them."""
+NEXT_TO_NOTHING = 0.05
+"""By how much rows of zeros may differ, which attend to others but add nothing of their own."""
+SMALL_NUMBER = np.float16(1e-6)
+
+
+def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
+    plain, longest = Build(size="small"), Build(size="small", context=max(scale.slots))
+    return tuple(
+        Trial(step="numbers", name=name, build=longest if name == LONG else plain)
+        for name in (ZERO, SUBNORMAL, LARGE, LONG)
+    )
+
+
+def _run(trial: Trial, bench: Bench) -> Measured:
+    steps = _steps(trial, bench)
+    with closing(bench.open(trial.build, Units.DEVICE).session) as session:
+        bench.say("predicting")
+        found = session.outputs(steps)
+        checks = [_finite(found, session)]
+        if trial.name == SUBNORMAL:
+            checks.append(_subnormals_stay(session))
+    with closing(bench.open(trial.build, Units.CPU).session) as session:
+        on_cpu = session.outputs(steps)
+    if trial.name == ZERO:
+        checks.append(_as_on_cpu(steps, found, on_cpu))
+    comparisons: tuple[Comparison, ...] = ()
+    if trial.name in (LARGE, LONG):
+        comparisons = (
+            compared("the hidden state", "cpu", steps, on_cpu, found),
+            compared("the hidden state", "torch", steps, bench.truth(trial.build, steps), found),
+        )
+    return Measured(comparisons=comparisons, checks=tuple(checks))
+
+
+def _steps(trial: Trial, bench: Bench) -> list[Pass]:
+    manifest, block = bench.artifact(trial.build).manifest, trial.build.block
+    d, rng = manifest.hyperparameters.d, np.random.default_rng(4)
+    if trial.name == LONG:
+        return list(passes(manifest, block, 3, first=manifest.context - 3 * block, seed=4))
+    hidden = rng.standard_normal((4, block, d)).astype(np.float16)
+    if trial.name == ZERO:
+        hidden[:, 1:] = 0
+        hidden[2] = 0
+    elif trial.name == SUBNORMAL:
+        hidden[:, 1:] = SMALL_NUMBER * np.sign(hidden[:, 1:])
+    else:
+        hidden[:, :, d // 2] = OUTLIER
+    return [step_of(region_map(manifest), number * block, rows) for number, rows in enumerate(hidden)]
+
+
+def _finite(outputs: Sequence[Tensor], session: ShardSession) -> Check:
+    values = sum(int((~np.isfinite(each)).sum()) for each in outputs)
+    states = [name for name in session.state_names if not np.isfinite(session.read(name)).all()]
+    detail = f"{values} values of the output" + (f", and the states {', '.join(states)}" if states else "")
+    return Check(name="every number is finite", held=not values and not states, detail=detail)
+
+
+def _as_on_cpu(steps: Sequence[Pass], found: Sequence[Tensor], on_cpu: Sequence[Tensor]) -> Check:
+    worst = 0.0
+    for step, ours, theirs in zip(steps, found, on_cpu, strict=True):
+        empty = ~step.hidden.any(axis=(0, 1, 3))
+        difference = np.abs(ours[:, :, empty].astype(np.float32) - theirs[:, :, empty])
+        worst = max(worst, float(np.nan_to_num(difference, nan=np.inf).max(initial=0.0)))
+    return Check(
+        name="rows of zeros come to what they do on the CPU",
+        held=worst <= NEXT_TO_NOTHING,
+        detail=f"they differ by up to {worst:.3g}",
+    )
+
+
+def _subnormals_stay(session: ShardSession) -> Check:
+    """Subnormal numbers in slots that no row writes are there after a pass."""
+    session.reset()
+    put = {}
+    for state in session.shard.states:
+        put[state.name] = np.full(state.shape, SMALL_NUMBER)
+        session.write(state.name, put[state.name])
+    (step,) = passes(session.manifest, session.manifest.block, 1)
+    session.run(step)
+    block = session.manifest.block
+    changed = [n for n, value in put.items() if (session.read(n)[:, :, block:] != value[:, :, block:]).any()]
+    return Check(
+        name="subnormal numbers in states stay",
+        held=not changed,
+        detail=f"they are flushed to zero in {', '.join(changed[:3])}; a pass makes none by itself",
+        severity=Level.WARN,
+    )
+
+
+def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
+    def described(record: TrialRecord) -> str:
+        errors = [f"error {c.error:.2g} against {c.against}" for c in record.measured.comparisons]
+        return ", ".join(errors) or "every number is finite, and where it should be"
+
+    return judged(records, facts, described)
+
+
+NUMBERS = Step(
+    id="numbers",
+    title="Numbers",
+    asks="Does it compute what the CPU does, where Neural Engines are known to differ?",
+    trials=_trials,
+    run=_run,
+    judge=_judge,
+)

@@ -1,0 +1,121 @@
+"""Step 8: is the same pass the same again, in another process, compiled again, and after 500 others?"""
+
+from collections.abc import Sequence
+from contextlib import closing
+
+import numpy as np
+
+from anespec.manifests.schema import WeightFormat
+from anespec.validate.findings import Finding, Level
+from anespec.validate.selftest.bench import Bench
+from anespec.validate.selftest.device import DeviceFacts, Tensor, Units
+from anespec.validate.selftest.records import Build, Check, Digest, Measured, Trial, TrialRecord
+from anespec.validate.selftest.scale import Scale
+from anespec.validate.selftest.session import ShardSession, digest
+from anespec.validate.selftest.steps.step import Step, judged
+from anespec.validate.selftest.stimulus import passes
+
+REPEAT, PROCESS, COMPILED, SOAK = "repeat", "new process", "compiled again", "soak"
+SAID_EVERY = 50
+
+
+def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
+    build = Build(size="small")
+    same = [Trial(step="repeat", name=name, build=build) for name in (REPEAT, PROCESS, COMPILED)]
+    soaks = [
+        Trial(step="repeat", name=f"{SOAK} {weights}", build=Build(size="small", weights=weights))
+        for weights in WeightFormat
+    ]
+    return (*same, *soaks)
+
+
+def _run(trial: Trial, bench: Bench) -> Measured:
+    opened = bench.open(trial.build, Units.DEVICE, fresh=trial.name == COMPILED)
+    with closing(opened.session) as session:
+        if trial.name.startswith(SOAK):
+            check = _soak(session, bench)
+        elif trial.name == REPEAT:
+            check = _repeat(session, bench)
+        else:
+            check = None
+        session.reset()
+        return Measured(
+            load_seconds=opened.load_seconds,
+            digests=(Digest(name="eight passes", sha256=digest(_eight(session))),),
+            checks=(check,) if check is not None else (),
+        )
+
+
+def _eight(session: ShardSession) -> list[Tensor]:
+    return session.outputs(passes(session.manifest, session.manifest.block, 8, seed=5))
+
+
+def _repeat(session: ShardSession, bench: Bench) -> Check:
+    """One pass over and over: it writes what stands there already."""
+    times = bench.scale.repeats
+    before, step = list(passes(session.manifest, session.manifest.block, 2, seed=5))
+    session.run(before)
+    first, _ = session.run(step)
+    for number in range(1, times):
+        if number % SAID_EVERY == 1:
+            bench.say(f"repetition {number} of {times}")
+        found, _ = session.run(step)
+        if not np.array_equal(found.view(np.uint16), first.view(np.uint16)):
+            difference = float(np.nanmax(np.abs(found.astype(np.float32) - first.astype(np.float32))))
+            return Check(
+                name="the same pass gives the same bits",
+                held=False,
+                detail=f"repetition {number} differs by up to {difference:.3g}",
+            )
+    return Check(name=f"the same pass gives the same bits {times} times", held=True)
+
+
+def _soak(session: ShardSession, bench: Bench) -> Check:
+    """Many passes one after another; the first ones must come out as before."""
+    count = bench.scale.soak
+    first = digest(_eight(session))
+    for number, step in enumerate(passes(session.manifest, session.manifest.block, count, seed=6)):
+        if number % SAID_EVERY == 0:
+            bench.say(f"pass {number} of {count}")
+        output, _ = session.run(step)
+        if not np.isfinite(output).all():
+            return Check(name="every output is finite", held=False, detail=f"pass {number} is not")
+    session.reset()
+    same = digest(_eight(session)) == first
+    return Check(
+        name=f"{count} passes leave the numbers alone", held=same, detail="the same passes differ afterwards"
+    )
+
+
+def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
+    first = next((r for r in records if r.trial.name == REPEAT and r.done), None)
+
+    def extra(record: TrialRecord) -> list[Finding]:
+        if first is None or record.trial.name not in (PROCESS, COMPILED):
+            return []
+        if record.measured.digests == first.measured.digests:
+            return []
+        return [
+            Finding(
+                subject=record.trial.name,
+                level=Level.FAIL,
+                text="the same passes give other bits",
+                mend="speculation will be refused here; please send the report back",
+            )
+        ]
+
+    return judged(records, facts, _described, extra)
+
+
+def _described(record: TrialRecord) -> str:
+    return "; ".join(check.name for check in record.measured.checks) or "ran"
+
+
+REPEATS = Step(
+    id="repeat",
+    title="Again, and a soak",
+    asks="Is the same pass the same again, in a new process, compiled again, and after many others?",
+    trials=_trials,
+    run=_run,
+    judge=_judge,
+)

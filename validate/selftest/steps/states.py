@@ -1,0 +1,121 @@
+"""Step 6: are states zero at the start, kept between passes, and left alone where nothing is written?"""
+
+from collections.abc import Sequence
+from contextlib import closing
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.manifests.schema import KVForm
+from anespec.validate.findings import Finding
+from anespec.validate.selftest.bench import Bench
+from anespec.validate.selftest.device import DeviceFacts, Tensor, Units
+from anespec.validate.selftest.records import Build, Check, Measured, Trial, TrialRecord
+from anespec.validate.selftest.scale import Scale
+from anespec.validate.selftest.session import ShardSession
+from anespec.validate.selftest.steps.step import Step, judged
+from anespec.validate.selftest.stimulus import passes
+
+SLOT_AXIS = 2
+
+
+def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
+    return tuple(
+        Trial(step="states", name=form.value, build=Build(size="small", kv_form=form)) for form in KVForm
+    )
+
+
+def _run(trial: Trial, bench: Bench) -> Measured:
+    with closing(bench.open(trial.build, Units.DEVICE).session) as session:
+        bench.say("reading and writing states")
+        return Measured(
+            weight_bytes=session.shard.bytes,
+            checks=(_zero_at_start(session), _written(session), _masked(session), _written_by_hand(session)),
+        )
+
+
+def _zero_at_start(session: ShardSession) -> Check:
+    other = [name for name in session.state_names if session.read(name).any()]
+    return Check(name="states are zero at the start", held=not other, detail=", ".join(other[:3]))
+
+
+def _written(session: ShardSession) -> Check:
+    """Rows land in their home slots, in these alone, and stay for the next pass."""
+    session.reset()
+    one, two = list(passes(session.manifest, session.manifest.block, 2))
+    session.run(one)
+    first = {name: session.read(name) for name in session.state_names}
+    session.run(two)
+    block = session.manifest.block
+    for name in session.state_names:
+        now = session.read(name)
+        filled = np.flatnonzero((now != 0).any(axis=(0, 1, 3)))
+        if filled.tolist() != list(range(2 * block)):
+            return _lost("rows are kept in their home slots", name, filled[: 3 * block])
+        if not np.array_equal(_bits(now[:, :, :block]), _bits(first[name][:, :, :block])):
+            return Check(
+                name="rows are kept in their home slots", held=False, detail=f"{name} changed afterwards"
+            )
+    return Check(name="rows are kept in their home slots", held=True)
+
+
+def _lost(check: str, name: str, slots: NDArray[np.intp]) -> Check:
+    return Check(name=check, held=False, detail=f"{name} holds something in slots {slots.tolist()}")
+
+
+def _masked(session: ShardSession) -> Check:
+    """What stands in slots that no row writes is there afterwards, bit for bit."""
+    session.reset()
+    rng = np.random.default_rng(2)
+    put = {}
+    for state in session.shard.states:
+        put[state.name] = rng.uniform(0.5, 2, state.shape).astype(np.float16)
+        session.write(state.name, put[state.name])
+    (step,) = passes(session.manifest, session.manifest.block, 1)
+    session.run(step)
+    block = session.manifest.block
+    for name, before in put.items():
+        now = session.read(name)
+        if not np.array_equal(_bits(now[:, :, block:]), _bits(before[:, :, block:])):
+            changed = (_bits(now) != _bits(before)).any(axis=(0, 1, 3))[block:].sum()
+            return Check(
+                name="slots that no row writes stay", held=False, detail=f"{changed} slots of {name} changed"
+            )
+        if np.array_equal(_bits(now[:, :, :block]), _bits(before[:, :, :block])):
+            return Check(name="slots that no row writes stay", held=False, detail=f"{name} was not written")
+    return Check(name="slots that no row writes stay", held=True)
+
+
+def _written_by_hand(session: ShardSession) -> Check:
+    """What is written to a state is what is read, and what the next pass attends to."""
+    session.reset()
+    one, two = list(passes(session.manifest, session.manifest.block, 2))
+    session.run(one)
+    kept = {name: session.read(name) for name in session.state_names}
+    expected, _ = session.run(two)
+    session.reset()
+    for name, value in kept.items():
+        session.write(name, value)
+        if not np.array_equal(_bits(session.read(name)), _bits(value)):
+            return Check(name="what is written is read", held=False, detail=f"{name} reads otherwise")
+    found, _ = session.run(two)
+    same = np.array_equal(_bits(found), _bits(expected))
+    return Check(name="what is written is read", held=same, detail="the next pass sees something else")
+
+
+def _bits(array: Tensor) -> NDArray[np.uint16]:
+    return np.ascontiguousarray(array).view(np.uint16)
+
+
+def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
+    return judged(records, facts, lambda record: f"all {len(record.measured.checks)} checks hold")
+
+
+STATES = Step(
+    id="states",
+    title="States",
+    asks="Are they zero at the start, kept between passes, and left alone where nothing is written?",
+    trials=_trials,
+    run=_run,
+    judge=_judge,
+)

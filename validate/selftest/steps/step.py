@@ -1,0 +1,171 @@
+"""What a step is: what it asks, what it tries, how a process runs a trial, and what the records come to."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from anespec.manifests.formatting import duration_text
+from anespec.manifests.residency import Device as PlanDevice
+from anespec.manifests.residency import DeviceTotals, Placement, ShardComputePlan
+from anespec.validate.figures import THRESHOLDS
+from anespec.validate.findings import Finding, Level
+from anespec.validate.selftest.bench import Bench
+from anespec.validate.selftest.device import DeviceFacts, Units
+from anespec.validate.selftest.records import (
+    Comparison,
+    Measured,
+    Outcome,
+    PassTime,
+    Trial,
+    TrialRecord,
+)
+from anespec.validate.selftest.scale import Scale
+
+AS_SLOW = 0.7
+"""A pass on the device that takes a larger share of the same pass's time on the processor ran there too."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One of the self-test's steps; `id` is what --only takes."""
+
+    id: str
+    title: str
+    asks: str
+    trials: Callable[[Scale, DeviceFacts], tuple[Trial, ...]]
+    run: Callable[[Trial, Bench], Measured]
+    judge: Callable[[Sequence[TrialRecord], DeviceFacts], list[Finding]]
+
+
+def placement(plan: ShardComputePlan) -> Placement:
+    """Where a shard is as a whole."""
+    return Placement.REFUSED if plan.refusal is not None else DeviceTotals.of(plan.operations).placement
+
+
+def off_engine(plan: ShardComputePlan) -> str:
+    """How much of a plan is off the Neural Engine, with the kinds that are."""
+    if plan.refusal is not None:
+        return plan.refusal
+    off = [op for op in plan.operations if op.device is not PlanDevice.ANE]
+    kinds = ", ".join(sorted({op.kind for op in off}))
+    return f"{len(off)} of {len(plan.operations)} operations are off the Neural Engine ({kinds})"
+
+
+def time_of(times: Iterable[PassTime], units: Units, rows: int | None = None) -> PassTime | None:
+    """The time on those units, at so many rows or at the first that were timed."""
+    return next((t for t in times if t.units is units and rows in (None, t.rows)), None)
+
+
+def falls_back(record: TrialRecord, facts: DeviceFacts, rows: int | None = None) -> bool:
+    """Whether time betrays that the device's passes ran on the processor."""
+    device = time_of(record.measured.times, Units.DEVICE, rows)
+    cpu = time_of(record.measured.times, Units.CPU, rows)
+    return bool(facts.engine and device and cpu and device.median_ms >= AS_SLOW * cpu.median_ms)
+
+
+def numbers_right(record: TrialRecord) -> bool:
+    """Whether every comparison stays within what a healthy shard of its format errs by."""
+    return all(comparison_right(c, record.trial) for c in record.measured.comparisons)
+
+
+def comparison_right(found: Comparison, trial: Trial) -> bool:
+    """The same of one comparison."""
+    limit = THRESHOLDS[trial.build.weights].stack_error
+    return not found.not_finite and found.error <= limit and found.cosine >= 1 - limit**2
+
+
+def sound(record: TrialRecord, facts: DeviceFacts) -> bool:
+    """Whether a trial ran, in the right place, to the right numbers, and all its checks held."""
+    measured = record.measured
+    resident = measured.planned is None or placement(measured.planned) is Placement.ANE
+    checks = all(check.held or check.severity is not Level.FAIL for check in measured.checks)
+    return record.done and resident and checks and numbers_right(record) and not falls_back(record, facts)
+
+
+def broken(record: TrialRecord) -> Finding | None:
+    """What a trial comes to that did not run to its end; None for one that did."""
+    if record.done:
+        return None
+    failure, subject = record.failure, record.trial.name
+    text = failure.text if failure is not None else ""
+    if record.outcome is Outcome.NOT_HERE:
+        return Finding(subject=subject, level=Level.NOT_HERE, text=f"not here: {text}")
+    stage = failure.stage if failure is not None else "starting"
+    meaning = failure.meaning if failure is not None else None
+    code = f" ({failure.code})" if failure is not None and failure.code else ""
+    said = {
+        Outcome.ERROR: f"failed while {stage}{code}: {meaning or text}",
+        Outcome.KILLED: f"the process was killed while {stage} ({text})",
+        Outcome.HUNG: f"hung while {stage} ({text})",
+        Outcome.LOST: f"the machine or the self-test ended while {stage}, so it was not tried again",
+    }[record.outcome]
+    return Finding(subject=subject, level=Level.FAIL, text=said, mend=failure.mend if failure else None)
+
+
+def judged(
+    records: Sequence[TrialRecord],
+    facts: DeviceFacts,
+    describe: Callable[[TrialRecord], str],
+    extra: Callable[[TrialRecord], list[Finding]] = lambda _: [],
+) -> list[Finding]:
+    """One finding per trial, the first of: did not run, wrong numbers, wrong place, a broken check, fine;
+    then those that `extra` adds for trials that ran."""
+    findings = []
+    for record in records:
+        findings.append(broken(record) or _judge_done(record, facts, describe(record)))
+        findings += extra(record) if record.done else []
+    return findings
+
+
+def _judge_done(record: TrialRecord, facts: DeviceFacts, described: str) -> Finding:
+    measured, name = record.measured, record.trial.name
+    for found in measured.comparisons:
+        if found.not_finite:
+            return Finding(
+                subject=name,
+                level=Level.FAIL,
+                text=f"{found.not_finite} values of {found.name} are not finite",
+                mend="do not use it here",
+            )
+        if not comparison_right(found, record.trial):
+            return Finding(
+                subject=name,
+                level=Level.FAIL,
+                text=f"{found.name} differs from {found.against}: cosine {found.cosine:.5f}, error "
+                f"{found.error:.3g}",
+                mend="do not use it here",
+            )
+    if (lost := next((check for check in measured.checks if not check.held), None)) is not None:
+        text = f"{lost.name}: no, {lost.detail}"
+        return Finding(subject=name, level=lost.severity, text=text)
+    if measured.planned is not None and placement(measured.planned) is not Placement.ANE:
+        return Finding(subject=name, level=Level.FAIL, text=off_engine(measured.planned))
+    if falls_back(record, facts):
+        return _fallback(record)
+    return Finding(subject=name, level=Level.OK, text=described)
+
+
+def _fallback(record: TrialRecord) -> Finding:
+    device = time_of(record.measured.times, Units.DEVICE)
+    cpu = time_of(record.measured.times, Units.CPU)
+    assert device is not None
+    assert cpu is not None
+    planned = record.measured.planned
+    plan = "though the plan says Neural Engine" if planned is not None else "and there is no plan"
+    return Finding(
+        subject=record.trial.name,
+        level=Level.FAIL,
+        text=f"a silent fallback: a pass of {device.rows} rows takes {device.median_ms:.1f} ms, on the CPU "
+        f"alone {cpu.median_ms:.1f} ms, {plan}",
+        mend="do not use it here",
+    )
+
+
+def times_text(record: TrialRecord) -> str:
+    """How long passes took, and how long loading."""
+    measured, parts = record.measured, []
+    for time in measured.times:
+        where = "" if time.units is Units.DEVICE else " on the CPU alone"
+        parts.append(f"{time.median_ms:.2f} ms a pass of {time.rows} rows{where}")
+    if measured.load_seconds is not None:
+        parts.append(f"loaded in {duration_text(measured.load_seconds)}")
+    return ", ".join(parts) or "ran"

@@ -1,0 +1,78 @@
+"""Steps 3 and 4: each weight format and each form of keys and values, as shipped: plan, numbers and time."""
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from anespec.manifests.schema import KVForm, WeightFormat
+from anespec.validate.findings import Finding
+from anespec.validate.selftest.bench import Bench
+from anespec.validate.selftest.device import DeviceFacts, NotHereError, Units
+from anespec.validate.selftest.records import Build, Measured, Trial, TrialRecord
+from anespec.validate.selftest.scale import Scale
+from anespec.validate.selftest.steps.step import Step, judged, times_text
+
+
+def measure_variant(trial: Trial, bench: Bench, *, rows: int | None = None) -> Measured:
+    """The plan of an artifact's first shard, its numbers beside torch's, and the time of a pass."""
+    build, width = trial.build, rows or trial.build.block
+    planned, no_plan = None, None
+    predicted, findings = bench.predicted(build)
+    try:
+        planned = bench.planned(build)
+    except NotHereError as error:
+        no_plan = str(error)
+    opened = bench.open(build, Units.DEVICE, rows=width)
+    with closing(opened.session) as session:
+        compared = bench.against_torch("the hidden state", build, session, rows=width)
+        return Measured(
+            compile_seconds=opened.compile_seconds,
+            load_seconds=opened.load_seconds,
+            weight_bytes=session.shard.bytes,
+            predicted=predicted,
+            rule_findings=findings,
+            planned=planned,
+            no_plan=no_plan,
+            comparisons=(compared,),
+            times=bench.both_times(build, session, width),
+        )
+
+
+def _format_trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
+    return tuple(
+        Trial(
+            step="plans",
+            name=weights.value,
+            build=Build(size=scale.main, weights=weights),
+            needs_bytes=scale.room_for(scale.main),
+        )
+        for weights in WeightFormat
+    )
+
+
+def _kv_trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
+    return tuple(
+        Trial(step="kv", name=form.value, build=Build(size="small", kv_form=form)) for form in KVForm
+    )
+
+
+def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
+    return judged(records, facts, times_text)
+
+
+PLANS = Step(
+    id="plans",
+    title="The plan of the shipped package, for each weight format",
+    asks="Which formats run where they should, with the right numbers, and how fast?",
+    trials=_format_trials,
+    run=measure_variant,
+    judge=_judge,
+)
+
+KV = Step(
+    id="kv",
+    title="The five forms of keys and values",
+    asks="Which can be planned, loaded and run, and how fast?",
+    trials=_kv_trials,
+    run=measure_variant,
+    judge=_judge,
+)

@@ -1,0 +1,53 @@
+"""What a shard is given: rows at consecutive positions, and hidden states drawn by a seed."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from anespec.manifests.schema import Manifest
+from anespec.runtime.passes import PoolShape, Row, RowKind
+from anespec.runtime.regions import RegionMap
+from anespec.runtime.rows import chain_rows
+from anespec.validate.selftest.device import Tensor
+
+
+@dataclass(frozen=True)
+class Step:
+    """One pass: its rows, and their hidden states [1, d, T, 1]."""
+
+    rows: tuple[Row, ...]
+    hidden: Tensor
+
+
+def region_map(manifest: Manifest) -> RegionMap:
+    """Where the rows of an artifact's sequences live."""
+    pools = tuple(PoolShape(pool.name, pool.region_slots, pool.window) for pool in manifest.pools)
+    return RegionMap(pools, manifest.block, manifest.context, manifest.sequences)
+
+
+def passes(
+    manifest: Manifest, width: int, count: int, *, first: int = 0, seed: int = 0, size: float = 1.0
+) -> Iterator[Step]:
+    """`count` passes of `width` rows of one sequence, from position `first` on; at the context's end it
+    begins again at `first`, over what it wrote. Hidden states are normal, of standard deviation `size`.
+    """
+    rng = np.random.default_rng(seed)
+    where, position = region_map(manifest), first
+    for _ in range(count):
+        if position + width > manifest.context:
+            position = first
+        hidden = (size * rng.standard_normal((width, manifest.hyperparameters.d))).astype(np.float16)
+        yield step_of(where, position, hidden)
+        position += width
+
+
+def step_of(where: RegionMap, position: int, hidden: Tensor) -> Step:
+    """One pass of the rows [T, d], at consecutive positions."""
+    rows = chain_rows(where, 0, position, RowKind.PROMPT, [0] * len(hidden))
+    return Step(tuple(rows), np.ascontiguousarray(hidden.T[None, :, :, None]))
+
+
+def rows_of(steps: Sequence[Tensor]) -> Tensor:
+    """Hidden states [1, d, T, 1] of several passes as rows [all, d]."""
+    return np.concatenate([step[0, :, :, 0].T for step in steps])
