@@ -65,8 +65,8 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
 def resolve_backend(name: str, target: Target | None = None) -> str:
     """The backend that `name` means here, for an artifact that was built for `target`.
 
-    `auto` is Core ML on a Mac with a Neural Engine, unless the artifact is for processors, in the worker where
-    that was built; and the fast portable one everywhere else.
+    `auto` is Core ML on a Mac with a Neural Engine, unless the artifact is for processors: in the worker, if
+    that was built. Everywhere else it is the fast portable one.
 
     Raises:
         RequestError: there is no such backend.

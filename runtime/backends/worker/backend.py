@@ -77,6 +77,13 @@ class WorkerBackend:
 
         return _loaded(artifact, manifest.shards, program, load)
 
+    def open_again(self, artifact: Artifact, threads: int) -> WorkerVerifier:
+        """Compile all shards anew; see Backend, and `open`."""
+        compiler = WorkerCompiler(self._program(), _system())
+        for shard in artifact.manifest.shards:
+            discard(compiled_shard(artifact, shard, compiler, _log.info))
+        return self.open(artifact, threads)
+
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> WorkerRunner:
         """One shard by itself; see Backend, and `open`."""
         manifest, program = artifact.manifest, self._program()

@@ -69,9 +69,12 @@ class WorkerVerifier:
 
         Raises:
             StateLostError: a worker was lost, and replaced.
-            ArtifactError: a row stands outside its pool or the context, or its embedding is no number.
+            ArtifactError: a row stands outside its pool or the context, or its embedding is no number; no
+                function takes so many rows.
             AnespecError: a lost worker cannot be replaced.
         """
+        if self.manifest.function_of(plan.width) is None:
+            raise ArtifactError(f"no function of the shards runs passes of {plan.width} rows")
         rows = (*plan.rows, *pad_rows(plan.rows, plan.width))
         tokens = np.array([row.token for row in rows], dtype=np.int64)
         hidden, own = self.embedding.hidden(tokens), self.embedding.layer_inputs(tokens)

@@ -174,3 +174,8 @@ def test_the_arena_s_parts_are_those_of_the_widths_that_run(verifier: WorkerVeri
         f"hidden.{stage}@{width}" for stage in range(3) for width in (4, 16)
     }
     assert parts["logits"] == (16, 40)
+
+
+def test_a_width_that_no_function_takes_is_refused(verifier: WorkerVerifier) -> None:
+    with pytest.raises(ArtifactError, match="no function of the shards runs passes of 129 rows"):
+        verifier.submit(PassPlan(tuple(rows_for(verifier, PROMPT[:4], 0)), 129, (128,), {}))
