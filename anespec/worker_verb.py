@@ -10,7 +10,7 @@ from anespec.manifests.errors import Interrupted, MissingPackageError
 from anespec.verbosity import accept_verbosity
 
 
-@click.group(short_help="Build the native worker, which runs shards on the Neural Engine.")
+@click.group(short_help="Build the worker that --backend worker needs.")
 def worker() -> None:
     """Build the native worker, which `--backend worker` has run the shards.
 
