@@ -27,6 +27,7 @@ from anespec.selftest_verb import selftest
 from anespec.tune_verb import tune
 from anespec.validate_verb import validate
 from anespec.verbosity import accept_verbosity, set_verbosity
+from anespec.worker_verb import worker
 
 EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
 
@@ -51,7 +52,7 @@ def cli(context: click.Context, verbose: int, quiet: bool) -> None:
     set_verbosity(context, verbose, quiet)
 
 
-for verb in (
+VERBS = (
     inspect,
     convert,
     validate,
@@ -63,7 +64,10 @@ for verb in (
     tune,
     list_models,
     remove_models,
-):
+    worker,
+)
+
+for verb in VERBS:
     cli.add_command(accept_verbosity(verb))
 
 

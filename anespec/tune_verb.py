@@ -89,6 +89,6 @@ def _show(tuned: "Tuned", gguf: Path, target: Path) -> None:
         )
     else:
         out().print(
-            f"{shown}: {best.seconds:.1f} s, predicted from the shards; the defaults take {first.seconds:.1f} s."
+            f"{shown}: {best.seconds:.1f} s, predicted from the shards; the defaults: {first.seconds:.1f} s."
         )
     out().print(f"Next: anespec convert {gguf} --tuned {target}")

@@ -153,8 +153,7 @@ def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits)
         compiled=str(compiled.path.absolute()),
         units=units,
         passes=tuple(
-            _tried(shard, function.name, function.rows or manifest.block)
-            for function in functions_of(manifest)
+            _tried(shard, each.name, each.rows or manifest.block) for each in functions_of(manifest)
         ),
         states=held_states(shard),
         masks=tuple(pool.mask_input for pool in manifest.pools if pool.mask_input in given),
