@@ -1,6 +1,7 @@
 """The options of a conversion, completed with what was measured on a machine (`--tuned`)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from anespec.convert.options import ConvertOptions
 from anespec.manifests.errors import RequestError
@@ -36,11 +37,14 @@ def with_tuned(options: ConvertOptions, model: MatchedModel) -> TunedOptions:
             f"{options.tuned}: was measured for --target {choices.target}, not {options.target}; "
             "leave --tuned or --target out"
         )
-    known = [name for name in CHOICES if name in ConvertOptions.model_fields]
-    wanted = {name: value for name in known if (value := getattr(choices, name)) is not None}
+    wanted: dict[str, Any] = {
+        name: value for name in CHOICES if (value := getattr(choices, name)) is not None
+    }
     left_out = () if choices.model == model else OF_ONE_MODEL
     taken = {name: wanted[name] for name in wanted if name not in given and name not in left_out}
-    if taken.get("shapes", options.shapes) is not Shapes.FUNCTIONS:
+    block, prefill = taken.get("block", options.block), taken.get("prefill_block")
+    narrow = prefill is not None and prefill <= block
+    if narrow or taken.get("shapes", options.shapes) is not Shapes.FUNCTIONS:
         taken.pop("prefill_block", None)
     return TunedOptions(
         options.with_changes(tuned=None, target=choices.target, **taken),

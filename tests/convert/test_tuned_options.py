@@ -16,7 +16,7 @@ from anespec.convert.tuned_options import with_tuned
 from anespec.manifests.errors import RequestError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.presets import MatchedModel, find_preset
-from anespec.manifests.schema import AttentionShape, Target, WeightFormat
+from anespec.manifests.schema import AttentionShape, Shapes, Target, WeightFormat
 from anespec.manifests.tuned import LARGEST_REPORT, ChoiceReason, TunedChoices, read_choices
 
 PHI = find_preset("phi-4-mini").model
@@ -111,6 +111,13 @@ def test_a_topology_is_for_one_model(tmp_path: Path) -> None:
     tuned = with_tuned(ConvertOptions(tuned=report), other)
     assert (tuned.options.topology, tuned.options.head_shards) == (None, None)
     assert any("--topology 16,16, --head-shards 13 is for another model" in note for note in tuned.notes)
+
+
+def test_a_prefill_block_is_taken_where_there_is_one(tmp_path: Path) -> None:
+    report = written(tmp_path / "r.json", choices(shapes=Shapes.FUNCTIONS, prefill_block=64))
+    assert with_tuned(ConvertOptions(tuned=report), PHI).options.prefill_block == 64
+    for given in ({"shapes": Shapes.STATIC}, {"block": 64}):
+        assert with_tuned(ConvertOptions(tuned=report, **given), PHI).options.prefill_block is None
 
 
 def test_another_target_is_refused(tmp_path: Path) -> None:

@@ -2,15 +2,20 @@
 
 from collections.abc import Iterator
 
+from anespec.manifests.coreml_errors import error_sentence
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import bytes_text, counted, listed
 from anespec.manifests.residency import PlanSource, Severity
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact, package_bytes
-from anespec.manifests.verdicts import Standing, Verdict
+from anespec.manifests.verdicts import Circumstances, ExactnessFile, Standing
 from anespec.runtime.backends import AUTO, circumstances
+from anespec.runtime.backends.coreml.compiled import Compiler, known_shard
+from anespec.runtime.backends.coreml.first_contact import remembered
+from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLTools
 from anespec.validate.doctor.machine import has_engine
 from anespec.validate.doctor.system import System
+from anespec.validate.figures import GoldenFile
 from anespec.validate.findings import Finding, Level
 from anespec.validate.summary import Known
 
@@ -21,15 +26,19 @@ PROCESS_BYTES = 3_000_000_000
 """About what one process holds of weights on the Neural Engine (B: ane-book Exp. 26, smpanaro)."""
 
 MOST_RULES = 8
+MOST_PLACES = 4
 
 
-def look_into(artifact: Artifact, system: System) -> tuple[Finding, ...]:
-    """Everything that there is to say about an artifact on a machine; nothing is loaded or hashed."""
+def look_into(artifact: Artifact, system: System, compiler: Compiler | None = None) -> tuple[Finding, ...]:
+    """Everything that there is to say about an artifact on a machine; nothing is loaded or hashed.
+
+    `compiler` is who would have compiled the shards; coremltools, where None is given.
+    """
     return (
         *_target(artifact, system),
         *_whole(artifact),
         *_memory(artifact, system),
-        *_compiled(artifact, system),
+        *_compiled(artifact, system, compiler or CoreMLTools()),
         *_verdicts(artifact),
         *_rules(artifact),
     )
@@ -117,9 +126,33 @@ def _memory(artifact: Artifact, system: System) -> Iterator[Finding]:
         )
 
 
-def _compiled(artifact: Artifact, system: System) -> Iterator[Finding]:
+def _compiled(artifact: Artifact, system: System, compiler: Compiler) -> Iterator[Finding]:
+    """What Core ML made of the shards, and what came of the first contact with each."""
     if not has_engine(system):
         yield Finding(subject="compiled", level=Level.NOT_HERE, text="Core ML compiles shards on a Mac alone")
+        return
+    shards = artifact.manifest.shards
+    compiled = [known for shard in shards if (known := known_shard(artifact, shard, compiler)) is not None]
+    contacts = [(one, remembered(one.beside(f"{ComputeUnits.CPU_AND_NE}.json"))) for one in compiled]
+    for one, outcome in contacts:
+        if outcome is not None and outcome.error is not None:
+            yield Finding(
+                subject="first contact",
+                level=Level.FAIL,
+                text=f"{one.shard.path}: {error_sentence(outcome.error)}",
+                mend=f"mend that, or remove {one.path.parent} to have it tried again",
+            )
+    tried = sum(outcome is not None for _, outcome in contacts)
+    text = f"{len(compiled)} of {counted(len(shards), 'shard')} compiled for this system, {tried} tried"
+    if tried == len(shards):
+        yield Finding(subject="compiled", level=Level.OK, text=text)
+    else:
+        yield Finding(
+            subject="compiled",
+            level=Level.WARN,
+            text=f"{text}: the others take minutes at the first start",
+            mend=f"anespec validate {artifact.root} does that, and judges them",
+        )
 
 
 def _verdicts(artifact: Artifact) -> Iterator[Finding]:
@@ -131,13 +164,10 @@ def _verdicts(artifact: Artifact) -> Iterator[Finding]:
     known = Known.of(artifact, here)
     place = f"{here.backend}, {counted(here.threads, 'thread')}"
     yield Finding(subject="backend", level=Level.OK, text=f"{here.backend} {here.library_version}")
-    verdicts: tuple[tuple[str, Verdict | None], ...] = (
-        ("golden", known.golden),
-        ("exactness", known.exactness),
-    )
-    for gate, verdict in verdicts:
-        standing = getattr(verdict, "standing", Standing.NOT_RUN)
-        yield _gate(artifact, gate, standing, place)
+    golden, exactness = known.golden, known.exactness
+    yield _gate(artifact, "golden", Standing.NOT_RUN if golden is None else golden.standing, place)
+    yield _gate(artifact, "exactness", Standing.NOT_RUN if exactness is None else exactness.standing, place)
+    yield from _elsewhere(artifact, here)
     if known.residency is not None:
         predicted = known.residency.source is PlanSource.PREDICTED
         fails = not known.residency.passed and artifact.manifest.target is not Target.CPU
@@ -150,6 +180,19 @@ def _verdicts(artifact: Artifact) -> Iterator[Finding]:
         )
     else:
         yield _gate(artifact, "residency", Standing.NOT_RUN, "rules predict it anywhere")
+
+
+def _elsewhere(artifact: Artifact, here: Circumstances) -> Iterator[Finding]:
+    """Under which other circumstances its golden and exactness gates were asked."""
+    others: dict[str, list[str]] = {}
+    for gate, file in (("golden", GoldenFile), ("exactness", ExactnessFile)):
+        for verdict in artifact.read_verdicts(file).verdicts:
+            at = verdict.circumstances
+            if at.artifact == artifact.fingerprint and at != here:
+                place = f"{at.backend} {at.library_version}, {counted(at.threads, 'thread')}, {at.machine}"
+                others.setdefault(place, []).append(f"{gate} {verdict.standing}")
+    for place, verdicts in list(others.items())[:MOST_PLACES]:
+        yield Finding(subject="elsewhere", level=Level.OK, text=f"{listed(verdicts)} on {place}")
 
 
 def _gate(artifact: Artifact, gate: str, standing: Standing, place: str) -> Finding:

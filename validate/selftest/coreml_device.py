@@ -102,7 +102,7 @@ class CoreMLDevice:
 
     def plan(self, artifact: Artifact, shard: Shard) -> ShardComputePlan:
         """Core ML's own plan of the package, at the shape that is run."""
-        return measure_shard(shard, artifact.shard_path(shard), artifact.manifest.block, PlanTools())
+        return measure_shard(artifact.manifest, shard, artifact.shard_path(shard), PlanTools())
 
     def open(self, artifact: Artifact) -> Verifier:
         """The backend that runs on a Mac with nothing else built."""

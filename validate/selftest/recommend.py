@@ -15,6 +15,7 @@ from anespec.validate.selftest.steps.step import falls_back, sound, time_of
 
 FORMATS_BY_TRUST = (
     WeightFormat.INT8_CHANNEL,
+    WeightFormat.LUT8,
     WeightFormat.LUT6,
     WeightFormat.FP16,
     WeightFormat.LUT4,
@@ -109,7 +110,8 @@ def _weights(found: Findings, reasons: list[ChoiceReason]) -> str | None:
         record = found.get("plans", weights)
         if record is not None and (ms := found.milliseconds(record)) is not None:
             times.append(f"{weights} {ms:.2f} ms")
-    skipped = [str(w) for w in FORMATS_BY_TRUST[: FORMATS_BY_TRUST.index(fine[0])]]
+    before = FORMATS_BY_TRUST[: FORMATS_BY_TRUST.index(fine[0])]
+    skipped = [str(weights) for weights in before if found.get("plans", weights) is not None]
     why = f"the first that runs well of those that keep quality ({', '.join(times)} a pass)"
     if skipped:
         why = f"{', '.join(skipped)} did not run well here; {why}"
@@ -173,7 +175,7 @@ def _shapes(found: Findings, scale: Scale, reasons: list[ChoiceReason]) -> Shape
 def _rows(found: Findings, scale: Scale, reasons: list[ChoiceReason]) -> dict[str, int | None]:
     """The block that costs nothing, and the narrowest pass that reads prompts as fast as any."""
     times = []
-    for rows in scale.rows:
+    for rows in scale.rows if scale.judges_rows else ():
         record = found.get("topology", f"{rows} rows")
         if record is not None and sound(record, found.facts):
             time = time_of(record.measured.times, Units.DEVICE, rows)

@@ -25,6 +25,7 @@ PHI_TOPOLOGIES = ((20, 4, 6, 2), (8, 8, 8, 8), (4,) * 8)
 class Scale(Record):
     """Sizes and counts. `main` is the model that speed and residency are judged by.
 
+    `judges_rows` is whether the main model is large enough to say what rows cost: a small one lies in caches.
     `silence` is how many seconds a process may take for one thing, such as compiling one shard.
     """
 
@@ -35,6 +36,7 @@ class Scale(Record):
     slots: tuple[Count, ...] = (512, 1024, 2048)
     rows: tuple[Count, ...] = (1, 2, 3, 4, 8, 16, 32, 64)
     topologies: tuple[tuple[Count, ...], ...] = PHI_TOPOLOGIES
+    judges_rows: bool = True
     timed_passes: Count = 30
     repeats: Count = 100
     soak: Count = 500
@@ -53,6 +55,7 @@ QUICK_SCALE = Scale(
     slots=(512, 2048),
     rows=(1, 4, 16, 64),
     topologies=(),
+    judges_rows=False,
     timed_passes=10,
     repeats=20,
     soak=50,

@@ -78,10 +78,9 @@ def compiled_shard(artifact: Artifact, shard: Shard, compiler: Compiler, report:
         ArtifactError: the shard is missing or damaged, or Core ML refuses it.
         StorageError: there is no room for it, or no place.
     """
+    if (known := known_shard(artifact, shard, compiler)) is not None:
+        return known
     name = _name(shard, compiler)
-    for place in (artifact.root / COMPILED_FOLDER, _cache(artifact)):
-        if (path := place / name).is_dir():
-            return CompiledShard(shard, path, made=False)
     package = artifact.shard_path(shard)
     report(f"compiling {shard.path}")
     with _writable(artifact) as folder:
@@ -89,6 +88,14 @@ def compiled_shard(artifact: Artifact, shard: Shard, compiler: Compiler, report:
         path = _compile(package, folder, name, compiler)
         _remove_others(folder, shard, name)
     return CompiledShard(shard, path, made=True)
+
+
+def known_shard(artifact: Artifact, shard: Shard, compiler: Compiler) -> CompiledShard | None:
+    """One shard as it was compiled before; None where it was not, or by another build or version."""
+    for place in (artifact.root / COMPILED_FOLDER, _cache(artifact)):
+        if (path := place / _name(shard, compiler)).is_dir():
+            return CompiledShard(shard, path, made=False)
+    return None
 
 
 def discard(compiled: CompiledShard) -> None:

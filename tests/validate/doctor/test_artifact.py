@@ -6,10 +6,17 @@ from pathlib import Path
 
 import pytest
 from converting import build
+from light_core_ml import LightCoreML
 from recorded_system import RecordedSystem
 
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invariance, InvarianceVerdict
+from anespec.runtime.backends import circumstances
+from anespec.runtime.backends.coreml.compiled import compiled_shard
+from anespec.runtime.backends.coreml.contact import Outcome
+from anespec.runtime.backends.coreml.first_contact import remember
+from anespec.runtime.backends.coreml.library import ComputeUnits
 from anespec.validate.doctor.artifact import look_into
 from anespec.validate.findings import Finding, Level
 
@@ -73,3 +80,45 @@ def test_memory_is_compared_with_what_there_is(made: dict[Target, Path]) -> None
     assert findings(path, replace(LINUX, bytes_of_memory=(1000, 10)))["size"].level is Level.FAIL
     assert findings(path, replace(LINUX, bytes_of_memory=(10**12, 10)))["size"].level is Level.WARN
     assert findings(path, LINUX)["size"].level is Level.OK
+
+
+def test_what_core_ml_made_of_the_shards_is_counted(made: dict[Target, Path], tmp_path: Path) -> None:
+    artifact = Artifact(shutil.copytree(made[Target.MAC], tmp_path / "m.anespec"))
+    compiler, shards = LightCoreML(), artifact.manifest.shards
+
+    def found() -> list[Finding]:
+        subjects = ("compiled", "first contact")
+        return [finding for finding in look_into(artifact, MAC, compiler) if finding.subject in subjects]
+
+    assert [finding.level for finding in found()] == [Level.WARN]
+    assert f"0 of {len(shards)} shards compiled" in found()[0].text
+    compiled = [compiled_shard(artifact, shard, compiler, lambda _: None) for shard in shards]
+    assert f"{len(shards)} of {len(shards)} shards compiled for this system, 0 tried" in found()[0].text
+    for one in compiled:
+        remember(one.beside(f"{ComputeUnits.CPU_AND_NE}.json"), Outcome())
+    assert [finding.level for finding in found()] == [Level.OK]
+    failed = Outcome(error="failed with error code: -14.")
+    remember(compiled[0].beside(f"{ComputeUnits.CPU_AND_NE}.json"), failed)
+    contact, _ = found()
+    assert contact.level is Level.FAIL
+    assert "the plan could not be built" in contact.text
+    # After an upgrade of the system nothing of it counts.
+    upgraded = look_into(artifact, MAC, LightCoreML("2"))
+    assert any(f"0 of {len(shards)} shards compiled" in finding.text for finding in upgraded)
+
+
+def test_verdicts_of_other_circumstances_are_told(made: dict[Target, Path], tmp_path: Path) -> None:
+    artifact = Artifact(shutil.copytree(made[Target.CPU], tmp_path / "m.anespec"))
+    here = circumstances(artifact, "auto")
+    there = here.model_copy(update={"backend": "torch", "threads": 7})
+    for place in (here, there):
+        held = [
+            InvarianceVerdict(invariance=invariance, cases=1, unequal=0, largest_difference=0)
+            for invariance in Invariance
+        ]
+        verdict = ExactnessVerdict(circumstances=place, form="quick", invariances=tuple(held))
+        artifact.record_verdict(ExactnessFile, verdict)
+    found = {finding.subject: finding for finding in look_into(artifact, LINUX)}
+    assert found["exactness gate"].level is Level.OK
+    assert "exactness pass on torch" in found["elsewhere"].text
+    assert "7 threads" in found["elsewhere"].text
