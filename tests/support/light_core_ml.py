@@ -1,14 +1,18 @@
 """A CoreMLLibrary that computes nothing, for what happens around it; run, the child that tries shards."""
 
 import sys
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from core_ml_faults import meet
 from numpy.typing import NDArray
 
-from anespec.runtime.backends.coreml.library import ComputeUnits, LoadedModel, ModelState
+from anespec.runtime.backends.coreml.contact import Contact, Outcome
+from anespec.runtime.backends.coreml.contact_child import tried
+from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel, ModelState
 from anespec.runtime.backends.portable.mil_package import read_package
 from anespec.runtime.backends.portable.package_predictor import PACKAGE_OF_COMPILED, followed
 
@@ -83,6 +87,19 @@ class LightCoreML:
             raise RuntimeError(stale.read_text())
         meet("load", compiled)
         return LightModel(compiled, function)
+
+
+def meet_here(patch: pytest.MonkeyPatch, library: CoreMLLibrary) -> None:
+    """Have first contacts be made in this process, which spares the start of another."""
+
+    def contacts(asked: Sequence[Contact], **_: object) -> Generator[Outcome, None, None]:
+        for contact in asked:
+            outcome = tried(contact, library)
+            yield outcome
+            if outcome.error is not None:
+                return
+
+    patch.setattr("anespec.runtime.backends.coreml.loading.first_contacts", contacts)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,11 @@ def main(library: CoreMLLibrary) -> None:
     asked = ContactList.model_validate_json(sys.stdin.readline())
     end_with_parent()
     for contact in asked.contacts:
-        _answer(answers, _tried(contact, library))
+        _answer(answers, tried(contact, library))
 
 
-def _tried(contact: Contact, library: CoreMLLibrary) -> Outcome:
+def tried(contact: Contact, library: CoreMLLibrary) -> Outcome:
+    """What comes of a contact in this process, unless Core ML ends that."""
     began = time.monotonic()
     try:
         try_shard(contact, library)

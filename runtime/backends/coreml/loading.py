@@ -148,14 +148,12 @@ def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits)
     """What is tried of a compiled shard: every function, one that runs any width at the block's."""
     shard = compiled.shard
     given = {spec.name for spec in shard.inputs}
+    functions = functions_of(manifest)
     return Contact(
         shard=shard.path,
         compiled=str(compiled.path.absolute()),
         units=units,
-        passes=tuple(
-            _tried(shard, function.name, function.rows or manifest.block)
-            for function in functions_of(manifest)
-        ),
+        passes=tuple(_tried(shard, each.name, each.rows or manifest.block) for each in functions),
         states=held_states(shard),
         masks=tuple(pool.mask_input for pool in manifest.pools if pool.mask_input in given),
         writes=tuple(pool.write_input for pool in manifest.pools if pool.write_input in given),

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import ArtifactError
+from anespec.manifests.formatting import printable
 from anespec.runtime.backends.portable.packed import Packed
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ class Arguments(Generic[ValueT]):
     def refused(self, reason: str) -> ArtifactError:
         """The error for an operation that cannot stand as it does."""
         return ArtifactError(
-            f"{self.source}: {self.operation.kind} {self.operation.name} {reason}; convert the model again"
+            f"{self.source}: {printable(self.operation.kind)} {printable(self.operation.name)} {reason}; "
+            "convert the model again"
         )
 
     def _names(self, key: str) -> tuple[str, ...]:
@@ -167,8 +169,8 @@ class Arguments(Generic[ValueT]):
 def unknown_operation(operation: Operation, source: str, library: str) -> ArtifactError:
     """The error for an operation that a library's table lacks."""
     return ArtifactError(
-        f"{source}: the operation {operation.kind} ({operation.name}) has no {library} equivalent; "
-        "use another --backend"
+        f"{source}: the operation {printable(operation.kind)} ({printable(operation.name)}) "
+        f"has no {library} equivalent; use another --backend"
     )
 
 

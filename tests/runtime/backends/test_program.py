@@ -173,6 +173,16 @@ def test_an_unknown_operation_is_named_with_its_shard(package: Path, runner: Run
 
 
 @pytest.mark.parametrize("runner", [TorchRunner, OpenVINORunner])
+def test_a_damaged_name_is_printed_on_one_line(package: Path, runner: Runner) -> None:
+    def damage(block: Any) -> None:
+        operation(block, "silu").type = "const\n\x1b[2J"
+
+    edit(package, damage)
+    with pytest.raises(ArtifactError, match=r"the operation const\\n\\x1b\[2J \("):
+        runner(load_program(package), 1)
+
+
+@pytest.mark.parametrize("runner", [TorchRunner, OpenVINORunner])
 def test_a_missing_input_is_named(package: Path, runner: Runner) -> None:
     def drop(block: Any) -> None:
         del operation(block, "constexpr_blockwise_shift_scale").inputs["scale"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from core_ml_faults import Fault, plan_faults
-from light_core_ml import COMMAND, STALE, LightCoreML
+from light_core_ml import COMMAND, STALE, LightCoreML, meet_here
 
 from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
 from anespec.manifests.store import Artifact
@@ -32,6 +32,12 @@ def started(stories_mac: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     path = shutil.copytree(stories_mac, tmp_path_factory.mktemp("started") / "m.anespec")
     opened(Artifact(path), LightCoreML()).close()
     return path
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First contacts are made in this process."""
+    meet_here(monkeypatch, LightCoreML())
 
 
 @pytest.fixture
@@ -64,6 +70,7 @@ def test_a_first_start_compiles_and_tries_every_shard_and_a_second_neither(known
     assert not again.compiled
 
 
+@pytest.mark.usefixtures("here")
 def test_opening_again_compiles_and_tries_every_shard(known: Artifact) -> None:
     before, core_ml = files(known), LightCoreML()
     backend(core_ml).open_again(known, 1).close()
@@ -71,6 +78,7 @@ def test_opening_again_compiles_and_tries_every_shard(known: Artifact) -> None:
     assert files(known) == before
 
 
+@pytest.mark.usefixtures("here")
 def test_another_release_compiles_anew_and_removes_what_the_old_one_left(known: Artifact) -> None:
     before = files(known)
     old = {path.name for path in (known.root / "compiled").iterdir()}
@@ -81,15 +89,38 @@ def test_another_release_compiles_anew_and_removes_what_the_old_one_left(known: 
     assert not old & {path.name for path in (known.root / "compiled").iterdir()}
 
 
+def require_refused(artifact: Artifact, fault: Fault, said: str) -> None:
+    with pytest.raises(ArtifactError) as failure:
+        opened(artifact, LightCoreML())
+    (shard,) = [shard.path for shard in artifact.manifest.shards if fault.of in shard.path]
+    assert shard in str(failure.value)
+    assert said in str(failure.value)
+    assert "\n" not in str(failure.value)
+
+
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
         (Fault("predict", "head", signal=signal.SIGKILL), "was killed, most likely for memory"),
         (Fault("predict", "layers", signal=signal.SIGABRT), "Core ML crashed"),
+    ],
+)
+def test_a_contact_that_ends_its_process_is_a_sentence_that_names_the_shard(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch, fault: Fault, said: str
+) -> None:
+    plan_faults(monkeypatch, fault)
+    require_refused(artifact, fault, said)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
         (Fault("load", "layers", text="plan build failed with error code: -14."), "(-14)"),
         (Fault("predict", "layers", text="status=0x1d : inference error"), "(0x1d)"),
+        (Fault("load", "layers", text="Program load failure (0x20004)"), "(0x20004)"),
         (Fault("load", "head", text="ANECCompile() FAILED (11)"), "compiler refused the shard"),
         (Fault("load", "layers", text="uncaught exception: std::bad_cast"), "EnumeratedShapes"),
+        (Fault("load", "layers", text="something new"), "Core ML refused the shard: something new"),
         (Fault("predict", "layers", strange=True), "are no numbers"),
         (Fault("make_state", "layers", strange=True), "the state k_0 has shape"),
     ],
@@ -97,13 +128,9 @@ def test_another_release_compiles_anew_and_removes_what_the_old_one_left(known: 
 def test_a_failed_contact_is_a_sentence_that_names_the_shard(
     artifact: Artifact, monkeypatch: pytest.MonkeyPatch, fault: Fault, said: str
 ) -> None:
+    meet_here(monkeypatch, LightCoreML())
     plan_faults(monkeypatch, fault)
-    with pytest.raises(ArtifactError) as failure:
-        opened(artifact, LightCoreML())
-    (shard,) = [shard.path for shard in artifact.manifest.shards if fault.of in shard.path] or ["layers"]
-    assert shard in str(failure.value)
-    assert said in str(failure.value)
-    assert "\n" not in str(failure.value)
+    require_refused(artifact, fault, said)
 
 
 def test_a_shard_that_never_answers_is_given_up(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +145,7 @@ def test_what_may_pass_is_tried_again_and_what_lasts_is_remembered(
     plan_faults(monkeypatch, Fault("predict", "layers", signal=signal.SIGKILL))
     with pytest.raises(ArtifactError, match="was killed"):
         opened(artifact, LightCoreML())
+    meet_here(monkeypatch, LightCoreML())
     plan_faults(monkeypatch, Fault("predict", "layers", text="ANECCompile() FAILED (11)"))
     with pytest.raises(ArtifactError, match=r"\(ANECCompile\(\) FAILED, 11\)"):
         opened(artifact, LightCoreML())
@@ -128,6 +156,7 @@ def test_what_may_pass_is_tried_again_and_what_lasts_is_remembered(
     opened(artifact, LightCoreML()).close()
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("text", ["error code: -14.", "Program load failure (0x20004)"])
 def test_a_stale_compiled_shard_is_compiled_again_once_by_itself(known: Artifact, text: str) -> None:
     (compiled,) = (known.root / "compiled").glob("layers*.mlmodelc")
@@ -137,6 +166,7 @@ def test_a_stale_compiled_shard_is_compiled_again_once_by_itself(known: Artifact
     assert core_ml.compiled == [Path(known.manifest.layer_shards[0].path).stem]
 
 
+@pytest.mark.usefixtures("here")
 def test_what_stays_refused_after_compiling_again_is_refused(
     known: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +177,7 @@ def test_what_stays_refused_after_compiling_again_is_refused(
     assert len(core_ml.compiled) == 1
 
 
+@pytest.mark.usefixtures("here")
 def test_a_compiled_shard_that_was_deleted_is_made_again(known: Artifact) -> None:
     for path in (known.root / "compiled").glob("layers*.mlmodelc"):
         shutil.rmtree(path)
@@ -168,6 +199,7 @@ def test_a_full_disk_while_compiling_is_said_and_leaves_nothing(
         assert not list((artifact.root / "compiled").iterdir())
 
 
+@pytest.mark.usefixtures("here")
 def test_what_a_killed_compilation_left_is_swept(artifact: Artifact) -> None:
     left = artifact.root / "compiled" / ".4194999.0123456789abcdef.partial.mlmodelc"
     left.mkdir(parents=True)
@@ -175,6 +207,7 @@ def test_what_a_killed_compilation_left_is_swept(artifact: Artifact) -> None:
     assert not left.exists()
 
 
+@pytest.mark.usefixtures("here")
 def test_a_read_only_artifact_is_compiled_in_the_users_cache(
     artifact: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -1,11 +1,11 @@
 """Every form of K/V gives torch's own bits through coremltools' own classes."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from by_hand import run_tokens, same_bits, states
 from converting import build
+from light_core_ml import meet_here
 from standin_core_ml import stand_in
 from tiny_model import TinyModel, write_gguf
 
@@ -13,7 +13,6 @@ from anespec.manifests.schema import KVForm, Target
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.coreml.backend import CoreMLBackend
-from anespec.runtime.backends.coreml.contact import Contact, Outcome, try_shard
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLTools
 
 TOKENS = [1, 5, 9, 5, 1, 7, 3, 3, 8, 2]
@@ -23,13 +22,7 @@ TOKENS = [1, 5, 9, 5, 1, 7, 3, 3, 8, 2]
 def backend(monkeypatch: pytest.MonkeyPatch) -> CoreMLBackend:
     """Core ML stood in for; first contacts are made in this process, which spares the starts of others."""
     stand_in(monkeypatch)
-
-    def met(contacts: list[Contact], **_: object) -> Iterator[Outcome]:
-        for contact in contacts:
-            try_shard(contact, CoreMLTools())
-            yield Outcome()
-
-    monkeypatch.setattr("anespec.runtime.backends.coreml.loading.first_contacts", met)
+    meet_here(monkeypatch, CoreMLTools())
     return CoreMLBackend("coreml", ComputeUnits.CPU_AND_NE)
 
 

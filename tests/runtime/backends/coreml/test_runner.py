@@ -8,7 +8,7 @@ import pytest
 from by_hand import run_tokens, same_bits
 from converting import build
 from core_ml_faults import Fault, plan_faults
-from light_core_ml import COMMAND, LightCoreML, LightModel, LightState
+from light_core_ml import LightCoreML, LightModel, LightState, meet_here
 from tiny_model import TinyModel, write_gguf
 
 from anespec.manifests.errors import ArtifactError
@@ -134,7 +134,8 @@ def test_where_one_shard_lost_its_states_those_of_all_are_zeros(
 ) -> None:
     source = write_gguf(tmp_path / "tiny.gguf", TinyModel(layers=2))
     path = build(source, tmp_path / "m.anespec", target=Target.MAC, context=64, topology=(1, 1)).path
-    verifier = CoreMLBackend("coreml", ComputeUnits.CPU_ONLY, LightCoreML(), COMMAND).open(Artifact(path), 1)
+    meet_here(monkeypatch, LightCoreML())
+    verifier = CoreMLBackend("coreml", ComputeUnits.CPU_ONLY, LightCoreML()).open(Artifact(path), 1)
     verifier.import_slots(0, 0, [np.ones_like(value) for value in verifier.export_slots(0, 0, 5)])
     assert all(value.all() for value in verifier.export_slots(0, 0, 5))
     plan_faults(monkeypatch, Fault("predict", "layer_01", text="0x1d"))
