@@ -20,7 +20,9 @@ ARTIFACTS = ROOT / "build" / "benchmarks"
 
 def artifact_of(gguf: Path, options: ConvertOptions) -> Path:
     """Convert `gguf`, or find what an earlier benchmark converted with the same options."""
-    said = re.sub(r"\W+", "-", f"{options.target}-{options.weights}-b{options.block}-c{options.context}")
+    form = f"-{options.kv_form}" if options.kv_form is not None else ""
+    said = f"{options.target}-{options.weights}-b{options.block}-c{options.context}{form}"
+    said = re.sub(r"\W+", "-", said)
     output = ARTIFACTS / f"{gguf.stem}-{said}.anespec"
     with GGUFFile(gguf) as file:
         convert(ConversionPlan(SourceModel(file), options), output, replace=True)

@@ -14,7 +14,7 @@ from anespec.convert.tuned_options import with_tuned
 from anespec.convert.weights.encoding import Encoding, stored_bytes
 from anespec.convert.weights.formats import choose
 from anespec.manifests.errors import RequestError, UnsupportedModelError
-from anespec.manifests.presets import MatchedModel
+from anespec.manifests.presets import GraphForm, MatchedModel
 from anespec.manifests.schema import (
     BASE_ALIGNMENT,
     MOST_SLOTS,
@@ -78,6 +78,7 @@ class ConversionPlan:
                 measured_as,
                 options.target,
                 str(options.weights),
+                GraphForm(attention=self.attention, kv_form=self.kv_form),
             ),
             override=options.topology,
             head_shards=options.head_shards,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from anespec.manifests.presets import (
     NO_PRESET,
+    GraphForm,
     MatchedModel,
     Preset,
     find_preset,
@@ -14,11 +15,15 @@ from anespec.manifests.schema import Target
 
 @dataclass(frozen=True)
 class PresetChoice:
-    """A preset and how it was chosen. `differences`: in what it was measured otherwise."""
+    """A preset and how it was chosen. `differences`: in what it was measured otherwise.
+
+    `other_form`: in what the graph that was measured was another.
+    """
 
     preset: Preset
     asked: bool
     differences: tuple[str, ...]
+    other_form: tuple[str, ...]
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -29,15 +34,16 @@ class PresetChoice:
             if self.differences
             else f"it was measured for this model ({preset.model}), target and weight format"
         )
+        form = f", in a graph of similar form ({'; '.join(self.other_form)})" if self.other_form else ""
         return (
             f"The preset {preset.name} applies: {why}.",
-            f"Measured on {provenance.machine} at block {preset.block} and context {preset.context}: "
+            f"Measured on {provenance.machine} at block {preset.block} and context {preset.context}{form}: "
             f"{provenance.measured} ({provenance.grade}: {provenance.source}).",
         )
 
 
 def choose_preset(
-    asked: str | None, model: MatchedModel, target: Target, weights: str
+    asked: str | None, model: MatchedModel, target: Target, weights: str, graph: GraphForm
 ) -> PresetChoice | None:
     """The preset called `asked`; without a name the one that matches, if there is one; `none` for none.
 
@@ -49,4 +55,6 @@ def choose_preset(
     preset = find_preset(asked) if asked is not None else matching_preset(model, target, weights)
     if preset is None:
         return None
-    return PresetChoice(preset, asked is not None, preset.differences(model, target, weights))
+    return PresetChoice(
+        preset, asked is not None, preset.differences(model, target, weights), preset.other_form(graph)
+    )

@@ -275,6 +275,16 @@ class Shard(Record):
     outputs: tuple[TensorSpec, ...]
 
     @property
+    def program_inputs(self) -> tuple[TensorSpec, ...]:
+        """All inputs of the program."""
+        return self.inputs
+
+    @property
+    def program_outputs(self) -> tuple[TensorSpec, ...]:
+        """All outputs of the program."""
+        return self.outputs
+
+    @property
     def formats(self) -> tuple[WeightFormat, ...]:
         """The weight formats that the shard uses, most precise first."""
         return formats_of(self.tensors)
@@ -290,6 +300,26 @@ class LayerShard(Shard):
     end_layer: Count
     states: tuple[StateSpec, ...] = Field(min_length=1)
     per_layer_input: Name | None = None
+
+    @property
+    def hosted(self) -> tuple[StateSpec, ...]:
+        """The states that the host holds: inputs of the program, each with an output of its new rows."""
+        return tuple(state for state in self.states if state.held == "host")
+
+    @property
+    def program_inputs(self) -> tuple[TensorSpec, ...]:
+        """All inputs of the program."""
+        caches = (TensorSpec(name=state.name, shape=state.shape) for state in self.hosted)
+        return (*self.inputs, *caches)
+
+    @property
+    def program_outputs(self) -> tuple[TensorSpec, ...]:
+        """All outputs of the program."""
+        rows = ((state.new_rows, state.shape) for state in self.hosted)
+        return (
+            *self.outputs,
+            *(TensorSpec(name=name, shape=(n, heads, None, size)) for name, (n, heads, _, size) in rows),
+        )
 
     @property
     def state_bytes(self) -> int:

@@ -48,7 +48,7 @@ class CaseRunner:
     def clear(self) -> None:
         """Zero every slot of every pool."""
         for pool, first, count in self._all_slots():
-            shapes = [(1, one.shape[1], count, one.shape[3]) for one in self._one_slot[pool]]
+            shapes = [(one.shape[0], one.shape[1], count, one.shape[3]) for one in self._one_slot[pool]]
             self.verifier.import_slots(pool, first, [np.zeros(shape, np.float16) for shape in shapes])
 
     def prepare(self, probe: Probe, region: int = 0) -> None:
@@ -233,8 +233,8 @@ def _copied(found: RowLogits) -> RowLogits:
 
 
 def _louder(real: NDArray[np.float16], rng: np.random.Generator) -> NDArray[np.float16]:
-    """Values of `real` [1, n_kv, n, head_dim] shuffled and scaled, for SLOTS_OF_NOISE slots."""
-    shape = (1, real.shape[1], SLOTS_OF_NOISE, real.shape[3])
+    """Values of `real` [n, n_kv, count, head_dim] shuffled and scaled, for SLOTS_OF_NOISE slots."""
+    shape = (real.shape[0], real.shape[1], SLOTS_OF_NOISE, real.shape[3])
     noise = rng.choice(real.ravel(), size=shape).astype(np.float32) * rng.uniform(-2, 2, size=shape)
     noise = np.clip(noise, -FP16_MAX, FP16_MAX)
     return np.where(noise == 0, 1.0, noise).astype(np.float16)

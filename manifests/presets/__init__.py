@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field, ValidationError, model_validator
 
 from anespec.manifests.errors import RequestError
-from anespec.manifests.schema import Hyperparameters, Record, Target, WeightFormat
+from anespec.manifests.schema import AttentionShape, Hyperparameters, KVForm, Record, Target, WeightFormat
 
 NO_PRESET = "none"
 """What a person says to have no preset applied."""
@@ -45,6 +45,13 @@ class MatchedModel(Record):
         )
 
 
+class GraphForm(Record):
+    """What decides the operations of a graph."""
+
+    attention: AttentionShape
+    kv_form: KVForm
+
+
 class Provenance(Record):
     """Where a preset comes from. A: Apple says so; B: measured by one or two projects; C: an anecdote."""
 
@@ -56,6 +63,8 @@ class Provenance(Record):
 
 class Preset(Record):
     """A topology for one model; `block` and `context` are those that it was measured at.
+
+    `attention` and `kv_form` say what graph was measured; another one is of similar form.
 
     A `head_shards` of None means that the source does not say how the head was cut.
     """
@@ -70,6 +79,8 @@ class Preset(Record):
     head_shards: int | None = Field(default=None, gt=0)
     block: int = Field(gt=0)
     context: int = Field(gt=0)
+    attention: AttentionShape
+    kv_form: KVForm
     provenance: Provenance
 
     @model_validator(mode="after")
@@ -77,6 +88,14 @@ class Preset(Record):
         if min(self.topology) < 1 or sum(self.topology) != self.model.layers:
             raise ValueError(f"the topology {self.topology} does not add up to {self.model.layers} layers")
         return self
+
+    def other_form(self, graph: "GraphForm") -> tuple[str, ...]:
+        """In what the measured graph was another, one clause each; empty where it was of the same form."""
+        return tuple(
+            f"{name.replace('_', ' ')} {mine} there, {yours} here"
+            for name, yours in graph
+            if (mine := getattr(self, name)) != yours
+        )
 
     def differences(self, model: MatchedModel, target: Target, weights: str) -> tuple[str, ...]:
         """In what the preset was measured otherwise, one clause each; empty where it matches."""

@@ -22,11 +22,12 @@ from anespec.convert.topology import (
 from anespec.convert.weights.encoding import stored_bytes
 from anespec.convert.weights.formats import ENCODINGS
 from anespec.manifests.errors import RequestError
-from anespec.manifests.presets import MatchedModel, find_preset, presets
-from anespec.manifests.schema import Target, WeightFormat
+from anespec.manifests.presets import GraphForm, MatchedModel, find_preset, presets
+from anespec.manifests.schema import AttentionShape, KVForm, Target, WeightFormat
 
 MB = 1_000_000
 PHI = find_preset("phi-4-mini")
+MEASURED = GraphForm(attention=AttentionShape.PER_KV_HEAD, kv_form=KVForm.SLICE_UPDATE)
 KINDS = ("sliding", "full")
 
 
@@ -48,7 +49,7 @@ def stack_of(model: MatchedModel, weights: WeightFormat = WeightFormat.INT8_CHAN
 def plan_for(
     model: MatchedModel, target: Target, weights: WeightFormat, asked: str | None = None
 ) -> TopologyPlan:
-    choice = choose_preset(asked, model, target, weights)
+    choice = choose_preset(asked, model, target, weights, MEASURED)
     return plan_topology(stack_of(model, weights), target, preset=choice)
 
 
@@ -234,7 +235,7 @@ def test_a_preset_is_for_one_target_and_one_weight_format(target: Target, weight
 def test_a_preset_can_be_refused_replaced_and_asked_for_in_vain() -> None:
     refused = plan_for(PHI.model, Target.MAC, WeightFormat.INT8_CHANNEL, asked="none")
     assert (refused.origin, refused.preset, refused.topology.layers) == (Origin.PLANNED, None, (8, 8, 8, 8))
-    choice = choose_preset(None, PHI.model, Target.MAC, WeightFormat.INT8_CHANNEL)
+    choice = choose_preset(None, PHI.model, Target.MAC, WeightFormat.INT8_CHANNEL, MEASURED)
     replaced = plan_topology(stack_of(PHI.model), Target.MAC, preset=choice, override=(24, 8))
     assert replaced.origin is Origin.OVERRIDE
     assert any("takes the place of the preset phi-4-mini" in reason for reason in replaced.reasons)
@@ -242,7 +243,17 @@ def test_a_preset_can_be_refused_replaced_and_asked_for_in_vain() -> None:
     with pytest.raises(RequestError, match="--preset phi-4-mini is for 32 layers, but the model has 5"):
         plan_topology(stack([1] * 5), Target.MAC, preset=choice)
     with pytest.raises(RequestError, match="'x' is not one of phi-4-mini, none"):
-        choose_preset("x", PHI.model, Target.MAC, WeightFormat.INT8_CHANNEL)
+        choose_preset("x", PHI.model, Target.MAC, WeightFormat.INT8_CHANNEL, MEASURED)
+
+
+def test_a_graph_of_another_form_is_said_to_be_similar() -> None:
+    model, weights = PHI.model, WeightFormat.INT8_CHANNEL
+    same = choose_preset(None, model, Target.MAC, weights, MEASURED)
+    assert same is not None and not any("similar form" in reason for reason in same.reasons)
+    packed = MEASURED.model_copy(update={"kv_form": KVForm.PACKED})
+    other = choose_preset(None, model, Target.MAC, weights, packed)
+    assert other is not None
+    assert "in a graph of similar form (kv form slice_update there, packed here)" in " ".join(other.reasons)
 
 
 def test_every_preset_is_a_plan() -> None:

@@ -19,6 +19,7 @@ def swift(*arguments: str) -> subprocess.CompletedProcess[str]:
         pytest.skip("needs swift on the PATH (https://www.swift.org/install)")
     SCRATCH.mkdir(parents=True, exist_ok=True)
     command = [path, *arguments, "--package-path", str(PACKAGE), "--scratch-path", str(SCRATCH)]
+    command += ["-Xswiftc", "-warnings-as-errors"]
     with (SCRATCH / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)

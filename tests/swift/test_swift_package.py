@@ -1,14 +1,15 @@
 """Swift's own tests, and what of the sources travels with the wheel."""
 
 import tomllib
-from pathlib import Path
 
 from swift_build import PACKAGE, ROOT, swift
 
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 
 
-def test_swift_tests(worker_binary: Path) -> None:
+def test_swift_tests() -> None:
+    built = swift("build", "--build-tests")
+    assert built.returncode == 0, built.stdout + built.stderr
     tested = swift("test", "--skip-build")
     assert tested.returncode == 0, tested.stdout + tested.stderr
 

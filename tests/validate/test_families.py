@@ -1,7 +1,7 @@
-"""Every family in some weight formats, every format in some families: the gates hold on all backends.
+"""Every family in some weight formats and K/V forms, and all of those: the gates hold on all backends.
 
-The whole matrix takes minutes; here each family meets two formats in turn, so that seven families in a
-row meet all of them.
+The whole matrix takes minutes; here each family meets two formats and two forms in turn, so that seven
+families in a row meet all formats, and three all forms.
 """
 
 import json
@@ -16,7 +16,7 @@ from elsewhere import same
 from planted import golden_of
 
 from anespec.convert.weights.targets import fits
-from anespec.manifests.schema import Target, WeightFormat
+from anespec.manifests.schema import KVForm, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Invariance
 from anespec.manifests.weight_choice import WeightChoice
@@ -51,18 +51,20 @@ def divergence(expected: np.ndarray, found: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize(
-    ("gguf", "weights", "target"),
+    ("gguf", "weights", "target", "form"),
     [
-        (gguf, weights, target if fits(weights, target) else Target.CPU)
-        for (gguf, weights), target in zip(PAIRS, cycle((Target.MAC, Target.CPU)), strict=False)
+        (gguf, weights, target if fits(weights, target) else Target.CPU, form)
+        for (gguf, weights), target, form in zip(
+            PAIRS, cycle((Target.MAC, Target.CPU)), cycle(KVForm), strict=False
+        )
     ],
     ids=lambda value: value.stem if isinstance(value, Path) else str(value),
 )
 def test_every_family_passes_the_gates(
-    gguf: Path, weights: WeightFormat, target: Target, tmp_path: Path
+    gguf: Path, weights: WeightFormat, target: Target, form: KVForm, tmp_path: Path
 ) -> None:
     options = {"context": 192, "sequences": 2, "target": target, "weights": WeightChoice(weights)}
-    artifact = Artifact(build(gguf, tmp_path / "m.anespec", **options).path)
+    artifact = Artifact(build(gguf, tmp_path / "m.anespec", kv_form=form, **options).path)
     answers = json.loads(gguf.with_suffix(".json").read_text())
     for backend in ("torch" if target is Target.MAC else "torch-flush", "openvino"):
         verifier = open_verifier(artifact, backend, threads=1)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.residency import shape_text
-from anespec.manifests.schema import HeadShard, ShardFunction
+from anespec.manifests.schema import HeadShard, ShardFunction, Target
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.mil_package import (
     FileReference,
@@ -180,9 +180,10 @@ class ShardView:
 
 @dataclass(frozen=True)
 class ArtifactView:
-    """All shards of an artifact."""
+    """All shards of an artifact, and what it was built for where that is known."""
 
     shards: tuple[ShardView, ...]
+    target: Target | None = None
 
 
 def view_artifact(artifact: Artifact) -> ArtifactView:
@@ -203,7 +204,8 @@ def view_artifact(artifact: Artifact) -> ArtifactView:
                 manifest.functions,
             )
             for shard in manifest.shards
-        )
+        ),
+        manifest.target,
     )
 
 

@@ -148,7 +148,6 @@ def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits)
     """What is tried of a compiled shard: every function, one that runs any width at the block's."""
     shard = compiled.shard
     given = {spec.name for spec in shard.inputs}
-    functions = functions_of(manifest)
     return Contact(
         shard=shard.path,
         compiled=str(compiled.path.absolute()),

@@ -10,12 +10,11 @@ from anespec.manifests.element_types import ElementType
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.formatting import printable, quoted
 from anespec.manifests.residency import shape_text
-from anespec.manifests.schema import LayerShard, Manifest, Shapes, Shard, StateSpec, TensorSpec
+from anespec.manifests.schema import LayerShard, Manifest, Shapes, Shard, TensorSpec
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.functions import declared_function
 from anespec.runtime.backends.portable.mil_package import read_package
 from anespec.runtime.backends.portable.program import Program, program_of
-from anespec.runtime.backends.portable.spans import STATE_AXIS
 
 Shape = tuple[int | None, ...]
 
@@ -32,11 +31,10 @@ def load_declared(artifact: Artifact, shard: Shard) -> Program:
     program = program_of(package, declared_function(package, artifact.manifest.functions))
     width = _fixed_width(artifact.manifest)
     states = shard.states if isinstance(shard, LayerShard) else ()
-    hosted = [state for state in states if state.held == "host"]
     for kind, declared, found in (
-        ("input", _shapes(shard.inputs, width) | {s.name: s.shape for s in hosted}, program.inputs),
-        ("output", _shapes(shard.outputs, width) | _new_rows(hosted, width), _outputs(program)),
-        ("state", {s.name: s.shape for s in states if s not in hosted}, program.states),
+        ("input", _shapes(shard.program_inputs, width), program.inputs),
+        ("output", _shapes(shard.program_outputs, width), _outputs(program)),
+        ("state", {s.name: s.shape for s in states if s.held == "graph"}, program.states),
     ):
         for name in (*declared, *found):
             if found.get(name) != declared.get(name):
@@ -46,7 +44,7 @@ def load_declared(artifact: Artifact, shard: Shard) -> Program:
                     "the manifest; convert the model again"
                 )
     strange = [name for name, value in program.interface.items() if value.element is not ElementType.FP16]
-    if strange or len(program.outputs) != len(shard.outputs) + len(hosted):
+    if strange or len(program.outputs) != len(shard.program_outputs):
         raise ArtifactError(
             f"{artifact.root}: {shard.path} has inputs, outputs or states that are not fp16 or have one name "
             f"({printable(', '.join(strange or program.outputs))}); convert the model again"
@@ -65,14 +63,6 @@ def _at(shape: Shape, width: int | None) -> Shape:
 
 def _shapes(specs: Iterable[TensorSpec], width: int | None) -> dict[str, Shape]:
     return {spec.name: _at(spec.shape, width) for spec in specs}
-
-
-def _new_rows(hosted: Iterable[StateSpec], width: int | None) -> dict[str, Shape]:
-    """The outputs of states that the host holds: T rows in the slots' place."""
-    return {
-        spec.new_rows: _at((*spec.shape[:STATE_AXIS], None, *spec.shape[STATE_AXIS + 1 :]), width)
-        for spec in hosted
-    }
 
 
 def _outputs(program: Program) -> dict[str, Shape]:

@@ -25,9 +25,12 @@ class StateEntries:
     entries: Mapping[str, tuple[str, ...]]
 
     def pools(self, pools: tuple[PoolNames, ...]) -> tuple[PoolNames, ...]:
-        """The pools with the names of this program's states."""
+        """The pools with the names of this program's states; what is no state of it keeps its own."""
         return tuple(
-            replace(pool, states=tuple(name for state in pool.states for name in self.entries[state]))
+            replace(
+                pool,
+                states=tuple(name for state in pool.states for name in self.entries.get(state, (state,))),
+            )
             for pool in pools
         )
 

@@ -31,16 +31,24 @@ struct LogitSlice {
 
     /// The largest logit, the lowest token on ties; where any is not finite, of those the largest as bits.
     var best: Candidate {
-        var best = 0
-        var bestRank = Int32.min
-        var strange = -1
-        for (index, value) in bits.enumerated() {
-            if value & 0x7C00 == 0x7C00, strange < 0 || value > bits[strange] { strange = index }
-            let rank = AnespecWorker.rank(value)
-            if rank > bestRank { (best, bestRank) = (index, rank) }
+        // Without indices the loop is of the kind that a compiler makes wide.
+        var largest = Int32.min
+        var strange: UInt16 = 0
+        for value in bits {
+            largest = max(largest, AnespecWorker.rank(value))
+            strange |= value & 0x7C00 == 0x7C00 ? 1 : 0
         }
-        let found = strange < 0 ? best : strange
+        guard strange == 0 else { return bestOfStrange }
+        let found = bits.firstIndex { AnespecWorker.rank($0) == largest } ?? 0
         return Candidate(token: first + found, bits: bits[found])
+    }
+
+    private var bestOfStrange: Candidate {
+        var found = Candidate(token: first, bits: 0)
+        for (index, value) in bits.enumerated() where value & 0x7C00 == 0x7C00 && value > found.bits {
+            found = Candidate(token: first + index, bits: value)
+        }
+        return found
     }
 
     /// Candidates for the `count` largest, in order.

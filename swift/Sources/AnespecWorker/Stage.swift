@@ -99,9 +99,11 @@ final class Stage {
                 .predict, "the prediction's \"\(name)\" is \(sizes) of type \(array.dataType.rawValue), not fp16 \(output.tensor.sizes)",
                 stage: spec.path)
         }
-        array.withUnsafeMutableBytes { memory, strides in
+        // Only read, so that the array keeps its memory and these strides.
+        let strides = array.strides.map(\.intValue)
+        array.withUnsafeBytes { memory in
             guard let base = memory.baseAddress else { return }
-            output.tensor.copy(from: StridedTensor(base, sizes, strides: strides))
+            output.tensor.copy(from: StridedTensor(UnsafeMutableRawPointer(mutating: base), sizes, strides: strides))
         }
         copied += sizes.reduce(2, *)
     }

@@ -2,11 +2,17 @@ import XCTest
 
 @testable import AnespecWorker
 
+#if os(Linux)
+private let streamSocket = Int32(SOCK_STREAM.rawValue)
+#else
+private let streamSocket = SOCK_STREAM
+#endif
+
 final class ConnectionTests: XCTestCase {
     private var ends: [Int32] = [0, 0]
 
     override func setUp() {
-        XCTAssertEqual(socketpair(AF_UNIX, Int32(SOCK_STREAM.rawValue), 0, &ends), 0)
+        XCTAssertEqual(socketpair(AF_UNIX, streamSocket, 0, &ends), 0)
     }
 
     override func tearDown() {

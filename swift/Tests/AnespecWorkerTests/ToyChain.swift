@@ -1,3 +1,5 @@
+// Needs the stand-in for Core ML.
+#if os(Linux)
 import Foundation
 
 @testable import AnespecWorker
@@ -94,3 +96,4 @@ extension JSON {
         return values[index]
     }
 }
+#endif

@@ -1,3 +1,5 @@
+// Needs the stand-in for Core ML.
+#if os(Linux)
 import Foundation
 
 /// A tensor of the toy models; its bits are counted with as whole numbers.
@@ -114,3 +116,4 @@ final class ToyServer: @unchecked Sendable {
         return buffer
     }
 }
+#endif

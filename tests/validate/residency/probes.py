@@ -43,6 +43,7 @@ class Probe:
     layers: int = 2
     weights: WeightFormat = WeightFormat.INT8_CHANNEL
     attention: AttentionShape = AttentionShape.PER_KV_HEAD
+    kv_form: KVForm = KVForm.SLICE_UPDATE
 
 
 def _projection(rows: int, columns: int, weights: WeightFormat) -> Projection:
@@ -96,7 +97,7 @@ def layers_of(probe: Probe) -> ShardProgram:
         for index in range(probe.layers)
     )
     return layer_shard(
-        LayerShardPlan(plans, probe.d, EPSILON, KVForm.REREAD),
+        LayerShardPlan(plans, probe.d, EPSILON, probe.kv_form),
         [layer] * probe.layers,
         ProgramScope(BLOCK, BLOCK),
     )

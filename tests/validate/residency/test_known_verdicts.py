@@ -48,7 +48,8 @@ def test_the_verdict_on_the_small_probe_comes_from_its_size() -> None:
     prediction = predict(alone(view_of(layers_of(D64))), "fingerprint", BLOCK)
     assert {rule for op in prediction.plan.shards[0].operations for rule in op.rules} == {"small-shard"}
     assert {f.rule for f in prediction.findings} == {
-        "small-shard", "state-width", "narrow-last-axis", "int8-per-channel", "flexible-beside-state",
+        "small-shard", "state-width", "state-writes", "narrow-last-axis", "int8-per-channel",
+        "flexible-beside-state",
     }  # fmt: skip
 
 

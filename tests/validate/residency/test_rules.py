@@ -15,16 +15,17 @@ from probes import BLOCK, NAME, Probe, alone, head_of, layers_of, model_of, view
 from anespec.convert.package import write_package
 from anespec.manifests.errors import RequestError
 from anespec.manifests.residency import Device, Placement, Plan, RuleFinding, Severity, ShardResidency
-from anespec.manifests.schema import AttentionShape, WeightFormat
+from anespec.manifests.schema import AttentionShape, KVForm, Target, WeightFormat
 from anespec.runtime.backends.portable.mil_package import FileReference, read_package
 from anespec.runtime.backends.portable.proto import model_classes
 from anespec.validate.residency.prediction import Prediction, predict
-from anespec.validate.residency.rule import Effect, Finding, Grade, ShardRule
+from anespec.validate.residency.rule import Effect, Finding, Grade, Rule, ShardRule
 from anespec.validate.residency.rules import PRACTICES, RULES, find_rule
+from anespec.validate.residency.rules.states import ManyStates, StateWrites
 from anespec.validate.residency.shard_view import ArtifactView, ShardView, view_model, view_package
 
 RANGE_WARNING = "flexible-beside-state"
-ALWAYS = {"narrow-last-axis", "int8-per-channel", RANGE_WARNING}
+ALWAYS = {"narrow-last-axis", "state-writes", "int8-per-channel", RANGE_WARNING}
 MB = 1_000_000
 GB = 1_000_000_000
 
@@ -174,7 +175,7 @@ def test_faults_do_not_hide_each_other(planted: Healthy, names: set[str]) -> Non
 @pytest.mark.parametrize("weights", [WeightFormat.FP16, WeightFormat.INT8_CHANNEL, WeightFormat.LUT8])
 def test_what_the_converter_writes_is_healthy(shape: AttentionShape, weights: WeightFormat) -> None:
     prediction = judged(view_of(layers_of(Probe(attention=shape, weights=weights))))
-    known = ALWAYS if weights is WeightFormat.INT8_CHANNEL else {"narrow-last-axis"}
+    known = ALWAYS if weights is WeightFormat.INT8_CHANNEL else ALWAYS - {"int8-per-channel"}
     assert {finding.rule for finding in prediction.findings} == known
     assert placement(prediction.plan) is ANE
 
@@ -313,9 +314,34 @@ def test_the_planner_decides_before_the_compiler_is_asked(planted: Healthy) -> N
     assert placement(judged(refused).plan) is REFUSED
 
 
+def found_by(rule: Rule, form: KVForm, layers: int, target: Target) -> list[str]:
+    view = view_of(layers_of(Probe(layers=layers, kv_form=form)))
+    return [finding.detail for finding in rule.check(ArtifactView((view,), target))]
+
+
+@pytest.mark.parametrize(
+    ("form", "layers", "target", "warns"),
+    [
+        (KVForm.SLICE_UPDATE, 2, Target.IPHONE, True),
+        (KVForm.SLICE_UPDATE, 1, Target.IPHONE, False),
+        (KVForm.SLICE_UPDATE, 2, Target.MAC, False),
+        (KVForm.PACKED, 4, Target.IPHONE, False),
+        (KVForm.OUTSIDE, 2, Target.IPHONE, False),
+    ],
+)
+def test_many_states_are_a_risk_on_an_iphone(form: KVForm, layers: int, target: Target, warns: bool) -> None:
+    assert bool(found_by(ManyStates(), form, layers, target)) is warns
+
+
+@pytest.mark.parametrize("form", KVForm)
+def test_state_writes_are_a_risk_unless_the_host_holds_the_cache(form: KVForm) -> None:
+    expected = [] if form is KVForm.OUTSIDE else ["has 4 state writes"]
+    assert found_by(StateWrites(), form, 2, Target.MAC) == expected
+
+
 def test_every_rule_was_seen_to_fire() -> None:
     fired = {rule for _, expected, _ in FAULTS.values() for rule in expected}
-    elsewhere = {*ALWAYS, "wide-head", "small-shard", "large-shard", "process-weights"}
+    elsewhere = {*ALWAYS, "many-states", "wide-head", "small-shard", "large-shard", "process-weights"}
     assert fired | elsewhere == {rule.id for rule in RULES}
 
 

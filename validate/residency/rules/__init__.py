@@ -25,6 +25,7 @@ from anespec.validate.residency.rules.operations import (
     WideLinear,
 )
 from anespec.validate.residency.rules.sizes import LargeShard, Multifunction, ProcessWeights, SmallShard
+from anespec.validate.residency.rules.states import ManyStates, StateWrites
 from anespec.validate.residency.rules.tensors import (
     NarrowLastAxis,
     TensorElementType,
@@ -50,6 +51,8 @@ RULES: tuple[Rule, ...] = (
     WideDimension(),
     StateType(),
     StateWidth(),
+    ManyStates(),
+    StateWrites(),
     RangesBesideState(),
     FlexibleBesideState(),
     EnumeratedBesideState(),
