@@ -152,7 +152,9 @@ def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits)
         shard=shard.path,
         compiled=str(compiled.path.absolute()),
         units=units,
-        passes=tuple(_tried(shard, each.name, each.rows or manifest.block) for each in functions),
+        passes=tuple(
+            _tried(shard, each.name, each.rows or manifest.block) for each in functions_of(manifest)
+        ),
         states=held_states(shard),
         masks=tuple(pool.mask_input for pool in manifest.pools if pool.mask_input in given),
         writes=tuple(pool.write_input for pool in manifest.pools if pool.write_input in given),
