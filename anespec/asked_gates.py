@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from anespec.manifests.residency import ResidencyVerdict
     from anespec.manifests.store import Artifact
     from anespec.manifests.verdicts import Circumstances, ExactnessVerdict, Standing, Verdict
+    from anespec.runtime.backends.worker.sharing import WorkerLimits
     from anespec.validate.effort import Form
     from anespec.validate.figures import GoldenVerdict
     from anespec.validate.progress import Progress
@@ -54,6 +55,7 @@ class Question:
     backend: str
     threads: int | None
     gguf: Path | None
+    workers: "WorkerLimits | None" = None
 
     @property
     def here(self) -> "Circumstances":
@@ -135,7 +137,7 @@ def golden_gate(asked: Question) -> "Gate[GoldenVerdict]":
         from anespec.validate import gates
 
         report("reading the source")
-        return gates.golden_gate(artifact, asked.source, asked.backend, asked.threads, report)
+        return gates.golden_gate(artifact, asked.source, asked.backend, asked.threads, report, asked.workers)
 
     return Gate(kept, measure, answer)
 
@@ -171,7 +173,7 @@ def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
     def measure(report: "Progress") -> "ExactnessVerdict":
         from anespec.validate.gates import exactness_of
 
-        return exactness_of(artifact, asked.backend, asked.threads, form, report)
+        return exactness_of(artifact, asked.backend, asked.threads, form, report, asked.workers)
 
     return Gate(kept, measure, answer)
 
@@ -218,6 +220,8 @@ def quality_gate(asked: Question, task: "QualityTask", text: "SampleText") -> "G
 
         report("reading the source")
         source = asked.source
-        return gate.quality_gate(artifact, source, task, text, asked.backend, asked.threads, report)
+        return gate.quality_gate(
+            artifact, source, task, text, asked.backend, asked.threads, report, asked.workers
+        )
 
     return Gate(kept, measure, answer)

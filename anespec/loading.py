@@ -64,7 +64,7 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Open
         with ThreadPoolExecutor(1) as reader:
             reading = reader.submit(_read_vocabulary, tokens)
             report(f"shards, on {backend}")
-            verifier = open_verifier(artifact, backend, options.threads)
+            verifier = open_verifier(artifact, backend, options.threads, options.workers)
         try:
             tokenizer = reading.result()
         except BaseException:

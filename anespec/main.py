@@ -26,6 +26,7 @@ from anespec.manifests.formatting import LONGEST_REASON, printable, sanitize_ter
 from anespec.selftest_verb import selftest
 from anespec.validate_verb import validate
 from anespec.verbosity import accept_verbosity, set_verbosity
+from anespec.worker_verb import worker
 
 EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
 
@@ -50,7 +51,21 @@ def cli(context: click.Context, verbose: int, quiet: bool) -> None:
     set_verbosity(context, verbose, quiet)
 
 
-for verb in (inspect, convert, validate, generate, chat, demo, doctor, selftest, list_models, remove_models):
+VERBS = (
+    inspect,
+    convert,
+    validate,
+    generate,
+    chat,
+    demo,
+    doctor,
+    selftest,
+    list_models,
+    remove_models,
+    worker,
+)
+
+for verb in VERBS:
     cli.add_command(accept_verbosity(verb))
 
 

@@ -130,9 +130,8 @@ def run_validation(
     root = resolve_artifact(path, backend=options.backend, threads=options.threads, display=watch.shares)
     source = path if options.gguf is None and is_gguf(path) else options.gguf
     artifact = Artifact(root, KnownHashes(again=options.verify))
-    asked = Question(
-        artifact, resolve_backend(options.backend, artifact.manifest.target), options.threads, source
-    )
+    backend = resolve_backend(options.backend, artifact.manifest.target)
+    asked = Question(artifact, backend, options.threads, source, options.workers)
     asking = _asking(asked, options)
     results = []
     for name in options.chosen:

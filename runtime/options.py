@@ -4,15 +4,18 @@ Declared once for Python, the command line and JSON lines.
 """
 
 import os
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
 
 from anespec.manifests.errors import RequestError
 from anespec.manifests.options import Flag, Options
 from anespec.runtime.sampling.parameters import SamplingParameters
 
-BACKEND_CHOICES = ("auto", "torch", "openvino", "torch-flush", "coreml", "coreml-cpu")
+if TYPE_CHECKING:
+    from anespec.runtime.backends.worker.sharing import WorkerLimits
+
+BACKEND_CHOICES = ("auto", "torch", "openvino", "torch-flush", "coreml", "coreml-cpu", "worker")
 """What runtime.backends knows, said here so that nothing heavy is loaded for it."""
 
 DRAFTER_CHOICES = ("none", "lookup")
@@ -21,6 +24,9 @@ LONGEST_MATCH = 64
 
 MOST_THREADS = 4 * (os.cpu_count() or 1)
 """Far more threads than processors wait for one another: a pass then takes minutes."""
+
+LONGEST_PASS = 86400.0
+"""Seconds: a day."""
 
 MOST_CHOICES = 128
 
@@ -51,16 +57,33 @@ class BackendOptions(Options):
         default="auto",
         description="Who executes: openvino, the fast one on processors; torch, the reference; torch-flush, "
         "the same but that subnormal fp16 numbers are zero, as they may be to a Neural Engine; coreml, which "
-        "is Core ML with the Neural Engine, or coreml-cpu without it. auto is coreml on a Mac that has a "
-        "Neural Engine, else openvino.",
+        "is Core ML with the Neural Engine, or coreml-cpu without it; worker, which is Core ML in native "
+        "processes (anespec worker build). auto is worker, else coreml, on a Mac that has a Neural Engine, "
+        "else openvino.",
     )
     threads: Annotated[int | None, Flag(default="all")] = Field(
         default=None, ge=1, le=MOST_THREADS, description="Processor threads."
+    )
+    worker_budget: Annotated[ByteSize | None, Flag(metavar="BYTES", default="3GB")] = Field(
+        default=None, ge=1, description="Weights in one native worker; more shards go to more workers."
+    )
+    worker_timeout: Annotated[float | None, Flag(default="600")] = Field(
+        default=None,
+        gt=0,
+        le=LONGEST_PASS,
+        description="Seconds of a pass after which a native worker is ended and started again.",
     )
     verify: bool = Field(
         default=False,
         description="Read all files for their hashes, also those that are the same to the file system.",
     )
+
+    @property
+    def workers(self) -> "WorkerLimits":
+        """What of them limits native workers."""
+        from anespec.runtime.backends.worker.sharing import BUDGET, PASS_SECONDS, WorkerLimits
+
+        return WorkerLimits(self.worker_budget or BUDGET, self.worker_timeout or PASS_SECONDS)
 
 
 class LoadOptions(BackendOptions):

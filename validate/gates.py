@@ -17,6 +17,7 @@ from anespec.runtime.backends import circumstances, open_shard, open_verifier
 from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import ShardRunner
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.passes import Verifier
 from anespec.validate.effort import Form
 from anespec.validate.exactness import exactness_gate
@@ -61,7 +62,12 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
 
 
 def golden_gate(
-    artifact: Artifact, source: Path, backend: str, threads: int | None, progress: Progress
+    artifact: Artifact,
+    source: Path,
+    backend: str,
+    threads: int | None,
+    progress: Progress,
+    workers: WorkerLimits | None = None,
 ) -> GoldenVerdict:
     """Run the golden gate and record its verdict in gates/golden.json; a failed one does not raise.
 
@@ -90,7 +96,7 @@ def golden_gate(
         prompts = prompt_ids(artifact)
         ids = [token for prompt in prompts for token in prompt]
         step = in_steps(progress, _golden_steps(manifest, prompts))
-        prompt_runs = _prompt_runs(artifact, prompts, backend, threads, step)
+        prompt_runs = _prompt_runs(artifact, prompts, backend, threads, step, workers)
         with open_embedding(artifact) as own:
             computed = compare_computed(
                 manifest, reference, one, PassInputs(manifest), own, prompt_runs, ids=ids, progress=step
@@ -118,15 +124,21 @@ def _prompt_runs(
     backend: str,
     threads: int | None,
     progress: StepReport,
+    workers: WorkerLimits | None,
 ) -> tuple[PromptRun, ...]:
     """What the whole stack makes of prompts; nothing of it stays in memory beside the shards that follow."""
     progress("opening the whole stack")
-    with closing(open_verifier(artifact, backend, threads)) as verifier:
+    with closing(open_verifier(artifact, backend, threads, workers)) as verifier:
         return run_prompts(verifier, prompts, progress=progress)
 
 
 def exactness_of(
-    artifact: Artifact, backend: str, threads: int | None, form: Form, progress: Progress
+    artifact: Artifact,
+    backend: str,
+    threads: int | None,
+    form: Form,
+    progress: Progress,
+    workers: WorkerLimits | None = None,
 ) -> ExactnessVerdict:
     """`recorded_exactness` of a verifier that is opened for it.
 
@@ -139,7 +151,7 @@ def exactness_of(
     progress("the same pass in a new process")
     elsewhere = run_elsewhere(artifact, here)
     progress("loading the shards")
-    with closing(open_verifier(artifact, backend, threads)) as verifier:
+    with closing(open_verifier(artifact, backend, threads, workers)) as verifier:
         return recorded_exactness(artifact, verifier, here, form, progress, elsewhere)
 
 

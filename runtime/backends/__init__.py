@@ -1,6 +1,7 @@
 """What executes shards. `open_verifier` is the one door: it turns an artifact into a Verifier."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,6 +15,8 @@ from anespec.runtime.backends.coreml.backend import CoreMLBackend
 from anespec.runtime.backends.coreml.library import ComputeUnits, has_neural_engine
 from anespec.runtime.backends.portable.backend import MakeRunner, PortableBackend
 from anespec.runtime.backends.runner import ShardRunner
+from anespec.runtime.backends.worker.backend import WorkerBackend
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.passes import Verifier
 
 AUTO = "auto"
@@ -22,6 +25,7 @@ OPENVINO = "openvino"
 TORCH_FLUSH = "torch-flush"
 COREML = "coreml"
 COREML_CPU = "coreml-cpu"
+WORKER = "worker"
 
 EXECUTOR_VERSION = 4
 """Part of every verdict's circumstances: raise it when a lowering, a fusion or an input changes."""
@@ -52,6 +56,7 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
         TORCH_FLUSH: PortableBackend(TORCH_FLUSH, "torch", _torch_flush, holds_caches=False),
         COREML: CoreMLBackend(COREML, ComputeUnits.CPU_AND_NE),
         COREML_CPU: CoreMLBackend(COREML_CPU, ComputeUnits.CPU_ONLY),
+        WORKER: WorkerBackend(WORKER),
     }
 )
 """By name."""
@@ -60,15 +65,15 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
 def resolve_backend(name: str, target: Target | None = None) -> str:
     """The backend that `name` means here, for an artifact that was built for `target`.
 
-    `auto` is Core ML on a Mac with a Neural Engine, unless the artifact is for processors, and the fast
-    portable one everywhere else.
+    `auto` is Core ML on a Mac with a Neural Engine, unless the artifact is for processors: in the worker, if
+    that was built. Everywhere else it is the fast portable one.
 
     Raises:
         RequestError: there is no such backend.
         MissingPackageError: it cannot run here.
     """
     if name == AUTO:
-        on_the_engine = (COREML,) if target is not Target.CPU and has_neural_engine() else ()
+        on_the_engine = (WORKER, COREML) if target is not Target.CPU and has_neural_engine() else ()
         name = next((name for name in on_the_engine if BACKENDS[name].unavailable() is None), OPENVINO)
     if name not in BACKENDS:
         raise RequestError(f"there is no backend {name!r}; choose one of {', '.join((AUTO, *BACKENDS))}")
@@ -108,8 +113,13 @@ def open_shard(artifact: Artifact, shard: Shard, backend: str, threads: int | No
     return BACKENDS[name].open_shard(artifact, shard, threads or processors())
 
 
-def open_verifier(path: Path | Artifact, backend: str = AUTO, threads: int | None = None) -> Verifier:
-    """Load an artifact's shards.
+def open_verifier(
+    path: Path | Artifact,
+    backend: str = AUTO,
+    threads: int | None = None,
+    workers: WorkerLimits | None = None,
+) -> Verifier:
+    """Load an artifact's shards; `workers` are the limits of the backend that has some.
 
     Raises:
         ArtifactError: the artifact or a shard is missing, damaged, not what the manifest says or has an
@@ -118,5 +128,7 @@ def open_verifier(path: Path | Artifact, backend: str = AUTO, threads: int | Non
         MissingPackageError: it cannot run here.
     """
     artifact = path if isinstance(path, Artifact) else Artifact(path)
-    name = resolve_backend(backend, artifact.manifest.target)
-    return BACKENDS[name].open(artifact, threads or processors())
+    chosen = BACKENDS[resolve_backend(backend, artifact.manifest.target)]
+    if isinstance(chosen, WorkerBackend) and workers is not None:
+        chosen = replace(chosen, limits=workers)
+    return chosen.open(artifact, threads or processors())

@@ -12,6 +12,7 @@ from anespec.runtime.backends.runner import Homes, Tensor
 from anespec.runtime.passes import Row
 
 NO_INPUTS: Mapping[str, Tensor] = MappingProxyType({})
+NO_PLACES: Mapping[int, Mapping[str, Tensor]] = MappingProxyType({})
 
 
 class PassInputs:
@@ -19,16 +20,26 @@ class PassInputs:
 
     With `homes` the slots that rows write are numbers, without it one-hot masks. Masks are kept from pass to
     pass and changed only where rows differ, so what `of` returns is good until its next call.
+
+    `places` has arrays that the inputs of a pass over T rows are to lie in, by T and by name; masks in them
+    are over all slots. What is not in them lies in arrays of its own.
     """
 
-    def __init__(self, manifest: Manifest, *, homes: bool = False) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        *,
+        homes: bool = False,
+        places: Mapping[int, Mapping[str, Tensor]] = NO_PLACES,
+    ) -> None:
         self.pools = manifest.pools
         self.rope_rows = {
             table.cos_input: _rope_rows(table, manifest.context, np.cos) for table in manifest.ropes
         } | {table.sin_input: _rope_rows(table, manifest.context, np.sin) for table in manifest.ropes}
         self.context = manifest.context
         self._homes = homes
-        self._masks = [(AttentionMask(), WriteMask()) for _ in self.pools]
+        self._places = places
+        self._masks: dict[int, list[tuple[AttentionMask, WriteMask]]] = {}
 
     def of(
         self,
@@ -51,15 +62,30 @@ class PassInputs:
         inputs: dict[str, Tensor | Homes] = {HIDDEN_IN: hidden, **layer_inputs}
         for name, table in self.rope_rows.items():
             inputs[name] = table[positions]
+        for name, place in self._places.get(len(rows), NO_INPUTS).items():
+            if name in inputs:
+                place[...] = inputs[name]
+                inputs[name] = place
         spans = spans or [pool.slots for pool in self.pools]
         for index, (pool, span, (attention, write)) in enumerate(
-            zip(self.pools, spans, self._masks, strict=True)
+            zip(self.pools, spans, self._masks_of(len(rows)), strict=True)
         ):
             _require_within(rows, index, pool, span)
             inputs[pool.mask_input] = attention.of([row.slots[index].visible for row in rows], span)
             homes = np.array([-1 if (s := row.slots[index].home) is None else s for row in rows], np.int32)
             inputs[pool.write_input] = homes if self._homes else write.of(homes, span)
         return inputs
+
+    def _masks_of(self, width: int) -> list[tuple[AttentionMask, WriteMask]]:
+        """The masks of passes so wide; those without a place are kept for one width at a time."""
+        places = self._places.get(width, NO_INPUTS)
+        kept = width if places else 0
+        if kept not in self._masks:
+            self._masks[kept] = [
+                (AttentionMask(places.get(pool.mask_input)), WriteMask(places.get(pool.write_input)))
+                for pool in self.pools
+            ]
+        return self._masks[kept]
 
 
 def _rope_rows(table: RopeTable, context: int, function: np.ufunc) -> Tensor:

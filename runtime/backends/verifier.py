@@ -32,6 +32,19 @@ class HeadStage:
     outputs: tuple[str, ...]
 
 
+def shape_of(manifest: Manifest, *, partial_spans: bool = False) -> VerifierShape:
+    """The sizes of an artifact's verifier, whatever executes it."""
+    return VerifierShape(
+        block=manifest.block,
+        widths=manifest.widths,
+        context=manifest.context,
+        sequences=manifest.sequences,
+        vocabulary=manifest.hyperparameters.vocabulary,
+        pools=tuple(PoolShape(p.name, p.region_slots, p.window) for p in manifest.pools),
+        partial_spans=partial_spans,
+    )
+
+
 class ArtifactVerifier:
     """A Verifier (see runtime.passes) over stages of shard runners.
 
@@ -57,15 +70,7 @@ class ArtifactVerifier:
         self.pass_inputs = PassInputs(manifest, homes=all(stage.runner.takes_homes for stage in layers))
         self.layers = tuple(layers)
         self.heads = tuple(heads)
-        self._shape = VerifierShape(
-            block=manifest.block,
-            widths=manifest.widths,
-            context=manifest.context,
-            sequences=manifest.sequences,
-            vocabulary=manifest.hyperparameters.vocabulary,
-            pools=tuple(PoolShape(p.name, p.region_slots, p.window) for p in manifest.pools),
-            partial_spans=all(stage.runner.partial_spans for stage in layers),
-        )
+        self._shape = shape_of(manifest, partial_spans=all(stage.runner.partial_spans for stage in layers))
         self._plan: PassPlan | None = None
         self._inputs: dict[str, Tensor | Homes] = {}
         pooled = [self._pool_states(pool) for pool in range(len(manifest.pools))]

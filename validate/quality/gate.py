@@ -7,6 +7,7 @@ from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile
 from anespec.runtime.backends import circumstances, open_verifier
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.gates import require_layers
 from anespec.validate.progress import Progress
@@ -31,6 +32,7 @@ def quality_gate(
     backend: str,
     threads: int | None,
     progress: Progress,
+    workers: WorkerLimits | None = None,
 ) -> QualityVerdict:
     """Score `sample`, which is the text of `task`, and record the verdict in gates/quality.json.
 
@@ -57,7 +59,7 @@ def quality_gate(
         reference = Reference(file, manifest.context)
         require_layers(manifest, reference, source)
         progress("loading the shards", 0.0)
-        verifier = open_verifier(artifact, backend, threads)
+        verifier = open_verifier(artifact, backend, threads, workers)
         try:
             scored = compare_on_text(verifier, reference, windows, widths=widths, progress=progress)
         finally:

@@ -85,6 +85,53 @@ def test_masks_and_rope_rows(manifest: Manifest, block: list[Row]) -> None:
             assert given["rope_sin"][lane, pair] == np.float16(np.sin(angle))
 
 
+@settings(deadline=None, max_examples=60)
+@given(steps=st.lists(blocks(), min_size=2, max_size=6))
+def test_masks_that_are_kept_are_those_made_anew(manifest: Manifest, steps: list[list[Row]]) -> None:
+    kept = PassInputs(manifest)
+    places: dict[int, dict[str, np.ndarray]] = {}
+    for width in range(1, 7):
+        fresh = PassInputs(manifest).of([row(0, 0, range(1))] * width, hidden(width))
+        places[width] = {name: np.zeros_like(values) for name, values in fresh.items()}
+    placed = PassInputs(manifest, places=places)
+    for block in steps:
+        x = np.full_like(hidden(len(block)), len(block))
+        expected = PassInputs(manifest).of(block, x)
+        for name, values in kept.of(block, x).items():
+            assert (values == expected[name]).all()
+        for name, values in placed.of(block, x).items():
+            assert values is places[len(block)][name]
+            assert (values == expected[name]).all()
+
+
+class Counted(np.ndarray):
+    """An array that counts the elements that are written to it."""
+
+    written = 0
+
+    def __setitem__(self, key: object, value: object) -> None:
+        Counted.written += np.asarray(self)[key].size  # type: ignore[index]
+        super().__setitem__(key, value)
+
+
+def test_a_pass_writes_few_elements_of_masks_that_are_kept(manifest: Manifest) -> None:
+    """Decoding: each pass's rows stand right behind those of the last."""
+    names = ("attn_mask", "kv_write_mask")
+    place = {
+        name: np.zeros(shape, np.float16).view(Counted)
+        for name, shape in zip(names, ((1, 1, 4, SLOTS), (1, 1, SLOTS, 4)), strict=True)
+    }
+    inputs = PassInputs(manifest, places={4: place})
+    for start in range(0, 60, 3):
+        block = [row(start + i, start + i, range(start + i + 1)) for i in range(4)]
+        Counted.written = 0
+        found = inputs.of(block, hidden(4))
+        # Three slots more for each row, and for each column a slot that goes and one that comes.
+        assert Counted.written == 4 * 3 + 4 * 2 or not start
+        expected = PassInputs(manifest).of(block, hidden(4))
+        assert all((found[name] == expected[name]).all() for name in names)
+
+
 def test_a_masked_slot_weighs_nothing_in_fp16(manifest: Manifest) -> None:
     mask = PassInputs(manifest).of([row(0, 0, range(1))], hidden(1))["attn_mask"]
     assert np.exp(mask.astype(np.float32))[0, 0, 0, 1:].astype(np.float16).max() == 0

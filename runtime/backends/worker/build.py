@@ -1,0 +1,217 @@
+"""The worker's executable: built once from the sources that this package brings, and found again by them.
+
+It lies in the user's cache folder under the hash of its sources, which is also the build that it says of
+itself: an arena names the build that it is for, and another one is refused.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+
+from anespec.manifests.errors import AnespecError, MissingPackageError, StorageError
+from anespec.manifests.formatting import LONGEST_REASON, printable
+from anespec.manifests.safe_files import Folder
+from anespec.manifests.store import file_sha256
+from anespec.manifests.user_folders import cache_folder, private_folder
+from anespec.runtime.backends.worker.process import WorkerProgram
+
+SOURCES = "anespec.swift"
+EXECUTABLE = "anespec-worker"
+BY_HAND = "ANESPEC_WORKER"
+IDENTITY = Path("Sources/AnespecWorker/BuildIdentity.swift")
+"""What the copy of the sources that is built gets anew, so it is no part of their hash."""
+
+NO_TESTS = Path("Tests/AnespecWorkerTests/None.swift")
+"""The package names a target of tests, and would look for its sources among those of the others."""
+
+ZEROS = "0" * 64
+LEAST_SWIFT = (6, 0)
+INSTALL = "install Xcode or its command line tools (xcode-select --install), elsewhere Swift from swift.org"
+
+_PARTIAL = re.compile(r"\.(\d+)\.[0-9a-f]+\.partial")
+_STEP = re.compile(r"\[(\d+)/(\d+)\] (.+)")
+_VERSION = re.compile(r"Swift version (\d+)\.(\d+)")
+
+Report = Callable[[str], None]
+"""Is told what is done next."""
+
+
+@dataclass(frozen=True)
+class WorkerSources:
+    """The Swift package; `build` is the SHA-256 over all that is compiled."""
+
+    folder: Path
+
+    @classmethod
+    def installed(cls) -> "WorkerSources":
+        """Those that came with this package; raises AnespecError where they are not there."""
+        spec = find_spec(SOURCES)
+        for place in (spec and spec.submodule_search_locations) or ():
+            if (Path(place) / "Package.swift").is_file():
+                return cls(Path(place))
+        raise AnespecError("the worker's sources are missing; install anespec again")
+
+    @property
+    def files(self) -> list[Path]:
+        """All that is compiled, relative to the folder, in a fixed order."""
+        found = [path for path in (self.folder / "Sources").rglob("*") if path.is_file()]
+        return sorted(path.relative_to(self.folder) for path in (*found, self.folder / "Package.swift"))
+
+    @property
+    def build(self) -> str:
+        """Their SHA-256, in hexadecimal."""
+        digest = hashlib.sha256()
+        for file in (file for file in self.files if file != IDENTITY):
+            content = (self.folder / file).read_bytes()
+            digest.update(f"{file.as_posix()}\0{len(content)}\0".encode())
+            digest.update(content)
+        return digest.hexdigest()
+
+    def copy_to(self, folder: Path) -> None:
+        """Write them there, with the identity in its place."""
+        for file in self.files:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.folder / file, folder / file)
+        own = (self.folder / IDENTITY).read_text("utf-8")
+        if own.count(ZEROS) != 1:
+            raise AnespecError(f"{self.folder / IDENTITY}: has no place for the build; install anespec again")
+        (folder / IDENTITY).write_text(own.replace(ZEROS, self.build), "utf-8")
+        (folder / NO_TESTS).parent.mkdir(parents=True)
+        (folder / NO_TESTS).write_text("// Tests are no part of what is built.\n", "utf-8")
+
+
+def workers_folder() -> Path:
+    """Where executables lie, each in a folder named by its build; it need not exist."""
+    return cache_folder() / "workers"
+
+
+def built_worker(sources: WorkerSources | None = None) -> WorkerProgram | None:
+    """The worker that was built of these sources (the installed ones), if it was.
+
+    One that ANESPEC_WORKER names was built by hand: it is used in any case, and its build is not compared.
+    """
+    if by_hand := os.environ.get(BY_HAND):
+        try:
+            return WorkerProgram((by_hand,), file_sha256(Path(by_hand)), compared=False)
+        except OSError as error:
+            raise StorageError(
+                f"{by_hand}: {BY_HAND} names it, and it cannot be read ({error.strerror})"
+            ) from error
+    build = (sources or WorkerSources.installed()).build
+    path = workers_folder() / build / EXECUTABLE
+    return WorkerProgram((str(path),), build) if os.access(path, os.X_OK) else None
+
+
+def build_worker(
+    report: Report, sources: WorkerSources | None = None, *, swift: str = "swift", again: bool = False
+) -> WorkerProgram:
+    """The worker, built unless it was before; `again` builds in any case.
+
+    Raises:
+        MissingPackageError: there is no Swift, or an old one.
+        AnespecError: it does not compile.
+        StorageError: there is no room.
+    """
+    sources = sources or WorkerSources.installed()
+    known = built_worker(sources)
+    if known is not None and not again:
+        return known
+    _require_swift(swift)
+    try:
+        with private_folder(workers_folder()) as folder, _working_folder(folder) as partial:
+            work = folder.path / partial
+            sources.copy_to(work)
+            _compile(swift, work, report)
+            built = work / ".build/release" / EXECUTABLE
+            with folder.folder(sources.build, create=True) as place:
+                built.resolve().replace(place.path / EXECUTABLE)
+    except OSError as error:
+        raise StorageError(
+            f"{workers_folder()}: the worker cannot be put there ({error.strerror})"
+        ) from error
+    found = built_worker(sources)
+    if found is None:
+        raise AnespecError(f"{workers_folder()}: the worker was built and is gone; build it again")
+    return found
+
+
+def _require_swift(swift: str) -> None:
+    try:
+        told = subprocess.run(
+            [swift, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+    except OSError:
+        raise MissingPackageError(f"the worker is built with Swift, which is not here; {INSTALL}") from None
+    found = _VERSION.search(told.stdout)
+    if found is None:
+        lines = (told.stderr.strip() or told.stdout.strip()).splitlines() or ["it says nothing"]
+        raise MissingPackageError(
+            f"`{swift} --version` names no version ({printable(lines[0], LONGEST_REASON)}); {INSTALL}"
+        )
+    if (int(found[1]), int(found[2])) < LEAST_SWIFT:
+        least = ".".join(map(str, LEAST_SWIFT))
+        raise MissingPackageError(
+            f"the worker needs Swift {least} or newer, this is {found[1]}.{found[2]}; {INSTALL}"
+        )
+
+
+@contextlib.contextmanager
+def _working_folder(folder: Folder) -> Iterator[str]:
+    """A folder to build in, gone afterwards; those of builds that were killed go, too."""
+    for path in folder.path.iterdir():
+        found = _PARTIAL.fullmatch(path.name)
+        if found is not None and not psutil.pid_exists(int(found[1])):
+            folder.remove(path.name)
+    name = f".{os.getpid()}.{secrets.token_hex(8)}.partial"
+    try:
+        (folder.path / name).mkdir(mode=0o700)
+        yield name
+    finally:
+        folder.remove(name)
+
+
+def _compile(swift: str, work: Path, report: Report) -> None:
+    """Run `swift build`; what it says ends in one sentence where it fails."""
+    command = [swift, "build", "-c", "release", "--product", EXECUTABLE, "--package-path", str(work)]
+    report("the worker's sources")
+    # A group of its own, so that a ^C ends the compilers that it started, too.
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    lines: list[str] = []
+    try:
+        for line in process.stdout or ():
+            lines.append(line.rstrip())
+            if step := _STEP.match(line):
+                report(printable(f"{step[3].strip()} ({step[1]} of {step[2]})"))
+        code = process.wait()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+    if code:
+        errors = [line for line in lines if "error:" in line] or [line for line in lines if line]
+        reason = errors[0].replace(f"{work}{os.sep}", "") if errors else f"swift ended with {code}"
+        raise AnespecError(
+            f"the worker cannot be built ({printable(reason, LONGEST_REASON)}); "
+            "say so with `swift --version`, or run on another backend"
+        )

@@ -1,0 +1,206 @@
+"""The workers of one artifact, each with its stages, over one arena: asked as if they were one, and replaced
+when they die.
+
+A pass goes through all of them, one after another. Where one dies or hangs, its states are gone, and those of
+the others fit nothing any more: it is started again, all states are zeros, and StateLostError tells whoever
+asked.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from anespec.manifests.coreml_errors import error_sentence
+from anespec.manifests.errors import AnespecError, ArtifactError
+from anespec.runtime.backends.worker.arena import Arena
+from anespec.runtime.backends.worker.process import (
+    Refusal,
+    WorkerLostError,
+    WorkerProcess,
+    WorkerProgram,
+)
+from anespec.runtime.backends.worker.sharing import WorkerLimits, shared_out
+from anespec.runtime.backends.worker.stages import Stage
+from anespec.runtime.passes import StateLostError
+
+_log = logging.getLogger(__name__)
+
+MOST_STARTS = 3
+"""So often a worker may die on its way to being ready; then something is wrong that no start mends."""
+
+Reply = Mapping[str, Any]
+
+
+class ShardRefusedError(ArtifactError):
+    """Core ML refused a stage's shard, or failed in it; `text` is what it said."""
+
+    def __init__(self, stage: str, text: str) -> None:
+        super().__init__(f"{stage}: {error_sentence(text)}")
+        self.stage = stage
+        self.text = text
+
+
+class Crew:
+    """All workers that together hold the stages of an artifact."""
+
+    def __init__(
+        self,
+        program: WorkerProgram,
+        arena: Arena,
+        stages: Sequence[Stage],
+        vocabulary: int,
+        limits: WorkerLimits,
+    ) -> None:
+        """Start the workers and have them load.
+
+        Raises:
+            AnespecError: a shard cannot be loaded, or a worker dies of it again and again.
+        """
+        self._program = program
+        self._arena = arena
+        self._limits = limits
+        self.shares = tuple(
+            tuple(stages[index] for index in share)
+            for share in shared_out([stage.bytes for stage in stages], limits.budget)
+        )
+        self._loads = [
+            {
+                "compute_units": "cpuAndNeuralEngine",
+                "vocabulary": vocabulary,
+                "stages": [_as_told(stage) for stage in share],
+            }
+            for share in self.shares
+        ]
+        self._workers: list[WorkerProcess | None] = [None] * len(self.shares)
+        self._pass: Mapping[str, Any] | None = None
+        try:
+            self._restore(None)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes' numbers, in the order of the stages."""
+        return tuple(worker.pid for worker in self._workers if worker is not None)
+
+    def begin_pass(self, fields: Mapping[str, Any]) -> None:
+        """Have the first worker begin a pass.
+
+        Raises:
+            StateLostError: a worker was lost; all are ready again, with states of zeros.
+            AnespecError: and cannot be replaced.
+        """
+        with self._replacing():
+            self._worker(0).send("pass", fields, self._limits.pass_seconds)
+            self._pass = fields
+
+    def finish_pass(self) -> list[Reply]:
+        """Wait for the first worker, then hand the pass on to each of the others; their answers in order.
+
+        Raises like `begin_pass`, and AnespecError where a shard fails.
+        """
+        fields, self._pass = self._pass, None
+        if fields is None:
+            raise AnespecError("no pass was begun")
+        seconds = self._limits.pass_seconds
+        with self._replacing():
+            replies: list[Reply] = [self._worker(0).reply(seconds)]
+            for index in range(1, len(self._workers)):
+                replies.append(self._worker(index).ask("pass", fields, seconds))
+        return replies
+
+    def ask(self, index: int, operation: str, fields: Mapping[str, Any]) -> Reply:
+        """Ask one worker; raises like `finish_pass`."""
+        with self._replacing():
+            return self._worker(index).ask(operation, fields, self._limits.pass_seconds)
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self._workers:
+            if worker is not None:
+                worker.stop()
+        self._workers = [None] * len(self.shares)
+
+    def _worker(self, index: int) -> WorkerProcess:
+        worker = self._workers[index]
+        if worker is None:
+            raise WorkerLostError("the worker could not be started before")
+        return worker
+
+    @contextmanager
+    def _replacing(self) -> Iterator[None]:
+        """Where a worker is lost within the block, replace it and raise StateLostError."""
+        try:
+            yield
+        except WorkerLostError as lost:
+            self._pass = None
+            _log.info("%s; it is started again", lost)
+            self._restore(lost)
+            raise StateLostError(f"{lost}; it was started again") from lost
+        except Refusal as refusal:
+            raise _failure(refusal) from None
+
+    def _restore(self, lost: WorkerLostError | None) -> None:
+        """Start the workers that are missing or dead, and set all states to zeros.
+
+        Raises:
+            AnespecError: one cannot load its shards, or dies again and again.
+        """
+        for _ in range(MOST_STARTS):
+            try:
+                self._start_missing()
+                return
+            except WorkerLostError as again:
+                lost = again
+            except Refusal as refusal:
+                raise _failure(refusal) from None
+        raise AnespecError(
+            f"{lost}, {MOST_STARTS} times in a row while it got ready; free memory, give each worker less "
+            "(--worker-budget), or run on another backend (--backend openvino)"
+        )
+
+    def _start_missing(self) -> None:
+        """Start all missing workers and have them load at once; then states and caches are set to zeros.
+
+        Raises:
+            WorkerLostError: one died; it is missing now.
+            Refusal: one cannot load, and is ended.
+        """
+        for index, worker in enumerate(self._workers):
+            if worker is not None and not worker.alive:
+                worker.end()
+                self._workers[index] = None
+        is_first = not any(self._workers)
+        begun: list[WorkerProcess] = []
+        try:
+            for index, worker in enumerate(self._workers):
+                if worker is None:
+                    begun.append(WorkerProcess(self._program, self._arena))
+                    self._workers[index] = begun[-1]
+                    begun[-1].send("load", self._loads[index], self._limits.load_seconds)
+            for worker in begun:
+                worker.reply(self._limits.load_seconds)
+            for worker in () if is_first else filter(None, self._workers):
+                worker.ask("reset", {}, self._limits.pass_seconds)
+        except BaseException:
+            # Whoever has not answered yet might do so to another question.
+            for worker in begun:
+                worker.end()
+            raise
+
+
+def _as_told(stage: Stage) -> dict[str, Any]:
+    """A stage as the message `load` has it."""
+    told = asdict(stage)
+    del told["bytes"]
+    return told
+
+
+def _failure(refusal: Refusal) -> AnespecError:
+    code = "" if refusal.code is None else f" ({refusal.domain or 'code'} {refusal.code})"
+    if refusal.kind in ("load", "predict"):
+        return ShardRefusedError(refusal.stage or "the shard", f"{refusal.text}{code}")
+    return AnespecError(f"the worker cannot go on: {refusal.text}{code}; report it with the model's name")

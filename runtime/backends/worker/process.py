@@ -1,0 +1,213 @@
+"""One worker process: started, spoken to, and surely ended.
+
+It lives as long as its socket: when this process ends, however it does, the worker sees the socket close.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+from weakref import finalize
+
+from anespec.manifests.child_python import child_environment
+from anespec.manifests.errors import AnespecError, StorageError
+from anespec.manifests.formatting import LONGEST_REASON, printable
+from anespec.runtime.backends.worker.arena import NO_BUILD, Arena
+from anespec.runtime.backends.worker.framing import Connection, FramingError
+
+SECONDS_TO_STOP = 2.0
+"""For a worker to end by itself when it is told to; then it is killed."""
+
+LAST_WORDS = 4096
+"""Bytes of the end of standard error that a sentence is looked for in."""
+
+
+@dataclass(frozen=True)
+class WorkerProgram:
+    """An executable that speaks the protocol.
+
+    `build` is the SHA-256 of its sources in hexadecimal, which it is to say of itself where it is `compared`;
+    else anything that tells it from others.
+    """
+
+    command: tuple[str, ...]
+    build: str
+    compared: bool = True
+
+    @property
+    def expected_build(self) -> bytes:
+        """What an arena for it says, 32 bytes."""
+        return bytes.fromhex(self.build) if self.compared else NO_BUILD
+
+
+class WorkerLostError(Exception):
+    """A worker died, hangs, or says what cannot be understood: its states are gone."""
+
+
+@dataclass(eq=False)  # not frozen, since Python adds tracebacks to errors
+class Refusal(Exception):  # noqa: N818 (an answer like others)
+    """A worker's answer that it could not do something; it goes on."""
+
+    kind: str
+    domain: str | None
+    code: int | None
+    text: str
+    stage: str | None
+
+
+class WorkerProcess:
+    """A worker and the socket to it. Replies come in the order of requests, and carry their numbers."""
+
+    def __init__(self, program: WorkerProgram, arena: Arena) -> None:
+        """Start one; it holds nothing yet.
+
+        Raises:
+            StorageError: a process, or what it needs, cannot be made.
+        """
+        self.busy = False
+        self._asked = 0
+        own, its = socket.socketpair()
+        with contextlib.ExitStack() as undo:
+            undo.callback(own.close)
+            with its:
+                try:
+                    self._words: BinaryIO = tempfile.TemporaryFile(prefix="anespec-worker-")  # noqa: SIM115
+                    undo.callback(self._words.close)
+                    command = [*program.command, "serve", "--socket", str(its.fileno())]
+                    # A session of its own keeps a terminal's ^C from it.
+                    self._process = subprocess.Popen(
+                        [*command, "--arena", str(arena.descriptor)],
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        stderr=self._words,
+                        pass_fds=(its.fileno(), arena.descriptor),
+                        env=child_environment(),
+                        start_new_session=True,
+                    )
+                except OSError as error:
+                    raise StorageError(
+                        f"{program.command[0]}: the worker cannot be started ({error.strerror})"
+                    ) from error
+            undo.pop_all()
+        self._connection = Connection(own)
+        self.end = finalize(self, _end, self._process, self._connection, self._words)
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was not ended from here, nor has died."""
+        return self.end.alive and self._process.poll() is None
+
+    def send(self, operation: str, fields: Mapping[str, Any], seconds: float) -> None:
+        """Ask for something; `reply` must follow before anything else is asked.
+
+        Raises:
+            WorkerLostError: it is not there any more.
+        """
+        self._asked += 1
+        try:
+            self._connection.send({"id": self._asked, "op": operation, **fields}, seconds)
+        except TimeoutError:
+            raise self._lost(f"does not listen to {operation} for {seconds:g} s") from None
+        except OSError:
+            raise self._lost(None) from None
+        except FramingError as error:
+            raise AnespecError(f"the worker cannot be asked: {error}") from None
+        self.busy = True
+
+    def reply(self, seconds: float) -> dict[str, Any]:
+        """The answer to what was asked last; those to what nobody waits for any more are skipped.
+
+        Raises:
+            WorkerLostError: it died, gave no answer in that time, or one that is none.
+            Refusal: it could not do it.
+        """
+        try:
+            while (answer := self._connection.receive(seconds)).get("id") != self._asked:
+                if answer.get("id") is None:
+                    raise self._lost(f"gave up: {_refusal(answer).text}")
+        except TimeoutError:
+            raise self._lost(f"gave no answer for {seconds:g} s and was ended") from None
+        except (EOFError, OSError):
+            raise self._lost(None) from None
+        except FramingError as error:
+            raise self._lost(f"gave an answer that cannot be read ({error})") from None
+        self.busy = False
+        if answer.get("ok") is True:
+            return answer
+        raise _refusal(answer)
+
+    def ask(self, operation: str, fields: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Send a request and wait for its answer; raises as both do."""
+        self.send(operation, fields, seconds)
+        return self.reply(seconds)
+
+    def stop(self) -> None:
+        """Have it end by itself where it has nothing to do, and end it in any case."""
+        if self.alive and not self.busy:
+            with contextlib.suppress(WorkerLostError, Refusal):
+                self.ask("stop", {}, SECONDS_TO_STOP)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(SECONDS_TO_STOP)
+        self.end()
+
+    def _lost(self, what: str | None) -> WorkerLostError:
+        """End it, and say how it ended by itself where nothing else is known of it."""
+        if what is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(SECONDS_TO_STOP)
+            what = _ending(self._process.poll(), _last_line(self._words))
+        self.end()
+        return WorkerLostError(f"the worker {what}")
+
+
+def _end(process: "subprocess.Popen[bytes]", connection: Connection, words: BinaryIO) -> None:
+    """Kill a process and leave nothing of it behind."""
+    process.kill()
+    process.wait()
+    connection.close()
+    words.close()
+
+
+def _ending(code: int | None, words: str) -> str:
+    said = f": {words}" if words else ""
+    if code is None:
+        return f"closed its connection{said}"
+    if code >= 0:
+        return f"ended with {code}{said}"
+    if -code == signal.SIGKILL:
+        return f"was killed{said}"
+    return f"died of {signal.Signals(-code).name}{said}"
+
+
+def _last_line(words: BinaryIO) -> str:
+    """The last line that a worker wrote to standard error, for a sentence; a colon never ends it."""
+    if words.closed:
+        return ""
+    size = os.fstat(words.fileno()).st_size
+    content = os.pread(words.fileno(), LAST_WORDS, max(0, size - LAST_WORDS)).decode("utf-8", "replace")
+    lines = content.strip().splitlines()
+    return printable(lines[-1], LONGEST_REASON) if lines else ""
+
+
+def _refusal(answer: Mapping[str, Any]) -> Refusal:
+    error = answer.get("error")
+    fields = error if isinstance(error, dict) else {}
+    code = fields.get("code")
+    stage, domain = fields.get("stage"), fields.get("domain")
+    return Refusal(
+        kind=str(fields.get("kind", "internal")),
+        domain=None if domain is None else str(domain),
+        code=code if type(code) is int else None,
+        text=printable(str(fields.get("text", "no reason is given")), LONGEST_REASON),
+        stage=None if stage is None else str(stage),
+    )

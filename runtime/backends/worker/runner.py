@@ -1,0 +1,124 @@
+"""One shard by itself in a worker, as the golden gate looks at it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anespec.manifests.schema import Manifest
+from anespec.runtime.backends.homes import homes_of
+from anespec.runtime.backends.runner import Channels, Inputs, Outputs, Tensor
+from anespec.runtime.backends.worker.arena import Arena, at_width
+from anespec.runtime.backends.worker.crew import Crew
+from anespec.runtime.backends.worker.process import WorkerProgram
+from anespec.runtime.backends.worker.sharing import WorkerLimits
+from anespec.runtime.backends.worker.slots import SlotTransfer
+from anespec.runtime.backends.worker.stages import Port, Stage, arena_parts
+
+
+@dataclass(frozen=True)
+class WorkerOutputs:
+    """Where a pass's outputs lie in the arena, by name."""
+
+    places: dict[str, Tensor]
+
+    def tensor(self, name: str) -> Tensor:
+        """A copy of an output; see Outputs."""
+        return self.places[name].copy()
+
+    def lane(self, name: str, lane: int) -> Channels:
+        """One lane of an output; see Outputs."""
+        return self.places[name][0, :, lane, 0]
+
+
+class WorkerRunner:
+    """A ShardRunner over a worker that holds one stage. Where it dies, its states are zeros again."""
+
+    takes_homes = False
+    partial_spans = False
+
+    def __init__(
+        self, stage: Stage, manifest: Manifest, program: WorkerProgram, limits: WorkerLimits
+    ) -> None:
+        """Start the worker; raises AnespecError where it cannot load the shard."""
+        self._stage = stage
+        self._write_inputs = [pool.write_input for pool in manifest.pools]
+        vocabulary = manifest.hyperparameters.vocabulary
+        self._arena = Arena(arena_parts([stage], manifest.widths, vocabulary), program.expected_build)
+        try:
+            self._crew = Crew(program, self._arena, [stage], vocabulary, limits)
+        except BaseException:
+            self._arena.close()
+            raise
+        self._slots = SlotTransfer(self._crew, self._arena)
+        self._rows = 0
+        self._homes: list[list[int]] = []
+
+    def start(self, inputs: Inputs) -> None:
+        """Write the inputs into the arena; see ShardRunner.
+
+        Raises:
+            ValueError: a write mask breaks its contract (see homes_of).
+        """
+        for port in self._stage.inputs:
+            given = inputs[port.name]
+            if None in port.shape:
+                self._rows = given.shape[port.shape.index(None)]
+            self._place(port)[...] = given
+        if self._stage.caches:
+            nowhere = [-1] * self._rows
+            self._homes = [
+                homes_of(inputs[name]).tolist() if name in inputs else nowhere for name in self._write_inputs
+            ]
+
+    def finish(self) -> Outputs:
+        """Run the pass; see ShardRunner.
+
+        Raises:
+            StateLostError: the worker died; it was started again.
+            AnespecError: the shard fails.
+        """
+        self._crew.ask(0, "run", {"stage": 0, "rows": self._rows, "homes": self._homes})
+        return WorkerOutputs({port.name: self._place(port) for port in self._stage.outputs})
+
+    def run(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Execute once; see ShardRunner. Raises like `finish`."""
+        self.start(inputs)
+        outputs = self.finish()
+        return {port.name: outputs.tensor(port.name) for port in self._stage.outputs}
+
+    def read_state(self, name: str) -> Tensor:
+        """A copy of a state; see ShardRunner."""
+        return self.read_slots(name, 0, self._state_shape(name)[2])
+
+    def write_state(self, name: str, value: Tensor) -> None:
+        """Replace a state; see ShardRunner."""
+        self.write_slots(name, 0, value)
+
+    def read_slots(self, name: str, first: int, count: int) -> Tensor:
+        """A copy of some slots of a state; see ShardRunner."""
+        pool, index = self._position(name)
+        return self._slots.export(pool, first, count)[index]
+
+    def write_slots(self, name: str, first: int, value: Tensor) -> None:
+        """Replace some slots of a state; see ShardRunner. A worker takes those of the whole pool."""
+        pool, index = self._position(name)
+        values = self._slots.export(pool, first, value.shape[2])
+        values[index] = np.asarray(value, np.float16)
+        self._slots.import_(pool, first, values)
+
+    def close(self) -> None:
+        """End the worker."""
+        self._crew.close()
+        self.__dict__.pop("_slots", None)
+        self._arena.close()
+
+    def _place(self, port: Port) -> Tensor:
+        return self._arena.tensor(at_width(port.buffer, self._rows) if None in port.shape else port.buffer)
+
+    def _state_shape(self, name: str) -> tuple[int, ...]:
+        return next(state.shape for state in self._stage.held if state.name == name)
+
+    def _position(self, name: str) -> tuple[int, int]:
+        """The number of a state's pool, and its place among the states of that."""
+        pool = next(state.pool for state in self._stage.held if state.name == name)
+        return pool, [state.name for state in self._stage.held if state.pool == pool].index(name)

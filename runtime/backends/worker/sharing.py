@@ -1,0 +1,41 @@
+"""Which worker holds which shards: one process may hold only so many bytes of weights on the Neural Engine.
+
+About 3 GB, measured by two projects (ane-book Exp. 26, smpanaro; grade B).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+BUDGET = 3_000_000_000
+PASS_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class WorkerLimits:
+    """What workers may take: bytes of weights in each, seconds of a pass (or another request) and of loading.
+
+    Specialising one shard for the Neural Engine took up to 133 s (ane-book Exp. 26, grade B), at its first
+    load or its first pass.
+    """
+
+    budget: int = BUDGET
+    pass_seconds: float = PASS_SECONDS
+    load_seconds: float = 3600.0
+
+
+def shared_out(sizes: Sequence[int], budget: int) -> tuple[range, ...]:
+    """Consecutive stages of these sizes, dealt to as few workers as go within the budget: one range each.
+
+    A stage that alone is larger has a worker for itself. Stages stay in order, so a pass goes through each
+    worker once.
+    """
+    workers: list[range] = []
+    held = 0
+    for index, size in enumerate(sizes):
+        if workers and held + size <= budget:
+            workers[-1] = range(workers[-1].start, index + 1)
+            held += size
+        else:
+            workers.append(range(index, index + 1))
+            held = size
+    return tuple(workers)

@@ -1,0 +1,164 @@
+"""From a manifest to what a worker is told of it: stages, and the parts of the arena that they work in.
+
+A worker knows no manifest, only paths, names and shapes; these are the message `load`, field by field.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from anespec.manifests.errors import ArtifactError
+from anespec.manifests.formatting import quoted
+from anespec.manifests.schema import HIDDEN_IN, HeadShard, LayerShard, Manifest, Shard, StateSpec, TensorSpec
+from anespec.runtime.backends.worker.arena import Shape, at_width
+
+LOGITS = "logits"
+SLOTS = "slots"
+"""The parts that belong to no tensor of a shard: rows of logits, and K/V on its way in or out."""
+
+TRANSFER_BYTES = 1 << 23
+"""Of `slots`, unless a single slot takes more."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of a stage, and the part of the arena that it lies in; a dimension of None is T."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    buffer: str
+
+
+@dataclass(frozen=True)
+class StageFunction:
+    """One function of a shard, and the widths that are run with it; None where a package names none."""
+
+    name: str | None
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StageState:
+    """A K or V state in pool number `pool`."""
+
+    name: str
+    shape: Shape
+    pool: int
+
+    @property
+    def slot_bytes(self) -> int:
+        """What one slot takes."""
+        n, heads, _, head_dim = self.shape
+        return 2 * n * heads * head_dim
+
+
+@dataclass(frozen=True)
+class StageCache(StageState):
+    """A state that the arena holds: the shard's input `name`, whose new slots are its output `new`."""
+
+    new: str
+    buffer: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One shard as a worker runs it. `bytes` are those of its weights, about."""
+
+    path: str
+    kind: Literal["layers", "head"]
+    first_token: int
+    functions: tuple[StageFunction, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    states: tuple[StageState, ...]
+    caches: tuple[StageCache, ...]
+    bytes: int = field(repr=False)
+
+    @property
+    def held(self) -> tuple[StageState, ...]:
+        """States and caches, in the order that slots are moved."""
+        return (*self.states, *self.caches)
+
+
+def stages_of(manifest: Manifest, shards: Sequence[Shard], compiled: Mapping[str, Path]) -> tuple[Stage, ...]:
+    """The stages of these shards, in the order that a pass goes through them.
+
+    `compiled` has the compiled shards by the shards' own paths. Hidden states lie in `hidden.0`, what the
+    first layer shard takes, to `hidden.N`, what all heads take.
+    """
+    return tuple(_stage(manifest, shard, str(compiled[shard.path])) for shard in shards)
+
+
+def _stage(manifest: Manifest, shard: Shard, path: str) -> Stage:
+    layers = len(manifest.layer_shards)
+    number = [own.path for own in manifest.shards].index(shard.path)
+    pools = [pool.name for pool in manifest.pools]
+    states = [
+        _state(spec, pools.index(spec.pool))
+        for spec in (shard.states if isinstance(shard, LayerShard) else ())
+    ]
+    taken = f"hidden.{min(number, layers)}"
+    return Stage(
+        path=path,
+        kind="head" if isinstance(shard, HeadShard) else "layers",
+        first_token=shard.first_token if isinstance(shard, HeadShard) else 0,
+        functions=_functions(manifest),
+        inputs=tuple(_port(spec, taken if spec.name == HIDDEN_IN else spec.name) for spec in shard.inputs),
+        outputs=tuple(
+            _port(spec, f"hidden.{number + 1}" if number < layers else f"head.{number - layers}.{spec.name}")
+            for spec in shard.outputs
+        ),
+        states=tuple(state for state in states if not isinstance(state, StageCache)),
+        caches=tuple(state for state in states if isinstance(state, StageCache)),
+        bytes=shard.bytes,
+    )
+
+
+def _functions(manifest: Manifest) -> tuple[StageFunction, ...]:
+    """Each function with the widths that run with it; a package of one names none."""
+    if len(manifest.functions) == 1:
+        return (StageFunction(None, manifest.widths),)
+    return tuple(
+        StageFunction(function.name, tuple(w for w in manifest.widths if manifest.function_of(w) == function))
+        for function in manifest.functions
+    )
+
+
+def _state(spec: StateSpec, pool: int) -> StageState:
+    if spec.held == "graph":
+        return StageState(spec.name, spec.shape, pool)
+    return StageCache(spec.name, spec.shape, pool, spec.new_rows, f"cache.{spec.name}")
+
+
+def _port(spec: TensorSpec, buffer: str) -> Port:
+    return Port(spec.name, spec.shape, buffer)
+
+
+def arena_parts(stages: Iterable[Stage], widths: Sequence[int], vocabulary: int) -> dict[str, Shape]:
+    """The parts of an arena for these stages, which all their workers share.
+
+    Raises:
+        ArtifactError: two tensors want one part in different shapes.
+    """
+    shapes: dict[str, tuple[int | None, ...]] = {}
+    slot_bytes = 0
+    for stage in stages:
+        for port in (*stage.inputs, *stage.outputs):
+            if shapes.setdefault(port.buffer, port.shape) != port.shape:
+                raise ArtifactError(
+                    f"the shards disagree about the shape of {quoted(port.buffer)}; convert the model again"
+                )
+        slot_bytes += sum(state.slot_bytes for state in stage.held)
+        for cache in stage.caches:
+            shapes[cache.buffer] = cache.shape
+    parts: dict[str, Shape] = {}
+    for buffer, shape in shapes.items():
+        for width in widths if None in shape else ():
+            parts[at_width(buffer, width)] = tuple(width if size is None else size for size in shape)
+        if None not in shape:
+            parts[buffer] = tuple(size or 0 for size in shape)
+    return parts | {
+        LOGITS: (max(widths), vocabulary),
+        SLOTS: (max(TRANSFER_BYTES, slot_bytes) // 2,),
+    }

@@ -1,0 +1,179 @@
+"""The verifier of an artifact whose shards run in workers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from anespec.manifests.errors import AnespecError, ArtifactError
+from anespec.manifests.schema import Manifest
+from anespec.runtime.backends.embedding import Embedding
+from anespec.runtime.backends.pass_inputs import PassInputs
+from anespec.runtime.backends.runner import Tensor
+from anespec.runtime.backends.verifier import shape_of
+from anespec.runtime.backends.worker.arena import Arena, at_width
+from anespec.runtime.backends.worker.crew import Crew, Reply
+from anespec.runtime.backends.worker.merging import SliceRow, merged
+from anespec.runtime.backends.worker.process import WorkerProgram
+from anespec.runtime.backends.worker.sharing import WorkerLimits
+from anespec.runtime.backends.worker.slots import SlotTransfer
+from anespec.runtime.backends.worker.stages import LOGITS, Stage, arena_parts
+from anespec.runtime.passes import Need, PassPlan, PassResult, VerifierShape
+from anespec.runtime.rows import pad_rows
+
+
+class WorkerVerifier:
+    """A Verifier (see runtime.passes) over workers that share an arena with this process.
+
+    Rope rows, masks and embeddings are written straight into it; of logits, only what is wanted comes back.
+    The head runs on the rows that it runs on in an ArtifactVerifier.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        embedding: Embedding,
+        stages: Sequence[Stage],
+        program: WorkerProgram,
+        limits: WorkerLimits,
+    ) -> None:
+        """Start the workers.
+
+        Raises:
+            AnespecError: a shard cannot be loaded, or there is no room to share memory.
+        """
+        self.manifest = manifest
+        self.embedding = embedding
+        self._shape = shape_of(manifest)
+        widths, vocabulary = self._shape.widths, self._shape.vocabulary
+        self.arena = Arena(arena_parts(stages, widths, vocabulary), program.expected_build)
+        try:
+            self.pass_inputs = PassInputs(
+                manifest, places={width: input_places(self.arena, stages, width) for width in widths}
+            )
+            self._logits = self.arena.tensor(LOGITS)
+            self.crew = Crew(program, self.arena, stages, vocabulary, limits)
+        except BaseException:
+            self._release()
+            raise
+        self._slots = SlotTransfer(self.crew, self.arena)
+        self._plan: PassPlan | None = None
+
+    @property
+    def shape(self) -> VerifierShape:
+        """Sizes, from the manifest."""
+        return self._shape
+
+    def submit(self, plan: PassPlan) -> None:
+        """Begin a pass in the first worker; see Verifier.
+
+        Raises:
+            StateLostError: a worker was lost, and replaced.
+            ArtifactError: a row stands outside its pool or the context, or its embedding is no number; no
+                function takes so many rows.
+            AnespecError: a lost worker cannot be replaced.
+        """
+        if self.manifest.function_of(plan.width) is None:
+            raise ArtifactError(f"no function of the shards runs passes of {plan.width} rows")
+        rows = (*plan.rows, *pad_rows(plan.rows, plan.width))
+        tokens = np.array([row.token for row in rows], dtype=np.int64)
+        hidden, own = self.embedding.hidden(tokens), self.embedding.layer_inputs(tokens)
+        self.pass_inputs.of(rows, hidden, own, plan.spans)
+        homes = [
+            [-1 if (slot := row.slots[pool].home) is None else slot for row in rows]
+            for pool in range(len(self.manifest.pools))
+        ]
+        wanted = [
+            {
+                "lane": lane,
+                "best": need.best,
+                "top": need.top,
+                "chosen": [int(token) for token in need.chosen],
+                "logits": index if need.logits else None,
+            }
+            for index, (lane, need) in enumerate(plan.wanted.items())
+        ]
+        head = self._head(plan) if plan.wanted else None
+        self._plan = plan
+        self.crew.begin_pass({"rows": plan.width, "homes": homes, "head": head, "wanted": wanted})
+
+    def wait(self) -> PassResult:
+        """What the pass found; see Verifier.
+
+        Raises:
+            StateLostError: a worker was lost, and replaced.
+            AnespecError: a shard fails, or a lost worker cannot be replaced.
+        """
+        plan, self._plan = self._plan, None
+        if plan is None:
+            raise ArtifactError("no pass was begun")
+        replies = self.crew.finish_pass()
+        if not plan.wanted:
+            return {}
+        heads = [
+            reply
+            for reply, share in zip(replies, self.crew.shares, strict=True)
+            if any(stage.kind == "head" for stage in share)
+        ]
+        try:
+            found = [_rows(reply) for reply in heads]
+            return {
+                lane: merged([rows[lane] for rows in found], need, self._row_of_logits(index, need))
+                for index, (lane, need) in enumerate(plan.wanted.items())
+            }
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+            raise AnespecError(
+                f"the worker gave an answer that makes no sense ({error!r}); build it again with "
+                "`anespec worker build --again`"
+            ) from error
+
+    def _head(self, plan: PassPlan) -> Mapping[str, Any]:
+        """How many rows the head takes, and the lane of the pass for each."""
+        block, wanted = self._shape.block, sorted(plan.wanted)
+        if plan.width <= block or len(wanted) > block:
+            return {"rows": plan.width, "lanes": list(range(plan.width))}
+        return {"rows": block, "lanes": wanted + wanted[:1] * (block - len(wanted))}
+
+    def _row_of_logits(self, index: int, need: Need) -> Tensor | None:
+        return self._logits[index].copy() if need.logits else None
+
+    def commit(self, region: int, rows: int) -> None:
+        """Nothing to do for K/V per position; see Verifier."""
+
+    def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
+        """Copy K/V bits between slots, within the workers; see Verifier."""
+        self._slots.copy(pool, source, target, count)
+
+    def export_slots(self, pool: int, first: int, count: int) -> list[Tensor]:
+        """K/V bits of consecutive slots; see Verifier."""
+        return self._slots.export(pool, first, count)
+
+    def import_slots(self, pool: int, first: int, values: Sequence[Tensor]) -> None:
+        """Write back consecutive slots; see Verifier."""
+        self._slots.import_(pool, first, values)
+
+    def close(self) -> None:
+        """End the workers, and release the arena and the embedding."""
+        self.crew.close()
+        self._release()
+
+    def _release(self) -> None:
+        # Whoever keeps the verifier is to keep nothing of the arena.
+        for holder in ("pass_inputs", "_logits", "_slots"):
+            self.__dict__.pop(holder, None)
+        self.arena.close()
+        self.embedding.close()
+
+
+def input_places(arena: Arena, stages: Sequence[Stage], width: int) -> dict[str, Tensor]:
+    """Where the inputs of a pass over so many rows lie, but for hidden states that another stage gives."""
+    given = {port.buffer for stage in stages for port in stage.outputs}
+    places: dict[str, Tensor] = {}
+    for port in (port for stage in stages for port in stage.inputs if port.buffer not in given):
+        places[port.name] = arena.tensor(at_width(port.buffer, width) if None in port.shape else port.buffer)
+    return places
+
+
+def _rows(reply: Reply) -> dict[int, SliceRow]:
+    """By lane."""
+    return {row["lane"]: SliceRow.of(row) for row in reply["rows"]}

@@ -1,0 +1,45 @@
+"""A small artifact of several shards, and the real worker to run it."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from converting import build
+from swift_build import SCRATCH, swift
+from tiny_model import TinyModel, write_gguf
+from workers import STAND_IN_SERVER
+
+from anespec.manifests.schema import Target, WeightFormat
+from anespec.manifests.store import Artifact
+from anespec.manifests.weight_choice import WeightChoice
+from anespec.runtime.backends.portable.package_server import Packages, listen
+from anespec.runtime.backends.worker.process import WorkerProgram
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """Two layer shards, three head shards, two sequences of 64 tokens."""
+    folder = tmp_path_factory.mktemp("worker")
+    source = write_gguf(folder / "tiny.gguf", TinyModel())
+    built = build(
+        source,
+        folder / "m.anespec",
+        sequences=2,
+        topology=(1, 1),
+        head_shards=3,
+        target=Target.CPU,
+        weights=WeightChoice(WeightFormat.FP16),
+    )
+    return Artifact(built.path)
+
+
+@pytest.fixture(scope="session")
+def swift_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProgram]:
+    """The real worker, whose predictions this process computes; skips without Swift."""
+    built = swift("build", "--product", "anespec-worker")
+    assert built.returncode == 0, built.stdout + built.stderr
+    path = tmp_path_factory.mktemp("server") / "socket"
+    threading.Thread(target=listen, args=(Packages(), path), daemon=True).start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(STAND_IN_SERVER, str(path))
+        yield WorkerProgram((str(SCRATCH / "debug" / "anespec-worker"),), "by hand", compared=False)

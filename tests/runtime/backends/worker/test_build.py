@@ -1,0 +1,130 @@
+"""Building the worker: found again by its sources, and one clear sentence for whatever is in the way."""
+
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from anespec.manifests.errors import AnespecError, MissingPackageError
+from anespec.runtime.backends.worker.build import (
+    IDENTITY,
+    WorkerSources,
+    build_worker,
+    built_worker,
+    workers_folder,
+)
+
+VERSION = "Swift version 6.1.2 (swift-6.1.2-RELEASE)"
+BUILDS = """
+echo "Building for production..."
+echo "[1/2] Compiling AnespecWorker Arena.swift"
+cd "$7" && mkdir -p .build/release && cd .build/release
+cp ../../Sources/AnespecWorker/BuildIdentity.swift anespec-worker && chmod +x anespec-worker
+"""
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerSources:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("ANESPEC_WORKER", raising=False)
+    folder = tmp_path / "swift"
+    (folder / IDENTITY).parent.mkdir(parents=True)
+    (folder / IDENTITY).write_text(f'public let buildIdentity = "{"0" * 64}"\n')
+    (folder / "Package.swift").write_text("// the package\n")
+    return WorkerSources(folder)
+
+
+def swift(tmp_path: Path, builds: str = BUILDS, version: str = VERSION) -> str:
+    """A program that says it is Swift."""
+    path = tmp_path / "swift-stub"
+    path.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo "{version}"; exit 0; fi\n{builds}')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_a_worker_is_built_once_and_found_by_its_sources(sources: WorkerSources, tmp_path: Path) -> None:
+    assert built_worker(sources) is None
+    said: list[str] = []
+    program = build_worker(said.append, sources, swift=swift(tmp_path))
+    assert said == ["the worker's sources", "Compiling AnespecWorker Arena.swift (1 of 2)"]
+    assert Path(program.command[0]).read_text() == f'public let buildIdentity = "{sources.build}"\n'
+    assert program.expected_build == bytes.fromhex(sources.build)
+    assert build_worker(said.append, sources, swift="/nowhere") == built_worker(sources) == program
+    assert [path.name for path in workers_folder().iterdir()] == [sources.build]
+    (sources.folder / "Package.swift").write_text("// another\n")
+    assert built_worker(sources) is None
+
+
+def test_the_identity_is_no_part_of_the_sources_hash(sources: WorkerSources) -> None:
+    before = sources.build
+    (sources.folder / IDENTITY).write_text("another")
+    assert sources.build == before
+
+
+def test_the_installed_sources_are_those_of_the_repository() -> None:
+    assert (WorkerSources.installed().folder / IDENTITY).read_text().count("0" * 64) == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        (
+            "Swift version 5.10 (swift-5.10-RELEASE)",
+            "the worker needs Swift 6.0 or newer, this is 5.10; install",
+        ),
+        ("xcrun: error: invalid active developer path", "names no version .xcrun: error: invalid active"),
+    ],
+)
+def test_a_swift_that_cannot_do_it_is_said(
+    sources: WorkerSources, tmp_path: Path, version: str, said: str
+) -> None:
+    with pytest.raises(MissingPackageError, match=said):
+        build_worker(print, sources, swift=swift(tmp_path, version=version))
+
+
+def test_no_swift_is_said(sources: WorkerSources) -> None:
+    with pytest.raises(MissingPackageError, match="is built with Swift, which is not here; install Xcode"):
+        build_worker(print, sources, swift="/nowhere/swift")
+
+
+def test_a_build_that_fails_is_said_with_its_first_error_and_leaves_nothing(
+    sources: WorkerSources, tmp_path: Path
+) -> None:
+    fails = 'echo "$7/Sources/A.swift:3:1: error: cannot find x in scope"; echo "error: fatalError"; exit 1'
+    with pytest.raises(
+        AnespecError, match=r"cannot be built \(Sources/A.swift:3:1: error: cannot find x in sc"
+    ):
+        build_worker(print, sources, swift=swift(tmp_path, builds=fails))
+    assert not list(workers_folder().iterdir())
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from anespec.runtime.backends.worker.build import WorkerSources, build_worker
+build_worker(print, WorkerSources(Path(sys.argv[1])), swift=sys.argv[2])
+"""
+
+
+def test_an_interrupt_ends_the_compilers_too_and_leaves_nothing(
+    sources: WorkerSources, tmp_path: Path
+) -> None:
+    waits = f'sh -c "echo \\$\\$ > {tmp_path}/pid; sleep 60" & wait'
+    command = [sys.executable, "-c", SCRIPT, str(sources.folder), swift(tmp_path, builds=waits)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as building:
+        until = time.monotonic() + 20
+        while not (tmp_path / "pid").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        building.send_signal(signal.SIGINT)
+        assert b"KeyboardInterrupt" in building.communicate()[1]
+    compiler = int((tmp_path / "pid").read_text())
+    # Its parent is gone, too, so nobody may have noted its end.
+    is_over = not psutil.pid_exists(compiler) or psutil.Process(compiler).status() == psutil.STATUS_ZOMBIE
+    assert is_over
+    assert not list(workers_folder().iterdir())
