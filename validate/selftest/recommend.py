@@ -182,24 +182,27 @@ def _rows(found: Findings, scale: Scale, reasons: list[ChoiceReason]) -> dict[st
             times += [time] if time is not None else []
     if len(times) < 2:
         return {}
-    shown = ", ".join(f"{t.rows}: {t.median_ms:.2f}" for t in times)
+    shown = ", ".join(f"{t.rows}: {t.least_ms:.2f}" for t in times)
     blocks = [t for t in times if t.rows <= WIDEST_BLOCK]
     block = max(
-        (t.rows for t in blocks if t.median_ms <= FREE_ROWS * min(b.median_ms for b in blocks)), default=None
+        (t.rows for t in blocks if t.least_ms <= FREE_ROWS * min(b.least_ms for b in blocks)), default=None
     )
-    fastest = max(t.rows / t.median_ms for t in times)
-    prefill = min(t.rows for t in times if t.rows / t.median_ms >= MUCH_FASTER * fastest)
+    fastest = max(t.rows / t.least_ms for t in times)
+    prefill = min(t.rows for t in times if t.rows / t.least_ms >= MUCH_FASTER * fastest)
     if block is not None:
-        because = f"as many rows as cost next to nothing (ms a pass by rows: {shown})"
+        because = f"as many rows as cost next to nothing (least ms a pass by rows: {shown})"
         reasons.append(ChoiceReason(choice="block", because=because, measured=True))
-    because = f"the narrowest pass that reads a prompt about as fast as any (ms a pass by rows: {shown})"
+    because = (
+        f"the narrowest pass that reads a prompt about as fast as any (least ms a pass by rows: {shown})"
+    )
     reasons.append(ChoiceReason(choice="prefill_block", because=because, measured=True))
     return {"block": block, "prefill_block": prefill}
 
 
 def _topology(found: Findings, scale: Scale, reasons: list[ChoiceReason]) -> dict[str, object]:
     """The first topology that runs well as a whole; for other models, the size of its largest shard."""
-    for topology in scale.topologies:
+    # A processor runs shards of any size.
+    for topology in scale.topologies if found.facts.engine else ():
         name = "+".join(map(str, topology))
         record = found.get("topology", f"{name} layers")
         if record is None or not sound(record, found.facts):

@@ -35,9 +35,7 @@ def test_a_mac_is_tested_with_core_ml(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "macOS 15.5" in facts.system
 
 
-@pytest.mark.parametrize(
-    ("step", "name"), [("plans", "int8-channel"), ("kv", "outside"), ("states", "slice_update")]
-)
+@pytest.mark.parametrize(("step", "name"), [("kv", "outside"), ("states", "slice_update")])
 def test_steps_run_through_coremltools(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, step: str, name: str
 ) -> None:

@@ -12,6 +12,7 @@ from anespec.convert.source.model import SourceModel
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import KVForm, Shapes
 from anespec.manifests.tuned import TunedChoices
+from anespec.manifests.verdicts import Invariance
 from anespec.validate.selftest.differences import differences
 from anespec.validate.selftest.recommend import recommend
 from anespec.validate.selftest.records import Outcome, TrialRecord
@@ -190,3 +191,23 @@ def test_shapes_that_fall_back_are_seen_and_left(monkeypatch: pytest.MonkeyPatch
     assert "a silent fallback" in told["range"][0]
     assert "(-14)" in told["functions"][0]
     assert getattr(choices(slow), "shapes", None) is Shapes.STATIC
+
+
+def test_exactness_says_whether_this_machine_may_speculate(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    (record,) = run(monkeypatch, folder, "exactness")
+    assert record.done, record.failure
+    told = said([record], "exactness")
+    assert told["lane"] == ["ok: bit-equal"]
+    verdict = record.measured.exactness
+    assert verdict is not None
+    refuted = tuple(
+        v.model_copy(update={"unequal": 1, "detail": "lane 2 of 4"}) if v.invariance is Invariance.LANE else v
+        for v in verdict.invariances
+    )
+    spoilt = record.measured.model_copy(
+        update={"exactness": verdict.model_copy(update={"invariances": refuted})}
+    )
+    told = said([record.model_copy(update={"measured": spoilt})], "exactness")
+    assert told["lane"] == ["fail: not bit-equal: lane 2 of 4"]
