@@ -29,7 +29,7 @@ FREE_ROWS = 1.15
 """A block may have as many rows as a pass can take within this share of its least time."""
 
 WIDEST_BLOCK = 8
-"""Drafts beyond it are hardly ever right (docs/DESIGN.md, section 7)."""
+"""Drafts beyond it are hardly ever right."""
 
 FORMS_BY_TRUST = (
     KVForm.SLICE_UPDATE,
