@@ -6,6 +6,7 @@ from itertools import product
 
 from anespec.manifests.schema import AttentionShape, Count, KVForm, Record, Shapes
 
+
 class Candidate(Record):
     """One way to convert a model.
 
