@@ -37,7 +37,7 @@ def child_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def lifeline() -> Iterator[int]:
-    """What a child has as its standard input: a silent pipe, which ends with the block or with this process."""
+    """What a child has as its standard input: a silent pipe, which ends with the block or this process."""
     reading, writing = os.pipe()
     try:
         yield reading
