@@ -9,6 +9,7 @@ import click
 from anespec.console import json_option, notes, out, print_json, step_progress
 from anespec.manifests.errors import Interrupted
 from anespec.manifests.formatting import counted
+from anespec.manifests.tuned import as_typed
 from anespec.option_flags import flags_of, read_flags
 from anespec.validate.tuning.options import TuneOptions
 
@@ -85,7 +86,7 @@ def _show(tuned: "Tuned", gguf: Path, target: Path) -> None:
     for reason in report.choices.provenance:
         chosen = getattr(report.choices, reason.choice)
         if chosen is not None:
-            out().print(f"  --{reason.choice.replace('_', '-')} {chosen}: {reason.because}")
+            out().print(f"  {' '.join(as_typed(reason.choice, chosen))}: {reason.because}")
     shown = f"{report.prompt_tokens} prompt and {report.answer_tokens} answer tokens"
     if math.isinf(first.seconds):
         out().print(
