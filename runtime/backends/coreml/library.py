@@ -28,7 +28,7 @@ from anespec.manifests.interrupts import interrupts_held_back
 from anespec.manifests.machine import system_build
 
 FIRST_MACOS = 15
-"""States are known to Core ML from here on."""
+"""States are known to Core ML from here on (A: Apple)."""
 
 NEURAL_ENGINE = "MLNeuralEngineComputeDevice"
 
