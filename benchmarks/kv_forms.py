@@ -1,6 +1,6 @@
 """Milliseconds per pass of one model in every form of K/V, side by side in one run.
 
-    python benchmarks/kv_forms.py model.gguf [--backends openvino torch] [--context 2048] [--json]
+python benchmarks/kv_forms.py model.gguf [--backends openvino torch] [--context 2048] [--json]
 """
 
 import argparse

@@ -45,7 +45,7 @@ def tune(
         StorageError: the disk refuses.
         AnespecError: nothing runs and passes its gates.
     """
-    backend = resolve_backend(options.backend)
+    backend = resolve_backend(options.backend, options.target)
     with GGUFFile(gguf) as file:
         model = SourceModel(file)
         plan = ConversionPlan(model, ConvertOptions(target=options.target, context=options.context))
