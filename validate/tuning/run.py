@@ -70,5 +70,6 @@ def tune(
     kept = journal.kept
     workload = Workload(options.prompt_tokens, options.answer_tokens)
     found = search(space, journal, workload, on_trial)
+    bench.clean()
     report = tune_report(found, matched, heading.machine, options.target, plan.context, workload)
     return Tuned(found, report, kept)
