@@ -1,7 +1,7 @@
 """`anespec convert`: a GGUF becomes an artifact."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,10 @@ from anespec.manifests.errors import Interrupted
 from anespec.manifests.formatting import bytes_text, counted
 from anespec.option_flags import flags_of, read_flags
 from anespec.weights_report import weights_facts, weights_lines
+
+if TYPE_CHECKING:
+    from anespec.convert.pipeline import Conversion
+    from anespec.manifests.schema import Manifest
 
 
 @click.command()
@@ -36,6 +40,7 @@ def convert(
     \b
     Example:
       anespec convert model.gguf -o model.anespec --target cpu --context 4096
+      anespec convert model.gguf --tuned report.zip
     """
     from anespec.convert.worker_process import early_process
 
@@ -74,34 +79,44 @@ def convert(
             except KeyboardInterrupt as interruption:
                 said = str(interruption) or "interrupted before the first shard; run the same command again"
                 raise Interrupted(said) from None
-    manifest = done.manifest
-    shards = manifest.shards
-    size = sum(shard.bytes for shard in shards) + manifest.tokens.bytes
     if as_json:
-        print_json(
-            {
-                "artifact": str(done.path),
-                "files": [shard.path for shard in shards] + [manifest.tokens.path, "manifest.json"],
-                "bytes": size,
-                "seconds": round(done.seconds, 3),
-                "peak_memory_bytes": done.peak_memory_bytes,
-                "reused_shards": done.reused_shards,
-                "up_to_date": done.up_to_date,
-                "topology": list(manifest.topology),
-                "weights": weights_facts(manifest),
-            }
-        )
-    elif done.up_to_date:
-        out().print(f"{done.path} is up to date: it was built from this file with these options.")
+        print_json(_facts(done))
     else:
-        layers = "+".join(map(str, manifest.topology))
-        kept = counted(done.reused_shards, "shard")
-        reused = f", {kept} kept from an interrupted run" if done.reused_shards else ""
-        out().print(
-            f"{done.path}: {layers} layers and {counted(len(manifest.head_shards), 'head shard')}, "
-            f"{bytes_text(size)} in {done.seconds:.1f} s, "
-            f"{bytes_text(done.peak_memory_bytes)} of memory at most{reused}."
-        )
-        for line in weights_lines(manifest):
-            out().print(line)
-        out().print(f"Next: anespec validate {done.path}")
+        _show(done)
+
+
+def _facts(done: "Conversion") -> dict[str, Any]:
+    manifest = done.manifest
+    return {
+        "artifact": str(done.path),
+        "files": [shard.path for shard in manifest.shards] + [manifest.tokens.path, "manifest.json"],
+        "bytes": _bytes_of(manifest),
+        "seconds": round(done.seconds, 3),
+        "peak_memory_bytes": done.peak_memory_bytes,
+        "reused_shards": done.reused_shards,
+        "up_to_date": done.up_to_date,
+        "topology": list(manifest.topology),
+        "weights": weights_facts(manifest),
+    }
+
+
+def _show(done: "Conversion") -> None:
+    if done.up_to_date:
+        out().print(f"{done.path} is up to date: it was built from this file with these options.")
+        return
+    manifest = done.manifest
+    layers = "+".join(map(str, manifest.topology))
+    kept = counted(done.reused_shards, "shard")
+    reused = f", {kept} kept from an interrupted run" if done.reused_shards else ""
+    out().print(
+        f"{done.path}: {layers} layers and {counted(len(manifest.head_shards), 'head shard')}, "
+        f"{bytes_text(_bytes_of(manifest))} in {done.seconds:.1f} s, "
+        f"{bytes_text(done.peak_memory_bytes)} of memory at most{reused}."
+    )
+    for line in weights_lines(manifest):
+        out().print(line)
+    out().print(f"Next: anespec validate {done.path}")
+
+
+def _bytes_of(manifest: "Manifest") -> int:
+    return sum(shard.bytes for shard in manifest.shards) + manifest.tokens.bytes

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from anespec.manifests.errors import RequestError
+from anespec.manifests.grades import Grade
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
 
@@ -19,7 +20,7 @@ class Unfit:
     """Why a format is not for a device, how well that is known and from where, and what is for it."""
 
     reason: str
-    grade: str
+    grade: Grade
     source: str
     instead: tuple[WeightFormat, ...]
 
@@ -27,13 +28,13 @@ class Unfit:
 INT8_PER_BLOCK = Unfit(
     "with a scale per block of int8 weights its results were wrong (cosine 0.367, where the GPU's was "
     "0.999), and Core ML's profiler says that it supports one per output channel or tensor only",
-    "B",
+    Grade.B,
     "coremltools#2510; coreai-models#279 and coreai-torch#93, which are about Core AI",
     (WeightFormat.INT8_CHANNEL, WeightFormat.LUT8),
 )
 INT4_PER_BLOCK = Unfit(
     "convs of int4 weights with a scale per block fall to the CPU",
-    "B",
+    Grade.B,
     "CoreML-LLM, INT4_SHARD_ANE_BUG; ane-book ch. 3",
     (WeightFormat.LUT6, WeightFormat.LUT4, WeightFormat.INT8_CHANNEL),
 )

@@ -6,19 +6,44 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
+import pytest
 from converting import build
 from tiny_model import write_gguf
 
+from anespec.main import cli
 from anespec.manifests.schema import Target
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OTHER_PROGRAMS = re.compile(r"anespec-worker|package_server|\w\.py\b")
+"""What has options of its own; a line of a page that names one is not looked at."""
+
 RUN_EACH = "import sys\nfor example in sys.argv[1:]:\n    exec(compile(example, example, 'exec'), {})"
 
 
 def examples(page: str) -> list[str]:
     """The Python blocks of a page."""
     return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+def options_of(command: click.Command) -> set[str]:
+    """Every option of a verb and of the verbs below it."""
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    own = {option for parameter in command.params for option in parameter.opts}
+    return own.union(*map(options_of, below))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_option_and_file_that_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text()
+    lines = [line for line in text.splitlines() if not OTHER_PROGRAMS.search(line)]
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", "\n".join(lines)))
+    assert named <= options_of(cli) | {"--help"}
+    folders = "anespec|benchmarks|convert|docs|embedded|manifests|runtime|swift|tests|validate"
+    files = re.findall(rf"`((?:{folders})/[\w./-]*)`", text)
+    assert [file for file in files if "NAME" not in file and not (ROOT / file).exists()] == []
 
 
 def test_the_examples_run(gguf: Path, artifact: Path, tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def test_from_a_model_to_an_artifact(model: Path) -> None:
     manifest = json.loads((model.parent / "tuned.anespec" / "manifest.json").read_text())
     assert manifest["kv_form"] == report["choices"]["kv_form"]
     assert manifest["shapes"] == "static"
+    assert [path.name for path in (model.parent / ".tiny.tuned.json.work").iterdir()] == ["trials.jsonl"]
     # A second run measures nothing again.
     code, said = tune(model)
     assert (code, "2 of them kept from an earlier run" in said) == (0, True)

@@ -23,6 +23,9 @@ from anespec.validate.tuning.workbench import Measured, Probe
 MOST_SECONDS = 1800.0
 """A first use on a Neural Engine has been seen to take minutes; what takes longer than this hangs."""
 
+FIRST_LAYERS = "first-{}.gguf"
+"""In the work folder, a GGUF of so many layers."""
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -79,10 +82,15 @@ class ArtifactBench:
             shutil.rmtree(output.with_name(f".{output.name}.partial"), ignore_errors=True)
         return found.model_copy(update={"probe": probe})
 
+    def clean(self) -> None:
+        """Remove the models of fewer layers, once nothing is measured any more: they may have gigabytes."""
+        for path in self.work.glob(FIRST_LAYERS.format("*")):
+            path.unlink(missing_ok=True)
+
     def _first_layers(self, layers: int) -> tuple[Path, int]:
         """A GGUF of so many layers, or of the fewest more that are a sound model; the whole one at last."""
         for count in range(layers, self.layers):
-            path = self.work / f"first-{count}.gguf"
+            path = self.work / FIRST_LAYERS.format(count)
             if path.exists() and _plans(path, self.target):
                 return path, count
             write_first_layers(self.gguf, count, path)

@@ -45,7 +45,7 @@ def tune(
         StorageError: the disk refuses.
         AnespecError: nothing runs and passes its gates.
     """
-    backend = resolve_backend(options.backend)
+    backend = resolve_backend(options.backend, options.target)
     with GGUFFile(gguf) as file:
         model = SourceModel(file)
         plan = ConversionPlan(model, ConvertOptions(target=options.target, context=options.context))
@@ -70,5 +70,6 @@ def tune(
     kept = journal.kept
     workload = Workload(options.prompt_tokens, options.answer_tokens)
     found = search(space, journal, workload, on_trial)
+    bench.clean()
     report = tune_report(found, matched, heading.machine, options.target, plan.context, workload)
     return Tuned(found, report, kept)

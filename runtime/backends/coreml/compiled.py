@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -61,14 +61,6 @@ class CompiledShard:
     def beside(self, suffix: str) -> Path:
         """A file that is about this compiled shard, and goes with it."""
         return self.path.with_name(f"{self.path.name.removesuffix(SUFFIX)}.{suffix}")
-
-
-def compiled_shards(artifact: Artifact, compiler: Compiler, report: Report) -> Mapping[str, Path]:
-    """Every shard's compiled model, by the shard's path; raises like `compiled_shard`."""
-    return {
-        shard.path: compiled_shard(artifact, shard, compiler, report).path
-        for shard in artifact.manifest.shards
-    }
 
 
 def compiled_shard(artifact: Artifact, shard: Shard, compiler: Compiler, report: Report) -> CompiledShard:

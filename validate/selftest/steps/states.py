@@ -16,8 +16,6 @@ from anespec.validate.selftest.session import ShardSession
 from anespec.validate.selftest.steps.step import Step, judged
 from anespec.validate.selftest.stimulus import passes
 
-SLOT_AXIS = 2
-
 
 def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
     return tuple(
