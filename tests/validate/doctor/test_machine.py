@@ -55,6 +55,13 @@ def test_nothing_that_names_the_machine_is_said() -> None:
         ("torch", Level.WARN, lambda s: replace(s, versions={"coremltools": "9.0"}), "golden gate", "pip"),
         ("xcode", Level.WARN, lambda s: s.saying("xcode-select -p", None), "no developer", "--install"),
         ("swift", Level.WARN, lambda s: s.saying("swift --version", None), "no Swift", "--install"),
+        (
+            "swift",
+            Level.WARN,
+            lambda s: s.saying("swift --version", "Apple Swift version 5.10"),
+            "5.10 is too old",
+            "upgrade Xcode",
+        ),
         ("memory", Level.WARN, lambda s: replace(s, bytes_of_memory=(4 * 10**9, 9)), "4.00 GB", "smaller"),
         ("disk", Level.WARN, lambda s: replace(s, bytes_free=5 * 10**9), "5.00 GB free", "anespec rm"),
         ("disk", Level.WARN, lambda s: replace(s, bytes_free=None), "cannot be read", "20 GB"),
