@@ -188,6 +188,10 @@ def test_shapes_that_fall_back_are_seen_and_left(monkeypatch: pytest.MonkeyPatch
     told = said(narrow, "shapes")["range"]
     assert told[0].startswith("ok:")
     assert told[1].startswith("warn: passes of 1 rows run on the CPU")
+    anew = run(monkeypatch, folder, "shapes", reshapes=("range",))
+    told = said(anew, "shapes")
+    assert "changing between widths costs nothing: no" in told["range"][0]
+    assert told["functions"][0].startswith("ok:")
     slow = run(monkeypatch, folder, "shapes", slow=("range",), refused=("functions",))
     told = said(slow, "shapes")
     assert "a silent fallback" in told["range"][0]
