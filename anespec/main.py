@@ -24,6 +24,7 @@ from anespec.leaving import Kept, leave
 from anespec.manifests.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable, sanitize_terminal
 from anespec.selftest_verb import selftest
+from anespec.tune_verb import tune
 from anespec.validate_verb import validate
 from anespec.verbosity import accept_verbosity, set_verbosity
 from anespec.worker_verb import worker
@@ -60,6 +61,7 @@ VERBS = (
     demo,
     doctor,
     selftest,
+    tune,
     list_models,
     remove_models,
     worker,

@@ -78,7 +78,7 @@ class ConversionPlan:
                 measured_as,
                 options.target,
                 str(options.weights),
-                GraphForm(attention=self.attention, kv_form=self.kv_form),
+                GraphForm(attention=self.attention, kv_form=self.kv_form, shapes=self.passes.shapes),
             ),
             override=options.topology,
             head_shards=options.head_shards,

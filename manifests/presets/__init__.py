@@ -14,7 +14,15 @@ from typing import Literal
 from pydantic import Field, ValidationError, model_validator
 
 from anespec.manifests.errors import RequestError
-from anespec.manifests.schema import AttentionShape, Hyperparameters, KVForm, Record, Target, WeightFormat
+from anespec.manifests.schema import (
+    AttentionShape,
+    Hyperparameters,
+    KVForm,
+    Record,
+    Shapes,
+    Target,
+    WeightFormat,
+)
 
 NO_PRESET = "none"
 """What a person says to have no preset applied."""
@@ -50,6 +58,7 @@ class GraphForm(Record):
 
     attention: AttentionShape
     kv_form: KVForm
+    shapes: Shapes
 
 
 class Provenance(Record):
@@ -64,7 +73,7 @@ class Provenance(Record):
 class Preset(Record):
     """A topology for one model; `block` and `context` are those that it was measured at.
 
-    `attention` and `kv_form` say what graph was measured; another one is of similar form.
+    `attention`, `kv_form` and `shapes` say what graph was measured; another one is of similar form.
 
     A `head_shards` of None means that the source does not say how the head was cut.
     """
@@ -81,6 +90,7 @@ class Preset(Record):
     context: int = Field(gt=0)
     attention: AttentionShape
     kv_form: KVForm
+    shapes: Shapes
     provenance: Provenance
 
     @model_validator(mode="after")

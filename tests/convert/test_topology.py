@@ -23,11 +23,11 @@ from anespec.convert.weights.encoding import stored_bytes
 from anespec.convert.weights.formats import ENCODINGS
 from anespec.manifests.errors import RequestError
 from anespec.manifests.presets import GraphForm, MatchedModel, find_preset, presets
-from anespec.manifests.schema import AttentionShape, KVForm, Target, WeightFormat
+from anespec.manifests.schema import AttentionShape, KVForm, Shapes, Target, WeightFormat
 
 MB = 1_000_000
 PHI = find_preset("phi-4-mini")
-MEASURED = GraphForm(attention=AttentionShape.PER_KV_HEAD, kv_form=KVForm.SLICE_UPDATE)
+MEASURED = GraphForm(attention=AttentionShape.PER_KV_HEAD, kv_form=KVForm.SLICE_UPDATE, shapes=Shapes.RANGE)
 KINDS = ("sliding", "full")
 
 

@@ -28,7 +28,7 @@ def fuse_norms(program: Program) -> Program:
         norm = read.norm(operation)
         if norm is not None:
             epsilon = f"{operation.name}/epsilon"
-            constants[epsilon] = np.float32(norm.epsilon).reshape(())
+            constants[epsilon] = np.array(norm.epsilon, np.float32)
             inputs = {"x": (norm.x,), "axes": (norm.axes,), "epsilon": (epsilon,)}
             operation = replace(operation, kind=RMS_NORM, inputs=inputs)
         operations.append(operation)

@@ -1,0 +1,94 @@
+"""`anespec tune`: the choices of a conversion that run a model fastest on this machine."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anespec.console import json_option, notes, out, print_json, step_progress
+from anespec.manifests.errors import Interrupted
+from anespec.manifests.formatting import counted
+from anespec.option_flags import flags_of, read_flags
+from anespec.validate.tuning.options import TuneOptions
+
+if TYPE_CHECKING:
+    from anespec.validate.tuning.run import Tuned
+    from anespec.validate.tuning.search import Trial
+
+
+@click.command()
+@click.argument("gguf", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="The report.  [default: NAME.tuned.json here]",
+)
+@flags_of(TuneOptions)
+@json_option
+def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
+    """Find out by measuring how to convert GGUF for this machine.
+
+    Weights, K/V form, attention, shapes, block, prefill block, shard sizes and head shards are tried on the
+    model's first layers, each candidate in a process of its own; the golden and the exactness gate judge
+    every one that runs. An interrupted run goes on where it stopped. The report holds the choices, why each
+    was made, a preset, and every trial.
+
+    \b
+    Example:
+      anespec tune model.gguf -o tuned.json
+      anespec convert model.gguf --tuned tuned.json
+    """
+    options = read_flags(TuneOptions, chosen)
+    target = output if output is not None else Path(f"{gguf.stem}.tuned.json")
+    work = options.work or target.with_name(f".{target.name}.work")
+
+    from anespec.validate.tuning.run import tune as run
+
+    with step_progress(f"tuning {gguf.name}", shown=not as_json) as report:
+
+        def say(trial: "Trial") -> None:
+            report(f"{_outcome(trial)}: {trial.candidate}")
+            if not as_json and notes().is_terminal is False:
+                notes().print(f"{_outcome(trial)}: {trial.candidate}")
+
+        report("reading the model")
+        try:
+            tuned = run(gguf, work, options, say)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted; run the same command again to go on") from None
+        tuned.report.write(target)
+    if as_json:
+        print_json({"report": str(target), **tuned.report.model_dump(mode="json")})
+    else:
+        _show(tuned, gguf, target)
+
+
+def _outcome(trial: "Trial") -> str:
+    """The seconds of the workload, or why there are none."""
+    return trial.measured.why_not or "unusable" if math.isinf(trial.seconds) else f"{trial.seconds:.1f} s"
+
+
+def _show(tuned: "Tuned", gguf: Path, target: Path) -> None:
+    found, report = tuned.found, tuned.report
+    first, best = found.trials[0], found.best
+    kept = f", {tuned.kept} of them kept from an earlier run" if tuned.kept else ""
+    unusable = sum(math.isinf(trial.seconds) for trial in found.trials)
+    out().print(
+        f"{counted(len(found.trials), 'candidate')} measured{kept}; {unusable} of them unusable here."
+    )
+    for reason in report.choices.provenance:
+        chosen = getattr(report.choices, reason.choice)
+        if chosen is not None:
+            out().print(f"  --{reason.choice.replace('_', '-')} {chosen}: {reason.because}")
+    shown = f"{report.prompt_tokens} prompt and {report.answer_tokens} answer tokens"
+    if math.isinf(first.seconds):
+        out().print(
+            f"{shown}: {best.seconds:.1f} s, predicted from the shards; the defaults do not run here."
+        )
+    else:
+        out().print(
+            f"{shown}: {best.seconds:.1f} s, predicted from the shards; the defaults: {first.seconds:.1f} s."
+        )
+    out().print(f"Next: anespec convert {gguf} --tuned {target}")

@@ -1,0 +1,66 @@
+"""`anespec tune` from a GGUF to a report that `convert --tuned` takes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tiny_model import TinyModel, write_gguf
+
+from anespec.convert.plan import ConversionPlan
+from anespec.main import cli
+from anespec.manifests.schema import AttentionShape, KVForm, Shapes
+from anespec.validate.tuning import run as tuning
+from anespec.validate.tuning.candidates import Space
+
+SPACE = Space(
+    weights=("int8-channel",),
+    kv_form=(KVForm.REREAD, KVForm.PACKED),
+    attention=(AttentionShape.GROUPED,),
+    shapes=(Shapes.STATIC,),
+    block=(4,),
+    prefill_block=(64,),
+    shard_bytes=(1_000_000,),
+    head_shards=(1,),
+)
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    def two_candidates(plan: ConversionPlan, weights: object) -> Space:
+        return SPACE
+
+    monkeypatch.setattr(tuning, "default_space", two_candidates)
+    monkeypatch.chdir(tmp_path)
+    return write_gguf(tmp_path / "tiny.gguf", TinyModel(vocabulary=96))
+
+
+def tune(*arguments: object) -> tuple[int, str]:
+    shared = ("--target", "cpu", "--backend", "torch", "--threads", "1", "--context", "64")
+    done = CliRunner().invoke(cli, ["tune", *map(str, (*arguments, *shared))])
+    return done.exit_code, done.stdout
+
+
+def test_from_a_model_to_an_artifact(model: Path) -> None:
+    code, said = tune(model)
+    assert code == 0, said
+    assert "2 candidates measured; 0 of them unusable here" in said
+    report = json.loads((model.parent / "tiny.tuned.json").read_text())
+    assert {trial["candidate"]["kv_form"] for trial in report["trials"]} == {"reread", "packed"}
+    converted = CliRunner().invoke(
+        cli, ["convert", str(model), "--tuned", "tiny.tuned.json", "-o", "tuned.anespec", "--context", "64"]
+    )
+    assert converted.exit_code == 0, converted.output
+    manifest = json.loads((model.parent / "tuned.anespec" / "manifest.json").read_text())
+    assert manifest["kv_form"] == report["choices"]["kv_form"]
+    assert manifest["shapes"] == "static"
+    # A second run measures nothing again.
+    code, said = tune(model)
+    assert (code, "2 of them kept from an earlier run" in said) == (0, True)
+
+
+def test_what_is_no_model_is_one_sentence(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF")
+    done = CliRunner().invoke(cli, ["tune", "broken.gguf", "--target", "cpu"])
+    assert done.exit_code != 0
+    assert not list(tmp_path.glob("*.tuned.json"))

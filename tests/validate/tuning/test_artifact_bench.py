@@ -1,0 +1,111 @@
+"""Probes that are really converted, run, timed and judged, each in a process of its own."""
+
+from pathlib import Path
+
+import pytest
+from gguf import GGUFReader
+from tiny_model import TinyModel, write_gguf
+
+from anespec.convert.plan import ConversionPlan
+from anespec.convert.source.model import SourceModel
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import AttentionShape, KVForm, Shapes, Target
+from anespec.validate.tuning.artifact_bench import ArtifactBench, Machine
+from anespec.validate.tuning.candidates import Candidate
+from anespec.validate.tuning.trial_process import options_of
+from anespec.validate.tuning.truncated_gguf import write_first_layers
+from anespec.validate.tuning.workbench import Probe
+
+CANDIDATE = Candidate(
+    weights="int8-channel",
+    kv_form=KVForm.REREAD,
+    attention=AttentionShape.GROUPED,
+    shapes=Shapes.FUNCTIONS,
+    block=4,
+    prefill_block=16,
+    shard_bytes=1_000_000,
+    head_shards=2,
+)
+FAMILIES = Path(__file__).resolve().parents[3] / "tests" / "data" / "families"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    return write_gguf(path, TinyModel(layers=3, vocabulary=96, context=128))
+
+
+def bench(model: Path, work: Path, target: Target = Target.CPU, **machine: object) -> ArtifactBench:
+    settings = {"backend": "torch", "threads": 1, "heed_rules": True} | machine
+    return ArtifactBench(model, target, 64, work, Machine(**settings))  # type: ignore[arg-type]
+
+
+def test_a_probe_runs_and_passes_its_gates(model: Path, tmp_path: Path) -> None:
+    found = bench(model, tmp_path).measure(Probe(candidate=CANDIDATE, layers=2))
+    assert found.usable, found.why_not
+    assert [time.rows for time in found.times] == [4, 16]
+    assert all(time.layers > 0 and time.head > 0 for time in found.times)
+    assert found.load_seconds > 0
+    # Nothing is left but the layers that it was made of, which the next probe takes again.
+    assert [path.name for path in tmp_path.iterdir()] == ["first-2.gguf"]
+
+
+def test_what_the_rules_fail_is_not_run_and_is_without_them(model: Path, tmp_path: Path) -> None:
+    probe = Probe(
+        candidate=CANDIDATE.model_copy(update={"shapes": Shapes.STATIC, "prefill_block": None}), layers=1
+    )
+    refused = bench(model, tmp_path, Target.MAC).measure(probe)
+    assert refused.objections
+    assert not refused.times
+    assert bench(model, tmp_path, Target.MAC, heed_rules=False).measure(probe).usable
+
+
+def test_a_candidate_that_cannot_be_converted_says_why(model: Path, tmp_path: Path) -> None:
+    probe = Probe(candidate=CANDIDATE.model_copy(update={"head_shards": 1000}), layers=1)
+    found = bench(model, tmp_path).measure(probe)
+    assert found.refusal is not None
+    assert "--head-shards" in found.refusal
+
+
+def test_a_process_that_hangs_is_ended(model: Path, tmp_path: Path) -> None:
+    found = bench(model, tmp_path, most_seconds=0.05).measure(Probe(candidate=CANDIDATE, layers=1))
+    assert found.refusal is not None
+    assert "took more than" in found.refusal
+
+
+def test_a_process_that_is_killed_is_told_of(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant = tmp_path / "plant"
+    plant.mkdir()
+    (plant / "sitecustomize.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    monkeypatch.syspath_prepend(str(plant))
+    found = bench(model, tmp_path).measure(Probe(candidate=CANDIDATE, layers=1))
+    assert found.refusal is not None
+    assert "-9" in found.refusal
+
+
+def test_the_topology_is_what_convert_would_build(model: Path, tmp_path: Path) -> None:
+    with GGUFFile(model) as file:
+        planned = ConversionPlan(SourceModel(file), options_of(CANDIDATE, Target.CPU, 64))
+        assert bench(model, tmp_path).topology(CANDIDATE) == planned.topology.layers
+
+
+def test_the_first_layers_are_the_models_own_bit_for_bit(model: Path, tmp_path: Path) -> None:
+    whole = {tensor.name: tensor for tensor in GGUFReader(model).tensors}
+    part = GGUFReader(write_first_layers(model, 2, tmp_path / "part.gguf"))
+    kept = [name for name in whole if not name.startswith("blk.2.")]
+    assert sorted(tensor.name for tensor in part.tensors) == sorted(kept)
+    for tensor in part.tensors:
+        assert tensor.data.tobytes() == whole[tensor.name].data.tobytes()
+    with GGUFFile(tmp_path / "part.gguf") as file:
+        assert len(SourceModel(file).facts.layers) == 2
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FAMILIES.glob("*.gguf")))
+def test_every_family_has_first_layers_or_is_taken_whole(name: str, tmp_path: Path) -> None:
+    whole = FAMILIES / f"{name}.gguf"
+    path, layers = bench(whole, tmp_path)._first_layers(1)
+    with GGUFFile(path) as file:
+        assert len(SourceModel(file).facts.layers) == layers
+    assert path.stat().st_size <= whole.stat().st_size

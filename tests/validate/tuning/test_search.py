@@ -1,0 +1,130 @@
+"""The search against engines whose every fault is known: the best of all candidates, within 5 %."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from simulated import SPACE, SimulatedEngine
+
+from anespec.manifests.errors import AnespecError
+from anespec.manifests.schema import KVForm, Shapes
+from anespec.validate.tuning.candidates import Candidate, Space
+from anespec.validate.tuning.search import Trial, search
+from anespec.validate.tuning.workload import Workload
+
+WORKLOAD = Workload()
+IN_GRAPH = frozenset({KVForm.SLICE_UPDATE, KVForm.BLENDED, KVForm.REREAD, KVForm.PACKED})
+
+ENGINES = {
+    "as ane-book measured it": SimulatedEngine(),
+    "rows are free up to sixteen": SimulatedEngine(free_rows=16),
+    "every row costs": SimulatedEngine(free_rows=1),
+    "int8 per channel runs on the CPU (stablehlo-coreml#110)": SimulatedEngine(
+        on_cpu=frozenset({"int8-channel"})
+    ),
+    "four-bit palettes are wrong (coremltools#2716)": SimulatedEngine(wrong=frozenset({"lut4"})),
+    "state writes in the graph give -14 (mobius#77)": SimulatedEngine(refused=IN_GRAPH),
+    "more than three states give 0x1d (CoreML-LLM)": SimulatedEngine(
+        most_states=3, killed=frozenset({"outside"})
+    ),
+    "shards above 1 GB give -14": SimulatedEngine(largest_shard=1_000_000_000, refuses_large=True),
+    "shards above 1 GB fall to the CPU in silence": SimulatedEngine(largest_shard=1_000_000_000),
+    "flexible shapes run on the CPU (coremltools#2600)": SimulatedEngine(on_cpu=frozenset({"range"})),
+    "several functions hold their weights twice (anemll-forge)": SimulatedEngine(most_held=4_000_000_000),
+    "killed at the first prediction with a range (coremltools#2758)": SimulatedEngine(
+        killed=frozenset({"range"})
+    ),
+    "only packed states in static shapes run at all": SimulatedEngine(
+        refused=frozenset({"range", "functions"}) | (IN_GRAPH - {KVForm.PACKED}),
+        killed=frozenset({"outside"}),
+    ),
+    "only lut8, functions and outside together are resident": SimulatedEngine(
+        on_cpu=frozenset({"int8-channel", "lut6", "lut4", "fp16", "range", "static"}) | IN_GRAPH
+    ),
+    "the rules keep half of it away": SimulatedEngine(
+        by_the_rules=frozenset({"grouped", "fp16"}), wrong=frozenset({"lut4", "lut6"})
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_the_known_optimum_is_met_within_five_percent(name: str) -> None:
+    engine = ENGINES[name]
+    found = search(SPACE, engine, WORKLOAD)
+    assert found.best.measured.usable
+    assert found.best.seconds <= 1.05 * engine.optimum(SPACE, WORKLOAD)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_no_probe_is_measured_twice_and_few_are(name: str) -> None:
+    engine = replace(ENGINES[name], asked=[])
+    search(SPACE, engine, WORKLOAD)
+    assert len(engine.asked) == len(set(engine.asked))
+    assert len(engine.asked) < 200
+
+
+FAULTY = st.frozensets(
+    st.sampled_from([*SPACE.weights, *SPACE.kv_form, *SPACE.shapes, *SPACE.attention]), max_size=4
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.builds(
+        SimulatedEngine,
+        on_cpu=FAULTY,
+        refused=FAULTY,
+        wrong=FAULTY,
+        free_rows=st.sampled_from([1, 4, 8, 16]),
+        largest_shard=st.sampled_from([300_000_000, 1_000_000_000, 2_015_800_000]),
+        most_states=st.sampled_from([1000, 3]),
+    )
+)
+def test_what_is_found_is_usable_and_no_worse_than_any_neighbour(engine: SimulatedEngine) -> None:
+    try:
+        found = search(SPACE, engine, WORKLOAD)
+    except AnespecError:
+        with pytest.raises(ValueError, match=r"min\(\)|empty"):
+            engine.optimum(SPACE, WORKLOAD)
+        return
+    assert engine.seconds(found.best.candidate, WORKLOAD) == found.best.seconds
+    for stage in (("weights", "kv_form"), ("attention", "shapes"), ("block", "prefill_block")):
+        for candidate in SPACE.around(found.best.candidate, stage):
+            seconds = engine.seconds(candidate, WORKLOAD)
+            assert seconds is None or seconds > 0.98 * found.best.seconds
+
+
+def test_what_is_as_fast_does_not_replace_the_default() -> None:
+    flat = replace(SPACE, weights=("int8-channel", "lut8"), attention=SPACE.attention)
+    best = search(flat, SimulatedEngine(), WORKLOAD).best.candidate
+    assert (best.weights, best.kv_form, best.attention) == ("int8-channel", *_first(flat))
+
+
+def _first(space: Space) -> tuple[object, ...]:
+    return space.kv_form[0], space.attention[0]
+
+
+def test_every_candidate_is_told_of_as_it_is_tried() -> None:
+    told: list[Trial] = []
+    found = search(SPACE, SimulatedEngine(wrong=frozenset({"lut4"})), WORKLOAD, told.append)
+    assert tuple(told) == found.trials
+    assert any(math.isinf(trial.seconds) and "golden" in (trial.measured.why_not or "") for trial in told)
+
+
+def test_an_engine_that_runs_nothing_is_one_sentence() -> None:
+    engine = SimulatedEngine(refused=frozenset(SPACE.shapes))
+    with pytest.raises(AnespecError, match=r"none of \d+ ways .* -14"):
+        search(SPACE, engine, WORKLOAD)
+
+
+def test_only_packages_of_functions_have_another_prefill_block() -> None:
+    for candidate in SPACE.around(None, ()):
+        assert (candidate.prefill_block is not None) == (candidate.shapes is Shapes.FUNCTIONS)
+        assert isinstance(candidate, Candidate)
+
+
+def test_tokens_per_pass_of_the_usual_acceptance() -> None:
+    assert Workload().tokens_per_pass(1) == 1
+    assert Workload().tokens_per_pass(4) == pytest.approx(1.65, abs=0.01)

@@ -1,0 +1,107 @@
+"""The workbench that converts: each probe becomes an artifact, run and judged in a process of its own."""
+
+import hashlib
+import shutil
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import ConversionPlan
+from anespec.convert.source.model import SourceModel
+from anespec.manifests.errors import AnespecError
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import Target
+from anespec.validate.child_answer import child_answer
+from anespec.validate.tuning.candidates import Candidate
+from anespec.validate.tuning.trial_process import MODULE, TrialRequest, options_of
+from anespec.validate.tuning.truncated_gguf import write_first_layers
+from anespec.validate.tuning.workbench import Measured, Probe
+
+MOST_SECONDS = 1800.0
+"""A first use on a Neural Engine has been seen to take minutes; what takes longer than this hangs."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What runs the probes, and how long one may take."""
+
+    backend: str
+    threads: int | None
+    heed_rules: bool
+    most_seconds: float = MOST_SECONDS
+
+
+class ArtifactBench:
+    """A Workbench over a GGUF. Artifacts stand in `work` while they are measured."""
+
+    def __init__(self, gguf: Path, target: Target, context: int, work: Path, machine: Machine) -> None:
+        self.gguf = gguf
+        self.target = target
+        self.context = context
+        self.work = work
+        self.machine = machine
+
+    @cached_property
+    def layers(self) -> int:
+        """Of the whole model."""
+        with GGUFFile(self.gguf) as file:
+            return len(SourceModel(file).facts.layers)
+
+    def topology(self, candidate: Candidate) -> tuple[int, ...]:
+        """As `convert` would plan it."""
+        options = options_of(candidate, self.target, self.context)
+        with GGUFFile(self.gguf) as file:
+            return ConversionPlan(SourceModel(file), options).topology.layers
+
+    def measure(self, probe: Probe) -> Measured:
+        """See Workbench; raises StorageError where the disk refuses."""
+        output = (
+            self.work / f"trial-{hashlib.sha256(probe.model_dump_json().encode()).hexdigest()[:16]}.anespec"
+        )
+        try:
+            gguf, layers = self._first_layers(probe.layers)
+            request = TrialRequest(
+                gguf=str(gguf),
+                output=str(output),
+                probe=probe.model_copy(update={"layers": layers}),
+                target=self.target,
+                context=self.context,
+                backend=self.machine.backend,
+                threads=self.machine.threads,
+                heed_rules=self.machine.heed_rules,
+            )
+            found = _in_a_process(request, self.machine.most_seconds)
+        finally:
+            shutil.rmtree(output, ignore_errors=True)
+            shutil.rmtree(output.with_name(f".{output.name}.partial"), ignore_errors=True)
+        return found.model_copy(update={"probe": probe})
+
+    def _first_layers(self, layers: int) -> tuple[Path, int]:
+        """A GGUF of so many layers, or of the fewest more that are a sound model; the whole one at last."""
+        for count in range(layers, self.layers):
+            path = self.work / f"first-{count}.gguf"
+            if path.exists() and _plans(path, self.target):
+                return path, count
+            write_first_layers(self.gguf, count, path)
+            if _plans(path, self.target):
+                return path, count
+            path.unlink()
+        return self.gguf, self.layers
+
+
+def _plans(gguf: Path, target: Target) -> bool:
+    try:
+        with GGUFFile(gguf) as file:
+            ConversionPlan(SourceModel(file), ConvertOptions(target=target))
+    except AnespecError:
+        return False
+    return True
+
+
+def _in_a_process(request: TrialRequest, seconds: float) -> Measured:
+    """Run a trial where Core ML may kill whoever asks it."""
+    try:
+        return Measured.model_validate_json(child_answer(MODULE, (request.model_dump_json(),), seconds))
+    except AnespecError as error:
+        return Measured(probe=request.probe, refusal=f"its process failed: {error}")

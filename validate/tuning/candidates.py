@@ -1,0 +1,88 @@
+"""What is chosen between: one value of each option that changes how fast a model runs, never what it says."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from anespec.manifests.schema import AttentionShape, Count, KVForm, Record, Shapes
+
+CHOICES = (
+    "weights",
+    "kv_form",
+    "attention",
+    "shapes",
+    "block",
+    "prefill_block",
+    "shard_bytes",
+    "head_shards",
+)
+
+
+class Candidate(Record):
+    """One way to convert a model.
+
+    `shard_bytes` is what a layer shard is filled up to. `prefill_block` is None but for packages of several
+    functions, which alone have a pass of another width than the block's.
+    """
+
+    weights: str
+    kv_form: KVForm
+    attention: AttentionShape
+    shapes: Shapes
+    block: Count
+    prefill_block: Count | None = None
+    shard_bytes: Count
+    head_shards: Count
+
+    def __str__(self) -> str:
+        prefill = f"+{self.prefill_block}" if self.prefill_block is not None else ""
+        return (
+            f"{self.weights}, {self.kv_form}, {self.attention}, {self.shapes} of {self.block}{prefill} rows, "
+            f"shards up to {self.shard_bytes / 1e6:.0f} MB, {self.head_shards} for the head"
+        )
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The rows of its passes: those that decode, and those that take in a prompt."""
+        return tuple(dict.fromkeys((self.block, self.prefill_block or self.block)))
+
+
+@dataclass(frozen=True)
+class Space:
+    """The values of each choice. The first ones are the defaults: what is as fast does not replace them."""
+
+    weights: Sequence[str]
+    kv_form: Sequence[KVForm]
+    attention: Sequence[AttentionShape]
+    shapes: Sequence[Shapes]
+    block: Sequence[int]
+    prefill_block: Sequence[int]
+    shard_bytes: Sequence[int]
+    head_shards: Sequence[int]
+
+    @property
+    def start(self) -> Candidate:
+        """The first of everything."""
+        return next(iter(self.around(None, ())))
+
+    def around(self, centre: Candidate | None, choices: Iterable[str]) -> Iterator[Candidate]:
+        """Candidates with every combination of values of some choices, the others as `centre` has them.
+
+        What two combinations have in common comes once.
+        """
+        varied = frozenset(choices)
+        values = [
+            getattr(self, name) if centre is None or name in varied else (getattr(centre, name),)
+            for name in CHOICES
+        ]
+        seen = set[Candidate]()
+        for combination in product(*values):
+            chosen = dict(zip(CHOICES, combination, strict=True))
+            if chosen["shapes"] is not Shapes.FUNCTIONS:
+                chosen["prefill_block"] = None
+            elif chosen["prefill_block"] is None:
+                chosen["prefill_block"] = self.prefill_block[0]
+            candidate = Candidate(**chosen)
+            if candidate not in seen:
+                seen.add(candidate)
+                yield candidate

@@ -1,0 +1,48 @@
+"""What a person may choose of a search, declared once for Python and the command line."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from anespec.manifests.options import Flag
+from anespec.manifests.schema import Target
+from anespec.runtime.options import BackendOptions
+
+
+def _read_formats(value: Any) -> Any:
+    """`int8-channel lut8`, or with semicolons, since a format may hold commas."""
+    return tuple(value.replace(";", " ").split()) if isinstance(value, str) else value
+
+
+class TuneOptions(BackendOptions):
+    """What is searched, on what, and where it is written."""
+
+    target: Target = Field(
+        default=Target.MAC, description="What to build for; cpu tunes the portable backend."
+    )
+    context: Annotated[int | None, Flag(default="as convert")] = Field(
+        default=None, ge=1, description="Tokens per sequence."
+    )
+    weights: Annotated[tuple[str, ...], BeforeValidator(_read_formats), Flag(metavar="'FORMAT FORMAT…'")] = (
+        Field(
+            default=("int8-channel", "lut8"),
+            min_length=1,
+            description="Weight formats to choose between. What is smaller is faster and less precise: add "
+            "lut6 or lut4 only if their quality will do (anespec validate --quality).",
+        )
+    )
+    prompt_tokens: int = Field(default=512, ge=1, description="Tokens of the prompt that is optimised for.")
+    answer_tokens: int = Field(default=256, ge=1, description="Tokens of the answer that is optimised for.")
+    rules: bool = Field(
+        default=True,
+        description="Leave out what the residency rules fail. Without, everything is measured, which takes "
+        "longer and may find what nobody knows.",
+    )
+    trial_seconds: float = Field(
+        default=1800.0, gt=0, description="After how long one measurement counts as hanging."
+    )
+    work: Annotated[Path | None, Flag(metavar="FOLDER", default="beside the report")] = Field(
+        default=None,
+        description="Where trials stand while they are measured, and what an interrupted run left.",
+    )

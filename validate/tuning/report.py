@@ -1,0 +1,130 @@
+"""What a search came to, as a file: the choices that `convert --tuned` takes, a preset, and every trial."""
+
+import math
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from anespec.manifests.formatting import counted
+from anespec.manifests.presets import MatchedModel, Preset, Provenance
+from anespec.manifests.safe_files import write_atomically
+from anespec.manifests.schema import Count, Record, Target, WeightFormat
+from anespec.manifests.tuned import ChoiceReason, TunedChoices
+from anespec.validate.tuning.candidates import CHOICES, Candidate
+from anespec.validate.tuning.search import Found, Trial
+from anespec.validate.tuning.workbench import Measured
+from anespec.validate.tuning.workload import Workload
+
+OF_TUNED = tuple(name for name in CHOICES if name in TunedChoices.model_fields)
+
+
+class TrialRecord(Record):
+    """A candidate as it was tried; `seconds` of the workload are null where it is unusable."""
+
+    candidate: Candidate
+    topology: tuple[Count, ...]
+    seconds: float | None
+    measured: Measured
+
+    @classmethod
+    def of(cls, trial: Trial) -> "TrialRecord":
+        """A trial to be written down."""
+        seconds = None if math.isinf(trial.seconds) else trial.seconds
+        return cls(
+            candidate=trial.candidate, topology=trial.topology, seconds=seconds, measured=trial.measured
+        )
+
+
+class TuneReport(Record):
+    """The file. `preset` is null where the weights are of several formats, which a preset does not name."""
+
+    schema_version: Literal[1] = 1
+    prompt_tokens: Count
+    answer_tokens: Count
+    choices: TunedChoices
+    preset: Preset | None
+    trials: tuple[TrialRecord, ...]
+
+    def write(self, path: Path) -> None:
+        """Write it whole or not at all; raises StorageError."""
+        write_atomically(path, self.model_dump_json(indent=2) + "\n")
+
+
+def tune_report(
+    found: Found, model: MatchedModel, machine: str, target: Target, context: int, workload: Workload
+) -> TuneReport:
+    """Everything that is kept of a search."""
+    best = found.best
+    chosen = {name: getattr(best.candidate, name) for name in OF_TUNED}
+    return TuneReport(
+        prompt_tokens=workload.prompt_tokens,
+        answer_tokens=workload.answer_tokens,
+        choices=TunedChoices(
+            source="tune",
+            machine=machine,
+            measured_at=datetime.now(UTC),
+            target=target,
+            model=model,
+            topology=best.topology,
+            provenance=tuple(_reason(name, found) for name in OF_TUNED),
+            **chosen,
+        ),
+        preset=_preset(found, model, machine, target, context),
+        trials=tuple(map(TrialRecord.of, found.trials)),
+    )
+
+
+def _reason(choice: str, found: Found) -> ChoiceReason:
+    """How the best candidate compares with those that differ in this choice alone."""
+    best, others = found.best, []
+    for trial in found.trials:
+        differing = {
+            name
+            for name in CHOICES
+            if getattr(trial.candidate, name) != getattr(best.candidate, name) and name != "prefill_block"
+        }
+        if differing == {choice} or (choice == "prefill_block" and not differing and trial is not best):
+            others.append(trial)
+    clauses = [
+        f"{getattr(trial.candidate, choice)} "
+        + (
+            trial.measured.why_not or "is unusable"
+            if math.isinf(trial.seconds)
+            else f"takes {trial.seconds / best.seconds:.2f} times as long"
+        )
+        for trial in others
+    ]
+    because = "; ".join(clauses) if clauses else "nothing else was tried beside it"
+    return ChoiceReason(choice=choice, because=because, measured=bool(others))
+
+
+def _preset(found: Found, model: MatchedModel, machine: str, target: Target, context: int) -> Preset | None:
+    best = found.best
+    try:
+        weights = WeightFormat(best.candidate.weights)
+    except ValueError:
+        return None
+    block = best.candidate.block
+    name = re.sub(r"[^a-z0-9.]+", "-", f"{model.architecture}-{model.layers}x{model.d}-{machine}".lower())
+    return Preset(
+        name=name.strip("-"),
+        title=f"{model.architecture}, {counted(model.layers, 'layer')} of d {model.d}, on {machine}",
+        model=model,
+        target=target,
+        weights=weights,
+        attention=best.candidate.attention,
+        kv_form=best.candidate.kv_form,
+        shapes=best.candidate.shapes,
+        topology=best.topology,
+        head_shards=best.candidate.head_shards,
+        block=block,
+        context=context,
+        provenance=Provenance(
+            source="anespec tune",
+            grade="B",
+            measured=f"{best.milliseconds[block]:.1f} ms for a pass over {counted(block, 'row')}, by shards "
+            f"({best.candidate}); the best of {counted(len(found.trials), 'candidate')}",
+            machine=machine,
+        ),
+    )

@@ -1,0 +1,74 @@
+"""A search over a GGUF on this machine, from options to a report."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from anespec import __version__
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import ConversionPlan
+from anespec.convert.source.model import SourceModel
+from anespec.manifests.errors import StorageError
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.known_hashes import KnownHashes
+from anespec.manifests.machine import machine_name
+from anespec.manifests.presets import MatchedModel
+from anespec.runtime.backends import resolve_backend
+from anespec.validate.tuning.artifact_bench import ArtifactBench, Machine
+from anespec.validate.tuning.journal import Heading, Journal
+from anespec.validate.tuning.options import TuneOptions
+from anespec.validate.tuning.report import TuneReport, tune_report
+from anespec.validate.tuning.search import Found, Trial, search
+from anespec.validate.tuning.spaces import default_space
+from anespec.validate.tuning.workload import Workload
+
+JOURNAL = "trials.jsonl"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a run found, its report, and how many measurements an earlier run had left."""
+
+    found: Found
+    report: TuneReport
+    kept: int
+
+
+def tune(
+    gguf: Path, work: Path, options: TuneOptions, on_trial: Callable[[Trial], None] = lambda _: None
+) -> Tuned:
+    """Search, writing down each measurement in `work` as it is made.
+
+    Raises:
+        GGUFError, UnsupportedModelError, RequestError: the model cannot be converted, or not so.
+        MissingPackageError: the backend cannot run here.
+        StorageError: the disk refuses.
+        AnespecError: nothing runs and passes its gates.
+    """
+    backend = resolve_backend(options.backend)
+    with GGUFFile(gguf) as file:
+        model = SourceModel(file)
+        plan = ConversionPlan(model, ConvertOptions(target=options.target, context=options.context))
+        space = default_space(plan, options.weights)
+        matched = MatchedModel.of(model.facts.family.architecture, model.sizes)
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{work}: {error.strerror}; choose another folder with --work") from error
+    heading = Heading(
+        model_sha256=KnownHashes().file(gguf),
+        machine=machine_name(),
+        backend=backend,
+        version=__version__,
+        context=plan.context,
+        target=options.target,
+        heed_rules=options.rules,
+    )
+    machine = Machine(backend, options.threads, options.rules, options.trial_seconds)
+    bench = ArtifactBench(gguf.resolve(), options.target, plan.context, work.resolve(), machine)
+    journal = Journal(work / JOURNAL, heading, bench)
+    kept = journal.kept
+    workload = Workload(options.prompt_tokens, options.answer_tokens)
+    found = search(space, journal, workload, on_trial)
+    report = tune_report(found, matched, heading.machine, options.target, plan.context, workload)
+    return Tuned(found, report, kept)

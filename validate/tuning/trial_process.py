@@ -1,0 +1,177 @@
+"""Converts, runs, times and judges one probe. Run as a process of its own, since Core ML can kill whoever
+loads a model or predicts with it.
+
+    python -P -m anespec.validate.tuning.trial_process REQUEST
+
+REQUEST is a TrialRequest as JSON; what was measured is printed as JSON. It lives as long as its standard
+input, a pipe from whoever started it.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from anespec.convert.options import ConvertOptions
+from anespec.convert.pipeline import convert
+from anespec.convert.plan import ConversionPlan
+from anespec.convert.source.model import SourceModel
+from anespec.manifests.child_python import end_with_parent
+from anespec.manifests.errors import AnespecError
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.residency import Placement, PlanSource, ResidencyVerdict, Severity
+from anespec.manifests.schema import Count, Record, Target
+from anespec.manifests.store import Artifact
+from anespec.manifests.weight_choice import WeightChoice
+from anespec.runtime.backends import open_verifier
+from anespec.runtime.passes import BEST_LOGIT, RowKind, Verifier, run_pass, whole_plan
+from anespec.runtime.planner import least_spans
+from anespec.runtime.regions import RegionMap
+from anespec.runtime.rows import chain_rows
+from anespec.validate.figures import require_golden
+from anespec.validate.gates import exactness_of, golden_gate
+from anespec.validate.residency.compute_plan import neural_engine
+from anespec.validate.residency.gate import residency_gate
+from anespec.validate.tuning.candidates import Candidate
+from anespec.validate.tuning.workbench import Measured, PassTime, Probe
+
+MODULE = "anespec.validate.tuning.trial_process"
+
+PAST = 256
+"""Tokens before the pass that is timed, where the context has room for them."""
+
+ROUNDS = 7
+SHORTEST = 1e-3
+"""Milliseconds: less than any pass takes; a difference of two medians may come out below it."""
+
+
+class TrialRequest(Record):
+    """A probe, and on what it is measured; `output` is where its artifact stands meanwhile."""
+
+    gguf: str
+    output: str
+    probe: Probe
+    target: Target
+    context: Count
+    backend: str
+    threads: Count | None
+    heed_rules: bool
+
+
+def options_of(candidate: Candidate, target: Target, context: int) -> ConvertOptions:
+    """The conversion that a candidate stands for."""
+    return ConvertOptions(
+        target=target,
+        context=context,
+        block=candidate.block,
+        weights=WeightChoice.parse(candidate.weights),
+        kv_form=candidate.kv_form,
+        attention=candidate.attention,
+        shapes=candidate.shapes,
+        prefill_block=candidate.prefill_block,
+        shard_bytes=candidate.shard_bytes,
+        head_shards=candidate.head_shards,
+        preset="none",
+    )
+
+
+def run_trial(request: TrialRequest) -> Measured:
+    """Measure a probe; what keeps it from being used is in what is returned."""
+    probe, source = request.probe, Path(request.gguf)
+    options = options_of(probe.candidate, request.target, request.context)
+    try:
+        with GGUFFile(source) as file:
+            model = SourceModel(file)
+            whole = options.with_changes(topology=(probe.layers,), shard_bytes=None)
+            artifact = Artifact(
+                convert(ConversionPlan(model, whole), Path(request.output), replace=True).path
+            )
+        residency = residency_gate(artifact, lambda _: None, neural_engine())
+        objections = _objections(residency) if _heeds_rules(request) else ()
+        if objections:
+            return Measured(probe=probe, objections=objections, placement=_placement(residency))
+        began = time.perf_counter()
+        with closing(open_verifier(artifact, request.backend, request.threads)) as verifier:
+            loaded = time.perf_counter() - began
+            times = tuple(_pass_time(verifier, rows) for rows in probe.candidate.widths)
+        return Measured(
+            probe=probe,
+            times=times,
+            load_seconds=loaded,
+            placement=_placement(residency),
+            failures=_failures(artifact, source, request),
+        )
+    except AnespecError as error:
+        return Measured(probe=probe, refusal=str(error))
+
+
+def _heeds_rules(request: TrialRequest) -> bool:
+    """The rules are about the Neural Engine."""
+    return request.heed_rules and request.target is not Target.CPU
+
+
+def _objections(residency: ResidencyVerdict) -> tuple[str, ...]:
+    """Rules that fail the layer shard; a measured plan needs none."""
+    if residency.source is not PlanSource.PREDICTED:
+        return ()
+    return tuple(str(finding) for finding in residency.findings if finding.severity is Severity.FAIL)
+
+
+def _placement(residency: ResidencyVerdict) -> Placement:
+    return residency.shards[0].placement
+
+
+def _failures(artifact: Artifact, source: Path, request: TrialRequest) -> tuple[str, ...]:
+    """A sentence for each gate that does not pass."""
+    found = []
+    golden = golden_gate(artifact, source, request.backend, request.threads, lambda *_: None)
+    try:
+        require_golden(golden)
+    except AnespecError as error:
+        found.append(str(error))
+    exactness = exactness_of(artifact, request.backend, request.threads, "quick", lambda *_: None)
+    if not exactness.allows_speculation:
+        unproven = [v.invariance.value for v in exactness.invariances if v.unequal]
+        found.append(f"the exactness gate found {', '.join(unproven) or 'too little'} unproven")
+    return tuple(found)
+
+
+def _pass_time(verifier: Verifier, rows: int) -> PassTime:
+    """Medians over a pass after a past, all of it in the first region."""
+    shape, home = verifier.shape, RegionMap.of(verifier.shape)
+    past = max(0, min(PAST, shape.context - rows) // shape.block * shape.block)
+    tokens = [position % shape.vocabulary for position in range(past + rows)]
+    for start in range(0, past, shape.block):
+        part = tokens[start : start + shape.block]
+        plan = whole_plan(shape, chain_rows(home, 0, start, RowKind.PROMPT, part), wants_logits=False)
+        run_pass(verifier, plan)
+    plan = whole_plan(shape, chain_rows(home, 0, past, RowKind.PROMPT, tokens[past:]), wants_logits=False)
+    layers_alone = replace(plan, spans=least_spans(plan.rows, shape.spans))
+    with_head = replace(layers_alone, wanted=dict.fromkeys(range(rows), BEST_LOGIT))
+    layers = _median(lambda: run_pass(verifier, layers_alone))
+    whole = _median(lambda: run_pass(verifier, with_head))
+    return PassTime(rows=rows, layers=max(SHORTEST, layers), head=max(SHORTEST, whole - layers))
+
+
+def _median(run: Callable[[], object]) -> float:
+    """Milliseconds, the first call left out."""
+    run()
+    found = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        run()
+        found.append(1e3 * (time.perf_counter() - began))
+    return statistics.median(found)
+
+
+def main() -> None:
+    """Answer one request."""
+    end_with_parent()
+    sys.stdout.write(run_trial(TrialRequest.model_validate_json(sys.argv[1])).model_dump_json())
+
+
+if __name__ == "__main__":
+    main()

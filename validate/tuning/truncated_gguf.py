@@ -1,0 +1,83 @@
+"""The first layers of a GGUF as a GGUF of their own: what a probe is converted from."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGUFReader, GGUFValueType, GGUFWriter
+from gguf.gguf_reader import ReaderField
+
+from anespec.manifests.errors import StorageError
+
+LAYER = "blk."
+MADE_BY_WRITER = ("GGUF.", "general.architecture")
+"""How keys begin that a writer puts there itself."""
+
+PER_LAYER = (
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.sliding_window_pattern",
+    "feed_forward_length",
+)
+"""Keys that may hold a value for each layer, after the architecture's name."""
+
+
+def write_first_layers(source: Path, layers: int, path: Path) -> Path:
+    """Copy a GGUF, its first layers alone, every tensor in the type that it has.
+
+    `source` is one that is converted: its metadata was read before, and is taken as sound. Where tensors of
+    the whole model hold something for every layer, as rope factors of the widest heads or per-layer
+    embeddings do, what is written is no sound model: whoever reads it says so.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    reader = GGUFReader(source)
+    architecture = str(reader.fields["general.architecture"].contents())
+    writer = GGUFWriter(path, architecture)
+    try:
+        for field in _copied(reader):
+            value = _first_of(field, architecture, layers)
+            kind, *inner = field.types
+            writer.add_key_value(field.name, value, kind, inner[0] if inner else None)
+        tensors = [tensor for tensor in reader.tensors if _layer_of(tensor.name) < layers]
+        for tensor in tensors:
+            writer.add_tensor_info(
+                tensor.name, tensor.data.shape, tensor.data.dtype, tensor.data.nbytes, tensor.tensor_type
+            )
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        for tensor in tensors:
+            writer.write_tensor_data(tensor.data)
+        writer.close()
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise StorageError(
+            f"{path}: {error.strerror}; make room, or choose another folder with --work"
+        ) from error
+    return path
+
+
+def _copied(reader: GGUFReader) -> Iterator[ReaderField]:
+    for field in reader.fields.values():
+        if not field.name.startswith(MADE_BY_WRITER):
+            yield field
+
+
+def _first_of(field: ReaderField, architecture: str, layers: int) -> Any:
+    """A key's value, as it is for fewer layers."""
+    value = field.contents()
+    name = field.name.removeprefix(f"{architecture}.")
+    if name == "block_count":
+        return layers
+    if name in PER_LAYER and field.types[0] is GGUFValueType.ARRAY:
+        return value[:layers]
+    return np.asarray(value).tolist() if isinstance(value, np.ndarray) else value
+
+
+def _layer_of(tensor: str) -> int:
+    """The layer that a tensor belongs to; -1 for one of the whole model."""
+    number = tensor.removeprefix(LAYER).partition(".")[0]
+    return int(number) if tensor.startswith(LAYER) and number.isdecimal() else -1

@@ -1,0 +1,69 @@
+"""The seam between the search and whatever measures: a machine, or in tests a simulated one."""
+
+from typing import Annotated, Protocol
+
+from pydantic import Field
+
+from anespec.manifests.residency import Placement
+from anespec.manifests.schema import Count, Record
+from anespec.validate.tuning.candidates import Candidate
+
+Milliseconds = Annotated[float, Field(gt=0)]
+
+
+class Probe(Record):
+    """What is measured of a candidate: one shard of its first `layers` layers, and the whole head."""
+
+    candidate: Candidate
+    layers: Count
+
+
+class PassTime(Record):
+    """The medians of a pass of `rows` rows, in milliseconds: in the layer shard, and in all head shards."""
+
+    rows: Count
+    layers: Milliseconds
+    head: Milliseconds
+
+
+class Measured(Record):
+    """What became of a probe.
+
+    `objections` are the rules that speak against it, for which it was not run; `refusal` says why it could
+    not be run; `failures` are the gates that it failed, a sentence each. `placement` is where Core ML, or a
+    prediction, has the layer shard.
+    """
+
+    probe: Probe
+    times: tuple[PassTime, ...] = ()
+    load_seconds: float = 0.0
+    placement: Placement | None = None
+    objections: tuple[str, ...] = ()
+    refusal: str | None = None
+    failures: tuple[str, ...] = ()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it ran and passed its gates."""
+        return bool(self.times) and not (self.objections or self.refusal or self.failures)
+
+    @property
+    def why_not(self) -> str | None:
+        """A clause for people; None for what is usable."""
+        if self.usable:
+            return None
+        if self.objections:
+            return f"not tried: {self.objections[0]}"
+        return self.refusal or "; ".join(self.failures) or "nothing was measured"
+
+
+class Workbench(Protocol):
+    """A machine and a model to be tuned for it."""
+
+    def topology(self, candidate: Candidate) -> tuple[int, ...]:
+        """Layers per shard of the whole model."""
+        ...
+
+    def measure(self, probe: Probe) -> Measured:
+        """Convert, run, time and judge a probe; what goes wrong with it is in what is returned."""
+        ...
