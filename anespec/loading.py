@@ -93,7 +93,7 @@ def make_source(options: "LoadOptions") -> "DraftSource | None":
     return LookupSource(settings) if options.drafter == "lookup" else None
 
 
-def run_elsewhere(opened: Opened, watch: Watcher) -> Opened:
+def run_elsewhere(opened: Opened, options: "BackendOptions", watch: Watcher) -> Opened:
     """Let a new process run the artifact where no exactness verdict holds here; nothing, where one does.
 
     The artifact is closed meanwhile and opened again, so that it stands in memory once. Where that process
@@ -121,7 +121,7 @@ def run_elsewhere(opened: Opened, watch: Watcher) -> Opened:
         except AnespecError as error:
             watch.note(str(error))
         report("loading the shards again")
-        verifier = open_verifier(artifact, here.backend, here.threads)
+        verifier = open_verifier(artifact, here.backend, options.threads, options.workers)
     return replace(opened, verifier=verifier, elsewhere=elsewhere)
 
 

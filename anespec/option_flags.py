@@ -139,4 +139,6 @@ def _help(field: FieldInfo) -> str:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " ".join(map(_shown, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -18,7 +18,7 @@ FOLDER_NAME = "selftest"
 MOST_LAYERS = 32
 
 
-@click.command()
+@click.command(short_help="Find out what this machine does with packages.")
 @click.option(
     "-o",
     "--output",

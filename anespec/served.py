@@ -41,7 +41,7 @@ class ServedArtifact:
         from anespec.runtime.proven import Proven
 
         self._service.close()
-        self._opened = run_elsewhere(self._opened, watch)
+        self._opened = run_elsewhere(self._opened, self._options, watch)
         verdict = exactness_here(self._opened, watch)
         say_inexact(verdict, self._options, watch)
         self._serve(Proven.of(verdict, self._opened.verifier.shape, self._options.allow_inexact))

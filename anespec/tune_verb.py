@@ -9,6 +9,7 @@ import click
 from anespec.console import json_option, notes, out, print_json, step_progress
 from anespec.manifests.errors import Interrupted
 from anespec.manifests.formatting import counted
+from anespec.manifests.tuned import as_typed
 from anespec.option_flags import flags_of, read_flags
 from anespec.validate.tuning.options import TuneOptions
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from anespec.validate.tuning.search import Trial
 
 
-@click.command()
+@click.command(short_help="Find the options that run GGUF fastest on this machine.")
 @click.argument("gguf", type=click.Path(path_type=Path))
 @click.option(
     "-o",
@@ -25,15 +26,17 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="The report.  [default: NAME.tuned.json here]",
 )
-@flags_of(TuneOptions)
+@flags_of(TuneOptions, without=("worker_budget", "worker_timeout", "verify"))
 @json_option
 def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
     """Find out by measuring how to convert GGUF for this machine.
 
     Weights, K/V form, attention, shapes, block, prefill block, shard sizes and head shards are tried on the
     model's first layers, each candidate in a process of its own; the golden and the exactness gate judge
-    every one that runs. An interrupted run goes on where it stopped. The report holds the choices, why each
-    was made, a preset, and every trial.
+    every one that runs. An interrupted run goes on where it stopped.
+
+    The report holds the choices, why each was made, a preset, and every trial. `anespec convert --tuned
+    tuned.json` takes over the choices.
 
     \b
     Example:
@@ -57,7 +60,9 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
         try:
             tuned = run(gguf, work, options, say)
         except KeyboardInterrupt:
-            raise Interrupted("interrupted; run the same command again to go on") from None
+            raise Interrupted(
+                "interrupted; what was measured is kept, and the same command goes on there"
+            ) from None
         tuned.report.write(target)
     if as_json:
         print_json({"report": str(target), **tuned.report.model_dump(mode="json")})
@@ -81,7 +86,7 @@ def _show(tuned: "Tuned", gguf: Path, target: Path) -> None:
     for reason in report.choices.provenance:
         chosen = getattr(report.choices, reason.choice)
         if chosen is not None:
-            out().print(f"  --{reason.choice.replace('_', '-')} {chosen}: {reason.because}")
+            out().print(f"  {' '.join(as_typed(reason.choice, chosen))}: {reason.because}")
     shown = f"{report.prompt_tokens} prompt and {report.answer_tokens} answer tokens"
     if math.isinf(first.seconds):
         out().print(

@@ -12,7 +12,7 @@ from anespec.verbosity import accept_verbosity
 
 @click.group(short_help="Build the worker that --backend worker needs.")
 def worker() -> None:
-    """Build the native worker, which `--backend worker` has run the shards.
+    """Build the native worker, which runs the shards for `--backend worker`.
 
     \b
     Example:

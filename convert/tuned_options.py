@@ -7,7 +7,7 @@ from anespec.convert.options import ConvertOptions
 from anespec.manifests.errors import RequestError
 from anespec.manifests.presets import MatchedModel
 from anespec.manifests.schema import Shapes
-from anespec.manifests.tuned import CHOICES, TunedChoices, read_choices
+from anespec.manifests.tuned import CHOICES, TunedChoices, as_typed, read_choices
 
 OF_ONE_MODEL = ("topology", "head_shards")
 """Choices that hold for the model alone that they were measured with."""
@@ -56,8 +56,8 @@ def _notes(
     options: ConvertOptions, choices: TunedChoices, wanted: dict[str, object], taken: dict[str, object]
 ) -> list[str]:
     name = options.tuned.name if options.tuned is not None else ""
-    flags = [f"--{choice.replace('_', '-')} {_as_typed(value)}" for choice, value in taken.items()]
-    notes = [f"from {name}, measured on {choices.machine}: {', '.join(flags)}"] if flags else []
+    flags = _listed(list(taken), taken)
+    notes = [f"from {name}, measured on {choices.machine}: {flags}"] if flags else []
     overruled = [choice for choice in wanted if choice in options.model_fields_set]
     if overruled:
         notes.append(f"{name} recommends {_listed(overruled, wanted)}, but the command line says otherwise")
@@ -68,8 +68,4 @@ def _notes(
 
 
 def _listed(choices: list[str], values: dict[str, object]) -> str:
-    return ", ".join(f"--{choice.replace('_', '-')} {_as_typed(values[choice])}" for choice in choices)
-
-
-def _as_typed(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return ", ".join(" ".join(as_typed(choice, values[choice])) for choice in choices)

@@ -4,12 +4,16 @@ Python puts the current folder first on the module path of whatever starts by `-
 that has the name of a module would be run in the module's place. multiprocessing starts its helpers so.
 
 A child outlives nobody: its standard input is a pipe that this process holds open, and it ends with that.
+What it answers on its standard output is its own: libraries print there too, Core ML among them.
 """
 
+import contextlib
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 
 def child_command(module: str) -> list[str]:
@@ -29,6 +33,24 @@ def child_environment() -> dict[str, str]:
     """
     path = os.pathsep.join(entry for entry in sys.path if not _is_current_folder(entry))
     return os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": path}
+
+
+@contextlib.contextmanager
+def lifeline() -> Iterator[int]:
+    """What a child has as its standard input: a silent pipe, which ends with the block or this process."""
+    reading, writing = os.pipe()
+    try:
+        yield reading
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def answer_stream() -> BinaryIO:
+    """In a child: its standard output, from now on for answers alone; what else is printed is an error's."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return answers
 
 
 def end_with_parent() -> None:

@@ -54,6 +54,12 @@ def printable(text: str, limit: int = LONGEST_SHOWN) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in _cut(text, limit))
 
 
+def last_line(said: str) -> str:
+    """The last line that a program said, for a sentence; empty where it said nothing."""
+    lines = said.strip().splitlines()
+    return printable(lines[-1].strip(), LONGEST_REASON) if lines else ""
+
+
 def shown(value: object) -> str:
     """Any value out of a file as a message may show it: a text in quotes, printable, and not long."""
     try:

@@ -5,7 +5,7 @@ schema with `Manifest.model_json_schema()`.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -185,6 +185,11 @@ class TensorSpec(Record):
     dtype: Literal["fp16"] = "fp16"
 
 
+def shape_at(shape: Sequence[int | None], rows: int) -> tuple[int, ...]:
+    """A shape whose None dimensions are T, in a pass over so many rows."""
+    return tuple(rows if size is None else size for size in shape)
+
+
 NEW_ROWS = "new_"
 """Before a state's name: the output that has a pass's rows of it, where the host holds the state."""
 
@@ -285,6 +290,11 @@ class Shard(Record):
         return self.outputs
 
     @property
+    def program_states(self) -> tuple[StateSpec, ...]:
+        """All states of the program."""
+        return ()
+
+    @property
     def formats(self) -> tuple[WeightFormat, ...]:
         """The weight formats that the shard uses, most precise first."""
         return formats_of(self.tensors)
@@ -320,6 +330,11 @@ class LayerShard(Shard):
             *self.outputs,
             *(TensorSpec(name=name, shape=(n, heads, None, size)) for name, (n, heads, _, size) in rows),
         )
+
+    @property
+    def program_states(self) -> tuple[StateSpec, ...]:
+        """All states of the program: those that the graph holds."""
+        return tuple(state for state in self.states if state.held == "graph")
 
     @property
     def state_bytes(self) -> int:

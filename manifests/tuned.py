@@ -91,6 +91,12 @@ CHOICES = (
 """The fields that are options of a conversion of the same name."""
 
 
+def as_typed(choice: str, value: object) -> tuple[str, str]:
+    """A choice as `convert` is told it: the option, and its value."""
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return f"--{choice.replace('_', '-')}", text
+
+
 def read_choices(path: Path) -> TunedChoices:
     """The choices in a report, or in the archive that a self-test made of it, or in a file of their own.
 

@@ -1,13 +1,11 @@
 """What a module of ours prints when it runs in a process of its own."""
 
-import contextlib
-import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from anespec.manifests.child_python import child_command, child_environment
+from anespec.manifests.child_python import child_command, child_environment, lifeline
 from anespec.manifests.errors import AnespecError
-from anespec.manifests.formatting import LONGEST_REASON, printable
+from anespec.manifests.formatting import LONGEST_REASON, last_line, printable
 
 
 def child_answer(module: str, arguments: Sequence[str], longest_wait: float) -> bytes:
@@ -17,11 +15,11 @@ def child_answer(module: str, arguments: Sequence[str], longest_wait: float) -> 
         AnespecError: it failed or took more seconds than that; the last line of what it said is the reason.
     """
     try:
-        with _open_pipe() as lifeline:
+        with lifeline() as held:
             done = subprocess.run(
                 [*child_command(module), *arguments],
                 env=child_environment(),
-                stdin=lifeline,
+                stdin=held,
                 capture_output=True,
                 timeout=longest_wait,
                 check=False,
@@ -31,17 +29,6 @@ def child_answer(module: str, arguments: Sequence[str], longest_wait: float) -> 
     except OSError as error:
         raise AnespecError(printable(str(error), LONGEST_REASON)) from error
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise AnespecError(printable((said or [f"it ended with {done.returncode}"])[-1], LONGEST_REASON))
+        said = last_line(done.stderr.decode(errors="replace"))
+        raise AnespecError(said or f"it ended with {done.returncode}")
     return done.stdout
-
-
-@contextlib.contextmanager
-def _open_pipe() -> Iterator[int]:
-    """What reads from a pipe that nothing is written to, and that ends with the block or this process."""
-    reading, writing = os.pipe()
-    try:
-        yield reading
-    finally:
-        os.close(reading)
-        os.close(writing)

@@ -12,11 +12,11 @@ from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVe
 from anespec.validate.effort import Form
 from anespec.validate.figures import THRESHOLDS, GoldenFile, GoldenVerdict
 from anespec.validate.quality.verdict import QualityFile, QualityTask, QualityVerdict
-from anespec.validate.residency.compute_plan import CoreML, plan_circumstances
+from anespec.validate.residency.compute_plan import PlanMaker, plan_circumstances
 from anespec.validate.residency.prediction import rule_circumstances
 
 
-def kept_residency(artifact: Artifact, coreml: CoreML | None) -> ResidencyVerdict | None:
+def kept_residency(artifact: Artifact, coreml: PlanMaker | None) -> ResidencyVerdict | None:
     """Core ML's plan of this artifact where Core ML can be asked, else the prediction by today's rules."""
     file = artifact.read_verdicts(ResidencyFile)
     if coreml is not None and artifact.manifest.target is Target.MAC:

@@ -11,7 +11,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from anespec.manifests.child_python import end_with_parent
+from anespec.manifests.child_python import answer_stream, end_with_parent
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.store import Artifact
@@ -69,13 +69,14 @@ def main() -> None:
     """
     folder, name, threads = sys.argv[1:]
     end_with_parent()
+    answers = answer_stream()
     try:
         backend = backends.BACKENDS[backends.resolve_backend(name)]
         found = openings(Artifact(Path(folder), KnownHashes()), backend, int(threads))
     except AnespecError as error:
         raise SystemExit(str(error)) from None
-    sys.stdout.buffer.write(packed(found))
-    sys.stdout.flush()
+    answers.write(packed(found))
+    answers.flush()
     os._exit(0)
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
-from anespec.manifests.child_python import end_with_parent
+from anespec.manifests.child_python import answer_stream, end_with_parent
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.known_hashes import KnownHashes
@@ -137,14 +137,15 @@ def main() -> None:
     """
     folder, backend, threads = sys.argv[1:]
     end_with_parent()
+    answers = answer_stream()
     try:
         artifact = Artifact(Path(folder), KnownHashes())
         verifier = open_verifier(artifact, backend, int(threads))
         samples = write_samples(artifact, verifier, circumstances(artifact, backend, int(threads)))
     except AnespecError as error:
         raise SystemExit(str(error)) from None
-    sys.stdout.write(samples.model_dump_json())
-    sys.stdout.flush()
+    answers.write(samples.model_dump_json().encode())
+    answers.flush()
     os._exit(0)
 
 

@@ -7,12 +7,14 @@ import pytest
 
 import anespec.manifests.known_hashes as known_hashes
 import anespec.runtime.backends as backends
-from anespec.loading import open_artifact
-from anespec.manifests.errors import ArtifactError, GGUFError
+from anespec.loading import open_artifact, run_elsewhere
+from anespec.manifests.errors import AnespecError, ArtifactError, GGUFError
 from anespec.manifests.store import Artifact, package_sha256
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.options import BackendOptions
 from anespec.runtime.passes import Verifier
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.validate import repeat_process
 from anespec.watching import SILENT
 
 
@@ -51,8 +53,8 @@ def test_a_verifier_whose_vocabulary_cannot_be_read_is_closed(
     closed: list[str] = []
     opened = backends.open_verifier
 
-    def watched(artifact: Artifact, backend: str, threads: int | None) -> Verifier:
-        verifier = opened(artifact, backend, threads)
+    def watched(artifact: Artifact, backend: str, threads: int | None, workers: WorkerLimits) -> Verifier:
+        verifier = opened(artifact, backend, threads, workers)
         close = verifier.close
 
         def closing() -> None:
@@ -70,3 +72,25 @@ def test_a_verifier_whose_vocabulary_cannot_be_read_is_closed(
     with pytest.raises(GGUFError, match="no vocabulary"):
         open_artifact(artifact.root, BackendOptions(backend="openvino", threads=1), SILENT)
     assert closed == ["openvino"]
+
+
+def test_an_artifact_that_is_opened_again_has_the_same_limits(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[WorkerLimits | None] = []
+    opened = backends.open_verifier
+
+    def watched(
+        artifact: Artifact, backend: str, threads: int | None, workers: WorkerLimits | None = None
+    ) -> Verifier:
+        asked.append(workers)
+        return opened(artifact, backend, threads, workers)
+
+    def failing(*_: object) -> None:
+        raise AnespecError("no process can be started")
+
+    monkeypatch.setattr(backends, "open_verifier", watched)
+    monkeypatch.setattr(repeat_process, "run_elsewhere", failing)
+    options = BackendOptions(backend="openvino", threads=1, worker_budget=10**9)
+    run_elsewhere(open_artifact(artifact.root, options, SILENT), options, SILENT).verifier.close()
+    assert asked == [options.workers] * 2

@@ -23,6 +23,17 @@ end_with_parent()
 time.sleep(600)
 """
 
+TALKATIVE = """
+import os, sys
+from anespec.manifests.child_python import answer_stream
+answers = answer_stream()
+print("a library says", flush=True)
+os.write(1, b"another one says")
+answers.write(b"the answer")
+answers.flush()
+os._exit(0)
+"""
+
 
 @pytest.fixture
 def trapped(tmp_path: Path) -> Path:
@@ -70,3 +81,9 @@ def test_a_child_ends_with_the_pipe_that_its_parent_holds() -> None:
         assert child.stdin is not None
         child.stdin.close()
         assert child.wait(60) == 1
+
+
+def test_what_libraries_print_is_no_part_of_an_answer() -> None:
+    done = subprocess.run([sys.executable, "-P", "-c", TALKATIVE], capture_output=True, check=True)
+    assert done.stdout == b"the answer"
+    assert done.stderr == b"a library says\nanother one says"

@@ -11,7 +11,7 @@ from typing import Any
 from anespec.convert.graph.builder import ct
 from anespec.manifests.residency import Device
 from anespec.runtime.backends.portable.mil_package import Operation, read_package
-from anespec.validate.residency.compute_plan import ComputePlan, CoreMLTools
+from anespec.validate.residency.compute_plan import ComputePlan, PlanningTools
 from anespec.validate.residency.shard_view import ShardView, has_device, view_package
 
 _plan = ct.models.compute_plan
@@ -114,7 +114,7 @@ def _structure(op: Operation) -> Any:
     return structure_op(op.kind, op.outputs, op.inputs, nested)
 
 
-class StandInCoreML(CoreMLTools):
+class StandInCoreML(PlanningTools):
     """Compiling keeps the package, and the plan of its default function is made from it by `placing`."""
 
     def __init__(self, placing: Placing, refuse: Mapping[str, str] = {}) -> None:

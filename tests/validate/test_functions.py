@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from by_hand import same_bits
 from converting import build
+from elsewhere import same
 from planted import golden_of
 
 from anespec.manifests.schema import Shapes, Target, WeightFormat
@@ -36,7 +37,8 @@ def converted(gguf: Path, folder: Path, shapes: Shapes, **options: Any) -> Artif
 
 def proved(artifact: Artifact, backend: str, verifier: ArtifactVerifier) -> ExactnessVerdict:
     where = circumstances(artifact, backend, 1)
-    return exactness_gate(verifier, where, form="quick", prompts=[PROMPT[:20]])
+    prompts = [PROMPT[:20]]
+    return exactness_gate(verifier, where, form="quick", prompts=prompts, elsewhere=same(verifier, prompts))
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,7 @@ from anespec.validate.stored_weights import StoredWeights
 
 def worst_share(verdict: GoldenVerdict) -> float:
     """The largest error of a layer shard as a share of what it may be."""
-    return max(
-        f.error / verdict.thresholds[f.weights].shard_error(f.layers) for f in verdict.shards if f.layers
-    )
+    return max(f.error / f.limit(verdict.thresholds[f.weights]) for f in verdict.shards if f.layers)
 
 
 @needs_stories

@@ -1,5 +1,6 @@
 """The sample behind the page's speed and text: through the real engine, beside the real reference."""
 
+import io
 import os
 import shutil
 import subprocess
@@ -183,7 +184,7 @@ def test_what_holds_is_not_measured_again(
 
 
 def test_samples_are_printed_before_a_library_could_crash_as_it_closes(
-    artifact: Artifact, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[int] = []
     monkeypatch.setattr(sample_process, "MOST_TOKENS", 2)
@@ -191,9 +192,11 @@ def test_samples_are_printed_before_a_library_could_crash_as_it_closes(
     monkeypatch.setattr(sample_process, "end_with_parent", lambda: None)
     monkeypatch.setattr(os, "_exit", left.append)
     monkeypatch.setattr(sys, "argv", ["", str(artifact.root), TORCH, "1"])
+    answers = io.BytesIO()
+    monkeypatch.setattr(sample_process, "answer_stream", lambda: answers)
     sample_process.main()
     assert left == [0]
-    assert len(WrittenSamples.model_validate_json(capsys.readouterr().out).texts) == len(SAMPLE_PROMPTS)
+    assert len(WrittenSamples.model_validate_json(answers.getvalue()).texts) == len(SAMPLE_PROMPTS)
 
 
 def test_without_the_gguf_there_is_no_reference(artifact: Artifact, already_written: None) -> None:

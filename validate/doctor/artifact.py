@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from anespec.convert.shard_limits import PROCESS_BYTES, PROCESS_EVIDENCE
 from anespec.manifests.coreml_errors import error_sentence
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import bytes_text, counted, listed
@@ -21,9 +22,6 @@ from anespec.validate.summary import Known
 
 MEMORY_SHARE = 1.3
 """Of an artifact's bytes, what a portable backend takes once it runs (docs/DESIGN.md, section 9)."""
-
-PROCESS_BYTES = 3_000_000_000
-"""About what one process holds of weights on the Neural Engine (B: ane-book Exp. 26, smpanaro)."""
 
 MOST_RULES = 8
 MOST_PLACES = 4
@@ -123,7 +121,7 @@ def _memory(artifact: Artifact, system: System) -> Iterator[Finding]:
             subject="process",
             level=Level.WARN,
             text=f"one process holds about {bytes_text(PROCESS_BYTES)} on the Neural Engine "
-            "(B: ane-book, smpanaro)",
+            f"({PROCESS_EVIDENCE})",
             mend="build the native worker (anespec worker build), which spreads shards over processes",
         )
 

@@ -8,12 +8,11 @@ from typing import Any
 from anespec.manifests.errors import StorageError
 from anespec.manifests.formatting import bytes_text, counted
 from anespec.manifests.user_folders import cache_folder
+from anespec.runtime.backends.coreml.library import FIRST_MACOS
 from anespec.runtime.backends.worker.build import LEAST_SWIFT
 from anespec.validate.doctor.system import System
 from anespec.validate.findings import Finding, Level
 
-FIRST_MACOS = 15
-"""States, and with them stateful packages, are known to Core ML from here on (A: Apple)."""
 OLDEST_PYTHON = (3, 11)
 COREMLTOOLS = (9, 0)
 LITTLE_MEMORY = 8_000_000_000
@@ -167,12 +166,15 @@ def _tools(system: System) -> Iterator[Finding]:
         )
         yield _warn("swift", "there is no Swift, so the native worker cannot be built", mend)
         return
-    number = re.search(r"Swift version (\d+)(?:\.\d+)*", swift)
-    if number is not None and int(number[1]) < LEAST_SWIFT[0]:
-        mend = "upgrade Xcode or its command line tools" if is_mac(system) else "install Swift 6"
-        yield _warn("swift", f"{number[0]} is too old for the native worker, which needs 6", mend)
-        return
-    yield _ok("swift", f"Swift {number[0].split()[-1] if number else 'of an unknown version'}")
+    number = re.search(r"Swift version (\d+(?:\.\d+)*)", swift)
+    text = f"Swift {number[1] if number else 'of an unknown version'}"
+    if number is not None and tuple(map(int, number[1].split("."))) < LEAST_SWIFT:
+        least = ".".join(map(str, LEAST_SWIFT))
+        yield _warn(
+            "swift", f"{text} is too old to build the native worker", f"install Swift {least} or later"
+        )
+    else:
+        yield _ok("swift", text)
 
 
 def _memory(system: System) -> Iterator[Finding]:

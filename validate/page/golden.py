@@ -42,7 +42,7 @@ class GoldenView:
 def view_golden(verdict: GoldenVerdict) -> GoldenView:
     """A row per shard, with a dot per stimulus, and a row per prompt."""
     errors = [*(s.error for s in verdict.shards), *(p.error for p in verdict.stack)]
-    limits = [verdict.thresholds[s.weights].shard_error(s.layers) for s in verdict.shards]
+    limits = [s.limit(verdict.thresholds[s.weights]) for s in verdict.shards]
     scale = LogScale.around([*errors, *limits, verdict.stack_thresholds.stack_error])
     shards = dict.fromkeys(figures.shard for figures in verdict.shards)
     return GoldenView(
@@ -55,7 +55,7 @@ def view_golden(verdict: GoldenVerdict) -> GoldenView:
 
 def _shard(verdict: GoldenVerdict, scale: LogScale, figures: list[ShardFigures]) -> ErrorRow:
     thresholds = verdict.thresholds[figures[0].weights]
-    limit = thresholds.shard_error(figures[0].layers)
+    limit = max(f.limit(thresholds) for f in figures)
     problems = [f"{f.not_finite} values not finite" for f in figures if f.not_finite]
     problems += [f"{f.stray_slots} stray slots" for f in figures if f.stray_slots]
     return ErrorRow(

@@ -1,6 +1,6 @@
 """Core ML's own plan: where it would run every operation of a package as it is shipped. macOS only.
 
-Everything that needs Core ML is behind the protocol CoreML, two calls into coremltools 9; the rest
+Everything that needs Core ML is behind the protocol PlanMaker, two calls into coremltools 9; the rest
 runs anywhere. None of it was run on a Mac by this project yet.
 """
 
@@ -28,7 +28,13 @@ from anespec.manifests.residency import (
 from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
-from anespec.runtime.backends.coreml.library import has_neural_engine, library_version
+from anespec.runtime.backends.coreml.library import (
+    NEURAL_ENGINE,
+    CoreMLTools,
+    coremltools,
+    has_neural_engine,
+    library_version,
+)
 from anespec.runtime.backends.portable.mil_package import read_model, root_model
 from anespec.validate.progress import StepReport
 from anespec.validate.residency.shard_view import (
@@ -39,7 +45,7 @@ from anespec.validate.residency.shard_view import (
 )
 
 _DEVICES: Mapping[str, Device] = {
-    "MLNeuralEngineComputeDevice": Device.ANE,
+    NEURAL_ENGINE: Device.ANE,
     "MLGPUComputeDevice": Device.GPU,
     "MLCPUComputeDevice": Device.CPU,
 }
@@ -101,8 +107,8 @@ class ComputePlan(Protocol):
     def get_estimated_cost_for_mlprogram_operation(self, operation: StructureOperation) -> Cost | None: ...
 
 
-class CoreML(Protocol):
-    """What is asked of coremltools and of Core ML behind it; a call may raise anything."""
+class PlanMaker(Protocol):
+    """What is asked of coremltools and of Core ML behind it for a plan; a call may raise anything."""
 
     def compile(self, package: Path, destination: Path) -> Path:
         """Compile a package; returns the .mlmodelc."""
@@ -111,28 +117,21 @@ class CoreML(Protocol):
         """The plan for CPU and Neural Engine. Only a compiled model: given a package, Core ML aborts."""
 
 
-class CoreMLTools:
-    """CoreML by coremltools 9."""
-
-    def compile(self, package: Path, destination: Path) -> Path:
-        """Needs macOS."""
-        from anespec.convert.graph.builder import ct
-
-        return Path(ct.utils.compile_model(str(package), str(destination)))
+class PlanningTools(CoreMLTools):
+    """PlanMaker by coremltools 9."""
 
     def load_plan(self, compiled: Path) -> ComputePlan:
         """Needs macOS."""
-        from anespec.convert.graph.builder import ct
-
+        ct = coremltools()
         plan: ComputePlan = ct.models.compute_plan.MLComputePlan.load_from_path(
             str(compiled), compute_units=ct.ComputeUnit.CPU_AND_NE
         )
         return plan
 
 
-def neural_engine() -> CoreML | None:
+def neural_engine() -> PlanMaker | None:
     """The way to Core ML where this machine has a Neural Engine, else None."""
-    return CoreMLTools() if has_neural_engine() else None
+    return PlanningTools() if has_neural_engine() else None
 
 
 def plan_circumstances(artifact: Artifact) -> Circumstances:
@@ -146,7 +145,7 @@ def plan_circumstances(artifact: Artifact) -> Circumstances:
     )
 
 
-def measure_plan(artifact: Artifact, coreml: CoreML, progress: StepReport) -> Plan:
+def measure_plan(artifact: Artifact, coreml: PlanMaker, progress: StepReport) -> Plan:
     """Ask Core ML for the plan of every shard; one that it refuses is kept as its refusal.
 
     Raises:
@@ -165,7 +164,7 @@ def measure_plan(artifact: Artifact, coreml: CoreML, progress: StepReport) -> Pl
     )
 
 
-def measure_shard(manifest: Manifest, shard: Shard, package: Path, coreml: CoreML) -> ShardComputePlan:
+def measure_shard(manifest: Manifest, shard: Shard, package: Path, coreml: PlanMaker) -> ShardComputePlan:
     """The plan of one shard as it is shipped, for each of its functions, compiled in a temporary folder.
 
     A plan is of the default function, as coremltools asks for it. So for another one a package is compiled

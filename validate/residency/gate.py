@@ -7,7 +7,7 @@ from anespec.manifests.residency import PlanSource, ResidencyFile, ResidencyVerd
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
 from anespec.validate.progress import StepReport
-from anespec.validate.residency.compute_plan import CoreML, measure_plan
+from anespec.validate.residency.compute_plan import PlanMaker, measure_plan
 from anespec.validate.residency.prediction import predict
 from anespec.validate.residency.recorded_plan import record_plan, replay_plan
 from anespec.validate.residency.shard_view import view_artifact
@@ -17,7 +17,7 @@ from anespec.validate.residency.verdict import residency_verdict
 def residency_gate(
     artifact: Artifact,
     progress: StepReport,
-    coreml: CoreML | None = None,
+    coreml: PlanMaker | None = None,
     replay: Path | None = None,
     record: Path | None = None,
 ) -> ResidencyVerdict:

@@ -22,7 +22,7 @@ from anespec.validate.selftest.random_gguf import write
 from anespec.validate.selftest.records import Build, Comparison, ModelSize, PassTime
 from anespec.validate.selftest.scale import Scale
 from anespec.validate.selftest.session import ShardSession, compared
-from anespec.validate.selftest.stimulus import Step, passes
+from anespec.validate.selftest.stimulus import Pass, passes
 
 Say = Callable[[str], None]
 COMPARED_PASSES = 6
@@ -153,7 +153,7 @@ class Bench:
         function = manifest.function_of(rows or manifest.block)
         return function.name if manifest.shapes is Shapes.FUNCTIONS and function is not None else None
 
-    def truth(self, build: Build, steps: list[Step], *, rows: int | None = None) -> list[Tensor]:
+    def truth(self, build: Build, steps: list[Pass], *, rows: int | None = None) -> list[Tensor]:
         """What the torch table makes of passes through the first shard."""
         from anespec.runtime.backends.portable.package_predictor import PackagePredictor
 

@@ -11,9 +11,9 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
-from anespec.manifests.child_python import end_with_parent
+from anespec.manifests.child_python import answer_stream, end_with_parent
 from anespec.manifests.schema import Record
 from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.device import Device, NotHereError
@@ -69,17 +69,15 @@ def run_trial(asked: Asked, tell: Callable[[Told], None]) -> None:
         tell(Told(failure=failure_of(error, stage)))
 
 
-def _write(stream: TextIO, line: Told) -> None:
-    stream.write(line.model_dump_json(exclude_none=True) + "\n")
+def _write(stream: BinaryIO, line: Told) -> None:
+    stream.write(line.model_dump_json(exclude_none=True).encode() + b"\n")
     stream.flush()
 
 
 def main() -> None:
     """Do what the file says that is named; nothing is closed, since a library may crash while it ends."""
     end_with_parent()
-    # What libraries print to standard output would be taken for what is told.
-    told = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
-    os.dup2(2, 1)
+    told = answer_stream()
     asked = Asked.model_validate_json(Path(sys.argv[1]).read_bytes())
     run_trial(asked, lambda line: _write(told, line))
     os._exit(0)

@@ -25,8 +25,7 @@ from anespec.runtime.backends.coreml.library import (
 )
 from anespec.runtime.backends.coreml.library import LoadedModel as LibraryModel
 from anespec.runtime.passes import Verifier
-from anespec.validate.residency.compute_plan import CoreMLTools as PlanTools
-from anespec.validate.residency.compute_plan import measure_shard
+from anespec.validate.residency.compute_plan import PlanningTools, measure_shard
 from anespec.validate.selftest.device import DeviceFacts, DeviceState, Prediction, Tensor, Units
 
 COMPUTE_UNITS = {Units.DEVICE: ComputeUnits.CPU_AND_NE, Units.CPU: ComputeUnits.CPU_ONLY}
@@ -102,7 +101,7 @@ class CoreMLDevice:
 
     def plan(self, artifact: Artifact, shard: Shard) -> ShardComputePlan:
         """Core ML's own plan of the package, at the shape that is run."""
-        return measure_shard(artifact.manifest, shard, artifact.shard_path(shard), PlanTools())
+        return measure_shard(artifact.manifest, shard, artifact.shard_path(shard), PlanningTools())
 
     def open(self, artifact: Artifact) -> Verifier:
         """The backend that runs on a Mac with nothing else built."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from anespec.manifests.formatting import bytes_text, counted, duration_text, sanitize_terminal
-from anespec.manifests.tuned import CHOICES, TunedChoices
+from anespec.manifests.tuned import CHOICES, TunedChoices, as_typed
 from anespec.validate.findings import Level
 from anespec.validate.page.write import TEMPLATES as SHARED_TEMPLATES
 from anespec.validate.selftest.device import Units
@@ -86,8 +86,7 @@ def choice_rows(choices: TunedChoices | None) -> list[tuple[str, str, str]]:
     rows = []
     for name in CHOICES:
         if (value := getattr(choices, name)) is not None:
-            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            rows.append((f"--{name.replace('_', '-')}", text, reasons.get(name, "")))
+            rows.append((*as_typed(name, value), reasons.get(name, "")))
     return rows
 
 

@@ -29,7 +29,7 @@ FREE_ROWS = 1.15
 """A block may have as many rows as a pass can take within this share of its least time."""
 
 WIDEST_BLOCK = 8
-"""Drafts beyond it are hardly ever right (docs/DESIGN.md, section 7)."""
+"""Drafts beyond it are hardly ever right."""
 
 FORMS_BY_TRUST = (
     KVForm.SLICE_UPDATE,
@@ -41,7 +41,7 @@ FORMS_BY_TRUST = (
 """Of equals the one that another project measured resident comes first, and the cache in the graph."""
 
 
-class Findings:
+class Records:
     """The records of all steps, asked by step and name."""
 
     def __init__(self, records: Sequence[TrialRecord], facts: DeviceFacts) -> None:
@@ -76,7 +76,7 @@ def recommend(
     records: Sequence[TrialRecord], facts: DeviceFacts, scale: Scale, measured_at: datetime
 ) -> TunedChoices | None:
     """The choices for this machine; None where nothing ran well enough to say anything."""
-    found = Findings(records, facts)
+    found = Records(records, facts)
     reasons: list[ChoiceReason] = []
     choices: dict[str, Any] = {
         "weights": _weights(found, reasons),
@@ -97,7 +97,7 @@ def recommend(
     )
 
 
-def _weights(found: Findings, reasons: list[ChoiceReason]) -> str | None:
+def _weights(found: Records, reasons: list[ChoiceReason]) -> str | None:
     fine = [
         weights
         for weights in FORMATS_BY_TRUST
@@ -119,7 +119,7 @@ def _weights(found: Findings, reasons: list[ChoiceReason]) -> str | None:
     return fine[0].value
 
 
-def _kv_form(found: Findings, reasons: list[ChoiceReason]) -> KVForm | None:
+def _kv_form(found: Records, reasons: list[ChoiceReason]) -> KVForm | None:
     usable = [form for form in FORMS_BY_TRUST if found.sound("kv", form) and found.not_spoilt("states", form)]
     label = _quickest("kv_form", "kv", [str(form) for form in usable], found, reasons, list(KVForm))
     return None if label is None else KVForm(label)
@@ -129,7 +129,7 @@ def _quickest(
     choice: str,
     step: str,
     names: Sequence[str],
-    found: Findings,
+    found: Records,
     reasons: list[ChoiceReason],
     every: Sequence[str],
 ) -> str | None:
@@ -150,7 +150,7 @@ def _quickest(
     return best[0]
 
 
-def _shapes(found: Findings, scale: Scale, reasons: list[ChoiceReason]) -> Shapes | None:
+def _shapes(found: Records, scale: Scale, reasons: list[ChoiceReason]) -> Shapes | None:
     """Of those that run a block well, the one whose widest pass reads most rows of a prompt a second."""
     rates: list[tuple[Shapes, float]] = []
     for shapes in Shapes:
@@ -172,7 +172,7 @@ def _shapes(found: Findings, scale: Scale, reasons: list[ChoiceReason]) -> Shape
     return best[0]
 
 
-def _rows(found: Findings, scale: Scale, reasons: list[ChoiceReason]) -> dict[str, int | None]:
+def _rows(found: Records, scale: Scale, reasons: list[ChoiceReason]) -> dict[str, int | None]:
     """The block that costs nothing, and the narrowest pass that reads prompts as fast as any."""
     times = []
     for rows in scale.rows if scale.judges_rows else ():
@@ -199,7 +199,7 @@ def _rows(found: Findings, scale: Scale, reasons: list[ChoiceReason]) -> dict[st
     return {"block": block, "prefill_block": prefill}
 
 
-def _topology(found: Findings, scale: Scale, reasons: list[ChoiceReason]) -> dict[str, object]:
+def _topology(found: Records, scale: Scale, reasons: list[ChoiceReason]) -> dict[str, object]:
     """The first topology that runs well as a whole; for other models, the size of its largest shard."""
     # A processor runs shards of any size.
     for topology in scale.topologies if found.facts.engine else ():

@@ -20,7 +20,7 @@ from typing import IO, Protocol
 
 from pydantic import ValidationError
 
-from anespec.manifests.child_python import child_command, child_environment
+from anespec.manifests.child_python import child_command, child_environment, lifeline
 from anespec.manifests.errors import StorageError
 from anespec.manifests.formatting import LONGEST_REASON, bytes_text, duration_text, printable
 from anespec.manifests.safe_files import write_atomically
@@ -183,32 +183,29 @@ def _ended(asked: Asked, began: float, outcome: Outcome, failure: Failure) -> Tr
 @contextmanager
 def _child(file: Path) -> "Iterator[tuple[subprocess.Popen[str], queue.Queue[str | None]]]":
     """A process at work, and its lines as they come; None after the last. It ends with the block."""
-    reading, writing = os.pipe()
     try:
-        with _words(file).open("w", encoding="utf-8") as words:
+        with lifeline() as held, _words(file).open("w", encoding="utf-8") as words:
             process = subprocess.Popen(
                 [*child_command(CHILD), str(file)],
                 env=child_environment(),
-                stdin=reading,
+                stdin=held,
                 stdout=subprocess.PIPE,
                 stderr=words,
                 text=True,
                 errors="replace",
                 start_new_session=True,
             )
-        os.close(reading)
-        lines: queue.Queue[str | None] = queue.Queue()
-        assert process.stdout is not None
-        reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
-        reader.start()
-        try:
-            yield process, lines
-        finally:
-            _kill(process)
-            process.wait()
-            reader.join(1.0)
+            lines: queue.Queue[str | None] = queue.Queue()
+            assert process.stdout is not None
+            reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
+            reader.start()
+            try:
+                yield process, lines
+            finally:
+                _kill(process)
+                process.wait()
+                reader.join(1.0)
     finally:
-        os.close(writing)
         with suppress(FileNotFoundError):
             _words(file).unlink()
 

@@ -2,16 +2,18 @@
 
 import hashlib
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from anespec.manifests.schema import HIDDEN_OUT, LayerShard, Manifest
+from anespec.runtime.backends.homes import homes_of
+from anespec.runtime.backends.host_caches import HostCache, empty_caches
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.validate.closeness import closeness
 from anespec.validate.selftest.device import DeviceState, LoadedModel, Tensor, Units
 from anespec.validate.selftest.records import Comparison, PassTime
-from anespec.validate.selftest.stimulus import Step, rows_of
+from anespec.validate.selftest.stimulus import Pass, rows_of
 
 WARMING = 2
 """Passes that are run before any is timed."""
@@ -27,15 +29,13 @@ class ShardSession:
         self._inputs = PassInputs(manifest)
         self._taken = {spec.name for spec in shard.inputs}
         self.state: DeviceState | None = None
-        self._caches: dict[str, Tensor] = {}
+        self._caches: Mapping[str, HostCache] = {}
         self.reset()
 
     def reset(self) -> None:
         """States and caches of zeros."""
-        inside = any(state.held == "graph" for state in self.shard.states)
-        self.state = self.model.make_state() if inside else None
-        held = [state for state in self.shard.states if state.held == "host"]
-        self._caches = {state.name: np.zeros(state.shape, np.float16) for state in held}
+        self.state = self.model.make_state() if self.shard.program_states else None
+        self._caches = empty_caches(self.shard.states, self.manifest.pools)
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -45,36 +45,32 @@ class ShardSession:
     def read(self, name: str) -> Tensor:
         """A copy of a state."""
         if name in self._caches:
-            return self._caches[name].copy()
+            return self._caches[name].slots.copy()
         return self._states().read(name)
 
     def write(self, name: str, value: Tensor) -> None:
         """Replace a state."""
         if name in self._caches:
-            self._caches[name] = value.copy()
+            self._caches[name].slots[...] = value
         else:
             self._states().write(name, value)
 
-    def run(self, step: Step) -> tuple[Tensor, float]:
+    def run(self, step: Pass) -> tuple[Tensor, float]:
         """One pass: hidden states out [1, d, T, 1], and the seconds of the prediction."""
         made = self._inputs.of(step.rows, step.hidden)
         inputs = {name: value.astype(np.float16, copy=False) for name, value in made.items()}
-        given = {name: inputs[name] for name in self._taken if name in inputs} | self._caches
+        given = {name: inputs[name] for name in self._taken if name in inputs}
+        given |= {name: cache.slots for name, cache in self._caches.items()}
         found = self.model.predict(given, self.state)
-        for state in self.shard.states:
-            if state.name in self._caches:
-                new = found.outputs[state.new_rows]
-                pool = next(i for i, p in enumerate(self.manifest.pools) if p.name == state.pool)
-                for lane, row in enumerate(step.rows):
-                    if (home := row.slots[pool].home) is not None:
-                        self._caches[state.name][:, :, home] = new[:, :, lane]
+        for cache in self._caches.values():
+            cache.put(found.outputs[cache.new_rows], homes_of(made[cache.write_input]))
         return found.outputs[HIDDEN_OUT], found.seconds
 
-    def outputs(self, steps: Iterable[Step]) -> list[Tensor]:
+    def outputs(self, steps: Iterable[Pass]) -> list[Tensor]:
         """What passes one after another give."""
         return [self.run(step)[0] for step in steps]
 
-    def time(self, steps: Sequence[Step], units: Units) -> PassTime:
+    def time(self, steps: Sequence[Pass], units: Units) -> PassTime:
         """The typical and the least time of the passes after the first few."""
         seconds = [self.run(step)[1] for step in steps][WARMING:]
         return PassTime(
@@ -97,7 +93,7 @@ class ShardSession:
 
 
 def compared(
-    name: str, against: str, steps: Sequence[Step], expected: Sequence[Tensor], found: Sequence[Tensor]
+    name: str, against: str, steps: Sequence[Pass], expected: Sequence[Tensor], found: Sequence[Tensor]
 ) -> Comparison:
     """Outputs beside what was expected; the error is relative to what the layers add to their input."""
     given = rows_of([step.hidden for step in steps]).astype(np.float32)

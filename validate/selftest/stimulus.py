@@ -13,7 +13,7 @@ from anespec.validate.selftest.device import Tensor
 
 
 @dataclass(frozen=True)
-class Step:
+class Pass:
     """One pass: its rows, and their hidden states [1, d, T, 1]."""
 
     rows: tuple[Row, ...]
@@ -28,7 +28,7 @@ def region_map(manifest: Manifest) -> RegionMap:
 
 def passes(
     manifest: Manifest, width: int, count: int, *, first: int = 0, seed: int = 0, size: float = 1.0
-) -> Iterator[Step]:
+) -> Iterator[Pass]:
     """`count` passes of `width` rows of one sequence, from position `first` on; at the context's end it
     begins again at `first`, over what it wrote. Hidden states are normal, of standard deviation `size`.
     """
@@ -38,14 +38,14 @@ def passes(
         if position + width > manifest.context:
             position = first
         hidden = (size * rng.standard_normal((width, manifest.hyperparameters.d))).astype(np.float16)
-        yield step_of(where, position, hidden)
+        yield pass_of(where, position, hidden)
         position += width
 
 
-def step_of(where: RegionMap, position: int, hidden: Tensor) -> Step:
+def pass_of(where: RegionMap, position: int, hidden: Tensor) -> Pass:
     """One pass of the rows [T, d], at consecutive positions."""
     rows = chain_rows(where, 0, position, RowKind.PROMPT, [0] * len(hidden))
-    return Step(tuple(rows), np.ascontiguousarray(hidden.T[None, :, :, None]))
+    return Pass(tuple(rows), np.ascontiguousarray(hidden.T[None, :, :, None]))
 
 
 def rows_of(steps: Sequence[Tensor]) -> Tensor:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from anespec.convert.options import ConvertOptions
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
@@ -105,3 +107,5 @@ def _in_a_process(request: TrialRequest, seconds: float) -> Measured:
         return Measured.model_validate_json(child_answer(MODULE, (request.model_dump_json(),), seconds))
     except AnespecError as error:
         return Measured(probe=request.probe, refusal=f"its process failed: {error}")
+    except ValidationError:
+        return Measured(probe=request.probe, refusal="its process gave no answer that can be read")

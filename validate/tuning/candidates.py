@@ -6,17 +6,6 @@ from itertools import product
 
 from anespec.manifests.schema import AttentionShape, Count, KVForm, Record, Shapes
 
-CHOICES = (
-    "weights",
-    "kv_form",
-    "attention",
-    "shapes",
-    "block",
-    "prefill_block",
-    "shard_bytes",
-    "head_shards",
-)
-
 
 class Candidate(Record):
     """One way to convert a model.
@@ -47,6 +36,10 @@ class Candidate(Record):
         return tuple(dict.fromkeys((self.block, self.prefill_block or self.block)))
 
 
+SEARCHED = tuple(Candidate.model_fields)
+"""The choices that are searched, each an option of a conversion and a field of TunedChoices."""
+
+
 @dataclass(frozen=True)
 class Space:
     """The values of each choice. The first ones are the defaults: what is as fast does not replace them."""
@@ -73,11 +66,11 @@ class Space:
         varied = frozenset(choices)
         values = [
             getattr(self, name) if centre is None or name in varied else (getattr(centre, name),)
-            for name in CHOICES
+            for name in SEARCHED
         ]
         seen = set[Candidate]()
         for combination in product(*values):
-            chosen = dict(zip(CHOICES, combination, strict=True))
+            chosen = dict(zip(SEARCHED, combination, strict=True))
             if chosen["shapes"] is not Shapes.FUNCTIONS:
                 chosen["prefill_block"] = None
             elif chosen["prefill_block"] is None:

@@ -34,10 +34,10 @@ class TuneOptions(BackendOptions):
     )
     prompt_tokens: int = Field(default=512, ge=1, description="Tokens of the prompt that is optimised for.")
     answer_tokens: int = Field(default=256, ge=1, description="Tokens of the answer that is optimised for.")
-    rules: bool = Field(
-        default=True,
-        description="Leave out what the residency rules fail. Without, everything is measured, which takes "
-        "longer and may find what nobody knows.",
+    ignore_rules: bool = Field(
+        default=False,
+        description="Measure also what the residency rules fail, which takes longer and may find what nobody "
+        "knows.",
     )
     trial_seconds: float = Field(
         default=1800.0, gt=0, description="After how long one measurement counts as hanging."

@@ -11,12 +11,10 @@ from anespec.manifests.presets import MatchedModel, Preset, Provenance
 from anespec.manifests.safe_files import write_atomically
 from anespec.manifests.schema import Count, Record, Target, WeightFormat
 from anespec.manifests.tuned import ChoiceReason, TunedChoices
-from anespec.validate.tuning.candidates import CHOICES, Candidate
+from anespec.validate.tuning.candidates import SEARCHED, Candidate
 from anespec.validate.tuning.search import Found, Trial
 from anespec.validate.tuning.workbench import Measured
 from anespec.validate.tuning.workload import Workload
-
-OF_TUNED = tuple(name for name in CHOICES if name in TunedChoices.model_fields)
 
 
 class TrialRecord(Record):
@@ -56,7 +54,7 @@ def tune_report(
 ) -> TuneReport:
     """Everything that is kept of a search."""
     best = found.best
-    chosen = {name: getattr(best.candidate, name) for name in OF_TUNED}
+    chosen = {name: getattr(best.candidate, name) for name in SEARCHED}
     return TuneReport(
         prompt_tokens=workload.prompt_tokens,
         answer_tokens=workload.answer_tokens,
@@ -67,7 +65,7 @@ def tune_report(
             target=target,
             model=model,
             topology=best.topology,
-            provenance=tuple(_reason(name, found) for name in OF_TUNED),
+            provenance=tuple(_reason(name, found) for name in SEARCHED),
             **chosen,
         ),
         preset=_preset(found, model, machine, target, context),
@@ -81,7 +79,7 @@ def _reason(choice: str, found: Found) -> ChoiceReason:
     for trial in found.trials:
         differing = {
             name
-            for name in CHOICES
+            for name in SEARCHED
             if getattr(trial.candidate, name) != getattr(best.candidate, name) and name != "prefill_block"
         }
         if differing == {choice} or (choice == "prefill_block" and not differing and trial is not best):

@@ -62,9 +62,9 @@ def tune(
         version=__version__,
         context=plan.context,
         target=options.target,
-        heed_rules=options.rules,
+        heed_rules=not options.ignore_rules,
     )
-    machine = Machine(backend, options.threads, options.rules, options.trial_seconds)
+    machine = Machine(backend, options.threads, heading.heed_rules, options.trial_seconds)
     bench = ArtifactBench(gguf.resolve(), options.target, plan.context, work.resolve(), machine)
     journal = Journal(work / JOURNAL, heading, bench)
     kept = journal.kept

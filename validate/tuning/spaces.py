@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.shard_limits import HEAD_CHANNELS
 from anespec.manifests.errors import RequestError
-from anespec.manifests.schema import AttentionShape, KVForm, Shapes, Target
+from anespec.manifests.schema import AttentionShape, KVForm, Shapes
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.validate.tuning.candidates import Space
 
@@ -20,12 +20,6 @@ SHARD_BYTES = (
 )
 """From far below what is disputed to the largest that was seen resident (convert.shard_limits)."""
 
-FIRST_KV_FORM = {
-    Target.MAC: KVForm.SLICE_UPDATE,
-    Target.IPHONE: KVForm.PACKED,
-    Target.CPU: KVForm.REREAD,
-}
-
 
 def default_space(plan: ConversionPlan, weights: Sequence[str]) -> Space:
     """Every choice's values, the defaults of the target first; shard sizes that change nothing are left out.
@@ -35,14 +29,12 @@ def default_space(plan: ConversionPlan, weights: Sequence[str]) -> Space:
     """
     if not weights:
         raise RequestError("there is no weight format to try; give --weights one, or leave it out")
-    target = plan.options.target
     attention = [plan.attention, *(shape for shape in AttentionShape if shape is not plan.attention)]
-    first = FIRST_KV_FORM[target]
     vocabulary = plan.model.facts.vocabulary
     slices = -(-vocabulary // HEAD_CHANNELS)
     return Space(
         weights=[str(WeightChoice.parse(text)) for text in weights],
-        kv_form=[first, *(form for form in KVForm if form is not first)],
+        kv_form=[plan.kv_form, *(form for form in KVForm if form is not plan.kv_form)],
         attention=attention,
         shapes=list(Shapes),
         block=[size for size in BLOCKS if size <= plan.context],

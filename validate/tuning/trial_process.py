@@ -7,6 +7,7 @@ REQUEST is a TrialRequest as JSON; what was measured is printed as JSON. It live
 input, a pipe from whoever started it.
 """
 
+import os
 import statistics
 import sys
 import time
@@ -19,7 +20,7 @@ from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.child_python import end_with_parent
+from anespec.manifests.child_python import answer_stream, end_with_parent
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.residency import Placement, PlanSource, ResidencyVerdict, Severity
@@ -168,9 +169,13 @@ def _median(run: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Answer one request."""
+    """Answer one request; what is answered is not lost to a library's destructors (see anespec.leaving)."""
     end_with_parent()
-    sys.stdout.write(run_trial(TrialRequest.model_validate_json(sys.argv[1])).model_dump_json())
+    answers = answer_stream()
+    found = run_trial(TrialRequest.model_validate_json(sys.argv[1]))
+    answers.write(found.model_dump_json().encode())
+    answers.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

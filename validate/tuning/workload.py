@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 ACCEPTANCE = 0.41
 """How often the next guess of a chain is right: three guesses a pass then make 1.65 tokens, as the best draft
-source does over Spec-Bench (docs/DESIGN.md, section 7)."""
+source does over Spec-Bench."""
 
 
 @dataclass(frozen=True)

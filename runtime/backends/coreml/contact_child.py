@@ -3,20 +3,18 @@
 It reads one line, a ContactList, and answers a line per shard, an Outcome. `first_contact` starts it.
 """
 
-import os
 import sys
 import time
-from typing import TextIO
+from typing import BinaryIO
 
-from anespec.manifests.child_python import end_with_parent
+from anespec.manifests.child_python import answer_stream, end_with_parent
 from anespec.runtime.backends.coreml.contact import Contact, ContactList, Outcome, try_shard
 from anespec.runtime.backends.coreml.library import CoreMLLibrary, CoreMLTools
 
 
 def main(library: CoreMLLibrary) -> None:
-    """Answer what the standard input asks; what libraries print goes to the standard error."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    """Answer what the standard input asks."""
+    answers = answer_stream()
     asked = ContactList.model_validate_json(sys.stdin.readline())
     end_with_parent()
     for contact in asked.contacts:
@@ -34,8 +32,9 @@ def tried(contact: Contact, library: CoreMLLibrary) -> Outcome:
     return Outcome(seconds=time.monotonic() - began)
 
 
-def _answer(answers: TextIO, outcome: Outcome) -> None:
-    print(outcome.model_dump_json(), file=answers, flush=True)
+def _answer(answers: BinaryIO, outcome: Outcome) -> None:
+    answers.write(outcome.model_dump_json().encode() + b"\n")
+    answers.flush()
 
 
 if __name__ == "__main__":

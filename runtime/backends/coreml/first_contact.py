@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from anespec.manifests.child_python import child_command, child_environment
 from anespec.manifests.coreml_errors import ended_by, known_error, no_answer
 from anespec.manifests.errors import AnespecError, StorageError
+from anespec.manifests.formatting import last_line
 from anespec.manifests.safe_files import Folder
 from anespec.runtime.backends.coreml.contact import Contact, ContactList, Outcome
 
@@ -120,8 +121,7 @@ def _outcome(
 def _last_words(words: IO[bytes]) -> str:
     words.seek(0, 2)
     words.seek(max(0, words.tell() - LAST_WORDS))
-    lines = words.read().decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else ""
+    return last_line(words.read().decode("utf-8", "replace"))
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:

@@ -29,7 +29,7 @@ from anespec.manifests.machine import system_build
 from anespec.manifests.packages import missing_package
 
 FIRST_MACOS = 15
-"""States are known to Core ML from here on."""
+"""States are known to Core ML from here on (A: Apple)."""
 
 NEURAL_ENGINE = "MLNeuralEngineComputeDevice"
 

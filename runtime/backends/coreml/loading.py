@@ -8,13 +8,13 @@ from pathlib import Path
 
 from anespec.manifests.coreml_errors import error_sentence, known_error
 from anespec.manifests.errors import AnespecError, ArtifactError
-from anespec.manifests.schema import LayerShard, Manifest, Shapes, Shard, TensorSpec
+from anespec.manifests.schema import Manifest, Shapes, Shard, TensorSpec, shape_at
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.compiled import CompiledShard, compiled_shard, discard
 from anespec.runtime.backends.coreml.contact import Contact, Shape, TriedPass
 from anespec.runtime.backends.coreml.first_contact import first_contacts, remember, remembered
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel
-from anespec.runtime.backends.coreml.runner import ANY_WIDTH, held_states
+from anespec.runtime.backends.coreml.runner import ANY_WIDTH
 
 _log = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits)
             for each in functions_of(manifest)
             for rows in (_block_first(manifest) if each.rows is ANY_WIDTH else (each.rows,))
         ),
-        states=held_states(shard),
+        states={state.name: state.shape for state in shard.program_states},
         masks=tuple(pool.mask_input for pool in manifest.pools if pool.mask_input in given),
         writes=tuple(pool.write_input for pool in manifest.pools if pool.write_input in given),
     )
@@ -172,15 +172,10 @@ def _block_first(manifest: Manifest) -> tuple[int, ...]:
 
 def _tried(shard: Shard, function: str | None, rows: int) -> TriedPass:
     def shapes(specs: Sequence[TensorSpec]) -> dict[str, Shape]:
-        return {spec.name: tuple(rows if size is None else size for size in spec.shape) for spec in specs}
+        return {spec.name: shape_at(spec.shape, rows) for spec in specs}
 
-    states = shard.states if isinstance(shard, LayerShard) else ()
-    hosted = [spec for spec in states if spec.held == "host"]
     return TriedPass(
-        function=function,
-        inputs=shapes(shard.inputs) | {spec.name: spec.shape for spec in hosted},
-        outputs=shapes(shard.outputs)
-        | {spec.new_rows: (*spec.shape[:2], rows, spec.shape[3]) for spec in hosted},
+        function=function, inputs=shapes(shard.program_inputs), outputs=shapes(shard.program_outputs)
     )
 
 

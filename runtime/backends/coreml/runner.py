@@ -34,22 +34,6 @@ class CoreMLOutputs:
         return self.values[name][0, :, lane, 0]
 
 
-def held_states(shard: Shard) -> dict[str, tuple[int, ...]]:
-    """The shapes of the states that Core ML holds, by name; the host's are inputs."""
-    states = shard.states if isinstance(shard, LayerShard) else ()
-    return {spec.name: spec.shape for spec in states if spec.held == "graph"}
-
-
-def met_names(shard: Shard) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of all inputs and of all outputs; those of states that the host holds stand last."""
-    states = shard.states if isinstance(shard, LayerShard) else ()
-    hosted = [spec for spec in states if spec.held == "host"]
-    return (
-        (*(spec.name for spec in shard.inputs), *(spec.name for spec in hosted)),
-        (*(spec.name for spec in shard.outputs), *(spec.new_rows for spec in hosted)),
-    )
-
-
 class CoreMLRunner:
     """A ShardRunner over Core ML; caches that the host holds are inputs to it.
 
@@ -74,8 +58,9 @@ class CoreMLRunner:
         self.shard = shard
         self.models = dict(models)
         self.carries = isinstance(shard, LayerShard)
-        self.states = held_states(shard)
-        self.inputs, self.outputs = met_names(shard)
+        self.states = {state.name: state.shape for state in shard.program_states}
+        self.inputs = tuple(spec.name for spec in shard.program_inputs)
+        self.outputs = tuple(spec.name for spec in shard.program_outputs)
         self._state = self._new_state()
         self._inputs: Inputs = {}
 

@@ -10,7 +10,7 @@ from anespec.manifests.element_types import ElementType
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.formatting import printable, quoted
 from anespec.manifests.residency import shape_text
-from anespec.manifests.schema import LayerShard, Manifest, Shapes, Shard, TensorSpec
+from anespec.manifests.schema import Manifest, Shapes, Shard, TensorSpec
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.functions import declared_function
 from anespec.runtime.backends.portable.mil_package import read_package
@@ -30,11 +30,10 @@ def load_declared(artifact: Artifact, shard: Shard) -> Program:
     package = read_package(artifact.shard_path(shard))
     program = program_of(package, declared_function(package, artifact.manifest.functions))
     width = _fixed_width(artifact.manifest)
-    states = shard.states if isinstance(shard, LayerShard) else ()
     for kind, declared, found in (
         ("input", _shapes(shard.program_inputs, width), program.inputs),
         ("output", _shapes(shard.program_outputs, width), _outputs(program)),
-        ("state", {s.name: s.shape for s in states if s.held == "graph"}, program.states),
+        ("state", {state.name: state.shape for state in shard.program_states}, program.states),
     ):
         for name in (*declared, *found):
             if found.get(name) != declared.get(name):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.formatting import bytes_text
 from anespec.manifests.machine import machine_memory
+from anespec.manifests.schema import shape_at
 from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.shape_table import Shape, result_shapes
 
@@ -75,10 +76,7 @@ class ShapesSoFar(Mapping[str, Shape]):
 
     def __init__(self, program: Program, t: int) -> None:
         self.constants = program.constants
-        self.made: dict[str, Shape] = {
-            name: tuple(t if size is None else size for size in shape)
-            for name, shape in program.inputs.items()
-        }
+        self.made: dict[str, Shape] = {name: shape_at(shape, t) for name, shape in program.inputs.items()}
 
     def add(self, operation: Operation, results: tuple[Shape, ...]) -> None:
         """Note the shapes of an operation's results."""

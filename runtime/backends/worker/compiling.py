@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from anespec.manifests.child_python import child_environment
 from anespec.manifests.errors import StorageError
-from anespec.manifests.formatting import LONGEST_REASON, printable
+from anespec.manifests.formatting import last_line
 from anespec.runtime.backends.worker.process import WorkerProgram
 
 
@@ -57,5 +57,4 @@ def _reason(done: "subprocess.CompletedProcess[str]") -> str:
         code = "" if error.get("code") is None else f" ({error.get('domain') or 'code'} {error['code']})"
         return f"{error['text']}{code}"
     except (ValueError, KeyError, TypeError, AttributeError):
-        lines = done.stderr.strip().splitlines() or [f"the worker ended with {done.returncode}"]
-        return printable(lines[-1], LONGEST_REASON)
+        return last_line(done.stderr) or f"the worker ended with {done.returncode}"

@@ -16,7 +16,7 @@ from weakref import finalize
 
 from anespec.manifests.child_python import child_environment
 from anespec.manifests.errors import AnespecError, StorageError
-from anespec.manifests.formatting import LONGEST_REASON, printable
+from anespec.manifests.formatting import LONGEST_REASON, last_line, printable
 from anespec.runtime.backends.worker.arena import NO_BUILD, Arena
 from anespec.runtime.backends.worker.framing import Connection, FramingError
 
@@ -165,7 +165,7 @@ class WorkerProcess:
         if what is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(SECONDS_TO_STOP)
-            what = _ending(self._process.poll(), _last_line(self._words))
+            what = _ending(self._process.poll(), _last_words(self._words))
         self.end()
         return WorkerLostError(f"the worker {what}")
 
@@ -189,14 +189,13 @@ def _ending(code: int | None, words: str) -> str:
     return f"died of {signal.Signals(-code).name}{said}"
 
 
-def _last_line(words: BinaryIO) -> str:
+def _last_words(words: BinaryIO) -> str:
     """The last line that a worker wrote to standard error, for a sentence; a colon never ends it."""
     if words.closed:
         return ""
     size = os.fstat(words.fileno()).st_size
     content = os.pread(words.fileno(), LAST_WORDS, max(0, size - LAST_WORDS)).decode("utf-8", "replace")
-    lines = content.strip().splitlines()
-    return printable(lines[-1], LONGEST_REASON) if lines else ""
+    return last_line(content)
 
 
 def _refusal(answer: Mapping[str, Any]) -> Refusal:

@@ -10,7 +10,16 @@ from typing import Literal
 
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.formatting import quoted
-from anespec.manifests.schema import HIDDEN_IN, HeadShard, LayerShard, Manifest, Shard, StateSpec, TensorSpec
+from anespec.manifests.schema import (
+    HIDDEN_IN,
+    HeadShard,
+    LayerShard,
+    Manifest,
+    Shard,
+    StateSpec,
+    TensorSpec,
+    shape_at,
+)
 from anespec.runtime.backends.worker.arena import Shape, at_width
 
 LOGITS = "logits"
@@ -158,7 +167,7 @@ def arena_parts(stages: Iterable[Stage], widths: Sequence[int], vocabulary: int)
     parts: dict[str, Shape] = {}
     for buffer, shape in shapes.items():
         for width in widths if None in shape else ():
-            parts[at_width(buffer, width)] = tuple(width if size is None else size for size in shape)
+            parts[at_width(buffer, width)] = shape_at(shape, width)
         if None not in shape:
             parts[buffer] = tuple(size or 0 for size in shape)
     return parts | {

@@ -5,7 +5,7 @@ from itertools import product
 
 from anespec.manifests.residency import Placement
 from anespec.manifests.schema import AttentionShape, KVForm, Shapes
-from anespec.validate.tuning.candidates import CHOICES, Candidate, Space
+from anespec.validate.tuning.candidates import SEARCHED, Candidate, Space
 from anespec.validate.tuning.search import pass_milliseconds
 from anespec.validate.tuning.workbench import Measured, PassTime, Probe
 from anespec.validate.tuning.workload import Workload
@@ -65,7 +65,7 @@ class SimulatedEngine:
     def behaves(self, probe: Probe) -> Measured:
         """The same unheard."""
         candidate = probe.candidate
-        said = {str(getattr(candidate, name)) for name in CHOICES}
+        said = {str(getattr(candidate, name)) for name in SEARCHED}
         if found := sorted(said & self.by_the_rules):
             return Measured(probe=probe, objections=(f"{found[0]} leaves the Neural Engine (a rule)",))
         size = probe.layers * self._bytes(candidate, self.layer_weights)
@@ -121,8 +121,8 @@ class SimulatedEngine:
     def optimum(self, space: Space, workload: Workload) -> float:
         """The least of all candidates, by trying every one."""
         found = []
-        for values in product(*(getattr(space, name) for name in CHOICES)):
-            chosen = dict(zip(CHOICES, values, strict=True))
+        for values in product(*(getattr(space, name) for name in SEARCHED)):
+            chosen = dict(zip(SEARCHED, values, strict=True))
             if chosen["shapes"] is not Shapes.FUNCTIONS:
                 chosen["prefill_block"] = None
             if (seconds := self.seconds(Candidate(**chosen), workload)) is not None:

@@ -10,6 +10,7 @@ from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import AttentionShape, KVForm, Shapes, Target
+from anespec.validate.tuning import artifact_bench
 from anespec.validate.tuning.artifact_bench import ArtifactBench, Machine
 from anespec.validate.tuning.candidates import Candidate
 from anespec.validate.tuning.trial_process import options_of
@@ -83,6 +84,14 @@ def test_a_process_that_is_killed_is_told_of(
     found = bench(model, tmp_path).measure(Probe(candidate=CANDIDATE, layers=1))
     assert found.refusal is not None
     assert "-9" in found.refusal
+
+
+def test_an_answer_that_is_none_is_told_of(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifact_bench, "child_answer", lambda *_: b"a library says")
+    found = bench(model, tmp_path).measure(Probe(candidate=CANDIDATE, layers=1))
+    assert found.refusal == "its process gave no answer that can be read"
 
 
 def test_the_topology_is_what_convert_would_build(model: Path, tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from anespec.validate.selftest.records import Build, Check, Comparison, Measured
 from anespec.validate.selftest.scale import Scale
 from anespec.validate.selftest.session import ShardSession, compared
 from anespec.validate.selftest.steps.step import Step, judged
-from anespec.validate.selftest.stimulus import Step as Pass
-from anespec.validate.selftest.stimulus import passes, region_map, step_of
+from anespec.validate.selftest.stimulus import Pass, pass_of, passes, region_map
 
 ZERO, SUBNORMAL, LARGE, LONG = "zero rows", "subnormals", "large activations", "long S"
 OUTLIER = 300.0
@@ -65,7 +64,7 @@ def _steps(trial: Trial, bench: Bench) -> list[Pass]:
         hidden[:, 1:] = SMALL_NUMBER * np.sign(hidden[:, 1:])
     else:
         hidden[:, :, d // 2] = OUTLIER
-    return [step_of(region_map(manifest), number * block, rows) for number, rows in enumerate(hidden)]
+    return [pass_of(region_map(manifest), number * block, rows) for number, rows in enumerate(hidden)]
 
 
 def _finite(outputs: Sequence[Tensor], session: ShardSession) -> Check:

@@ -15,8 +15,7 @@ from anespec.validate.selftest.records import Build, Check, Measured, PassTime, 
 from anespec.validate.selftest.scale import Scale
 from anespec.validate.selftest.session import WARMING, ShardSession
 from anespec.validate.selftest.steps.step import Step, judged, times_text
-from anespec.validate.selftest.stimulus import Step as Pass
-from anespec.validate.selftest.stimulus import passes
+from anespec.validate.selftest.stimulus import Pass, passes
 
 ROWS, SLOTS, LAYERS = "rows", "slots", "layers"
 FULL_PASSES = 8

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anespec.convert.shard_limits import PROCESS_BYTES
 from anespec.manifests.errors import ArtifactError
 from anespec.runtime.backends.worker.arena import ALIGNMENT, HEADER_BYTES, Arena, at_width
 from anespec.runtime.backends.worker.framing import LARGEST, Connection, FramingError
@@ -92,7 +93,8 @@ def test_stages_are_shared_out_in_order_and_within_the_budget(sizes: list[int], 
 
 
 def test_an_artifact_of_8_gb_goes_into_three_workers() -> None:
-    """Phi-4's 40 layers in shards of 1 GB, and ten slices of the head."""
+    """Phi-4's 40 layers in shards of 1 GB, and ten slices of the head; a budget is what the plan warns of."""
+    assert BUDGET == PROCESS_BYTES
     sizes = [1_000_000_000] * 7 + [100_000_000] * 10
     shares = shared_out(sizes, BUDGET)
     assert [sum(sizes[i] for i in share) for share in shares] == [3_000_000_000, 3_000_000_000, 2_000_000_000]

@@ -1,0 +1,39 @@
+"""`anespec tune` as a person asks for it; what it finds is tested in tests/validate/tuning."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from anespec.manifests.errors import RequestError
+from anespec.tune_verb import tune
+from anespec.validate.tuning import run as tuning
+from anespec.validate.tuning.options import TuneOptions
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[TuneOptions]:
+    """The options of every search that was begun; each ends at once."""
+    found: list[TuneOptions] = []
+
+    def search(gguf: Path, work: Path, options: TuneOptions, on_trial: object) -> None:
+        found.append(options)
+        raise RequestError("nothing is searched here")
+
+    monkeypatch.setattr(tuning, "tune", search)
+    return found
+
+
+def test_the_rules_are_heeded_unless_somebody_says_otherwise(asked: list[TuneOptions]) -> None:
+    for arguments in ([], ["--ignore-rules", "--weights", "lut8 lut6"]):
+        found = CliRunner().invoke(tune, ["model.gguf", *arguments])
+        assert isinstance(found.exception, RequestError), found.output
+    assert [options.ignore_rules for options in asked] == [False, True]
+    assert [options.weights for options in asked] == [("int8-channel", "lut8"), ("lut8", "lut6")]
+
+
+def test_the_help_shows_defaults_as_they_are_typed_and_no_option_that_nobody_reads() -> None:
+    said = " ".join(CliRunner().invoke(tune, ["--help"]).output.split())
+    assert "[default: int8-channel lut8]" in said
+    assert "--verify" not in said
+    assert "--worker-budget" not in said
