@@ -17,7 +17,7 @@ class CoreMLError:
     """One kind of failure. `sign` is a pattern in Core ML's text, `code` the name that people look it up by.
 
     `stale` is whether a shard that was compiled again may do better; what is not `lasting` may be better at
-    another time without anything being changed.
+    another time without anything being changed; what `spoils` leaves states behind that are of no use.
     """
 
     sign: str
@@ -28,6 +28,7 @@ class CoreMLError:
     source: str
     stale: bool = False
     lasting: bool = True
+    spoils: bool = False
 
     @property
     def sentence(self) -> str:
@@ -69,6 +70,7 @@ KNOWN_ERRORS = (
         grade=Grade.B,
         source="CoreML-LLM: three states in a shard on an iPhone",
         lasting=False,
+        spoils=True,
     ),
     CoreMLError(
         sign=r"(?<![\w-])-14(?![\w-])",
@@ -122,6 +124,7 @@ KNOWN_ERRORS = (
         mend="use another --kv-form or --weights, or the processor (--backend coreml-cpu)",
         grade=Grade.C,
         source="ane-book: a resident range of layers gave NaN",
+        spoils=True,
     ),
     CoreMLError(
         sign=r"\.mlmodelc.*(not exist|couldn.t be opened|could not be opened|not a valid)|coremldata\.bin",

@@ -5,7 +5,7 @@ workers die, again and again. A row's logits depend on all tokens that it sees, 
 
 It speaks the protocol of docs/worker.md and imports nothing but the standard library. TOY_WORKER names a JSON
 file that says where it misbehaves: {"op": "pass", "count": 3, "how": "die"} for the third pass that any of
-several gets, `how` being one of die, hang, nonsense and refuse; once, or `again` and again.
+several gets, `how` being one of die, hang, nonsense, refuse and spoil; once, or `again` and again.
 """
 
 import json
@@ -64,8 +64,10 @@ def serve(connection: socket.socket, worker: Any) -> None:
                 time.sleep(3600)
             case "nonsense":
                 connection.sendall(b"\xff\xff\xff\xff")
-            case "refuse":
-                error = {"kind": "predict", "domain": "d", "code": -14, "text": "no", "stage": "s"}
+            case "refuse" | "spoil" as how:
+                code, text = (-14, "no") if how == "refuse" else (None, "status=0x1d")
+                stage = "s" if how == "refuse" else worker.stages[0]["path"]
+                error = {"kind": "predict", "domain": "d", "code": code, "text": text, "stage": stage}
                 answer(connection, {"id": message["id"], "ok": False, "error": error})
                 continue
         reply = getattr(worker, message["op"])(message)

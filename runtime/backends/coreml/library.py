@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from anespec.manifests.interrupts import interrupts_held_back
 from anespec.manifests.machine import system_build
+from anespec.manifests.packages import missing_package
 
 FIRST_MACOS = 15
 """States are known to Core ML from here on (A: Apple)."""
@@ -110,13 +111,13 @@ def unavailable() -> str | None:
 
 
 def has_neural_engine() -> bool:
-    """Whether this machine has a Neural Engine that Core ML can reach."""
-    if platform.system() != "Darwin":
+    """Whether this machine has a Neural Engine that Core ML can reach; False where nobody can tell."""
+    if unavailable() is not None or missing_package("coremltools") is not None:
         return False
     try:
         devices = coremltools().models.compute_device.MLComputeDevice.get_all_compute_devices()
-    except AttributeError:
-        # coremltools without its native library has no proxy to ask.
+    # coremltools without its native library has no proxy to ask, and Core ML speaks through any exception.
+    except Exception:
         return False
     return any(type(device).__name__ == NEURAL_ENGINE for device in devices)
 

@@ -145,7 +145,10 @@ class ShardLoader:
 
 
 def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits) -> Contact:
-    """What is tried of a compiled shard: every function, one that runs any width at the block's."""
+    """What is tried of a compiled shard: every function at every width that is ever run, the block first.
+
+    Core ML makes a model of flexible shapes anew for each of them, so each is a contact of its own.
+    """
     shard = compiled.shard
     given = {spec.name for spec in shard.inputs}
     return Contact(
@@ -153,12 +156,18 @@ def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits)
         compiled=str(compiled.path.absolute()),
         units=units,
         passes=tuple(
-            _tried(shard, each.name, each.rows or manifest.block) for each in functions_of(manifest)
+            _tried(shard, each.name, rows)
+            for each in functions_of(manifest)
+            for rows in (_block_first(manifest) if each.rows is ANY_WIDTH else (each.rows,))
         ),
         states={state.name: state.shape for state in shard.program_states},
         masks=tuple(pool.mask_input for pool in manifest.pools if pool.mask_input in given),
         writes=tuple(pool.write_input for pool in manifest.pools if pool.write_input in given),
     )
+
+
+def _block_first(manifest: Manifest) -> tuple[int, ...]:
+    return tuple(dict.fromkeys((manifest.block, *manifest.widths)))
 
 
 def _tried(shard: Shard, function: str | None, rows: int) -> TriedPass:

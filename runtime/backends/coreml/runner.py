@@ -65,7 +65,7 @@ class CoreMLRunner:
         self._inputs: Inputs = {}
 
     def _new_state(self) -> ModelState | None:
-        """A state of zeros; what Core ML makes is looked at, since no page of Apple's says what it holds.
+        """A state of zeros, as Apple's header says of new ones (A); it is looked at all the same.
 
         Raises:
             ArtifactError: Core ML makes none, or it is not as the manifest says.

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from anespec.manifests.coreml_errors import error_sentence
+from anespec.manifests.coreml_errors import error_sentence, known_error
 from anespec.manifests.errors import AnespecError, ArtifactError
 from anespec.runtime.backends.worker.arena import Arena
 from anespec.runtime.backends.worker.process import (
@@ -132,7 +132,10 @@ class Crew:
 
     @contextmanager
     def _replacing(self) -> Iterator[None]:
-        """Where a worker is lost within the block, replace it and raise StateLostError."""
+        """Where a worker or its states are lost within the block, replace it and raise StateLostError.
+
+        A worker that Core ML failed in is replaced, too: a new process is the mend for that.
+        """
         try:
             yield
         except WorkerLostError as lost:
@@ -141,7 +144,19 @@ class Crew:
             self._restore(lost)
             raise StateLostError(f"{lost}; it was started again") from lost
         except Refusal as refusal:
-            raise _failure(refusal) from None
+            failure = _failure(refusal)
+            if not (isinstance(failure, ShardRefusedError) and _spoils(failure)):
+                raise failure from None
+            self._pass = None
+            self._end_holder_of(failure.stage)
+            _log.info("%s; the worker is started again", failure)
+            self._restore(WorkerLostError(str(failure)))
+            raise StateLostError(str(failure)) from None
+
+    def _end_holder_of(self, stage: str) -> None:
+        for worker, share in zip(self._workers, self.shares, strict=True):
+            if worker is not None and any(each.path == stage for each in share):
+                worker.end()
 
     def _restore(self, lost: WorkerLostError | None) -> None:
         """Start the workers that are missing or dead, and set all states to zeros.
@@ -190,6 +205,12 @@ class Crew:
             for worker in begun:
                 worker.end()
             raise
+
+
+def _spoils(failure: ShardRefusedError) -> bool:
+    """Whether what Core ML said of a pass leaves states behind that are of no use."""
+    known = known_error(failure.text)
+    return known is not None and known.spoils
 
 
 def _as_told(stage: Stage) -> dict[str, Any]:

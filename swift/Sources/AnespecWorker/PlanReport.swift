@@ -14,12 +14,10 @@ public struct PlanReport {
     public static func json(
         of shard: String, units: MLComputeUnits, function: String?, name: String, sha256: String
     ) async throws(WorkerError) -> JSON {
-        let configuration = MLModelConfiguration()
-        configuration.computeUnits = units
-        if let function { configuration.functionName = function }
         let plan: MLComputePlan
         do {
-            plan = try await MLComputePlan.load(contentsOf: URL(fileURLWithPath: shard), configuration: configuration)
+            plan = try await MLComputePlan.load(
+                contentsOf: URL(fileURLWithPath: shard), configuration: StageLoader.configuration(units, function: function))
         } catch {
             throw WorkerError(.load, error, stage: shard)
         }
@@ -78,14 +76,21 @@ public struct PlanReport {
     }
 }
 
-/// The layer of every operation: its name's, or else that of the next one that has a layer in its name.
+/// The layer of every operation: its name's, or else that of the next one that has a layer in its name; what comes last ends
+/// the last layer. The same as `layers_by_name` of `manifests/residency.py`.
 func layersByName(_ names: [String]) -> [Int?] {
-    var following: Int?
+    let own = names.map(layer)
+    var following = own.last { $0 != nil } ?? nil
     var layers: [Int?] = []
-    for name in names.reversed() {
-        let digits = name.hasPrefix("layer_") ? name.dropFirst(6).prefix { "0"..."9" ~= $0 } : ""
-        if !digits.isEmpty, name.dropFirst(6 + digits.count).first == "_" { following = Int(digits) }
+    for layer in own.reversed() {
+        following = layer ?? following
         layers.append(following)
     }
     return layers.reversed()
+}
+
+/// `layer_3_attended` is of layer 3.
+private func layer(_ name: String) -> Int? {
+    let digits = name.hasPrefix("layer_") ? name.dropFirst(6).prefix { "0"..."9" ~= $0 } : ""
+    return !digits.isEmpty && name.dropFirst(6 + digits.count).first == "_" ? Int(digits) : nil
 }

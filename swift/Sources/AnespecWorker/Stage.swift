@@ -42,11 +42,7 @@ final class Stage {
         let start = AnespecWorker.milliseconds()
         let made: any MLFeatureProvider
         do {
-            if let held = state.coreML {
-                made = try binding.model.prediction(from: binding.inputs, using: held, options: binding.options)
-            } else {
-                made = try binding.model.prediction(from: binding.inputs, options: binding.options)
-            }
+            made = try predict(binding)
         } catch {
             throw WorkerError(.predict, error, stage: spec.path)
         }
@@ -56,12 +52,36 @@ final class Stage {
         return spent
     }
 
+    /// Where it fails with backings, it is tried without: Core ML refuses those that it does not take for some outputs of
+    /// flexible shapes (executorch#9094 and its runtime, B). What the first try wrote to the state, the second writes again.
+    private func predict(_ binding: Binding) throws -> any MLFeatureProvider {
+        func made(_ options: MLPredictionOptions) throws -> any MLFeatureProvider {
+            guard let held = state.coreML else { return try binding.model.prediction(from: binding.inputs, options: options) }
+            return try binding.model.prediction(from: binding.inputs, using: held, options: options)
+        }
+        do {
+            return try made(binding.options)
+        } catch {
+            // What no second try mends is said as it was said first.
+            guard !binding.options.outputBackings.isEmpty, let other = try? made(MLPredictionOptions()) else { throw error }
+            binding.options.outputBackings = [:]
+            return other
+        }
+    }
+
     /// Write the new rows of the last run at this width to the caches' homes.
     func writeCaches(_ rows: Int, homes: [[Int]]) throws(WorkerError) {
         let binding = try self.binding(rows)
         for cache in spec.caches {
             guard let new = cache.cache.flatMap({ binding.outputs[$0.new] }) else { continue }
             state.write(new.tensor, to: cache, homes: homes[cache.pool])
+        }
+    }
+
+    /// Refuse outputs of the last run at this width that are no numbers: a layer's go into states, and stay there.
+    func requireNumbers(_ rows: Int) throws(WorkerError) {
+        for (name, output) in try binding(rows).outputs where !output.tensor.isFinite {
+            throw WorkerError(.predict, "not a number: \(name)", stage: spec.path)
         }
     }
 

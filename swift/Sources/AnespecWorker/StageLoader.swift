@@ -42,15 +42,24 @@ final class StageLoader {
         return Stage(spec: spec, state: state, bindings: bindings)
     }
 
-    private func model(_ spec: StageSpec, _ function: FunctionSpec) throws(WorkerError) -> MLModel {
+    /// How a function is loaded and planned.
+    ///
+    /// Shapes that may vary can be on the Neural Engine only where they are said to vary rarely, so that Core ML makes the
+    /// model anew for each (coremltools#2386, A). The backend `coreml` says the same.
+    static func configuration(_ units: MLComputeUnits, function: String?) -> MLModelConfiguration {
         let configuration = MLModelConfiguration()
         configuration.computeUnits = units
-        if let name = function.name { configuration.functionName = name }
-        // A model that sees one width only may be specialised for it.
-        configuration.optimizationHints.reshapeFrequency = function.rows.count == 1 ? .infrequent : .frequent
+        if let function { configuration.functionName = function }
+        configuration.optimizationHints.reshapeFrequency = .infrequent
+        return configuration
+    }
+
+    private func model(_ spec: StageSpec, _ function: FunctionSpec) throws(WorkerError) -> MLModel {
         let model: MLModel
         do {
-            model = try MLModel(contentsOf: URL(fileURLWithPath: spec.path), configuration: configuration)
+            model = try MLModel(
+                contentsOf: URL(fileURLWithPath: spec.path),
+                configuration: StageLoader.configuration(units, function: function.name))
         } catch {
             throw WorkerError(.load, error, stage: spec.path)
         }
@@ -93,7 +102,7 @@ final class StageLoader {
         for made in spec.outputs { outputs[made.name] = try output(made.entry(rows), made.shape.at(rows), spec) }
         for cache in spec.caches { outputs[cache.cache!.new] = try ownOutput(cache.newSizes(rows), spec) }
         let options = MLPredictionOptions()
-        options.outputBackings = outputs.mapValues(\.array)
+        options.outputBackings = outputs.mapValues { $0.array }
         do {
             let provider = try MLDictionaryFeatureProvider(dictionary: inputs)
             return Stage.Binding(model: model, inputs: provider, outputs: outputs, options: options)
@@ -121,7 +130,7 @@ final class StageLoader {
 
     private func tensor(
         _ memory: UnsafeMutableRawPointer, _ sizes: [Int], _ spec: StageSpec,
-        deallocator: ((UnsafeMutableRawPointer) -> Void)?
+        deallocator: (@Sendable (UnsafeMutableRawPointer) -> Void)?
     ) throws(WorkerError) -> Stage.Output {
         let strides = contiguousStrides(sizes)
         do {

@@ -111,7 +111,10 @@ public final class Worker {
         try heads.check(pass)
         let start = AnespecWorker.milliseconds()
         var spent: [Double] = []
-        for stage in layers { spent.append(try stage.run(pass.rows)) }
+        for stage in layers {
+            spent.append(try stage.run(pass.rows))
+            try stage.requireNumbers(pass.rows)
+        }
         for stage in layers { try stage.writeCaches(pass.rows, homes: pass.homes) }
         let (headSpent, rows) = try heads.run(pass)
         let total = AnespecWorker.milliseconds() - start

@@ -8,7 +8,7 @@ final class Faults {
 
     private struct Planted: Decodable {
         enum Action: String, Decodable {
-            case fail, kill, decline
+            case fail, kill, decline, refuse
         }
 
         /// Part of the model's path; nil is every model.
@@ -42,10 +42,15 @@ final class Faults {
         planted.contains { $0.action == .decline }
     }
 
+    /// Whether a prediction that is given backings fails.
+    var refusesBackings: Bool {
+        planted.contains { $0.action == .refuse }
+    }
+
     /// Count a call, and fail or die where that is planted.
     func raise(at place: Place) throws {
         if place == .predict { calls += 1 }
-        for fault in planted where fault.at == place && fault.action != .decline {
+        for fault in planted where fault.at == place && [.fail, .kill].contains(fault.action) {
             if place == .predict {
                 let nth = fault.nth ?? 1
                 guard calls == nth || (fault.every ?? false) && calls > nth else { continue }

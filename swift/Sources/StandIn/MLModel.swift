@@ -67,6 +67,7 @@ public class MLModel: NSObject {
         from inputFeatures: any MLFeatureProvider, using state: MLState, options: MLPredictionOptions
     ) throws -> any MLFeatureProvider {
         try faults.raise(at: .predict)
+        if faults.refusesBackings, !options.outputBackings.isEmpty { throw standInError(0, "an output backing is not allowed") }
         var inputs: [String: MLMultiArray] = [:]
         for name in modelDescription.inputDescriptionsByName.keys {
             guard let array = inputFeatures.featureValue(for: name)?.multiArrayValue else {

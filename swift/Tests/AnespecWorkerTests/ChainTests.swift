@@ -2,6 +2,8 @@
 #if os(Linux)
 import XCTest
 
+import CoreML
+
 @testable import AnespecWorker
 
 final class ChainTests: XCTestCase {
@@ -112,8 +114,16 @@ final class ChainTests: XCTestCase {
     }
 
     func testOutputsThatLieElsewhereAreCopied() throws {
+        try runs(where: "decline")
+    }
+
+    func testBackingsThatAreRefusedAreDoneWithout() throws {
+        try runs(where: "refuse")
+    }
+
+    private func runs(where action: String) throws {
         let file = "/tmp/anespec-faults-\(getpid())"
-        try Data("[{\"at\":\"predict\",\"action\":\"decline\"}]".utf8).write(to: URL(fileURLWithPath: file))
+        try Data("[{\"at\":\"predict\",\"action\":\"\(action)\"}]".utf8).write(to: URL(fileURLWithPath: file))
         defer { unlink(file) }
         setenv("ANESPEC_STANDIN_FAULTS", file, 1)
         let arena = try ToyChain.arena()
@@ -122,6 +132,24 @@ final class ChainTests: XCTestCase {
         XCTAssertEqual(try worker.ask(pass)["rows"][0]["best"], .array([.integer(6), .integer(38)]))
         XCTAssertEqual(arena["cache.v"][2], 120)
         XCTAssertEqual(try worker.ask("{\"id\":3,\"op\":\"stats\"}")["copied"], .integer(16 + 16 + 48 + 32 + 24))
+    }
+
+    func testALayerThatGivesNoNumbersIsAnError() throws {
+        let arena = try ToyChain.arena()
+        let worker = try loaded(arena)
+        arena["hidden.0@4"] = [10, 20, 30, 0x7C00, 50, 60, 70, 80]
+        let error = try worker.ask(pass)["error"]
+        XCTAssertEqual(error["kind"], .string("predict"))
+        XCTAssertEqual(error["text"], .string("not a number: hidden"))
+        XCTAssertEqual(error["stage"], .string("/toy/a"))
+        XCTAssertEqual(Set(arena["cache.v"]), [0])
+    }
+
+    func testShapesAreSaidToVaryRarely() {
+        let configuration = StageLoader.configuration(.cpuAndNeuralEngine, function: "rows_4")
+        XCTAssertEqual(configuration.optimizationHints.reshapeFrequency, .infrequent)
+        XCTAssertEqual(configuration.functionName, "rows_4")
+        XCTAssertNil(StageLoader.configuration(.cpuOnly, function: nil).functionName)
     }
 }
 #endif

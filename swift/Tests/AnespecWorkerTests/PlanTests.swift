@@ -10,7 +10,8 @@ final class PlanTests: XCTestCase {
     }
 
     func testLayersAreReadOffNames() {
-        XCTAssertEqual(layersByName(["a", "layer_0_q", "b", "layer_12_k", "layer_x", "c"]), [0, 0, 12, 12, nil, nil])
+        XCTAssertEqual(layersByName(["a", "layer_0_q", "b", "layer_12_k", "layer_x", "c"]), [0, 0, 12, 12, 12, 12])
+        XCTAssertEqual(layersByName(["a", "layer_x"]), [nil, nil])
     }
 
     func testOperationsAreListedWithTheirDevices() async throws {

@@ -67,6 +67,7 @@ class Faults(Record):
     off_plan: tuple[str, ...] = Field(default=(), description="the plan says CPU")
     slow: tuple[str, ...] = ()
     slow_widths: tuple[str, ...] = ()
+    reshapes: tuple[str, ...] = Field(default=(), description="made anew at every change of width")
     nan: tuple[str, ...] = ()
     wrong: tuple[str, ...] = Field(default=(), description="numbers that are off, of the right size")
     flushes: bool = False
@@ -103,6 +104,7 @@ class StandInModel:
     units: Units
     faults: Faults
     count: int = 0
+    last_rows: int | None = None
 
     @property
     def states(self) -> Mapping[str, tuple[int, ...]]:
@@ -165,6 +167,9 @@ class StandInModel:
         if self.units is Units.CPU or slow:
             return cpu
         cost = {"lut6": 0.8, "lut4": 0.6, "fp16": 2.0, "outside": 1.05, "packed": 1.02}
+        changed, self.last_rows = self.last_rows not in (None, rows), rows
+        if changed and self._has(self.faults.reshapes):
+            return 2.0
         factor = next((share for part, share in cost.items() if part in self.place), 1.0)
         return factor * (0.002 + 1e-6 * slots + (0.0002 * max(0, rows - 8)))
 

@@ -13,9 +13,11 @@ from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import KVForm, Shapes
 from anespec.manifests.tuned import TunedChoices
 from anespec.manifests.verdicts import Invariance
+from anespec.validate.selftest.device import Units
 from anespec.validate.selftest.differences import differences
 from anespec.validate.selftest.recommend import recommend
-from anespec.validate.selftest.records import Outcome, TrialRecord
+from anespec.validate.selftest.records import Build, Measured, Outcome, PassTime, Trial, TrialRecord
+from anespec.validate.selftest.steps.step import falls_back
 
 FACTS = StandInDevice().facts()
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -186,11 +188,36 @@ def test_shapes_that_fall_back_are_seen_and_left(monkeypatch: pytest.MonkeyPatch
     told = said(narrow, "shapes")["range"]
     assert told[0].startswith("ok:")
     assert told[1].startswith("warn: passes of 1 rows run on the CPU")
+    anew = run(monkeypatch, folder, "shapes", reshapes=("range",))
+    told = said(anew, "shapes")
+    assert "changing between widths costs nothing: no" in told["range"][0]
+    assert told["functions"][0].startswith("ok:")
     slow = run(monkeypatch, folder, "shapes", slow=("range",), refused=("functions",))
     told = said(slow, "shapes")
     assert "a silent fallback" in told["range"][0]
     assert "(-14)" in told["functions"][0]
     assert getattr(choices(slow), "shapes", None) is Shapes.STATIC
+
+
+@pytest.mark.parametrize(
+    ("device", "cpu", "betrays"),
+    [(2.0, 10.0, False), (9.0, 10.0, True), (11.0, 10.0, True), (30.0, 10.0, False), (0.3, 0.3, False)],
+)
+def test_only_about_the_processor_s_own_time_looks_like_a_fallback(
+    device: float, cpu: float, betrays: bool
+) -> None:
+    """A pass that is slower still did not run there, and a very short one says nothing."""
+    times = tuple(
+        PassTime(rows=4, slots=512, units=units, median_ms=ms, least_ms=ms, count=9)
+        for units, ms in ((Units.DEVICE, device), (Units.CPU, cpu))
+    )
+    record = TrialRecord(
+        trial=Trial(step="kv", name="outside", build=Build(size="small")),
+        outcome=Outcome.DONE,
+        seconds=1.0,
+        measured=Measured(times=times),
+    )
+    assert falls_back(record, FACTS) is betrays
 
 
 def test_exactness_says_whether_this_machine_may_speculate(

@@ -108,10 +108,11 @@ class EnumeratedBesideState(ShardRule):
 class DefaultShape(ShardRule):
     id = "default-shape"
     grades = (Grade.B,)
-    source = "coremltools#2370, #835"
+    source = "coremltools#2370, #835, #2386"
     fact = (
         "At shapes other than a range's default nothing ran on the Neural Engine for one model, so the "
-        "default must be the shape that is run."
+        "default must be the shape that is run. It was loaded with the hint Frequent; Apple's "
+        "documentation names Infrequent since, which is what shards are loaded with here."
     )
     looks_at = "the default of every range against the T of a decoding pass"
     severity = Severity.FAIL

@@ -1,5 +1,6 @@
 """Step 5: which shapes a package may take: a range, one, or a function for each; plan, load time, again."""
 
+import statistics
 from collections.abc import Sequence
 from contextlib import closing
 
@@ -8,7 +9,7 @@ from anespec.manifests.schema import Shapes
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.device import DeviceFacts, Units
-from anespec.validate.selftest.records import Build, Digest, Measured, Trial, TrialRecord
+from anespec.validate.selftest.records import Build, Check, Digest, Measured, PassTime, Trial, TrialRecord
 from anespec.validate.selftest.scale import Scale
 from anespec.validate.selftest.session import digest
 from anespec.validate.selftest.steps.step import Step, falls_back, judged, times_text
@@ -17,6 +18,10 @@ from anespec.validate.selftest.stimulus import passes
 
 AGAIN = " again"
 LONG_LOAD = 10.0
+COSTLY_CHANGE = 4.0
+"""A pass after one of another width may take so many times what it takes after its like."""
+CHANGES = 4
+
 SHORTER = 0.5
 """A second process should load in less than this share of the first's time, where that was long."""
 
@@ -41,7 +46,38 @@ def _run(trial: Trial, bench: Bench) -> Measured:
     for rows in others:
         with closing(bench.open(trial.build, Units.DEVICE, rows=rows).session) as session:
             times += bench.both_times(trial.build, session, rows)
-    return measured.model_copy(update={"times": tuple(times), "digests": tuple(digests)})
+    asks = _is_range(trial) and others and bench.facts.engine
+    checks = (_changing(trial, bench, others[0], times),) if asks else ()
+    return measured.model_copy(
+        update={"times": tuple(times), "digests": tuple(digests), "checks": (*measured.checks, *checks)}
+    )
+
+
+def _is_range(trial: Trial) -> bool:
+    """Whether one loaded model runs all widths; else each has its own."""
+    return trial.build.shapes is Shapes.RANGE
+
+
+def _changing(trial: Trial, bench: Bench, rows: int, times: Sequence[PassTime]) -> Check:
+    """What passes take that change between the block and another width, as generation's do.
+
+    Core ML is loaded so that it makes a model anew for a shape, and may do so at every change.
+    """
+    widths = (trial.build.block, rows)
+    alone = {t.rows: t.median_ms for t in times if t.units is Units.DEVICE}
+    with closing(bench.open(trial.build, Units.DEVICE).session) as session:
+        steps = [list(passes(session.manifest, width, CHANGES + 1, seed=7)) for width in widths]
+        bench.say(f"changing between passes of {widths[0]} and {widths[1]} rows")
+        found = [[1000 * session.run(step)[1] for step in pair] for pair in zip(*steps, strict=True)]
+    # The first of each is the one that may take minutes in any case.
+    changed = [statistics.median(each) for each in zip(*found[1:], strict=True)]
+    share = max(ms / alone[width] for ms, width in zip(changed, widths, strict=True))
+    return Check(
+        name="changing between widths costs nothing",
+        held=share <= COSTLY_CHANGE,
+        detail=f"a pass after one of another width takes {share:.1f} times as long; convert with "
+        "--shapes functions or static",
+    )
 
 
 def _other_rows(trial: Trial, bench: Bench) -> tuple[int, ...]:

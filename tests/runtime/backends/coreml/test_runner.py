@@ -50,6 +50,17 @@ def inputs(stories_mac: Path, shard: LayerShard) -> dict[str, Tensor]:
     return made_up_inputs(contact, contact.passes[0])
 
 
+def test_every_width_that_is_run_is_met_first(stories_mac: Path, shard: LayerShard) -> None:
+    """Core ML makes a model of flexible shapes anew for each of them."""
+    manifest = Artifact(stories_mac).manifest
+    compiled = CompiledShard(shard, stories_mac / "m.mlmodelc", made=True)
+    contact = contact_of(manifest, compiled, ComputeUnits.CPU_ONLY)
+    rows = [tried.inputs["x"][2] for tried in contact.passes]
+    assert rows[0] == manifest.block
+    assert sorted(rows) == list(manifest.widths)
+    assert len(rows) > 1
+
+
 class UsedModel(LightModel):
     """Its new states are not zeros."""
 

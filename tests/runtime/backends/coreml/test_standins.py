@@ -9,6 +9,7 @@ import pytest
 from light_core_ml import LightModel, LightState
 from standin_core_ml import NativeModel, NativeState, as_multi_array
 
+from anespec.runtime.backends.coreml import library
 from anespec.runtime.backends.coreml.library import (
     ComputeUnits,
     LoadedModel,
@@ -74,6 +75,15 @@ def test_half_precision_and_read_only_arrays_are_refused_as_pybind11_does() -> N
     for refused in (value.astype(np.float16), np.broadcast_to(value, (2, 2))):
         with pytest.raises(RuntimeError, match="not convertible"):
             as_multi_array(refused)
+
+
+def test_a_mac_without_coremltools_has_no_neural_engine_to_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses() -> None:
+        raise ModuleNotFoundError("coremltools")
+
+    monkeypatch.setattr(library, "unavailable", lambda: None)
+    monkeypatch.setattr(library, "coremltools", refuses)
+    assert not has_neural_engine()
 
 
 @pytest.mark.parametrize(("system", "release"), [("Linux", ""), ("Darwin", "14.7")])

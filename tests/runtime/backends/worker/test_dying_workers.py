@@ -237,6 +237,21 @@ def test_a_shard_that_fails_is_said_and_the_same_pass_may_be_run_again(
         assert verifier.crew.pids == pids
 
 
+def test_where_core_ml_fails_in_a_pass_the_worker_is_started_again(
+    small: Artifact, fault: Callable[..., None]
+) -> None:
+    with closing(open_workers(small, LIMITS, TOY)) as verifier:
+        first, *others = verifier.crew.pids
+        clean = run_tokens(verifier, PROMPT)
+        fault("pass", "spoil")
+        with pytest.raises(StateLostError, match=r"the Neural Engine failed while it ran \(0x1d\)"):
+            run_tokens(verifier, PROMPT)
+        assert not any(state.any() for state in states(verifier))
+        assert verifier.crew.pids[0] != first
+        assert [*verifier.crew.pids[1:]] == others
+        assert same_bits(run_tokens(verifier, PROMPT), clean)
+
+
 SCRIPT = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
