@@ -55,7 +55,8 @@ def view_golden(verdict: GoldenVerdict) -> GoldenView:
 
 def _shard(verdict: GoldenVerdict, scale: LogScale, figures: list[ShardFigures]) -> ErrorRow:
     thresholds = verdict.thresholds[figures[0].weights]
-    limit = max(f.limit(thresholds) for f in figures)
+    worst = max(figures, key=lambda f: f.error / f.limit(thresholds))
+    limit = worst.limit(thresholds)
     problems = [f"{f.not_finite} values not finite" for f in figures if f.not_finite]
     problems += [f"{f.stray_slots} stray slots" for f in figures if f.stray_slots]
     return ErrorRow(
@@ -70,7 +71,7 @@ def _shard(verdict: GoldenVerdict, scale: LogScale, figures: list[ShardFigures])
         ),
         limit=limit,
         limit_position=scale.position(limit),
-        worst=max(f.error for f in figures),
+        worst=worst.error,
         good=all(f.within(thresholds) for f in figures),
         note="; ".join(problems),
     )
