@@ -446,6 +446,10 @@ class Manifest(Record):
             return None
         return next((function for function in self.functions if function.rows in (None, rows)), None)
 
+    def loaded_name(self, function: ShardFunction) -> str | None:
+        """The name that a shard's function is loaded by; None where each shard has one alone."""
+        return function.name if self.shapes is Shapes.FUNCTIONS else None
+
     def pool(self, name: str) -> Pool:
         """The pool called `name`; raises KeyError if there is none."""
         return {pool.name: pool for pool in self.pools}[name]

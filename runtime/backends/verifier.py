@@ -32,6 +32,14 @@ class HeadStage:
     outputs: tuple[str, ...]
 
 
+def head_lanes(plan: PassPlan, block: int) -> list[int]:
+    """The lane of the pass that each lane of the head takes: see ArtifactVerifier."""
+    if plan.width <= block or len(plan.wanted) > block:
+        return list(range(plan.width))
+    wanted = sorted(plan.wanted)
+    return wanted + wanted[:1] * (block - len(wanted))
+
+
 def shape_of(manifest: Manifest, *, partial_spans: bool = False) -> VerifierShape:
     """The sizes of an artifact's verifier, whatever executes it."""
     return VerifierShape(
@@ -128,20 +136,12 @@ class ArtifactVerifier:
             last = stage
         if not plan.wanted:
             return {}
-        lanes = self._head_lanes(plan)
+        lanes = head_lanes(plan, self._shape.block)
         # What is beyond fp16 becomes an infinity, which the golden gate and the sampler name.
         with np.errstate(over="ignore"):
             rows = [outputs.lane(last.output, lane).astype(np.float16) for lane in lanes]
         hidden = np.stack(rows, axis=1)[None, :, :, None]
         return self._logits(plan, lanes, hidden)
-
-    def _head_lanes(self, plan: PassPlan) -> list[int]:
-        """The lane of the pass that each lane of the head takes."""
-        block = self._shape.block
-        if plan.width <= block or len(plan.wanted) > block:
-            return list(range(plan.width))
-        wanted = sorted(plan.wanted)
-        return wanted + wanted[:1] * (block - len(wanted))
 
     def _logits(self, plan: PassPlan, lanes: Sequence[int], hidden: Tensor) -> PassResult:
         found: list[tuple[HeadStage, Outputs]] = []

@@ -91,6 +91,7 @@ def test_a_pass_that_core_ml_fails_in_costs_time_and_no_text(
 def test_a_shard_that_always_fails_ends_the_request_with_a_sentence(
     converted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    generated(converted)  # Its verdict is kept, so that what fails is the request and not a gate.
     plan_faults(monkeypatch, Fault("predict", "layers", 0, text="0x1d : inference error"))
     outcome = verb("generate", converted, "-p", PROMPT, "-n", 5)
     assert isinstance(outcome.exception, AnespecError)

@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from anespec.manifests.errors import AnespecError, StorageError
-from anespec.manifests.formatting import bytes_text, counted, sanitize_terminal
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.residency import ResidencyFile
 from anespec.manifests.safe_files import write_atomically
@@ -32,13 +29,13 @@ from anespec.validate.page.quality import view_changes, view_quality
 from anespec.validate.page.residency import view_residency
 from anespec.validate.page.sample import view_sample
 from anespec.validate.page.shards import view_shards
+from anespec.validate.page.templating import TEMPLATES, page_environment
 from anespec.validate.page.weights import view_weights
 from anespec.validate.quality.verdict import QualityFile
 from anespec.validate.sample_figures import SampleFile
 from anespec.validate.summary import summary
 
 PAGE_NAME = "report.html"
-TEMPLATES = Path(__file__).parent / "templates"
 
 MOST_VERDICTS = 12
 """Of a gate, the newest."""
@@ -72,17 +69,8 @@ def render_page(artifact: Artifact) -> str:
     samples, formats = _current(artifact, SampleFile), _current(artifact, FormatsFile)
     places = _places([*golden, *exactness, *quality, *samples])
     folder = artifact.root.resolve().name
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_finalized,
-    )
-    environment.filters["bytes"] = bytes_text
+    environment = page_environment([TEMPLATES], LONGEST_TEXT)
     environment.filters["short"] = _shortened
-    environment.globals["counted"] = counted
     return environment.get_template("page.jinja").render(
         manifest=manifest,
         name=_model_name(artifact),
@@ -120,13 +108,6 @@ def render_page(artifact: Artifact) -> str:
         quality=[view_quality(verdict) for verdict in quality],
         changes=view_changes(quality),
     )
-
-
-def _finalized(value: object) -> object:
-    """What the page says, not too long and without characters that turn lines; markup of its own stays."""
-    if type(value) is not str:
-        return value
-    return sanitize_terminal(value if len(value) <= LONGEST_TEXT else f"{value[:LONGEST_TEXT]}…")
 
 
 def _shortened(digest: str) -> str:

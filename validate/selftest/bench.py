@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType
 from anespec.manifests.errors import RequestError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.residency import RuleFinding, ShardComputePlan
-from anespec.manifests.schema import HeadShard, Shapes, Shard
+from anespec.manifests.schema import HeadShard, Shard
 from anespec.manifests.store import Artifact
 from anespec.validate.selftest.device import Device, LoadedModel, NotHereError, Tensor, Units
 from anespec.validate.selftest.portable_device import PortableModel
@@ -151,7 +151,7 @@ class Bench:
         """The name of the function that runs so many rows; None where a package has one alone."""
         manifest = artifact.manifest
         function = manifest.function_of(rows or manifest.block)
-        return function.name if manifest.shapes is Shapes.FUNCTIONS and function is not None else None
+        return None if function is None else manifest.loaded_name(function)
 
     def truth(self, build: Build, steps: list[Pass], *, rows: int | None = None) -> list[Tensor]:
         """What the torch table makes of passes through the first shard."""

@@ -4,12 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from anespec.manifests.formatting import bytes_text, counted, duration_text, sanitize_terminal
+from anespec.manifests.formatting import counted, duration_text
 from anespec.manifests.tuned import CHOICES, TunedChoices, as_typed
 from anespec.validate.findings import Level
-from anespec.validate.page.write import TEMPLATES as SHARED_TEMPLATES
+from anespec.validate.page.templating import TEMPLATES as SHARED_TEMPLATES
+from anespec.validate.page.templating import page_environment
 from anespec.validate.selftest.device import Units
 from anespec.validate.selftest.records import Outcome, PassTime, SelftestReport, TrialRecord
 from anespec.validate.selftest.steps import STEPS
@@ -42,17 +41,7 @@ class TrialRow:
 
 def render_page(report: SelftestReport) -> str:
     """The page as HTML. Whatever a report says is text here: everything is escaped."""
-    environment = Environment(
-        loader=FileSystemLoader([TEMPLATES, SHARED_TEMPLATES]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_finalized,
-    )
-    environment.filters["bytes"] = bytes_text
-    environment.filters["duration"] = duration_text
-    environment.globals["counted"] = counted
+    environment = page_environment([TEMPLATES, SHARED_TEMPLATES], LONGEST_TEXT)
     return environment.get_template("selftest.jinja").render(
         report=report,
         asks={step.id: step.asks for step in STEPS},
@@ -119,10 +108,3 @@ def _row(record: TrialRecord) -> TrialRow:
     elif record.outcome is Outcome.DONE:
         said = "; ".join(f"{check.name}: {'yes' if check.held else 'no'}" for check in record.measured.checks)
     return TrialRow(record.trial.name, str(record.outcome), duration_text(record.seconds), said)
-
-
-def _finalized(value: object) -> object:
-    """What the page says, not too long and without characters that turn lines; markup of its own stays."""
-    if type(value) is not str:
-        return value
-    return sanitize_terminal(value if len(value) <= LONGEST_TEXT else f"{value[:LONGEST_TEXT]}…")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anespec.manifests.coreml_errors import error_sentence, known_error
 from anespec.manifests.errors import AnespecError, ArtifactError
-from anespec.manifests.schema import Manifest, Shapes, Shard, TensorSpec, shape_at
+from anespec.manifests.schema import Manifest, Shard, TensorSpec, shape_at
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.compiled import CompiledShard, compiled_shard, discard
 from anespec.runtime.backends.coreml.contact import Contact, Shape, TriedPass
@@ -31,10 +31,7 @@ class Function:
 
 def functions_of(manifest: Manifest) -> tuple[Function, ...]:
     """The functions that are loaded of each shard, the block's first."""
-    if manifest.shapes is Shapes.RANGE:
-        return (Function(ANY_WIDTH, None),)
-    named = manifest.shapes is Shapes.FUNCTIONS
-    return tuple(Function(function.rows, function.name if named else None) for function in manifest.functions)
+    return tuple(Function(each.rows, manifest.loaded_name(each)) for each in manifest.functions)
 
 
 class ShardLoader:

@@ -129,11 +129,11 @@ def _stage(manifest: Manifest, shard: Shard, path: str) -> Stage:
 
 def _functions(manifest: Manifest) -> tuple[StageFunction, ...]:
     """Each function with the widths that run with it; a package of one names none."""
-    if len(manifest.functions) == 1:
-        return (StageFunction(None, manifest.widths),)
     return tuple(
-        StageFunction(function.name, tuple(w for w in manifest.widths if manifest.function_of(w) == function))
-        for function in manifest.functions
+        StageFunction(
+            manifest.loaded_name(each), tuple(w for w in manifest.widths if manifest.function_of(w) == each)
+        )
+        for each in manifest.functions
     )
 
 

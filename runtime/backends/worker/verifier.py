@@ -10,7 +10,7 @@ from anespec.manifests.schema import Manifest
 from anespec.runtime.backends.embedding import Embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import Tensor
-from anespec.runtime.backends.verifier import shape_of
+from anespec.runtime.backends.verifier import head_lanes, shape_of
 from anespec.runtime.backends.worker.arena import Arena, at_width
 from anespec.runtime.backends.worker.crew import Crew, Reply
 from anespec.runtime.backends.worker.merging import SliceRow, merged
@@ -129,10 +129,8 @@ class WorkerVerifier:
 
     def _head(self, plan: PassPlan) -> Mapping[str, Any]:
         """How many rows the head takes, and the lane of the pass for each."""
-        block, wanted = self._shape.block, sorted(plan.wanted)
-        if plan.width <= block or len(wanted) > block:
-            return {"rows": plan.width, "lanes": list(range(plan.width))}
-        return {"rows": block, "lanes": wanted + wanted[:1] * (block - len(wanted))}
+        lanes = head_lanes(plan, self._shape.block)
+        return {"rows": len(lanes), "lanes": lanes}
 
     def _row_of_logits(self, index: int, need: Need) -> Tensor | None:
         return self._logits[index].copy() if need.logits else None
