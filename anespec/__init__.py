@@ -24,7 +24,7 @@ _HOMES: Mapping[str, str] = MappingProxyType(
         "inspect": "anespec.api",
         "load": "anespec.api",
         "Model": "anespec.model",
-        "Message": "anespec.messages",
+        "Message": "anespec.runtime.text.messages",
         "Completion": "anespec.results",
         "Choice": "anespec.results",
         "Chunk": "anespec.runtime.completion",
@@ -89,7 +89,6 @@ if TYPE_CHECKING:
     from anespec.manifests.schema import Target as Target
     from anespec.manifests.schema import WeightFormat as WeightFormat
     from anespec.manifests.weight_choice import WeightChoice as WeightChoice
-    from anespec.messages import Message as Message
     from anespec.model import Model as Model
     from anespec.results import Choice as Choice
     from anespec.results import Completion as Completion
@@ -98,6 +97,7 @@ if TYPE_CHECKING:
     from anespec.runtime.options import LoadOptions as LoadOptions
     from anespec.runtime.sampling.parameters import Grammar as Grammar
     from anespec.runtime.sampling.parameters import GrammarKind as GrammarKind
+    from anespec.runtime.text.messages import Message as Message
     from anespec.validate.options import ValidateOptions as ValidateOptions
     from anespec.validation import Validation as Validation
     from anespec.watching import Watcher as Watcher

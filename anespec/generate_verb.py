@@ -15,13 +15,13 @@ from anespec.console import json_option, notes, out, print_json, watcher
 from anespec.leaving import keep
 from anespec.manifests.errors import Interrupted, RequestError
 from anespec.manifests.formatting import counted
-from anespec.messages import Message
 from anespec.model_path import ModelPath
 from anespec.option_flags import flags_of, read_flags
 from anespec.prompt_cache import require_own_file, use_prompt_cache
 from anespec.prompts import Prompt, PromptFile, read_standard_input
 from anespec.results import Choice
 from anespec.runtime.options import GenerationOptions, LoadOptions
+from anespec.runtime.text.messages import Message
 from anespec.text_options import read_texts, text_options
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from anespec.leaving import Kept, leave
 from anespec.manifests.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable, sanitize_terminal
 from anespec.selftest_verb import selftest
+from anespec.serve_verb import serve
 from anespec.tune_verb import tune
 from anespec.validate_verb import validate
 from anespec.verbosity import accept_verbosity, set_verbosity
@@ -58,6 +59,7 @@ VERBS = (
     validate,
     generate,
     chat,
+    serve,
     demo,
     doctor,
     selftest,

@@ -2,15 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anespec.loading import open_artifact
 from anespec.manifests.errors import RequestError
-from anespec.messages import Conversation, read_conversation
 from anespec.results import Completion
 from anespec.runtime.options import GenerationOptions, LoadOptions
+from anespec.runtime.text.chat_prompt import TAIL, ChatPrompt
+from anespec.runtime.text.messages import Conversation, read_conversation
 from anespec.served import GREEDY, ServedArtifact
 from anespec.watching import Watcher
 
@@ -128,7 +129,15 @@ class Model(ServedArtifact):
         return tuple(self.tokenizer.encode(prompt))
 
     def chat_ids(self, messages: Conversation) -> tuple[int, ...]:
-        """The tokens of a conversation in the model's chat template, up to where its answer begins.
+        """The tokens of `chat_prompt`; raises as it does."""
+        return self.chat_prompt(messages).ids
+
+    def chat_prompt(
+        self, messages: Conversation, variables: Mapping[str, object] | None = None
+    ) -> ChatPrompt:
+        """A conversation in the model's chat template, up to where its answer begins.
+
+        `variables` are further names for the template, such as `tools`.
 
         Raises:
             RequestError: the model has no template, it refuses the messages, or they cannot fit.
@@ -149,9 +158,11 @@ class Model(ServedArtifact):
             add_generation_prompt=True,
             bos=self._text_of(tokenizer.bos_id),
             eos=self._text_of(tokenizer.eos_id),
+            variables=variables,
         )
         require_fitting(rendered, tokenizer, self.context)
-        return tuple(tokenizer.encode(rendered, add_special=False, parse_special=True))
+        ids = tuple(tokenizer.encode(rendered, add_special=False, parse_special=True))
+        return ChatPrompt(ids, tokenizer.decode(ids[-TAIL:], skip_special=False))
 
     def _complete(self, prompt_ids: Sequence[int], options: GenerationOptions) -> Completion:
         with self.begin(prompt_ids, options) as pending:

@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, ValidationError, model_validator
 from anespec.manifests.errors import RequestError, StorageError
 from anespec.manifests.formatting import bytes_text
 from anespec.manifests.safe_files import open_file
-from anespec.messages import Message, read_conversation
 from anespec.runtime.options import GenerationOptions
+from anespec.runtime.text.messages import Message, read_conversation
 
 LONGEST_PROMPT = 1 << 26
 """Bytes of standard input; some ten million tokens."""

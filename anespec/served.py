@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from anespec.loading import Opened, exactness_here, make_source, run_elsewhere, say_inexact
 from anespec.pending import Pending
+from anespec.runtime.callers import Caller
 from anespec.runtime.options import GenerationOptions, LoadOptions
 from anespec.watching import SILENT, Watcher
 
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from anespec.runtime.proven import Proven
     from anespec.runtime.requests import Request
     from anespec.runtime.sampling import GrammarTokens
+    from anespec.runtime.service import ServiceLoad
     from anespec.runtime.text.tokenizer import Tokenizer
 
+NOBODY = Caller()
 GREEDY = GenerationOptions()
 PREFILL_ALONE = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True)
 
@@ -52,7 +55,7 @@ class ServedArtifact:
         from anespec.runtime.service import Service
 
         self._proven = proven
-        self._service = Service(Engine(self._opened.verifier, proven, self._source))
+        self._service = Service(Engine(self._opened.verifier, proven, self._source), self._options.queue)
 
     def __enter__(self) -> Self:
         return self
@@ -133,11 +136,13 @@ class ServedArtifact:
         for request in self._requests(prompt_ids, options):
             self._service.check(request)
 
-    def run(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> "list[TextStream]":
-        """A run for every choice, none of them begun."""
+    def run(
+        self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY, caller: Caller = NOBODY
+    ) -> "list[TextStream]":
+        """A run for every choice, none of them begun; `caller` is who asks."""
         from anespec.runtime.completion import TextStream
 
-        requests = self._requests(prompt_ids, options)
+        requests = self._requests(prompt_ids, options, caller)
         return [TextStream(self._service, self.tokenizer, request, options.stop) for request in requests]
 
     def begin(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> Pending:
@@ -175,7 +180,18 @@ class ServedArtifact:
         saved = read_prefix(path, self._opened.here, self.manifest.state_bytes)
         return saved.tokens if self._service.call(lambda engine: engine.restore_prefix(saved)) else ()
 
-    def _requests(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "list[Request]":
+    @property
+    def load(self) -> "ServiceLoad":
+        """How much there is to do."""
+        return self._service.load
+
+    def require_room(self) -> None:
+        """Raise QueueFullError where as many requests wait as may."""
+        self._service.require_room()
+
+    def _requests(
+        self, prompt_ids: Sequence[int], options: GenerationOptions, caller: Caller = NOBODY
+    ) -> "list[Request]":
         from anespec.runtime.requests import Request
         from anespec.runtime.sampling import choice_seed
 
@@ -187,6 +203,8 @@ class ServedArtifact:
                 max_tokens=options.max_tokens,
                 sampling=sampling.with_changes(seed=choice_seed(sampling.seed, number)),
                 end_ids=frozenset() if options.ignore_eos else self.tokenizer.end_ids,
+                owner=caller.owner,
+                priority=caller.priority,
                 reference=reference,
                 speculate=options.speculate,
                 grammar_tokens=self._grammar_tokens if options.grammar is not None else None,

@@ -81,6 +81,11 @@ class Engine:
         return self._shape
 
     @property
+    def active(self) -> int:
+        """How many sequences run."""
+        return len(self._scheduler.active)
+
+    @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
         return bool(self._scheduler.waiting or self._scheduler.active or self._events)

@@ -101,6 +101,9 @@ class LoadOptions(BackendOptions):
     lookup_choose: Annotated[Literal["recent", "leftmost"], Flag(choices=("recent", "leftmost"))] = Field(
         default="recent", description="Which of several matches lookup takes."
     )
+    queue: Annotated[int | None, Flag(shown=False)] = Field(
+        default=None, ge=1, description="Requests that may wait; more are refused."
+    )
     allow_inexact: bool = Field(default=False, description="Speculate even where it may change the text.")
 
 

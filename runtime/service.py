@@ -10,10 +10,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 
-from anespec.manifests.errors import AnespecError
+from anespec.manifests.errors import AnespecError, RequestError
 from anespec.runtime.engine import Engine
 from anespec.runtime.event_stream import Stream
 from anespec.runtime.passes import VerifierShape
@@ -32,12 +33,30 @@ class ClosedError(AnespecError):
     """The service takes no more requests."""
 
 
+class QueueFullError(RequestError):
+    """As many requests wait as may; in `retry_after` seconds there may be room."""
+
+    def __init__(self, waiting: int, retry_after: float) -> None:
+        super().__init__(f"{waiting} requests wait already, as many as may; try again later")
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True)
+class ServiceLoad:
+    """How much a service has to do now: requests that wait, and sequences that run of those that can."""
+
+    waiting: int
+    active: int
+    sequences: int
+
+
 class Service:
     """Runs an engine on a thread of its own until it is closed. Safe for use from several threads."""
 
-    def __init__(self, engine: Engine) -> None:
-        """Nobody else may use the engine from now on."""
+    def __init__(self, engine: Engine, queue: int | None = None) -> None:
+        """Nobody else may use the engine from now on. At most `queue` requests wait; None is no limit."""
         self._engine = engine
+        self._queue = queue
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._closing = False
@@ -52,6 +71,18 @@ class Service:
         """The verifier's sizes."""
         return self._engine.shape
 
+    @property
+    def load(self) -> ServiceLoad:
+        """How much there is to do."""
+        active = self._engine.active
+        return ServiceLoad(max(0, len(self._streams) - active), active, self._engine.shape.sequences)
+
+    def require_room(self) -> None:
+        """Raise QueueFullError where as many requests wait as may."""
+        load = self.load
+        if self._queue is not None and load.waiting >= self._queue:
+            raise QueueFullError(load.waiting, 1.0)
+
     def check(self, request: Request) -> None:
         """Raise the RequestError that submitting the request would raise."""
         self._engine.prepare(request)
@@ -61,8 +92,10 @@ class Service:
 
         Raises:
             RequestError: the engine cannot serve it (see Engine.prepare).
+            QueueFullError: as many requests wait as may.
             ClosedError: the service was closed.
         """
+        self.require_room()
         waiting = self._engine.prepare(request)
         stream = Stream(waiting.number, self._cancel)
 

@@ -9,10 +9,10 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from anespec.chat.model import ChatModel
-from anespec.chat.reasoning import ReasoningSplitter
 from anespec.chat.rendering import Screen, first_turns_text
 from anespec.chat.transcript import Transcript, Turn
 from anespec.runtime.options import GenerationOptions
+from anespec.runtime.text.reasoning import ReasoningSplitter
 
 if TYPE_CHECKING:
     from anespec.runtime.completion import Summary

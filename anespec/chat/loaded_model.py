@@ -1,13 +1,11 @@
 """A chat's model: what `anespec.load` gives, asked one conversation at a time."""
 
-from anespec.chat.model import Answer, ChatPrompt, Messages
+from anespec.chat.model import Answer, Messages
 from anespec.manifests.errors import PromptTooLongError
 from anespec.model import Model
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.sampling.parameters import choice_seed
-
-TAIL = 16
-"""Tokens of the prompt's end that are looked at for what a template has opened there."""
+from anespec.runtime.text.chat_prompt import ChatPrompt
 
 
 class LoadedModel:
@@ -30,13 +28,13 @@ class LoadedModel:
 
     def prompt(self, messages: Messages) -> ChatPrompt:
         """The conversation in the model's template; raises like `ChatModel.prompt`."""
-        ids = self._model.chat_ids(messages)
-        if len(ids) > self.context:
+        prompt = self._model.chat_prompt(messages)
+        if len(prompt.ids) > self.context:
             raise PromptTooLongError(
-                f"the message takes {len(ids)} tokens and the context has {self.context}; shorten it, or "
-                "convert with a longer context"
+                f"the message takes {len(prompt.ids)} tokens and the context has {self.context}; shorten it, "
+                "or convert with a longer context"
             )
-        return ChatPrompt(ids, self._model.detokenize(ids[-TAIL:], skip_special=False))
+        return prompt
 
     def answer(self, prompt: ChatPrompt, options: GenerationOptions, attempt: int) -> Answer:
         """An answer; raises like `ChatModel.answer`."""

@@ -1,8 +1,9 @@
 """What a chat needs of a model."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from anespec.runtime.text.chat_prompt import ChatPrompt
 
 if TYPE_CHECKING:
     from anespec.runtime.completion import Chunk, Summary
@@ -10,14 +11,6 @@ if TYPE_CHECKING:
 
 Messages = Sequence[Mapping[str, object]]
 """A conversation as chat templates read it: role, content and what else there is."""
-
-
-@dataclass(frozen=True)
-class ChatPrompt:
-    """What a conversation becomes in the model's template: its tokens, and the text of the last few."""
-
-    ids: tuple[int, ...]
-    tail: str
 
 
 class Answer(Protocol):

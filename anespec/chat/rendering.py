@@ -3,8 +3,8 @@
 from rich.console import Console
 from rich.text import Text
 
-from anespec.chat.reasoning import Piece
 from anespec.manifests.formatting import counted, printable
+from anespec.runtime.text.reasoning import Piece
 
 DRAFTED, REASONING, NOTE, ERROR = "green", "dim", "yellow", "red"
 LONGEST_NAME = 30

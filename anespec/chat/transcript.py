@@ -9,9 +9,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from anespec.chat.model import ChatModel, ChatPrompt
+from anespec.chat.model import ChatModel
 from anespec.manifests.errors import PromptTooLongError, RequestError, StorageError, UsageError
 from anespec.manifests.safe_files import Folder, read_bounded
+from anespec.runtime.text.chat_prompt import ChatPrompt
 
 LARGEST_FILE = 1 << 26
 FULL, CUT = 0.75, 0.5

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 
 from anespec.chat.conversation import Conversation, Stoppable, stopped_by_nothing
-from anespec.chat.model import Answer, ChatPrompt, Messages
+from anespec.chat.model import Answer, Messages
 from anespec.chat.rendering import Screen
 from anespec.manifests.errors import PromptTooLongError
 from anespec.runtime.completion import Chunk, Summary
@@ -15,6 +15,7 @@ from anespec.runtime.options import GenerationOptions
 from anespec.runtime.passes import RowKind
 from anespec.runtime.requests import FinishReason, OutputToken
 from anespec.runtime.statistics import Statistics
+from anespec.runtime.text.chat_prompt import ChatPrompt
 
 
 class ScriptedAnswer:

@@ -11,12 +11,13 @@ from scripted import ScriptedModel, Seen, conversation
 import anespec.chat.repl as repl
 from anespec.chat.commands import BY_NAME, COMMANDS, Then, take_line
 from anespec.chat.conversation import stopped_by_interrupt
-from anespec.chat.model import ChatPrompt, Messages
+from anespec.chat.model import Messages
 from anespec.chat.repl import is_complete, messages_of, run_lines, run_terminal
 from anespec.chat.settings import setting_names
 from anespec.chat.transcript import Turn
 from anespec.manifests.errors import AnespecError, PromptTooLongError, RequestError
 from anespec.runtime.requests import FinishReason
+from anespec.runtime.text.chat_prompt import ChatPrompt
 
 
 @pytest.fixture

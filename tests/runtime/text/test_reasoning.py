@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.chat.reasoning import TAGS, Piece, ReasoningSplitter
+from anespec.runtime.text.reasoning import TAGS, Piece, ReasoningSplitter
 
 
 def split(parts: list[str], prompt: str = "") -> tuple[ReasoningSplitter, list[Piece]]:

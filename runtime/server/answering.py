@@ -1,0 +1,131 @@
+"""From a request for text to its response, the same way for all APIs: each says only how it is written."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pydantic import BaseModel
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from anespec.runtime.completion import Chunk, Summary, TextStream
+from anespec.runtime.requests import FinishReason
+from anespec.runtime.server.disconnects import while_connected
+from anespec.runtime.server.endpoint import Call
+from anespec.runtime.server.errors import ApiError, api_error, ending
+from anespec.runtime.server.generation import Generation
+from anespec.runtime.server.models import Leased
+from anespec.runtime.server.streams import as_json, event_stream
+
+_log = logging.getLogger("anespec.serve")
+
+
+class Writer(Protocol):
+    """How an API writes an answer: either `whole`, or `begin`, `chunk` by chunk, then `end` or `failed`.
+
+    Runs are told apart by their number. One writer writes one answer.
+    """
+
+    def begin(self) -> Iterable[bytes]:
+        """What a stream begins with."""
+        ...
+
+    def chunk(self, run: int, chunk: Chunk) -> Iterable[bytes]:
+        """What a stream says of a chunk."""
+        ...
+
+    def end(self, summaries: Sequence[Summary]) -> Iterable[bytes]:
+        """What a stream ends with."""
+        ...
+
+    def failed(self, error: ApiError) -> Iterable[bytes]:
+        """What a stream ends with where something went wrong in its midst."""
+        ...
+
+    def whole(self, summaries: Sequence[Summary]) -> BaseModel:
+        """The answer at once; never asked of a writer that wrote something of a stream."""
+        ...
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Runs that are not begun, and who writes what they give."""
+
+    runs: Sequence[TextStream]
+    writer: Writer
+
+
+async def answer(
+    call: Call[Any],
+    name: str | None,
+    prepare: Callable[[Leased], Prepared],
+    stream: bool,
+    send: Callable[[AsyncIterator[bytes]], Response] = event_stream,
+) -> Response:
+    """Answer a request by the model `name`, None for the default: at once, or as a stream that `send` sends.
+
+    `prepare` is called in a thread, since templates and long prompts take time.
+
+    Raises:
+        ApiError, AnespecError: it cannot be served; nothing was sent.
+    """
+    async with AsyncExitStack() as held:
+        leased = await held.enter_async_context(call.daemon.models.lease(name))
+        leased.model.require_room()
+        prepared = await asyncio.to_thread(prepare, leased)
+        generation = await held.enter_async_context(Generation(prepared.runs))
+        if stream:
+            parts = _parts(call, leased.id, generation, prepared.writer)
+            return _Holding(send(parts), held.pop_all())
+        summaries = await while_connected(call.request, generation.wait())
+        _require_ended(summaries)
+        _count(call, leased.id, summaries)
+        return Response(as_json(prepared.writer.whole(summaries)), media_type="application/json")
+
+
+async def _parts(call: Call[Any], name: str, generation: Generation, writer: Writer) -> AsyncIterator[bytes]:
+    try:
+        for part in writer.begin():
+            yield part
+        async for run, chunk in generation:
+            for part in writer.chunk(run, chunk):
+                yield part
+        summaries = generation.summaries
+        _require_ended(summaries)
+        _count(call, name, summaries)
+        for part in writer.end(summaries):
+            yield part
+    except Exception as error:
+        refused = api_error(error)
+        if refused.status == 500:
+            _log.exception("a stream of %s failed", call.request.url.path)
+        for part in writer.failed(refused):
+            yield part
+
+
+def _require_ended(summaries: Sequence[Summary]) -> None:
+    """Raise ApiError where the daemon ended before the answer did."""
+    if any(summary.finish is FinishReason.CANCELLED for summary in summaries):
+        raise ending()
+
+
+def _count(call: Call[Any], name: str, summaries: Sequence[Summary]) -> None:
+    for summary in summaries:
+        call.daemon.metrics.finished(name, summary)
+
+
+class _Holding(Response):
+    """A response during which something is held, such as a model; given back also where it never begins."""
+
+    def __init__(self, response: Response, held: AsyncExitStack) -> None:
+        self._response = response
+        self._held = held
+        self.status_code = response.status_code
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        async with self._held:
+            await self._response(scope, receive, send)

@@ -1,0 +1,98 @@
+"""The daemon as an ASGI application: endpoints as routes, behind the guards."""
+
+import logging
+from collections.abc import Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from anespec.runtime.callers import Caller
+from anespec.runtime.server.bodies import read_body
+from anespec.runtime.server.daemon import Daemon
+from anespec.runtime.server.endpoint import Call, Endpoint, openai_error
+from anespec.runtime.server.errors import ApiError, api_error
+from anespec.runtime.server.guards import LOOPBACK, Guard
+from anespec.runtime.server.lifecycle import Phase
+
+_log = logging.getLogger("anespec.serve")
+
+
+def build_app(daemon: Daemon, endpoints: Sequence[Endpoint]) -> Starlette:
+    """The application; raises ValueError where two endpoints have one path and method."""
+    options = daemon.options
+    hosts = None if options.unix is not None else {*LOOPBACK, options.host, *options.allow_host}
+    paths = [(endpoint.method, endpoint.path) for endpoint in endpoints]
+    if len(set(paths)) < len(paths):
+        raise ValueError("two endpoints have one path and method")
+    return Starlette(
+        routes=[
+            Route(endpoint.path, _Serving(daemon, endpoint), methods=[endpoint.method])
+            for endpoint in endpoints
+        ],
+        middleware=[Middleware(Guard, hosts=hosts, origins=options.allow_origin)],
+        exception_handlers={HTTPException: _say_http_error},
+    )
+
+
+async def _say_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    known = {404: "there is no such path; see /openapi.json", 405: "this path takes another method"}
+    return openai_error(
+        ApiError(error.status_code, known.get(error.status_code, error.detail), headers=error.headers or {})
+    )
+
+
+class _Serving:
+    """An endpoint as an ASGI application: lets a request in, reads it, serves it, says what went wrong.
+
+    A request counts as being answered until its last byte was sent.
+    """
+
+    def __init__(self, daemon: Daemon, endpoint: Endpoint) -> None:
+        self._daemon = daemon
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        status = 499  # nginx's, for a client that went away
+        try:
+            if self._endpoint.is_open:
+                status = await self._answer(request, scope, receive, send)
+            else:
+                with self._daemon.lifecycle.answer():
+                    status = await self._answer(request, scope, receive, send)
+        except ApiError as error:
+            status = error.status
+            await self._endpoint.refusal(error)(scope, receive, send)
+        finally:
+            self._daemon.metrics.answered(self._endpoint.path, status)
+
+    async def _answer(self, request: Request, scope: Scope, receive: Receive, send: Send) -> int:
+        try:
+            response = await self._serve(request)
+        except Exception as error:
+            refused = api_error(error)
+            if refused.status == 500:
+                _log.exception("%s %s failed", self._endpoint.method, self._endpoint.path)
+            response = self._endpoint.refusal(refused)
+        await response(scope, receive, send)
+        return response.status_code
+
+    async def _serve(self, request: Request) -> Response:
+        daemon, endpoint = self._daemon, self._endpoint
+        if not endpoint.is_open and daemon.lifecycle.phase is Phase.STARTING:
+            raise ApiError(
+                503, "the model is being loaded; try again soon", "loading", headers={"retry-after": "5"}
+            )
+        caller = Caller() if endpoint.is_open else daemon.keys.caller(request.headers.get("authorization"))
+        body = (
+            None
+            if endpoint.body is None
+            else await read_body(request, endpoint.body, daemon.options.body_bytes)
+        )
+        return await endpoint.serve(Call(daemon, request, body, caller))

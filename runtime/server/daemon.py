@@ -1,0 +1,20 @@
+"""What all endpoints share."""
+
+from dataclasses import dataclass
+
+from anespec.runtime.server.keys import KeyRing
+from anespec.runtime.server.lifecycle import Lifecycle
+from anespec.runtime.server.metrics import Metrics
+from anespec.runtime.server.models import Models
+from anespec.runtime.server.options import ServeOptions
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """A daemon's models, who may ask for them, and how it stands."""
+
+    options: ServeOptions
+    models: Models
+    keys: KeyRing
+    metrics: Metrics
+    lifecycle: Lifecycle

@@ -1,0 +1,50 @@
+"""An endpoint: its path, what it takes, who serves it; routes and the API's description are made of these."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from anespec.runtime.callers import Caller
+from anespec.runtime.server.bodies import Body
+from anespec.runtime.server.daemon import Daemon
+from anespec.runtime.server.errors import ApiError
+
+BodyT = TypeVar("BodyT", bound=Body | None)
+
+
+@dataclass(frozen=True)
+class Call(Generic[BodyT]):
+    """One request to an endpoint, let in and read."""
+
+    daemon: Daemon
+    request: Request
+    body: BodyT
+    caller: Caller
+
+
+def openai_error(error: ApiError) -> Response:
+    """An error as OpenAI's clients read it."""
+    return JSONResponse(error.facts(), error.status, headers=dict(error.headers))
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One path and method.
+
+    `body` is what a request must be, None where it has none; `answer` is what comes back, None for what is
+    no JSON. `is_open`: no key is needed, and it is served also while the daemon starts or ends.
+    `refusal` says an error in the words of the API that it belongs to.
+    """
+
+    method: str
+    path: str
+    summary: str
+    serve: Callable[[Call[Any]], Awaitable[Response]]
+    body: type[Body] | None = None
+    answer: type[BaseModel] | None = None
+    is_open: bool = False
+    refusal: Callable[[ApiError], Response] = openai_error

@@ -1,0 +1,76 @@
+"""What a client is told when its request is not served: OpenAI's error object, and the status that fits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from anespec.manifests.errors import AnespecError, PromptTooLongError, RequestError
+from anespec.runtime.service import ClosedError, QueueFullError
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass
+class ApiError(Exception):
+    """A request that is refused. `code` is for programs, `param` the field that is wrong."""
+
+    status: int
+    message: str
+    code: str | None = None
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=lambda: _NONE)
+
+    @property
+    def kind(self) -> str:
+        """OpenAI's `type` of such an error."""
+        return _KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+
+    def facts(self) -> dict[str, object]:
+        """OpenAI's error object."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+
+_KINDS = MappingProxyType(
+    {
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        429: "rate_limit_error",
+        503: "overloaded_error",
+    }
+)
+
+
+def ending() -> ApiError:
+    """What a request is told that comes when the daemon ends."""
+    message = "the server is ending; try again when it is back"
+    return ApiError(503, message, "shutting_down", headers={"retry-after": "5"})
+
+
+def api_error(error: Exception) -> ApiError:
+    """What a client is told of a failure; nothing of one that is nobody's to mend but the server's."""
+    match error:
+        case ApiError():
+            return error
+        case QueueFullError():
+            wait = max(1, round(error.retry_after))
+            return ApiError(429, str(error), "queue_full", headers={"retry-after": str(wait)})
+        case PromptTooLongError():
+            return ApiError(400, str(error), "context_length_exceeded", "messages")
+        case RequestError():
+            return ApiError(400, str(error), "invalid_value")
+        case ClosedError():
+            return ApiError(
+                503, "the server is ending; try again later", "shutting_down", headers={"retry-after": "5"}
+            )
+        case AnespecError():
+            return ApiError(500, str(error), "model_failed")
+        case _:
+            return ApiError(500, "something went wrong in the server; its log says what", "internal_error")

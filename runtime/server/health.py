@@ -1,0 +1,31 @@
+"""How the daemon is: for load balancers, for Prometheus, and for people."""
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import JSONResponse, Response
+
+from anespec.runtime.server.endpoint import Call, Endpoint
+from anespec.runtime.server.lifecycle import Phase
+
+
+async def live(call: Call[None]) -> Response:
+    """Whether the daemon runs at all; it does, as it answers."""
+    return JSONResponse({"status": "ok"})
+
+
+async def health(call: Call[None]) -> Response:
+    """Whether requests are served now: 200, or 503 while models are loaded or the daemon ends."""
+    phase = call.daemon.lifecycle.phase
+    ready = phase is Phase.READY
+    return JSONResponse({"status": "ok" if ready else phase.value}, 200 if ready else 503)
+
+
+async def metrics(call: Call[None]) -> Response:
+    """What was counted."""
+    return Response(call.daemon.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/livez", "Whether the daemon runs.", live, is_open=True),
+    Endpoint("GET", "/health", "Whether requests are served.", health, is_open=True),
+    Endpoint("GET", "/metrics", "Counters for Prometheus.", metrics),
+)

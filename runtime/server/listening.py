@@ -1,0 +1,147 @@
+"""Sockets, and the HTTP server on them, from its first request to its last answer."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import stat
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from anespec.manifests.errors import StorageError, UsageError
+from anespec.runtime.server.daemon import Daemon
+from anespec.runtime.server.options import ServeOptions
+
+BACKLOG = 2048
+SECONDS_TO_CLOSE = 5
+"""What connections get to end once all answers have."""
+
+
+def listen_on(options: ServeOptions) -> socket.socket:
+    """The socket that the options name, listening.
+
+    Raises:
+        UsageError: another program listens there.
+        StorageError: it cannot be made.
+    """
+    try:
+        return _unix(options.unix) if options.unix is not None else _tcp(options.host, options.port)
+    except OSError as error:
+        where = options.unix if options.unix is not None else f"{options.host} port {options.port}"
+        raise StorageError(f"{where}: cannot be listened on ({error.strerror or error})") from error
+
+
+def address_text(found: socket.socket) -> str:
+    """Where clients reach it, as they would write it."""
+    if found.family == socket.AF_UNIX:
+        return f"unix:{found.getsockname()}"
+    host, port = found.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _tcp(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    found = socket.socket(family, kind, protocol)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(BACKLOG)
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def _unix(path: Path) -> socket.socket:
+    """A socket that its owner alone may use. One that a daemon has left gives way, nothing else does."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise UsageError(f"{path}: something that is no socket stands there; choose another path")
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink()
+            else:
+                raise UsageError(f"{path}: another daemon listens there; choose another path")
+    found = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        found.bind(str(path))
+        found.listen(BACKLOG)
+    except BaseException:
+        found.close()
+        raise
+    finally:
+        os.umask(before)
+    return found
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to whoever runs it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve_until_ended(
+    daemon: Daemon, app: ASGIApp, listening: socket.socket, begin: Callable[[], Awaitable[None]]
+) -> None:
+    """Serve until SIGTERM or SIGINT, then let the answers that have begun end; a second one waits for none.
+
+    `begin` loads what is needed first; meanwhile the daemon answers that it starts. What `begin` raises ends
+    it. SIGHUP reloads the models.
+    """
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        lifespan="off",
+        timeout_graceful_shutdown=SECONDS_TO_CLOSE,
+    )
+    server = _Server(config)
+    asked = asyncio.Event()
+
+    def ask() -> None:
+        if asked.is_set():
+            server.should_exit = server.force_exit = True
+        asked.set()
+
+    loop = asyncio.get_running_loop()
+    reloads: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        task = asyncio.ensure_future(daemon.models.reload())
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask)
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    serving = asyncio.ensure_future(server.serve(sockets=[listening]))
+    beginning = asyncio.ensure_future(begin())
+    ending = asyncio.ensure_future(asked.wait())
+    try:
+        await asyncio.wait({serving, beginning, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if beginning.done():
+            beginning.result()
+            daemon.lifecycle.ready()
+        await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
+        await daemon.lifecycle.drain(daemon.options.drain_seconds)
+    finally:
+        beginning.cancel()
+        ending.cancel()
+        # Whoever is still answered is told that the daemon ends.
+        await daemon.models.close()
+        server.should_exit = True
+        await serving
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.remove_signal_handler(number)

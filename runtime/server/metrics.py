@@ -1,0 +1,92 @@
+"""What a daemon counts, for Prometheus. Names follow its conventions: base units, `_total` for counters."""
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from anespec.runtime.completion import Summary
+from anespec.runtime.server.models import Models
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+
+class Metrics:
+    """The counters of one daemon, and what its models say of themselves when they are asked."""
+
+    def __init__(self, models: Models) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_Loads(models))
+        of_model = ("model",)
+
+        def counter(name: str, what: str, *labels: str) -> Counter:
+            return Counter(f"anespec_{name}", what, (*of_model, *labels), registry=self._registry)
+
+        def histogram(name: str, what: str) -> Histogram:
+            return Histogram(f"anespec_{name}", what, of_model, registry=self._registry, buckets=SECONDS)
+
+        self._requests = Counter(
+            "anespec_http_requests",
+            "Requests answered, by endpoint and status.",
+            ("endpoint", "status"),
+            registry=self._registry,
+        )
+        self._prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
+        self._reused_tokens = counter("reused_tokens", "Tokens of prompts that needed no prefill.")
+        self._output_tokens = counter("output_tokens", "Tokens of answers.")
+        self._forced_tokens = counter("forced_tokens", "Tokens of answers that a grammar left no choice for.")
+        self._passes = counter("sequence_passes", "Passes, counted once for every sequence in them.", "kind")
+        self._proposed = counter("drafted_tokens", "Draft rows that were run.", "source")
+        self._accepted = counter("accepted_tokens", "Draft rows that were right.", "source")
+        self._finished = counter("finished", "Answers that ended, by reason.", "reason")
+        self._queue_seconds = histogram("queue_seconds", "From asking to the first pass.")
+        self._first_seconds = histogram("first_token_seconds", "From asking to the first token.")
+        self._token_seconds = histogram("token_seconds", "Between tokens, the mean of an answer.")
+
+    def answered(self, endpoint: str, status: int) -> None:
+        """Count a request."""
+        self._requests.labels(endpoint, str(status)).inc()
+
+    def finished(self, model: str, summary: Summary) -> None:
+        """Count an answer that came to its end."""
+        counts = summary.statistics
+        self._prompt_tokens.labels(model).inc(counts.prompt_tokens)
+        self._reused_tokens.labels(model).inc(counts.reused_tokens)
+        self._output_tokens.labels(model).inc(counts.output_tokens)
+        self._forced_tokens.labels(model).inc(counts.forced_tokens)
+        self._passes.labels(model, "prompt").inc(counts.prompt_passes)
+        self._passes.labels(model, "decode").inc(counts.decode_passes)
+        for source in counts.by_source:
+            self._proposed.labels(model, source.source).inc(source.proposed)
+            self._accepted.labels(model, source.source).inc(source.accepted)
+        self._finished.labels(model, summary.finish.value).inc()
+        self._queue_seconds.labels(model).observe(counts.queue_seconds)
+        if counts.output_tokens:
+            self._first_seconds.labels(model).observe(counts.queue_seconds + counts.prefill_seconds)
+        if counts.output_tokens > 1:
+            self._token_seconds.labels(model).observe(counts.decode_seconds / (counts.output_tokens - 1))
+
+    def text(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        return generate_latest(self._registry)
+
+
+class _Loads(Collector):
+    """What services have to do at the moment."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def collect(self) -> Iterator[Metric]:
+        loads = {name: model.load for name, model in self._models.loaded.items()}
+        yield _gauge("waiting_requests", "Requests in the queue.", {n: x.waiting for n, x in loads.items()})
+        yield _gauge("active_sequences", "Sequences that run.", {n: x.active for n, x in loads.items()})
+        yield _gauge("sequences", "Sequences that can run.", {n: x.sequences for n, x in loads.items()})
+
+
+def _gauge(name: str, what: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"anespec_{name}", what, labels=("model",))
+    for model, value in values.items():
+        family.add_metric((model,), value)
+    return family

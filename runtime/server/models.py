@@ -1,0 +1,131 @@
+"""The models that a daemon serves, as endpoints see them."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from anespec.manifests.schema import Manifest
+from anespec.runtime.callers import Caller
+from anespec.runtime.completion import TextStream
+from anespec.runtime.options import GenerationOptions
+from anespec.runtime.service import ServiceLoad
+from anespec.runtime.text.chat_prompt import ChatPrompt
+from anespec.runtime.text.tokenizer import Tokenizer
+
+
+class ServingModel(Protocol):
+    """A model in memory; `anespec.Model` is one. Safe to use from several threads."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the artifact is."""
+        ...
+
+    @property
+    def backend(self) -> str:
+        """What executes it."""
+        ...
+
+    @property
+    def speculates(self) -> bool:
+        """Whether rows may be filled with guesses."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """Tokens of a sequence, prompt and output."""
+        ...
+
+    @property
+    def sequences(self) -> int:
+        """Sequences that run at a time."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's own."""
+        ...
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja template of its conversations; None where it has none."""
+        ...
+
+    @property
+    def load(self) -> ServiceLoad:
+        """How much its service has to do."""
+        ...
+
+    def require_room(self) -> None:
+        """Raise QueueFullError where as many requests wait as may; before anything is spent on one more."""
+        ...
+
+    def prompt_ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
+        """The tokens that a prompt begins with. Raises RequestError for a text that is too long."""
+        ...
+
+    def chat_prompt(
+        self, messages: Sequence[Mapping[str, object]], variables: Mapping[str, object] | None = None
+    ) -> ChatPrompt:
+        """A conversation in the model's chat template, up to where its answer begins.
+
+        `variables` are further names for the template, such as `tools`. It takes time: ask in a thread.
+
+        Raises:
+            RequestError: the model has no template, it refuses the messages, or they cannot fit.
+        """
+        ...
+
+    def run(self, prompt_ids: Sequence[int], options: GenerationOptions, caller: Caller) -> list[TextStream]:
+        """A run for every choice, none of them begun. Raises RequestError where one cannot be served."""
+        ...
+
+
+@dataclass(frozen=True)
+class Leased:
+    """A model that stays in memory for now, and the id under which it is served."""
+
+    id: str
+    model: ServingModel
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """A model that can be asked for; `created` is seconds since 1970, `context` known once it was loaded."""
+
+    id: str
+    created: int
+    loaded: bool
+    context: int | None = None
+
+
+class Models(Protocol):
+    """All models of a daemon. Not safe from several threads: it belongs to the event loop."""
+
+    @property
+    def cards(self) -> Sequence[ModelCard]:
+        """Those that can be asked for, the first is the default."""
+        ...
+
+    @property
+    def loaded(self) -> Mapping[str, ServingModel]:
+        """Those in memory, by id."""
+        ...
+
+    def lease(self, name: str | None) -> AbstractAsyncContextManager[Leased]:
+        """The model of that name, or the default; in memory while the block lasts, loaded first if need be.
+
+        Raises on entering:
+            ApiError: there is no such model (404), or no room for it while others are in use (503).
+            AnespecError: it cannot be loaded.
+        """
+        ...
+
+    async def reload(self) -> None:
+        """Look again at what is served: changed artifacts are opened anew once nobody uses the old ones."""
+        ...
+
+    async def close(self) -> None:
+        """Give all of them back."""
+        ...

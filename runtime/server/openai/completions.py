@@ -1,0 +1,207 @@
+"""`/v1/completions`: prompts are continued."""
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from anespec.runtime.completion import Chunk, Summary, TextStream
+from anespec.runtime.options import LONGEST_REFERENCE, MOST_CHOICES
+from anespec.runtime.requests import OutputToken
+from anespec.runtime.server.answering import Prepared, answer
+from anespec.runtime.server.endpoint import Call, Endpoint
+from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.models import Leased
+from anespec.runtime.server.openai.finish import finish_reason
+from anespec.runtime.server.openai.sampling_fields import SamplingFields
+from anespec.runtime.server.openai.usage import Timings, Usage, timings_of, usage_of
+from anespec.runtime.server.streams import DONE, event
+from anespec.runtime.text.tokenizer import Tokenizer
+
+
+class CompletionBody(SamplingFields):
+    """A request: a prompt, or several, as texts or as token ids."""
+
+    model: str | None = None
+    prompt: str | list[int] | list[str] | list[list[int]]
+    max_tokens: int | None = Field(default=16, ge=1)
+    logprobs: int | None = Field(default=None, ge=0, le=20)
+    echo: bool = False
+    suffix: str | None = None
+    best_of: int | None = None
+    reference: str = Field(default="", max_length=LONGEST_REFERENCE)
+
+    def prompts(self) -> list[str] | list[list[int]]:
+        """The prompts, one or several."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        first = self.prompt[0] if self.prompt else None
+        # pydantic has checked that all of them are of one type.
+        return [self.prompt] if isinstance(first, int) or first is None else self.prompt  # type: ignore[list-item, return-value]
+
+
+class Logprobs(BaseModel):
+    """Of each token, as the old API has them; offsets are in characters."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    """One continuation, or what of it has come."""
+
+    index: int
+    text: str
+    logprobs: Logprobs | None
+    finish_reason: Literal["stop", "length"] | None
+
+
+class CompletionAnswer(BaseModel):
+    """The answer, or one event of a stream."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+    timings: Timings | None = None
+
+
+async def complete(call: Call[CompletionBody]) -> Response:
+    """Continue the prompts."""
+    body = call.body
+    if body.suffix:
+        raise ApiError(
+            400, "a suffix cannot be served; put it into the prompt as the model wants it", param="suffix"
+        )
+    if body.best_of not in (None, body.n or 1):
+        raise ApiError(400, "best_of other than n is not supported; leave it out", param="best_of")
+    if body.echo and body.logprobs is not None:
+        raise ApiError(
+            400, "logprobs of the prompt are not computed; leave out echo or logprobs", param="echo"
+        )
+
+    def prepare(leased: Leased) -> Prepared:
+        model, prompts = leased.model, body.prompts()
+        options = body.options(max_tokens=body.max_tokens, logprobs=body.logprobs, reference=body.reference)
+        if len(prompts) * options.choices > MOST_CHOICES:
+            raise ApiError(
+                400,
+                f"more than {MOST_CHOICES} continuations are asked for; send fewer prompts",
+                param="prompt",
+            )
+        runs: list[TextStream] = []
+        echoes: list[str] = []
+        for prompt in prompts:
+            ids = model.prompt_ids(prompt)
+            runs += model.run(ids, options, call.caller)
+            echo = prompt if isinstance(prompt, str) else model.tokenizer.decode(ids)
+            echoes += [echo if body.echo else ""] * options.choices
+        include_usage = body.stream_options is not None and body.stream_options.include_usage
+        return Prepared(
+            runs, _Writer(leased.id, model.tokenizer, echoes, body.logprobs is not None, include_usage)
+        )
+
+    return await answer(call, body.model, prepare, bool(body.stream))
+
+
+class _Writer:
+    def __init__(
+        self, model: str, tokenizer: Tokenizer, echoes: Sequence[str], logprobs: bool, include_usage: bool
+    ) -> None:
+        self._id = f"cmpl-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        self._model = model
+        self._tokenizer = tokenizer
+        self._echoes = echoes
+        self._logprobs = logprobs
+        self._include_usage = include_usage
+        self._offsets = [len(echo) for echo in echoes]
+
+    def begin(self) -> Iterable[bytes]:
+        for number, echo in enumerate(self._echoes):
+            if echo:
+                yield event(
+                    self._part(CompletionChoice(index=number, text=echo, logprobs=None, finish_reason=None))
+                )
+
+    def chunk(self, run: int, chunk: Chunk) -> Iterable[bytes]:
+        logprobs = None
+        if self._logprobs and chunk.token is not None:
+            logprobs = self._logprobs_of([chunk.token], run)
+        if chunk.text or logprobs is not None:
+            yield event(
+                self._part(
+                    CompletionChoice(index=run, text=chunk.text, logprobs=logprobs, finish_reason=None)
+                )
+            )
+
+    def end(self, summaries: Sequence[Summary]) -> Iterable[bytes]:
+        for number, summary in enumerate(summaries):
+            choice = CompletionChoice(
+                index=number, text="", logprobs=None, finish_reason=finish_reason(summary)
+            )
+            part = self._part(choice)
+            part.timings = timings_of(summary)
+            yield event(part)
+        if self._include_usage:
+            part = self._part()
+            part.usage = usage_of(summaries)
+            yield event(part)
+        yield DONE
+
+    def failed(self, error: ApiError) -> Iterable[bytes]:
+        yield event(error.facts())
+
+    def whole(self, summaries: Sequence[Summary]) -> CompletionAnswer:
+        choices = [
+            CompletionChoice(
+                index=number,
+                text=self._echoes[number] + summary.text,
+                logprobs=self._logprobs_of(summary.tokens, number) if self._logprobs else None,
+                finish_reason=finish_reason(summary),
+            )
+            for number, summary in enumerate(summaries)
+        ]
+        found = self._part(*choices)
+        found.usage, found.timings = usage_of(summaries), timings_of(summaries[0])
+        return found
+
+    def _part(self, *choices: CompletionChoice) -> CompletionAnswer:
+        return CompletionAnswer(
+            id=self._id,
+            object="text_completion",
+            created=self._created,
+            model=self._model,
+            choices=list(choices),
+        )
+
+    def _logprobs_of(self, tokens: Sequence[OutputToken], run: int) -> Logprobs:
+        found = Logprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+        for token in tokens:
+            text = self._text(token.id)
+            found.tokens.append(text)
+            found.token_logprobs.append(token.logprob)
+            found.top_logprobs.append({self._text(top.token): top.logprob for top in token.top})
+            found.text_offset.append(self._offsets[run])
+            self._offsets[run] += len(text)
+        return found
+
+    def _text(self, token: int) -> str:
+        return self._tokenizer.decode([token], skip_special=False, continues=True)
+
+
+ENDPOINT = Endpoint(
+    "POST",
+    "/v1/completions",
+    "Continue prompts.",
+    complete,
+    body=CompletionBody,
+    answer=CompletionAnswer,
+)

@@ -1,0 +1,56 @@
+"""`/v1/models`: what can be asked for."""
+
+from typing import Literal
+
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from anespec.runtime.server.endpoint import Call, Endpoint
+from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.models import ModelCard
+
+
+class ModelAnswer(BaseModel):
+    """A model. `loaded` and `context` (tokens) are ours."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "anespec"
+    loaded: bool
+    context: int | None
+
+    @classmethod
+    def of(cls, card: ModelCard) -> "ModelAnswer":
+        """A model's card."""
+        return cls(id=card.id, created=card.created, loaded=card.loaded, context=card.context)
+
+
+class ModelsAnswer(BaseModel):
+    """All models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelAnswer]
+
+
+async def list_models(call: Call[None]) -> Response:
+    """All models that can be asked for."""
+    found = ModelsAnswer(data=[ModelAnswer.of(card) for card in call.daemon.models.cards])
+    return Response(found.model_dump_json(), media_type="application/json")
+
+
+async def show_model(call: Call[None]) -> Response:
+    """One of them."""
+    name = call.request.path_params["name"]
+    for card in call.daemon.models.cards:
+        if card.id == name:
+            return Response(ModelAnswer.of(card).model_dump_json(), media_type="application/json")
+    raise ApiError(
+        404, "there is no such model; /v1/models lists those that there are", "model_not_found", "model"
+    )
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/v1/models", "The models that can be asked for.", list_models, answer=ModelsAnswer),
+    Endpoint("GET", "/v1/models/{name:path}", "One of them.", show_model, answer=ModelAnswer),
+)

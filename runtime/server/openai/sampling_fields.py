@@ -1,0 +1,70 @@
+"""The fields that all requests for text have in common, and what they come to."""
+
+import secrets
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from anespec.runtime.options import MOST_CHOICES, MOST_STOPS, GenerationOptions
+from anespec.runtime.server.bodies import Body
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class StreamOptions(Body):
+    """What a stream carries beside the text."""
+
+    include_usage: bool = False
+
+
+class SamplingFields(Body):
+    """How tokens are sampled: OpenAI's fields, and those of llama-server that OpenAI lacks.
+
+    OpenAI's defaults hold: a temperature of 1, and another seed for each request. None means the default.
+    """
+
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    top_k: int | None = Field(default=None, ge=0, le=2**31 - 1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    typical_p: float | None = Field(default=None, ge=0, le=1)
+    seed: int | None = Field(default=None, ge=-(2**63), le=2**64 - 1)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    repeat_penalty: float | None = Field(default=None, ge=0.01, le=100)
+    logit_bias: dict[str, float] | None = None
+    stop: Annotated[list[str] | None, BeforeValidator(_listed)] = Field(default=None, max_length=MOST_STOPS)
+    n: int | None = Field(default=None, ge=1, le=MOST_CHOICES)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    ignore_eos: bool = False
+    speculate: bool = True
+
+    def options(self, **changes: Any) -> GenerationOptions:
+        """As options; `changes` are those of the endpoint. Raises RequestError for a value out of range."""
+        chosen = {
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "min_p": self.min_p,
+            "typical_p": self.typical_p,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "repetition_penalty": self.repeat_penalty,
+            "logit_bias": self.logit_bias,
+            "stop": tuple(self.stop or ()),
+            "choices": self.n,
+            "seed": secrets.randbits(64) if self.seed is None else self.seed % 2**64,
+        }
+        given = {name: value for name, value in chosen.items() if value is not None}
+        return GenerationOptions(
+            **{
+                "temperature": 1.0 if self.temperature is None else self.temperature,
+                "max_tokens": None,
+                "ignore_eos": self.ignore_eos,
+                "speculate": self.speculate,
+                **given,
+                **changes,
+            }
+        )

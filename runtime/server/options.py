@@ -1,0 +1,47 @@
+"""What a person may choose when a daemon is started."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import ByteSize, Field
+
+from anespec.manifests.options import Flag, Options
+
+LONGEST_WAIT = 86400.0
+"""Seconds: a day."""
+
+
+class ServeOptions(Options):
+    """Where a daemon listens, who may come in, and what a request may take."""
+
+    host: str = Field(default="127.0.0.1", description="The address to listen on.")
+    port: int = Field(default=8080, ge=0, le=65535, description="Its port; 0: any that is free.")
+    unix: Path | None = Field(
+        default=None, description="Listen on a Unix socket instead, which only you may use."
+    )
+    api_key_file: Annotated[Path | None, Flag(metavar="FILE")] = Field(
+        default=None,
+        description="Keys that clients need, a line NAME:KEY each; the file must be yours alone (mode 600).",
+    )
+    allow_origin: Annotated[tuple[str, ...], Flag(metavar="ORIGIN", multiple=True)] = Field(
+        default=(), description="A web page's origin that may call; may be given several times."
+    )
+    allow_host: Annotated[tuple[str, ...], Flag(metavar="NAME", multiple=True)] = Field(
+        default=(),
+        description="A host name that clients may call this machine by, beside its address; may be given "
+        "several times.",
+    )
+    queue: int = Field(default=64, ge=1, le=1 << 20, description="Requests of a model that may wait.")
+    request_seconds: float = Field(
+        default=600.0, gt=0, le=LONGEST_WAIT, description="The longest that a request may take."
+    )
+    body_bytes: Annotated[ByteSize, Flag(metavar="BYTES", default="16MB")] = Field(
+        default=ByteSize(16_000_000), ge=1, description="The largest request."
+    )
+    drain_seconds: float = Field(
+        default=30.0,
+        ge=0,
+        le=LONGEST_WAIT,
+        description="How long requests may go on when the daemon is ended.",
+    )
+    log_text: bool = Field(default=False, description="Log prompts and answers, too.")

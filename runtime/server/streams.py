@@ -1,0 +1,43 @@
+"""Answers that are sent as they come: server-sent events, or JSON lines."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from sse_starlette import EventSourceResponse
+from starlette.responses import Response
+
+PING_SECONDS = 15.0
+SEND_SECONDS = 60.0
+"""A client that takes nothing for so long is given up."""
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: BaseModel | Mapping[str, Any], name: str | None = None) -> bytes:
+    """A server-sent event; a model's fields that are not set are left out."""
+    head = f"event: {name}\n" if name is not None else ""
+    return f"{head}data: {as_json(data)}\n\n".encode()
+
+
+def line(data: BaseModel | Mapping[str, Any]) -> bytes:
+    """A line of JSON."""
+    return f"{as_json(data)}\n".encode()
+
+
+def as_json(data: BaseModel | Mapping[str, Any]) -> str:
+    """On one line, as JSON writes it."""
+    if isinstance(data, BaseModel):
+        return data.model_dump_json(exclude_unset=True)
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+def event_stream(parts: AsyncIterator[bytes]) -> Response:
+    """Sends `event`s as they come, with comments in between so that nobody takes a silence for an end."""
+    return EventSourceResponse(parts, ping=PING_SECONDS, sep="\n", send_timeout=SEND_SECONDS)
+
+
+def line_stream(parts: AsyncIterator[bytes]) -> Response:
+    """Sends `line`s as they come."""
+    return EventSourceResponse(parts, ping=0, media_type="application/x-ndjson", send_timeout=SEND_SECONDS)
