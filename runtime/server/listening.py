@@ -89,15 +89,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve_until_ended(
-    daemon: Daemon, app: ASGIApp, listening: socket.socket, begin: Callable[[], Awaitable[None]]
-) -> None:
-    """Serve until SIGTERM or SIGINT, then let the answers that have begun end; a second one waits for none.
-
-    `begin` loads what is needed first; meanwhile the daemon answers that it starts. What `begin` raises ends
-    it. SIGHUP reloads the models.
-    """
-    config = uvicorn.Config(
+def server_config(app: ASGIApp) -> uvicorn.Config:
+    """How the server runs an application."""
+    return uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
@@ -107,7 +101,17 @@ async def serve_until_ended(
         lifespan="off",
         timeout_graceful_shutdown=SECONDS_TO_CLOSE,
     )
-    server = _Server(config)
+
+
+async def serve_until_ended(
+    daemon: Daemon, app: ASGIApp, listening: socket.socket, begin: Callable[[], Awaitable[None]]
+) -> None:
+    """Serve until SIGTERM or SIGINT, then let the answers that have begun end; a second one waits for none.
+
+    `begin` loads what is needed first; meanwhile the daemon answers that it starts. What `begin` raises ends
+    it. SIGHUP reloads the models.
+    """
+    server = _Server(server_config(app))
     asked = asyncio.Event()
 
     def ask() -> None:

@@ -40,7 +40,7 @@ class CompletionBody(SamplingFields):
             return [self.prompt]
         first = self.prompt[0] if self.prompt else None
         # pydantic has checked that all of them are of one type.
-        return [self.prompt] if isinstance(first, int) or first is None else self.prompt  # type: ignore[list-item, return-value]
+        return [self.prompt] if isinstance(first, int) or first is None else self.prompt  # type: ignore[return-value]
 
 
 class Logprobs(BaseModel):

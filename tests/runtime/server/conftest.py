@@ -1,0 +1,35 @@
+"""The embedded model behind a daemon: it chats, it repeats itself, and four sequences run at a time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chatty_model import write_chatty
+from converting import build
+from serving import Running, running
+
+import anespec
+from anespec.manifests.schema import Target
+from anespec.model import Model
+
+
+@pytest.fixture(scope="session")
+def chatty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artifact of the embedded model with a chat template."""
+    folder = tmp_path_factory.mktemp("chatty")
+    gguf = write_chatty(folder / "chatty.gguf")
+    return build(gguf, folder / "chatty.anespec", target=Target.CPU, context=512, sequences=4).path
+
+
+@pytest.fixture(scope="session")
+def model(chatty: Path) -> Iterator[Model]:
+    """It, loaded."""
+    with anespec.load(chatty, queue=64) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="session")
+def served(model: Model) -> Iterator[Running]:
+    """A daemon without keys that serves it as `chatty`."""
+    with running({"chatty": model}) as found:
+        yield found

@@ -1,0 +1,100 @@
+"""`/v1/completions`, as OpenAI's own client sees it."""
+
+import pytest
+from openai import BadRequestError, OpenAI
+from serving import Running
+
+from anespec.model import Model
+
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture
+def client(served: Running) -> OpenAI:
+    return OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
+
+
+def test_the_text_is_the_one_that_the_library_gives(client: OpenAI, model: Model) -> None:
+    expected = model.generate(PROMPT, max_tokens=40, temperature=0.8, seed=7)
+    found = client.completions.create(model="chatty", prompt=PROMPT, max_tokens=40, temperature=0.8, seed=7)
+    assert found.choices[0].text == expected.text
+    assert found.usage is not None and found.usage.completion_tokens == len(expected.output_ids)
+
+
+def test_a_stream_says_the_same(client: OpenAI, model: Model) -> None:
+    expected = model.generate(PROMPT, max_tokens=60, temperature=0)
+    parts = list(
+        client.completions.create(
+            model="chatty",
+            prompt=PROMPT,
+            max_tokens=60,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    assert "".join(choice.text for part in parts for choice in part.choices) == expected.text
+    assert [choice.finish_reason for part in parts for choice in part.choices][-1] == "length"
+    assert parts[-1].usage is not None and parts[-1].usage.completion_tokens == 60
+
+
+def test_drafts_are_accepted_and_told(served: Running) -> None:
+    answer = served.client.post(
+        "/v1/completions", json={"prompt": PROMPT, "max_tokens": 120, "temperature": 0}
+    ).json()
+    timings = answer["timings"]
+    assert timings["draft_n_accepted"] > 0
+    assert timings["tokens_per_pass"] > 1
+    assert timings["drafts"]["lookup"]["accepted"] == timings["draft_n_accepted"]
+
+
+def test_several_prompts_and_choices_are_numbered_in_order(client: OpenAI, model: Model) -> None:
+    prompts = [PROMPT, "The little dog"]
+    found = client.completions.create(
+        model="chatty", prompt=prompts, n=2, max_tokens=8, temperature=0.9, seed=3
+    )
+    expected = [
+        choice.text
+        for prompt in prompts
+        for choice in model.generate(prompt, max_tokens=8, temperature=0.9, seed=3, choices=2).choices
+    ]
+    assert [choice.text for choice in found.choices] == expected
+    assert len(set(expected)) == 4
+
+
+def test_logprobs_are_those_of_the_tokens(client: OpenAI, model: Model) -> None:
+    found = client.completions.create(model="chatty", prompt=PROMPT, max_tokens=5, temperature=0, logprobs=2)
+    expected = model.generate(PROMPT, max_tokens=5, temperature=0, logprobs=2)
+    logprobs = found.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.token_logprobs == [token.logprob for token in expected.choices[0].tokens]
+    assert all(len(top) == 2 for top in logprobs.top_logprobs or [])
+    assert "".join(logprobs.tokens or []) == expected.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": "x", "temperature": -1}, "temperature"),
+        ({"prompt": "x", "max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 4}, "prompt"),
+        ({"prompt": "x", "suffix": "y"}, "suffix"),
+        ({"prompt": "x", "n": 1000}, "n"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_by_name(
+    served: Running, fields: dict[str, object], param: str
+) -> None:
+    answer = served.client.post("/v1/completions", json=fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
+def test_an_empty_prompt_is_a_bad_request(client: OpenAI) -> None:
+    with pytest.raises(BadRequestError):
+        client.completions.create(model="chatty", prompt=[], max_tokens=1)
+
+
+def test_no_lease_outlives_its_request(served: Running) -> None:
+    served.client.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 2})
+    assert served.models.leases == 0

@@ -1,0 +1,94 @@
+"""A daemon within the test's process, on a real socket, over models that are loaded already."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import httpx
+import uvicorn
+
+from anespec.runtime.server.app import build_app
+from anespec.runtime.server.daemon import Daemon
+from anespec.runtime.server.endpoints import ENDPOINTS
+from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.keys import KeyRing
+from anespec.runtime.server.lifecycle import Lifecycle
+from anespec.runtime.server.listening import listen_on, server_config
+from anespec.runtime.server.metrics import Metrics
+from anespec.runtime.server.models import Leased, ModelCard, ServingModel
+from anespec.runtime.server.options import ServeOptions
+
+
+class LoadedModels:
+    """Models that are there for the test's whole life."""
+
+    def __init__(self, models: Mapping[str, ServingModel]) -> None:
+        self.loaded = models
+        self.leases = 0
+
+    @property
+    def cards(self) -> Sequence[ModelCard]:
+        return [ModelCard(name, 0, True, model.context) for name, model in self.loaded.items()]
+
+    @contextlib.asynccontextmanager
+    async def lease(self, name: str | None) -> AsyncIterator[Leased]:
+        found = name or next(iter(self.loaded))
+        if found not in self.loaded:
+            raise ApiError(404, "there is no such model", "model_not_found", "model")
+        self.leases += 1
+        try:
+            yield Leased(found, self.loaded[found])
+        finally:
+            self.leases -= 1
+
+    async def reload(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Running:
+    """A daemon that serves at `url`."""
+
+    url: str
+    daemon: Daemon
+    models: LoadedModels
+    client: httpx.Client
+
+
+@contextlib.contextmanager
+def running(
+    models: Mapping[str, ServingModel], keys: KeyRing | None = None, **options: object
+) -> Iterator[Running]:
+    """Serve models while the block lasts, on a port that is free."""
+    loaded = LoadedModels(models)
+    chosen = ServeOptions(**{"port": 0, **options})
+    listening = listen_on(chosen)
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    begun = threading.Event()
+    found: list[tuple[uvicorn.Server, Daemon]] = []
+
+    async def serve() -> None:
+        lifecycle = Lifecycle()
+        daemon = Daemon(chosen, loaded, keys or KeyRing(), Metrics(loaded), lifecycle)
+        server = uvicorn.Server(server_config(build_app(daemon, ENDPOINTS)))
+        lifecycle.ready()
+        found.append((server, daemon))
+        begun.set()
+        await server.serve(sockets=[listening])
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    assert begun.wait(30)
+    server, daemon = found[0]
+    with httpx.Client(base_url=url, timeout=60) as client:
+        try:
+            yield Running(url, daemon, loaded, client)
+        finally:
+            server.should_exit = True
+            thread.join(30)
+            assert not thread.is_alive()
