@@ -18,7 +18,7 @@ from anespec.runtime.server.endpoint import Call
 from anespec.runtime.server.errors import ApiError, api_error, ending
 from anespec.runtime.server.generation import Generation
 from anespec.runtime.server.models import Leased
-from anespec.runtime.server.streams import as_json, event_stream
+from anespec.runtime.server.streams import event_stream, json_answer
 
 _log = logging.getLogger("anespec.serve")
 
@@ -83,7 +83,7 @@ async def answer(
         summaries = await while_connected(call.request, generation.wait())
         _require_ended(summaries)
         _count(call, leased.id, summaries)
-        return Response(as_json(prepared.writer.whole(summaries)), media_type="application/json")
+        return json_answer(prepared.writer.whole(summaries))
 
 
 async def _parts(call: Call[Any], name: str, generation: Generation, writer: Writer) -> AsyncIterator[bytes]:

@@ -4,10 +4,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from pydantic import BaseModel
+
 from anespec.manifests.errors import AnespecError, PromptTooLongError, RequestError
 from anespec.runtime.service import ClosedError, QueueFullError
 
 _NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class ErrorFacts(BaseModel):
+    """What is wrong. `code` is for programs, `param` the field that is wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(BaseModel):
+    """OpenAI's error object."""
+
+    error: ErrorFacts
 
 
 @dataclass
@@ -25,16 +42,11 @@ class ApiError(Exception):
         """OpenAI's `type` of such an error."""
         return _KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
 
-    def facts(self) -> dict[str, object]:
+    def answer(self) -> ErrorAnswer:
         """OpenAI's error object."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.kind,
-                "param": self.param,
-                "code": self.code,
-            }
-        }
+        return ErrorAnswer(
+            error=ErrorFacts(message=self.message, type=self.kind, param=self.param, code=self.code)
+        )
 
 
 _KINDS = MappingProxyType(
