@@ -231,7 +231,9 @@ class ModelPool:
         changed = await asyncio.to_thread(lambda: resident.found.files.written_into)
         if changed is None:
             return True
-        _log.error("%s: was written into while %s was in memory, which is loaded anew", changed, resident.name)
+        _log.error(
+            "%s: was written into while %s was in memory, which is loaded anew", changed, resident.name
+        )
         self._retire(resident)
         return False
 

@@ -17,7 +17,7 @@ SHARE_OF_MACHINE = 0.8
 class MemoryLimit:
     """What all models together may take, in bytes.
 
-    A firm limit is one that somebody gave. One that is not lets a model be larger that has no other beside it.
+    A firm limit is one that somebody gave. Another lets a model be larger that has no other beside it.
     """
 
     bytes: int

@@ -11,8 +11,8 @@ T = TypeVar("T")
 async def in_own_thread(work: Callable[[], T], unwanted: Callable[[T], None] = lambda result: None) -> T:
     """What `work` returns or raises.
 
-    A conversion takes minutes, and a loop that ends waits for the threads of its own pool. Where the caller is
-    cancelled the work goes on, and `unwanted` is called, in that thread, with what it comes to.
+    A conversion takes minutes, and a loop that ends waits for the threads of its own pool. Where the caller
+    is cancelled the work goes on, and `unwanted` is called, in a thread, with what it comes to.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

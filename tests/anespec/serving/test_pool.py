@@ -286,7 +286,9 @@ def test_a_reload_that_cannot_be_read_changes_nothing() -> None:
     run(work)
 
 
-def test_what_is_written_into_is_loaded_anew_and_what_is_gone_is_not(tmp_path: Path, monkeypatch: Any) -> None:
+def test_what_is_written_into_is_loaded_anew_and_what_is_gone_is_not(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("anespec.serving.pool.SECONDS_BETWEEN_LOOKS", 0.0)
     file = tmp_path / "weights"
     file.write_bytes(b"one")
