@@ -59,7 +59,8 @@ def prepare_model(
 def _convert(gguf: Path, output: Path, build: Build, display: Display) -> None:
     from anespec.convert.options import ConvertOptions
 
-    with open_plan(gguf, ConvertOptions(target=build.target, context=build.context)) as plan:
+    options = ConvertOptions(target=build.target, context=build.context, sequences=build.sequences or 1)
+    with open_plan(gguf, options) as plan:
         _require_room(plan, gguf, output.parent)
         with display(f"converting {gguf.name}") as report:
             report("opening it", 0.0)
