@@ -82,29 +82,31 @@ def selftest(
 def _run(
     quick: bool, only: tuple[str, ...], layers: int | None, again: bool, output: Path, as_json: bool
 ) -> "SelftestReport":
+    from anespec.manifests.safe_files import require_writable
     from anespec.manifests.user_folders import cache_folder, private_folder
     from anespec.validate.selftest.archive import clean, write_archive
     from anespec.validate.selftest.devices import device_here
     from anespec.validate.selftest.selftest import Selftest, chosen_scale, chosen_steps
 
     steps = chosen_steps(only)
+    require_writable(output)
     device = device_here()
     name = FOLDER_NAME if not only else "-".join((FOLDER_NAME, *(step.id for step in steps)))
     folder = cache_folder() / name
-    with private_folder(folder):
+    with private_folder(folder) as held, held.alone("another self-test"):
         test = Selftest(
             folder, device.name, chosen_scale(quick, layers, device.engine), quick, steps, again=again
         )
-    with _progress(shown=not as_json) as watch:
-        try:
-            report = test.run(watch, (lambda _: None) if as_json else _show_step)
-        except KeyboardInterrupt:
-            raise Interrupted(
-                "interrupted; what was found is kept, and the same command goes on there"
-            ) from None
-    report = clean(report, folder)
-    write_archive(report, output)
-    test.finish()
+        with _progress(shown=not as_json) as watch:
+            try:
+                report = test.run(watch, (lambda _: None) if as_json else _show_step)
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    "interrupted; what was found is kept, and the same command goes on there"
+                ) from None
+        report = clean(report, folder)
+        write_archive(report, output)
+        test.finish()
     return report
 
 

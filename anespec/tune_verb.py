@@ -9,6 +9,7 @@ import click
 from anespec.console import json_option, notes, out, print_json, step_progress
 from anespec.manifests.errors import Interrupted
 from anespec.manifests.formatting import counted
+from anespec.manifests.safe_files import require_writable
 from anespec.manifests.tuned import as_typed
 from anespec.option_flags import flags_of, read_flags
 from anespec.validate.tuning.options import TuneOptions
@@ -46,6 +47,7 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
     options = read_flags(TuneOptions, chosen)
     target = output if output is not None else Path(f"{gguf.stem}.tuned.json")
     work = options.work or target.with_name(f".{target.name}.work")
+    require_writable(target)
 
     from anespec.validate.tuning.run import tune as run
 
