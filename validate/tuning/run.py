@@ -64,7 +64,7 @@ def tune(
         target=options.target,
         heed_rules=not options.ignore_rules,
     )
-    machine = Machine(backend, options.threads, heading.heed_rules, options.trial_seconds)
+    machine = Machine(backend, options.threads, heading.heed_rules, options.trial_seconds, options.workers)
     bench = ArtifactBench(gguf.resolve(), options.target, plan.context, work.resolve(), machine)
     journal = Journal(work / JOURNAL, heading, bench)
     kept = journal.kept
