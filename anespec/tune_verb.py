@@ -8,7 +8,7 @@ import click
 
 from anespec.console import json_option, out, print_json, timed_progress
 from anespec.manifests.errors import Interrupted
-from anespec.manifests.formatting import counted
+from anespec.manifests.formatting import LONGEST_SHOWN, counted, printable
 from anespec.manifests.tuned import as_typed
 from anespec.option_flags import flags_of, read_flags
 from anespec.validate.tuning.options import TuneOptions
@@ -76,7 +76,9 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
 
 def _outcome(trial: "Trial") -> str:
     """The seconds of the workload, or why there are none."""
-    return trial.measured.why_not or "unusable" if math.isinf(trial.seconds) else f"{trial.seconds:.1f} s"
+    if not math.isinf(trial.seconds):
+        return f"{trial.seconds:.1f} s"
+    return printable(trial.measured.why_not or "unusable", LONGEST_SHOWN)
 
 
 def _show(tuned: "Tuned", gguf: Path, target: Path) -> None:
