@@ -1,5 +1,6 @@
 """`anespec selftest`: what this machine does with packages, in a file that can be sent back."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,42 +86,49 @@ def selftest(
 
 def default_output(quick: bool, only: tuple[str, ...]) -> Path:
     """A name per kind of run: a look at one step must not take the place of an hour's report."""
-    return Path("-".join(("report", *only, *(["quick"] if quick else []))) + ".zip")
+    return Path(f"{_named('report', quick, only)}.zip")
+
+
+def _named(begin: str, quick: bool, steps: Iterable[str]) -> str:
+    """`begin`, with what tells a quick run and one of some steps from a whole one."""
+    return "-".join((begin, *dict.fromkeys(steps), *(["quick"] if quick else [])))
 
 
 def _run(
     quick: bool, only: tuple[str, ...], layers: int | None, again: bool, output: Path, as_json: bool
 ) -> "SelftestReport":
+    from anespec.manifests.safe_files import require_writable
     from anespec.manifests.user_folders import cache_folder, private_folder
     from anespec.validate.selftest.archive import clean, write_archive
     from anespec.validate.selftest.devices import device_here
     from anespec.validate.selftest.selftest import Selftest, chosen_scale, chosen_steps
 
     steps = chosen_steps(only)
+    require_writable(output)
     device = device_here()
-    name = FOLDER_NAME if not only else "-".join((FOLDER_NAME, *(step.id for step in steps)))
-    folder = cache_folder() / name
-    with private_folder(folder):
+    # Else a quick run would begin by removing what an interrupted whole one has found.
+    folder = cache_folder() / _named(FOLDER_NAME, quick, (step.id for step in steps) if only else ())
+    with private_folder(folder) as held, held.alone("another self-test"):
         test = Selftest(
             folder, device.name, chosen_scale(quick, layers, device.engine), quick, steps, again=again
         )
-    with timed_progress("self-test", shown=not as_json) as shown:
-        try:
-            report = test.run(
-                lambda progress: shown(_note(progress), (progress.number - 1) / progress.total),
-                (lambda _: None) if as_json else (lambda step: _show_step(step, shown.results)),
-                lambda kept, total: shown.notes.print(
-                    f"note: an interrupted run goes on: {kept} of its {total} tries are there (--again)",
-                    style="yellow",
-                ),
-            )
-        except KeyboardInterrupt:
-            raise Interrupted(
-                "interrupted; what was found is kept, and the same command goes on there"
-            ) from None
-    report = clean(report, folder)
-    write_archive(report, output)
-    test.finish()
+        with timed_progress("self-test", shown=not as_json) as shown:
+            try:
+                report = test.run(
+                    lambda progress: shown(_note(progress), (progress.number - 1) / progress.total),
+                    (lambda _: None) if as_json else (lambda step: _show_step(step, shown.results)),
+                    lambda kept, total: shown.notes.print(
+                        f"note: an interrupted run goes on: {kept} of its {total} tries are there (--again)",
+                        style="yellow",
+                    ),
+                )
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    "interrupted; what was found is kept, and the same command goes on there"
+                ) from None
+        report = clean(report, folder)
+        write_archive(report, output)
+        test.finish()
     return report
 
 

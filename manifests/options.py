@@ -90,6 +90,8 @@ class Range:
         return f"be {self}" if None in (self.lowest, self.highest) else f"lie {self}"
 
     def __str__(self) -> str:
+        if self.lowest is None and self.highest is None:
+            return "a number"
         if self.highest is None:
             return f"at least {_number(self.lowest)}"
         if self.lowest is None:

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import pytest
 from commands import run
 
+from anespec.manifests.user_folders import private_folder
 from anespec.selftest_verb import default_output
 
 
@@ -58,3 +60,21 @@ def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
     assert unknown.is_one_sentence()
     assert run("selftest", "--quick", "--layers", 2).code == 2
     assert not (tmp_path / "r.zip").exists()
+
+
+def test_a_report_that_cannot_be_written_is_said_before_an_hour_of_trials(tmp_path: Path) -> None:
+    found = run("selftest", "--only", "cpu", "-o", tmp_path / "missing" / "r.zip")
+    assert found.code == 6
+    assert found.is_one_sentence()
+    assert "running" not in found.out + found.err
+
+
+def test_one_self_test_at_a_time_works_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "cache" / "anespec" / "selftest-cpu-quick"
+    with private_folder(folder) as held, held.alone("another self-test"):
+        found = run("selftest", "--quick", "--only", "cpu", "-o", tmp_path / "r.zip")
+    assert found.code == 6
+    assert found.is_one_sentence()
+    assert "another self-test is running there" in found.err
+    assert folder.is_dir()
