@@ -26,7 +26,7 @@ MOST_LAYERS = 32
     help="The archive to write: a page and a JSON.  [default: report.zip; report-quick.zip with "
     "--quick, report-STEP.zip with --only]",
 )
-@click.option("--quick", is_flag=True, help="Small models and few passes: minutes, not an hour.")
+@click.option("--quick", is_flag=True, help="Small models and few passes: some minutes.")
 @click.option(
     "--only",
     metavar="STEP",
