@@ -82,6 +82,7 @@ def selftest(
 def _run(
     quick: bool, only: tuple[str, ...], layers: int | None, again: bool, output: Path, as_json: bool
 ) -> "SelftestReport":
+    from anespec.manifests.interrupts import ends_as_interrupts
     from anespec.manifests.safe_files import require_writable
     from anespec.manifests.user_folders import cache_folder, private_folder
     from anespec.validate.selftest.archive import clean, write_archive
@@ -93,7 +94,7 @@ def _run(
     device = device_here()
     name = FOLDER_NAME if not only else "-".join((FOLDER_NAME, *(step.id for step in steps)))
     folder = cache_folder() / name
-    with private_folder(folder) as held, held.alone("another self-test"):
+    with ends_as_interrupts(), private_folder(folder) as held, held.alone("another self-test"):
         test = Selftest(
             folder, device.name, chosen_scale(quick, layers, device.engine), quick, steps, again=again
         )

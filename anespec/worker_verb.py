@@ -7,6 +7,7 @@ import click
 
 from anespec.console import json_option, out, print_json, step_progress
 from anespec.manifests.errors import Interrupted, MissingPackageError
+from anespec.manifests.interrupts import ends_as_interrupts
 from anespec.verbosity import accept_verbosity
 
 
@@ -36,7 +37,7 @@ def build(again: bool, as_json: bool) -> None:
     known = None if again else built_worker()
     began = time.monotonic()
     try:
-        with step_progress("building the worker", shown=not as_json) as report:
+        with step_progress("building the worker", shown=not as_json) as report, ends_as_interrupts():
             program = known or build_worker(report, again=again)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; the same command begins again") from None
