@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anespec.console import json_option, notes, out, print_json, step_progress
+from anespec.console import json_option, out, print_json, timed_progress
 from anespec.manifests.errors import Interrupted
 from anespec.manifests.formatting import counted
+from anespec.manifests.safe_files import require_writable
 from anespec.manifests.tuned import as_typed
 from anespec.option_flags import flags_of, read_flags
 from anespec.validate.tuning.options import TuneOptions
@@ -46,17 +47,22 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
     options = read_flags(TuneOptions, chosen)
     target = output if output is not None else Path(f"{gguf.stem}.tuned.json")
     work = options.work or target.with_name(f".{target.name}.work")
+    require_writable(target)
 
     from anespec.validate.tuning.run import tune as run
 
-    with step_progress(f"tuning {gguf.name}", shown=not as_json) as report:
+    with timed_progress("tuning", shown=not as_json) as report:
+        tried: list[Trial] = []
 
         def say(trial: "Trial") -> None:
-            report(f"{_outcome(trial)}: {trial.candidate}")
-            if not as_json and notes().is_terminal is False:
-                notes().print(f"{_outcome(trial)}: {trial.candidate}")
+            tried.append(trial)
+            best = min(each.seconds for each in tried)
+            found = "none runs yet" if math.isinf(best) else f"the best {best:.1f} s"
+            report(f"{counted(len(tried), 'candidate')}, {found}")
+            if not as_json:
+                report.notes.print(f"{_outcome(trial)}: {trial.candidate}")
 
-        report("reading the model")
+        report(f"reading {gguf.name}, then the first candidate")
         try:
             tuned = run(gguf, work, options, say)
         except KeyboardInterrupt:

@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Sequence
 
 from anespec.manifests.child_python import child_command, child_environment, lifeline
-from anespec.manifests.errors import AnespecError
+from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, last_line, printable
 
 
@@ -12,6 +12,7 @@ def child_answer(module: str, arguments: Sequence[str], longest_wait: float) -> 
     """Run a module in a new process, which ends with this one, and return its standard output.
 
     Raises:
+        StorageError: it ended with that error's code, as it does where the disk refuses.
         AnespecError: it failed or took more seconds than that; the last line of what it said is the reason.
     """
     try:
@@ -30,5 +31,6 @@ def child_answer(module: str, arguments: Sequence[str], longest_wait: float) -> 
         raise AnespecError(printable(str(error), LONGEST_REASON)) from error
     if done.returncode:
         said = last_line(done.stderr.decode(errors="replace"))
-        raise AnespecError(said or f"it ended with {done.returncode}")
+        kind = StorageError if done.returncode == StorageError.exit_code else AnespecError
+        raise kind(said or f"it ended with {done.returncode}")
     return done.stdout

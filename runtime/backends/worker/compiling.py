@@ -28,22 +28,31 @@ class WorkerCompiler:
         """
         try:
             with TemporaryDirectory(dir=destination.parent, prefix=f"{destination.stem}.") as folder:
-                done = subprocess.run(
-                    [*self.program.command, "compile", str(package.absolute()), folder],
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    text=True,
-                    errors="replace",
-                    env=child_environment(),
-                    check=False,
-                )
+                done = self._run("compile", str(package.absolute()), folder)
                 if done.returncode:
                     raise RuntimeError(_reason(done))
-                return Path(done.stdout.strip()).rename(destination)
+                # What is moved lies in this folder, whatever is said.
+                if not (name := Path(done.stdout.strip()).name):
+                    raise RuntimeError("the worker does not say what it compiled")
+                return (Path(folder) / name).rename(destination)
         except OSError as error:
             raise StorageError(
                 f"{package}: cannot be compiled to {destination} ({error.strerror})"
             ) from error
+
+    def _run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        try:
+            return subprocess.run(
+                [*self.program.command, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=child_environment(),
+                check=False,
+            )
+        except OSError as error:
+            raise self.program.not_started(error) from error
 
     def version(self) -> str:
         """The system's build, since it is Core ML that compiles."""
