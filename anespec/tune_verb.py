@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="The report.  [default: NAME.tuned.json here]",
 )
-@flags_of(TuneOptions, without=("worker_budget", "worker_timeout", "verify"))
+@flags_of(TuneOptions, without=("verify",))
 @json_option
 def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
     """Find out by measuring how to convert GGUF for this machine.
