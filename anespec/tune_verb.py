@@ -9,6 +9,7 @@ import click
 from anespec.console import json_option, out, print_json, timed_progress
 from anespec.manifests.errors import Interrupted
 from anespec.manifests.formatting import LONGEST_SHOWN, counted, printable
+from anespec.manifests.interrupts import ends_as_interrupts
 from anespec.manifests.safe_files import require_writable
 from anespec.manifests.tuned import as_typed
 from anespec.option_flags import flags_of, read_flags
@@ -65,7 +66,8 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
 
         report(f"reading {gguf.name}, then the first candidate")
         try:
-            tuned = run(gguf, work, options, say)
+            with ends_as_interrupts():
+                tuned = run(gguf, work, options, say)
         except KeyboardInterrupt:
             raise Interrupted(
                 "interrupted; what was measured is kept, and the same command goes on there"
