@@ -94,7 +94,16 @@ def residency_gate(
         def shown() -> "Sequence[RenderableType]":
             return residency_parts(verdict, artifact.manifest.target, does_decide)
 
-        return Answer(verdict, standing, shown, lambda: require_residency(verdict), does_decide, facts)
+        caveat = compute_plan.hint_caveat(artifact.manifest, verdict)
+        return Answer(
+            verdict,
+            standing,
+            shown,
+            lambda: require_residency(verdict),
+            does_decide,
+            facts,
+            warnings=(caveat,) if caveat else (),
+        )
 
     def kept() -> "ResidencyVerdict | None":
         from anespec.validate.kept import kept_residency

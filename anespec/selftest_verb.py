@@ -1,11 +1,10 @@
 """`anespec selftest`: what this machine does with packages, in a file that can be sent back."""
 
-import contextlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
 
 from anespec.console import json_option, notes, out, print_json, timed_progress
 from anespec.manifests.errors import Interrupted, UsageError
@@ -23,12 +22,16 @@ MOST_LAYERS = 32
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("report.zip"),
-    show_default=True,
-    help="The archive to write: a page and a JSON.",
+    help="The archive to write: a page and a JSON.  [default: report.zip; report-quick.zip with "
+    "--quick, report-STEP.zip with --only]",
 )
 @click.option("--quick", is_flag=True, help="Small models and few passes: minutes, not an hour.")
-@click.option("--only", metavar="STEP", multiple=True, help="Run only this step; may be given several times.")
+@click.option(
+    "--only",
+    metavar="STEP",
+    multiple=True,
+    help="Run only this step, as --list names it; may be given several times.",
+)
 @click.option(
     "--layers",
     type=click.IntRange(1, MOST_LAYERS),
@@ -38,7 +41,7 @@ MOST_LAYERS = 32
 @click.option("--list", "listing", is_flag=True, help="List the steps and exit.")
 @json_option
 def selftest(
-    output: Path,
+    output: Path | None,
     quick: bool,
     only: tuple[str, ...],
     layers: int | None,
@@ -72,11 +75,17 @@ def selftest(
         return
     if quick and layers is not None:
         raise UsageError("--quick runs no full model, so --layers says nothing beside it")
-    report = _run(quick, only, layers, again, output, as_json)
+    target = output or default_output(quick, only)
+    report = _run(quick, only, layers, again, target, as_json)
     if as_json:
-        print_json(_facts(report, output))
+        print_json(_facts(report, target))
     else:
-        _show_end(report, output)
+        _show_end(report, target)
+
+
+def default_output(quick: bool, only: tuple[str, ...]) -> Path:
+    """A name per kind of run: a look at one step must not take the place of an hour's report."""
+    return Path("-".join(("report", *only, *(["quick"] if quick else []))) + ".zip")
 
 
 def _run(
@@ -98,9 +107,16 @@ def _run(
         test = Selftest(
             folder, device.name, chosen_scale(quick, layers, device.engine), quick, steps, again=again
         )
-        with _progress(shown=not as_json) as watch:
+        with timed_progress("self-test", shown=not as_json) as shown:
             try:
-                report = test.run(watch, (lambda _: None) if as_json else _show_step)
+                report = test.run(
+                    lambda progress: shown(_note(progress), (progress.number - 1) / progress.total),
+                    (lambda _: None) if as_json else (lambda step: _show_step(step, shown.results)),
+                    lambda kept, total: shown.notes.print(
+                        f"note: an interrupted run goes on: {kept} of its {total} tries are there (--again)",
+                        style="yellow",
+                    ),
+                )
             except KeyboardInterrupt:
                 raise Interrupted(
                     "interrupted; what was found is kept, and the same command goes on there"
@@ -111,21 +127,13 @@ def _run(
     return report
 
 
-@contextlib.contextmanager
-def _progress(shown: bool) -> "Iterator[Callable[[Progress], None]]":
-    with timed_progress("self-test", shown) as report:
-
-        def watch(progress: "Progress") -> None:
-            note = f"{progress.step.id}: {progress.trial.name}, {progress.stage}"
-            report(note, (progress.number - 1) / progress.total)
-
-        yield watch
+def _note(progress: "Progress") -> str:
+    return f"{progress.step.id}: {progress.trial.name}, {progress.stage}"
 
 
-def _show_step(report: "StepReport") -> None:
+def _show_step(report: "StepReport", console: Console) -> None:
     from anespec.validate.findings import Level
 
-    console = out()
     console.print(f"{report.title}: {report.level}", style=STYLES[report.level.value])
     for finding in report.findings:
         if finding.level is not Level.OK:

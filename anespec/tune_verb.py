@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anespec.console import json_option, notes, out, print_json, step_progress
+from anespec.console import json_option, out, print_json, timed_progress
 from anespec.manifests.errors import Interrupted
 from anespec.manifests.formatting import counted
 from anespec.manifests.interrupts import ends_as_interrupts
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="The report.  [default: NAME.tuned.json here]",
 )
-@flags_of(TuneOptions, without=("worker_budget", "worker_timeout", "verify"))
+@flags_of(TuneOptions, without=("verify",))
 @json_option
 def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
     """Find out by measuring how to convert GGUF for this machine.
@@ -52,14 +52,18 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
 
     from anespec.validate.tuning.run import tune as run
 
-    with step_progress(f"tuning {gguf.name}", shown=not as_json) as report:
+    with timed_progress("tuning", shown=not as_json) as report:
+        tried: list[Trial] = []
 
         def say(trial: "Trial") -> None:
-            report(f"{_outcome(trial)}: {trial.candidate}")
-            if not as_json and notes().is_terminal is False:
-                notes().print(f"{_outcome(trial)}: {trial.candidate}")
+            tried.append(trial)
+            best = min(each.seconds for each in tried)
+            found = "none runs yet" if math.isinf(best) else f"the best {best:.1f} s"
+            report(f"{counted(len(tried), 'candidate')}, {found}")
+            if not as_json:
+                report.notes.print(f"{_outcome(trial)}: {trial.candidate}")
 
-        report("reading the model")
+        report(f"reading {gguf.name}, then the first candidate")
         try:
             with ends_as_interrupts():
                 tuned = run(gguf, work, options, say)

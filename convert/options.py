@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from anespec.convert.weights.targets import require_fit
 from anespec.manifests.errors import RequestError
-from anespec.manifests.options import Flag, Options
+from anespec.manifests.options import Flag, Options, read_size
 from anespec.manifests.presets import NO_PRESET, preset_names
 from anespec.manifests.schema import (
     MAX_BLOCK,
@@ -81,9 +81,11 @@ class ConvertOptions(Options):
         str | None,
         Flag(choices=(*preset_names(), NO_PRESET), default="the preset that fits, if there is one"),
     ] = Field(default=None, description="Take the topology measured for a model.")
-    shard_bytes: Annotated[int | None, Flag(default="what is known to run on the target")] = Field(
-        default=None, ge=1, description="Bytes of weights that a shard is filled up to."
-    )
+    shard_bytes: Annotated[
+        int | None,
+        BeforeValidator(read_size),
+        Flag(metavar="BYTES", default="what is known to run on the target"),
+    ] = Field(default=None, ge=1, description="Weights that a shard is filled up to, as in 500MB.")
     tuned: Annotated[Path | None, Flag(metavar="REPORT")] = Field(
         default=None,
         description="Take what was measured on a machine, where no option here says otherwise: the file "

@@ -6,6 +6,7 @@ import pytest
 from commands import run
 
 from anespec.manifests.user_folders import private_folder
+from anespec.selftest_verb import default_output
 
 
 def test_the_doctor_says_what_it_found(artifact: Path) -> None:
@@ -33,6 +34,20 @@ def test_what_would_go_wrong_ends_with_1(artifact: Path, tmp_path: Path) -> None
     assert run("doctor", broken, "--json").json["exit_code"] == 1
 
 
+def test_the_doctor_is_told_what_is_no_artifact(gguf: Path, tmp_path: Path) -> None:
+    model = run("doctor", gguf)
+    assert (model.code, model.is_one_sentence()) == (5, True)
+    assert "is a GGUF" in model.err
+    missing = run("doctor", tmp_path / "nothing")
+    assert (missing.code, missing.is_one_sentence()) == (5, True)
+    assert "no file, no folder and no model in the cache" in missing.err
+
+
+def test_a_look_at_one_step_does_not_take_the_place_of_the_whole_report() -> None:
+    names = [default_output(False, ()), default_output(True, ()), default_output(False, ("kv", "states"))]
+    assert [name.name for name in names] == ["report.zip", "report-quick.zip", "report-kv-states.zip"]
+
+
 def test_the_steps_are_listed_in_their_order() -> None:
     ids = ["cpu", "table", "plans", "kv", "shapes", "states", "numbers", "repeat", "exactness", "topology"]
     assert [step["id"] for step in run("selftest", "--list", "--json").json["steps"]] == ids
@@ -41,7 +56,7 @@ def test_the_steps_are_listed_in_their_order() -> None:
 
 def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
     unknown = run("selftest", "--only", "nothing", "-o", tmp_path / "r.zip")
-    assert unknown.code == 7
+    assert unknown.code == 2
     assert unknown.is_one_sentence()
     assert run("selftest", "--quick", "--layers", 2).code == 2
     assert not (tmp_path / "r.zip").exists()

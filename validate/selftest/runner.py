@@ -78,7 +78,6 @@ class Run:
         self._records = folder / "records"
         known = None if again else _identity(folder)
         same = known is not None and known.model_copy(update={"started_at": identity.started_at}) == identity
-        self.resumed = same
         self.identity = known if same and known is not None else identity
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -93,15 +92,23 @@ class Run:
 
     def record(self, trial: Trial, say: Callable[[str], None]) -> TrialRecord:
         """What became of a trial, now or before it was asked for again."""
+        if (known := self._known(trial)) is not None:
+            return known
         kept, begun = self._records / f"{trial.key}.json", self._records / f"{trial.key}.asked"
-        with suppress(OSError, ValidationError):
-            known = TrialRecord.model_validate_json(kept.read_bytes())
-            if known.trial == trial:
-                return known
         record = self._tried(trial, begun, say)
         write_atomically(kept, record.model_dump_json())
         begun.unlink(missing_ok=True)
         return record
+
+    def knows(self, trial: Trial) -> bool:
+        """Whether it ended before, so that nothing is run for it."""
+        return self._known(trial) is not None
+
+    def _known(self, trial: Trial) -> TrialRecord | None:
+        with suppress(OSError, ValidationError):
+            known = TrialRecord.model_validate_json((self._records / f"{trial.key}.json").read_bytes())
+            return known if known.trial == trial else None
+        return None
 
     def _tried(self, trial: Trial, begun: Path, say: Callable[[str], None]) -> TrialRecord:
         if begun.exists():

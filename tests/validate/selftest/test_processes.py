@@ -95,10 +95,12 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         selftest(folder, first).run()
     second = Counting()
-    report = selftest(folder, second).run()
+    told: list[tuple[int, int]] = []
+    report = selftest(folder, second).run(resumed=lambda kept, total: told.append((kept, total)))
     keys = [record.trial.key for step in report.steps for record in step.trials]
     assert first.asked[:2] + second.asked == keys
     assert first.asked[2] == second.asked[0]
+    assert told == [(2, len(keys))]
     third = Counting()
     assert selftest(folder, third).run().steps == report.steps
     assert third.asked == []
