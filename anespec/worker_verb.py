@@ -42,8 +42,8 @@ def build(again: bool, as_json: bool) -> None:
     began = time.monotonic()
     try:
         with (
-            timed_progress("building the worker", shown=not as_json, announced=known is None) as report,
             ends_as_interrupts(),
+            timed_progress("building the worker", shown=not as_json, announced=known is None) as report,
         ):
             program = known or build_worker(report, again=again)
     except KeyboardInterrupt:

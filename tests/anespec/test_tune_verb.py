@@ -16,7 +16,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[TuneOptions]:
     """The options of every search that was begun; each ends at once."""
     found: list[TuneOptions] = []
 
-    def search(gguf: Path, work: Path, options: TuneOptions, on_trial: object) -> None:
+    def search(gguf: Path, work: Path, options: TuneOptions, *said: object) -> None:
         found.append(options)
         raise RequestError("nothing is searched here")
 
@@ -36,6 +36,7 @@ def test_the_help_shows_defaults_as_they_are_typed_and_no_option_that_nobody_rea
     said = " ".join(CliRunner().invoke(tune, ["--help"]).output.split())
     assert "[default: int8-channel lut8]" in said
     assert "--verify" not in said
+    assert "--worker-budget" in said
 
 
 @pytest.mark.parametrize("output", ["missing/tuned.json", "folder", "link"])
