@@ -84,6 +84,9 @@ def test_layers_that_a_search_over_another_model_left_are_not_measured(
     work = tmp_path / "work"
     work.mkdir()
     write_first_layers(other, 1, work / "first-1.gguf")
+    (work / f"trial-{'0' * 16}.anespec" / "shards").mkdir(parents=True)
+    (work / "first-draft.gguf").touch()
+    (work / "trial-results").mkdir()
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -91,4 +94,6 @@ def test_layers_that_a_search_over_another_model_left_are_not_measured(
     monkeypatch.setattr(tuning, "search", stop)
     with pytest.raises(KeyboardInterrupt):
         tuning.tune(model, work, TuneOptions(target=Target.CPU, backend="torch"))
-    assert not (work / "first-1.gguf").exists()
+    # What is a person's own stays.
+    names = sorted(path.name for path in work.iterdir())
+    assert names == ["first-draft.gguf", "trial-results", "trials.jsonl"]

@@ -7,6 +7,7 @@ from anespec.manifests.coreml_errors import error_sentence
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import bytes_text, counted, listed
 from anespec.manifests.residency import PlanSource, Severity
+from anespec.manifests.safe_files import first_link
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact, package_bytes
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, Standing
@@ -69,6 +70,15 @@ def _target(artifact: Artifact, system: System) -> Iterator[Finding]:
 
 def _whole(artifact: Artifact) -> Iterator[Finding]:
     manifest = artifact.manifest
+    paths = (*(shard.path for shard in manifest.shards), manifest.tokens.path)
+    if links := [path for path in paths if first_link(artifact.root, path) is not None]:
+        yield Finding(
+            subject="files",
+            level=Level.FAIL,
+            text=f"{links[0]} is a link, and none inside an artifact is followed",
+            mend="put what it names in its place",
+        )
+        return
     wrong = []
     for shard in manifest.shards:
         try:
@@ -227,7 +237,7 @@ def _rules(artifact: Artifact) -> Iterator[Finding]:
     try:
         made = predict(view_artifact(artifact), artifact.fingerprint, artifact.manifest.block)
     except AnespecError as error:
-        yield Finding(subject="rules", level=Level.FAIL, text=str(error), mend="convert the model again")
+        yield Finding(subject="rules", level=Level.FAIL, text=str(error))
         return
     failing = [found for found in made.findings if found.severity is Severity.FAIL]
     for rule in [*dict.fromkeys(found.rule for found in failing)][:MOST_RULES]:

@@ -1,6 +1,7 @@
 """The workbench that converts: each probe becomes an artifact, run and judged in a process of its own."""
 
 import hashlib
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,10 @@ ROOM = 2.2
 
 FIRST_LAYERS = "first-{}.gguf"
 """In the work folder, a GGUF of so many layers."""
+
+# A person may name a folder that holds more than what is made here.
+_FIRST = re.compile(r"first-\d+\.gguf")
+_TRIAL = re.compile(r"\.?trial-[0-9a-f]{16}\.anespec(\.partial)?")
 
 
 @dataclass(frozen=True)
@@ -103,10 +108,17 @@ class ArtifactBench:
             shutil.rmtree(output.with_name(f".{output.name}.partial"), ignore_errors=True)
         return found.model_copy(update={"probe": probe})
 
+    def sweep(self) -> None:
+        """Remove the artifacts of trials that were killed."""
+        for path in self.work.iterdir():
+            if _TRIAL.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
+
     def clean(self) -> None:
         """Remove the models of fewer layers, once nothing is measured any more: they may have gigabytes."""
-        for path in self.work.glob(FIRST_LAYERS.format("*")):
-            path.unlink(missing_ok=True)
+        for path in self.work.iterdir():
+            if _FIRST.fullmatch(path.name):
+                path.unlink(missing_ok=True)
 
     def _first_layers(self, layers: int) -> tuple[Path, int]:
         """A GGUF of so many layers, or of the fewest more that are a sound model; the whole one at last."""

@@ -75,6 +75,7 @@ def tune(
         with _held(work):
             journal = Journal(work / JOURNAL, heading, bench)
             kept = journal.kept
+            bench.sweep()
             if not kept:
                 # What an interrupted search left may be layers of another model.
                 bench.clean()

@@ -121,3 +121,13 @@ def test_verdicts_of_other_circumstances_are_told(made: dict[Target, Path], tmp_
     assert found["exactness gate"].level is Level.OK
     assert "exactness pass on torch" in found["elsewhere"].text
     assert "7 threads" in found["elsewhere"].text
+
+
+def test_what_a_link_stands_for_is_found(made: dict[Target, Path], tmp_path: Path) -> None:
+    """Every start refuses it."""
+    copy = shutil.copytree(made[Target.CPU], tmp_path / "m.anespec")
+    moved = (copy / "tokens.gguf").rename(tmp_path / "tokens.gguf")
+    (copy / "tokens.gguf").symlink_to(moved)
+    found = findings(copy, LINUX)["files"]
+    assert found.level is Level.FAIL
+    assert "tokens.gguf is a link" in found.text

@@ -131,9 +131,9 @@ def test_folders_that_name_a_customer_or_a_disk_are_taken_out(
 ) -> None:
     (tmp_path / "acme").mkdir()
     monkeypatch.chdir(tmp_path / "acme")
-    monkeypatch.setattr(sys, "prefix", "/opt/acme/venv")
+    monkeypatch.setattr(sys, "prefix", "/srv/acme/venv")
     monkeypatch.setattr(tempfile, "gettempdir", lambda: "/scratch/acme")
-    said = f"{tmp_path}/acme/x, /opt/acme/venv/lib/y, /scratch/acme/z, /Volumes/Acme/m.gguf, /media/acme/n"
+    said = f"{tmp_path}/acme/x, /srv/acme/venv/lib/y, /scratch/acme/z, /Volumes/Acme/m.gguf, /media/acme/n"
     assert scrubbed(said, tmp_path / "run", []) == "./x, PYTHON/lib/y, TMP/z, ~/m.gguf, ~/n"
 
 
