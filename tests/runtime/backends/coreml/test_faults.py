@@ -13,8 +13,8 @@ from light_core_ml import COMMAND, STALE, LightCoreML, meet_here
 from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.backend import CoreMLBackend
-from anespec.runtime.backends.coreml.first_contact import remembered
 from anespec.runtime.backends.coreml.library import ComputeUnits
+from anespec.runtime.backends.coreml.memory import remembered
 from anespec.runtime.backends.verifier import ArtifactVerifier
 
 SECONDS = 60.0
