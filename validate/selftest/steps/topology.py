@@ -1,4 +1,4 @@
-"""Step 10: real sizes: passes of 1 to 64 rows, 512 to 2048 slots, and all of Phi-4-mini's layers."""
+"""Step 11: real sizes: passes of 1 to 64 rows, 512 to 2048 slots, and all of Phi-4-mini's layers."""
 
 import statistics
 from collections.abc import Sequence
