@@ -117,6 +117,7 @@ class Measured(Record):
     weight_bytes: Bytes | None = None
     largest_shard_bytes: Bytes | None = None
     memory_bytes: Bytes | None = Field(default=None, description="what loading and running added")
+    processes: tuple[Bytes, ...] = Field(default=(), description="weights in each, of a whole artifact")
     predicted: ShardComputePlan | None = None
     rule_findings: tuple[RuleFinding, ...] = ()
     planned: ShardComputePlan | None = None

@@ -9,8 +9,8 @@ from pathlib import Path
 from anespec import __version__
 from anespec.manifests.errors import RequestError
 from anespec.validate.findings import Level
-from anespec.validate.selftest.child import make_device
 from anespec.validate.selftest.device import Device
+from anespec.validate.selftest.devices import make_device
 from anespec.validate.selftest.differences import differences
 from anespec.validate.selftest.recommend import advise, recommend
 from anespec.validate.selftest.records import SelftestReport, StepReport, Trial, TrialRecord
