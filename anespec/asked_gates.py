@@ -158,7 +158,7 @@ def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
     def answer(verdict: "ExactnessVerdict") -> Answer:
         from anespec.manifests.verdicts import Invariance
         from anespec.validate.exactness import require_exactness
-        from anespec.validate.report import exactness_table
+        from anespec.validate.report import exactness_lines, exactness_table
 
         facts = {
             "form": verdict.form,
@@ -169,7 +169,7 @@ def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
         return Answer(
             verdict,
             verdict.standing,
-            lambda: [exactness_table(verdict)],
+            lambda: [exactness_table(verdict), *exactness_lines(verdict)],
             lambda: require_exactness(verdict),
             facts=facts,
         )

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anespec.console import json_option, notes, out, print_json, step_progress
+from anespec.console import json_option, out, print_json, timed_progress
 from anespec.manifests.errors import Interrupted
-from anespec.manifests.formatting import counted
+from anespec.manifests.formatting import LONGEST_SHOWN, counted, printable
+from anespec.manifests.interrupts import ends_as_interrupts
+from anespec.manifests.safe_files import require_writable
 from anespec.manifests.tuned import as_typed
 from anespec.option_flags import flags_of, read_flags
 from anespec.validate.tuning.options import TuneOptions
@@ -46,19 +48,26 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
     options = read_flags(TuneOptions, chosen)
     target = output if output is not None else Path(f"{gguf.stem}.tuned.json")
     work = options.work or target.with_name(f".{target.name}.work")
+    require_writable(target)
 
     from anespec.validate.tuning.run import tune as run
 
-    with step_progress(f"tuning {gguf.name}", shown=not as_json) as report:
+    with timed_progress("tuning", shown=not as_json) as report:
+        tried: list[Trial] = []
+        asked = f"{options.prompt_tokens}+{options.answer_tokens} tokens"
 
         def say(trial: "Trial") -> None:
-            report(f"{_outcome(trial)}: {trial.candidate}")
-            if not as_json and notes().is_terminal is False:
-                notes().print(f"{_outcome(trial)}: {trial.candidate}")
+            tried.append(trial)
+            best = min(each.seconds for each in tried)
+            found = "none runs yet" if math.isinf(best) else f"the best {best:.1f} s for {asked}"
+            report(f"{counted(len(tried), 'candidate')}, {found}")
+            if not as_json:
+                report.notes.print(f"{_outcome(trial)}: {trial.candidate}")
 
-        report("reading the model")
+        report(f"reading {gguf.name}, then the first candidate")
         try:
-            tuned = run(gguf, work, options, say)
+            with ends_as_interrupts():
+                tuned = run(gguf, work, options, say)
         except KeyboardInterrupt:
             raise Interrupted(
                 "interrupted; what was measured is kept, and the same command goes on there"
@@ -72,7 +81,9 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
 
 def _outcome(trial: "Trial") -> str:
     """The seconds of the workload, or why there are none."""
-    return trial.measured.why_not or "unusable" if math.isinf(trial.seconds) else f"{trial.seconds:.1f} s"
+    if not math.isinf(trial.seconds):
+        return f"{trial.seconds:.1f} s"
+    return printable(trial.measured.why_not or "unusable", LONGEST_SHOWN)
 
 
 def _show(tuned: "Tuned", gguf: Path, target: Path) -> None:

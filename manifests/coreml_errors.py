@@ -162,7 +162,7 @@ def may_pass(sentence: str) -> bool:
 
 def ended_by(number: int) -> str:
     """What a shell would say of a process that a signal ended, which is what the table knows."""
-    names = {
+    names: dict[int, str] = {
         signal.SIGKILL: "Killed: 9",
         signal.SIGSEGV: "Segmentation fault",
         signal.SIGABRT: "Abort trap",
@@ -170,7 +170,7 @@ def ended_by(number: int) -> str:
         signal.SIGTRAP: "Trace/BPT trap",
         signal.SIGILL: "Illegal instruction",
     }
-    return names.get(signal.Signals(number), f"ended by signal {number}")
+    return names.get(number, f"ended by signal {number}")
 
 
 def no_answer(seconds: float) -> str:

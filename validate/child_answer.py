@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from anespec.manifests.child_python import child_command, child_environment, lifeline
 from anespec.manifests.coreml_errors import ended_by, no_answer
-from anespec.manifests.errors import AnespecError
+from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, last_line, printable
 
 
@@ -25,6 +25,7 @@ def child_answer(module: str, arguments: Sequence[str], longest_wait: float) -> 
 
     Raises:
         ChildLostError: something ended it, or it took more seconds than that.
+        StorageError: it ended with that error's code, as it does where the disk refuses.
         AnespecError: it failed; the last line of what it said is the reason.
     """
     try:
@@ -45,5 +46,6 @@ def child_answer(module: str, arguments: Sequence[str], longest_wait: float) -> 
     if done.returncode < 0:
         raise ChildLostError(said, ended_by(-done.returncode))
     if done.returncode:
-        raise AnespecError(said or f"it ended with {done.returncode}")
+        kind = StorageError if done.returncode == StorageError.exit_code else AnespecError
+        raise kind(said or f"it ended with {done.returncode}")
     return done.stdout

@@ -9,9 +9,11 @@ from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.plan import ConversionPlan
 from anespec.main import cli
-from anespec.manifests.schema import AttentionShape, KVForm, Shapes
+from anespec.manifests.schema import AttentionShape, KVForm, Shapes, Target
 from anespec.validate.tuning import run as tuning
 from anespec.validate.tuning.candidates import Space
+from anespec.validate.tuning.options import TuneOptions
+from anespec.validate.tuning.truncated_gguf import write_first_layers
 
 SPACE = Space(
     weights=("int8-channel",),
@@ -65,3 +67,20 @@ def test_what_is_no_model_is_one_sentence(tmp_path: Path, model: Path) -> None:
     done = CliRunner().invoke(cli, ["tune", "broken.gguf", "--target", "cpu"])
     assert done.exit_code != 0
     assert not list(tmp_path.glob("*.tuned.json"))
+
+
+def test_layers_that_a_search_over_another_model_left_are_not_measured(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = write_gguf(tmp_path / "other.gguf", TinyModel(layers=2, vocabulary=96, context=64, seed=5))
+    work = tmp_path / "work"
+    work.mkdir()
+    write_first_layers(other, 1, work / "first-1.gguf")
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning, "search", stop)
+    with pytest.raises(KeyboardInterrupt):
+        tuning.tune(model, work, TuneOptions(target=Target.CPU, backend="torch"))
+    assert not (work / "first-1.gguf").exists()

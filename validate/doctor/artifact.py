@@ -178,7 +178,7 @@ def _verdicts(artifact: Artifact) -> Iterator[Finding]:
             f"{counted(len(known.residency.shards), 'shard')} are not on the Neural Engine",
             mend="`anespec validate` lists the mends" if fails else None,
         )
-    else:
+    elif artifact.manifest.target is not Target.CPU:
         yield _gate(artifact, "residency", Standing.NOT_RUN, "rules predict it anywhere")
 
 

@@ -60,7 +60,12 @@ def verdict(report: SelftestReport) -> str:
     ran = sum(step.level is not Level.NOT_HERE for step in report.steps)
     if not ran:
         return "Nothing of the self-test could be run here."
-    where = "On the Neural Engine" if report.device.engine else "Without a Neural Engine"
+    device = report.device
+    where = (
+        "On the Neural Engine"
+        if device.engine
+        else f"Without a Neural Engine ({device.device} in its place, {device.cpu} in the CPU's)"
+    )
     steps = f"{ran} of {counted(len(report.steps), 'step')} ran"
     if failed:
         return f"{where}, {steps}; something failed in: {', '.join(failed)}."

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anespec import __version__
-from anespec.manifests.errors import RequestError
+from anespec.manifests.errors import UsageError
 from anespec.validate.findings import Level
 from anespec.validate.selftest.device import Device
 from anespec.validate.selftest.devices import make_device
@@ -50,8 +50,11 @@ class Selftest:
         self,
         watch: Callable[[Progress], None] = lambda _: None,
         ended: Callable[[StepReport], None] = lambda _: None,
+        resumed: Callable[[int, int], None] = lambda _, __: None,
     ) -> SelftestReport:
         """Run what is not yet run, and say what it comes to.
+
+        `resumed` is told how many of how many trials an earlier run left, where it left any.
 
         Raises:
             StorageError: the folder cannot be used.
@@ -73,6 +76,8 @@ class Selftest:
         plans = [(step, step.trials(self.scale, facts)) for step in self.steps]
         left = [trial for _, trials in plans for trial in trials]
         total, number = len(left), 0
+        if kept := sum(run.knows(trial) for trial in left):
+            resumed(kept, total)
         reports: list[StepReport] = []
         records: list[TrialRecord] = []
         for step, trials in plans:
@@ -122,11 +127,11 @@ def chosen_steps(names: Collection[str]) -> tuple[Step, ...]:
     """The steps of those names, or all, in their order.
 
     Raises:
-        RequestError: there is no step of a name.
+        UsageError: there is no step of a name.
     """
     if unknown := sorted(set(names) - {step.id for step in STEPS}):
         known = ", ".join(step.id for step in STEPS)
-        raise RequestError(f"there is no step {unknown[0]!r}; the steps are {known}")
+        raise UsageError(f"there is no step {unknown[0]!r}; the steps are {known}")
     return tuple(step for step in STEPS if not names or step.id in names)
 
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from anespec.convert.options import ConvertOptions
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.errors import AnespecError
+from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target
 from anespec.runtime.backends.worker.sharing import WorkerLimits
@@ -116,6 +116,9 @@ def _in_a_process(request: TrialRequest, seconds: float) -> Measured:
     """Run a trial where Core ML may kill whoever asks it."""
     try:
         return Measured.model_validate_json(child_answer(MODULE, (request.model_dump_json(),), seconds))
+    except StorageError as error:
+        # It says nothing of the candidate, and would of every other one.
+        raise StorageError(f"{error}; run it again with room, or with another --work") from None
     except AnespecError as error:
         return Measured(probe=request.probe, refusal=f"its process failed: {error}")
     except ValidationError:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from anespec.manifests.errors import StorageError
 from anespec.manifests.formatting import counted
 from anespec.manifests.presets import MatchedModel, Preset, Provenance
 from anespec.manifests.safe_files import write_atomically
@@ -46,7 +47,12 @@ class TuneReport(Record):
 
     def write(self, path: Path) -> None:
         """Write it whole or not at all; raises StorageError."""
-        write_atomically(path, self.model_dump_json(indent=2) + "\n")
+        try:
+            write_atomically(path, self.model_dump_json(indent=2) + "\n")
+        except OSError as error:
+            raise StorageError(
+                f"{path}: cannot be written ({error.strerror}); choose another place"
+            ) from error
 
 
 def tune_report(

@@ -1,6 +1,7 @@
 """A search over a GGUF on this machine, from options to a report."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.machine import machine_name
 from anespec.manifests.presets import MatchedModel
+from anespec.manifests.safe_files import Folder
 from anespec.runtime.backends import resolve_backend
 from anespec.validate.tuning.artifact_bench import ArtifactBench, Machine
 from anespec.validate.tuning.journal import Heading, Journal
@@ -51,10 +53,6 @@ def tune(
         plan = ConversionPlan(model, ConvertOptions(target=options.target, context=options.context))
         space = default_space(plan, options.weights)
         matched = MatchedModel.of(model.facts.family.architecture, model.sizes)
-    try:
-        work.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{work}: {error.strerror}; choose another folder with --work") from error
     heading = Heading(
         model_sha256=KnownHashes().file(gguf),
         machine=machine_name(),
@@ -63,13 +61,35 @@ def tune(
         context=plan.context,
         target=options.target,
         heed_rules=not options.ignore_rules,
+        threads=options.threads,
     )
     machine = Machine(backend, options.threads, heading.heed_rules, options.trial_seconds, options.workers)
     bench = ArtifactBench(gguf.resolve(), options.target, plan.context, work.resolve(), machine)
-    journal = Journal(work / JOURNAL, heading, bench)
-    kept = journal.kept
     workload = Workload(options.prompt_tokens, options.answer_tokens)
-    found = search(space, journal, workload, on_trial)
-    bench.clean()
+    with _held(work):
+        journal = Journal(work / JOURNAL, heading, bench)
+        kept = journal.kept
+        if not kept:
+            # What an interrupted search left may be layers of another model.
+            bench.clean()
+        found = search(space, journal, workload, on_trial)
+        bench.clean()
     report = tune_report(found, matched, heading.machine, options.target, plan.context, workload)
     return Tuned(found, report, kept)
+
+
+@contextmanager
+def _held(work: Path) -> Iterator[None]:
+    """The work folder, made where it is missing, for one search at a time: what lies there is trusted later.
+
+    Raises:
+        StorageError: another search has it, it is another user's, or the file system refuses.
+    """
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        folder = Folder.open(work)
+    except OSError as error:
+        raise StorageError(f"{work}: {error.strerror}; choose another folder with --work") from error
+    with folder, folder.alone("another search"):
+        folder.require_own()
+        yield

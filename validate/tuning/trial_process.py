@@ -21,7 +21,7 @@ from anespec.convert.pipeline import convert
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.child_python import answer_stream, end_with_parent
-from anespec.manifests.errors import AnespecError
+from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.residency import Placement, PlanSource, ResidencyVerdict, Severity
 from anespec.manifests.schema import Count, Record, Target
@@ -82,7 +82,11 @@ def options_of(candidate: Candidate, target: Target, context: int) -> ConvertOpt
 
 
 def run_trial(request: TrialRequest) -> Measured:
-    """Measure a probe; what keeps it from being used is in what is returned."""
+    """Measure a probe; what keeps it from being used is in what is returned.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
     probe, source = request.probe, Path(request.gguf)
     options = options_of(probe.candidate, request.target, request.context)
     try:
@@ -108,6 +112,8 @@ def run_trial(request: TrialRequest) -> Measured:
             placement=_placement(residency),
             failures=_failures(artifact, source, request),
         )
+    except StorageError:
+        raise
     except AnespecError as error:
         return Measured(probe=probe, refusal=str(error))
 
@@ -175,7 +181,12 @@ def main() -> None:
     """Answer one request; what is answered is not lost to a library's destructors (see anespec.leaving)."""
     end_with_parent()
     answers = answer_stream()
-    found = run_trial(TrialRequest.model_validate_json(sys.argv[1]))
+    try:
+        found = run_trial(TrialRequest.model_validate_json(sys.argv[1]))
+    except StorageError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.stderr.flush()
+        os._exit(error.exit_code)
     answers.write(found.model_dump_json().encode())
     answers.flush()
     os._exit(0)

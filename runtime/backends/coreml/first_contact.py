@@ -23,6 +23,11 @@ LONGEST_CONTACT = 1200.0
 LAST_WORDS = 4096
 """Bytes of the standard error that are looked at when a process dies."""
 
+LARGEST_ANSWER = 1 << 16
+"""Bytes of a line that is read."""
+
+NONSENSE = "the process that tried it gave an answer that cannot be read"
+
 
 def first_contacts(
     contacts: Sequence[Contact],
@@ -37,8 +42,9 @@ def first_contacts(
     Raises:
         AnespecError: no process can be started.
     """
-    with tempfile.TemporaryFile() as words:
+    with contextlib.ExitStack() as stack:
         try:
+            words: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())
             child = subprocess.Popen(
                 command or child_command(CHILD),
                 stdin=subprocess.PIPE,
@@ -54,9 +60,8 @@ def first_contacts(
         try:
             assert child.stdin is not None
             assert child.stdout is not None
-            with contextlib.suppress(BrokenPipeError):
-                child.stdin.write(ContactList(contacts=tuple(contacts)).model_dump_json().encode() + b"\n")
-                child.stdin.flush()
+            # A child that does not listen keeps whoever writes to it waiting, as a long list does.
+            threading.Thread(target=_tell, args=(child.stdin, contacts), daemon=True).start()
             for _ in contacts:
                 outcome = _outcome(child, child.stdout, seconds, words)
                 yield outcome
@@ -64,6 +69,12 @@ def first_contacts(
                     return
         finally:
             _end(child)
+
+
+def _tell(stream: IO[bytes], contacts: Sequence[Contact]) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        stream.write(ContactList(contacts=tuple(contacts)).model_dump_json().encode() + b"\n")
+        stream.flush()
 
 
 def _outcome(
@@ -79,17 +90,19 @@ def _outcome(
     timer = threading.Timer(seconds, give_up)
     timer.start()
     try:
-        line = answers.readline()
+        line = answers.readline(LARGEST_ANSWER)
     finally:
         timer.cancel()
     with contextlib.suppress(ValidationError):
         return Outcome.model_validate_json(line)
+    if line and not late.is_set():
+        return Outcome(error=NONSENSE, by_itself=True)
     code = child.wait()
     if late.is_set():
         return Outcome(error=no_answer(seconds), seconds=seconds)
     # A crash says its reason before it dies, such as the exception that nobody caught.
     end = ended_by(-code) if code < 0 else f"the process ended with code {code}"
-    return Outcome(error=f"{_last_words(words)}\n{end}".strip())
+    return Outcome(error=f"{_last_words(words)}\n{end}".strip(), by_itself=code >= 0)
 
 
 def _last_words(words: IO[bytes]) -> str:

@@ -94,7 +94,7 @@ class ShardLoader:
                         break
                     remember(self._place(compiled), outcome)
                     if outcome.error is not None:
-                        raise refused(compiled, outcome.error)
+                        raise refused(compiled, outcome.error, compiled.doubt)
         return list(met.values())
 
     def _loaded(self, compiled: CompiledShard) -> Models:
@@ -103,7 +103,7 @@ class ShardLoader:
         # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
         except Exception as error:
             if not is_stale(compiled, str(error)):
-                raise refused(compiled, str(error)) from error
+                raise refused(compiled, str(error), compiled.doubt) from error
         (compiled,) = self._met([self._again(compiled)])
         try:
             return self._models(compiled)

@@ -29,7 +29,7 @@ def remembered(place: Path) -> Outcome | None:
 
 def remember(place: Path, outcome: Outcome) -> None:
     """Keep what came of a contact, unless it may pass; where it cannot be written it is not kept."""
-    if outcome.error is not None and not lasts(outcome.error):
+    if outcome.by_itself or (outcome.error is not None and not lasts(outcome.error)):
         return
     with contextlib.suppress(OSError, StorageError), Folder.open(place.parent) as folder:
         folder.replace(place.name, outcome.model_dump_json().encode(), durable=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from anespec.manifests.child_python import child_environment
 from anespec.manifests.coreml_errors import ended_by, no_answer
-from anespec.manifests.errors import AnespecError, StorageError
+from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import last_line
 from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
 from anespec.runtime.backends.worker.process import WorkerProgram
@@ -22,7 +22,11 @@ def compile_package(
     program: WorkerProgram, package: Path, folder: Path, seconds: float = LONGEST_CONTACT
 ) -> Path:
     """Compile a package into a folder; returns the .mlmodelc. Raises like `_run`."""
-    return Path(_run(program, ("compile", str(package.absolute()), str(folder)), seconds).strip())
+    said = _run(program, ("compile", str(package.absolute()), str(folder)), seconds)
+    # What is moved lies in this folder, whatever is said.
+    if not (name := Path(said.strip()).name):
+        raise CommandFailedError("the worker does not say what it compiled")
+    return folder / name
 
 
 def plan_json(
@@ -58,9 +62,7 @@ def _run(program: WorkerProgram, words: tuple[str, ...], seconds: float) -> str:
     except subprocess.TimeoutExpired:
         raise CommandFailedError(no_answer(seconds)) from None
     except OSError as error:
-        raise StorageError(
-            f"{program.command[0]}: the worker cannot be started ({error.strerror})"
-        ) from error
+        raise program.not_started(error) from error
     if done.returncode == WRONG_USAGE:
         raise AnespecError(
             f"the worker knows no command {words[0]}; build it again with `anespec worker build --again`"

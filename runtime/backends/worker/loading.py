@@ -100,7 +100,7 @@ class WorkerLoader:
 
     def _remembered(self, compiled: CompiledShard, text: str) -> ArtifactError:
         remember(self._place(compiled), Outcome(error=text))
-        return refused(compiled, text)
+        return refused(compiled, text, compiled.doubt)
 
     def _place(self, compiled: CompiledShard) -> Path:
         return compiled.beside(f"worker-{self._compiler.program.build[:KEY_DIGITS]}.json")

@@ -4,6 +4,7 @@ It lives as long as its socket: when this process ends, however it does, the wor
 """
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 from weakref import finalize
 
-from anespec.manifests.child_python import child_environment
+from anespec.manifests.child_python import child_environment, signal_name
 from anespec.manifests.coreml_errors import ended_by, no_answer
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, last_line, printable
@@ -44,6 +45,12 @@ class WorkerProgram:
     def expected_build(self) -> bytes:
         """What an arena for it says, 32 bytes."""
         return bytes.fromhex(self.build) if self.compared else NO_BUILD
+
+    def not_started(self, error: OSError) -> StorageError:
+        """What to raise where the system refuses to start it."""
+        spoilt = error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.EISDIR)
+        mend = "; build it with `anespec worker build --again`" if spoilt and self.compared else ""
+        return StorageError(f"{self.command[0]}: the worker cannot be started ({error.strerror}){mend}")
 
 
 class WorkerLostError(Exception):
@@ -79,11 +86,11 @@ class WorkerProcess:
         """
         self.busy = False
         self._asked = 0
-        own, its = socket.socketpair()
         with contextlib.ExitStack() as undo:
-            undo.callback(own.close)
-            with its:
-                try:
+            try:
+                own, its = socket.socketpair()
+                undo.callback(own.close)
+                with its:
                     self._words: BinaryIO = tempfile.TemporaryFile(prefix="anespec-worker-")  # noqa: SIM115
                     undo.callback(self._words.close)
                     command = [*program.command, "serve", "--socket", str(its.fileno())]
@@ -97,10 +104,8 @@ class WorkerProcess:
                         env=child_environment(),
                         start_new_session=True,
                     )
-                except OSError as error:
-                    raise StorageError(
-                        f"{program.command[0]}: the worker cannot be started ({error.strerror})"
-                    ) from error
+            except OSError as error:
+                raise program.not_started(error) from error
             undo.pop_all()
         self._connection = Connection(own)
         self.end = finalize(self, _end, self._process, self._connection, self._words)
@@ -199,7 +204,7 @@ def _ending(code: int | None, words: str) -> str:
         return f"ended with {code}{said}"
     if -code == signal.SIGKILL:
         return f"was killed{said}"
-    return f"died of {signal.Signals(-code).name}{said}"
+    return f"died of {signal_name(-code)}{said}"
 
 
 def _last_words(words: BinaryIO) -> str:

@@ -43,7 +43,6 @@ def test_an_artifact_of_this_machine_is_only_unjudged(made: dict[Target, Path]) 
         "compiled": Level.NOT_HERE,
         "golden gate": Level.WARN,
         "exactness gate": Level.WARN,
-        "residency gate": Level.WARN,
     }
     assert "without speculation" in found["exactness gate"].text
     assert (found["golden gate"].mend or "").startswith("anespec validate")

@@ -1,5 +1,6 @@
 """Probes that are really converted, run, timed and judged, each in a process of its own."""
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
+from anespec.manifests.errors import StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import AttentionShape, KVForm, Shapes, Target
 from anespec.validate.tuning import artifact_bench
@@ -135,3 +137,29 @@ def test_every_family_has_first_layers_or_is_taken_whole(name: str, tmp_path: Pa
     with GGUFFile(path) as file:
         assert len(SourceModel(file).facts.layers) == layers
     assert path.stat().st_size <= whole.stat().st_size
+
+
+def test_a_full_disk_ends_the_search_and_not_the_candidate(model: Path, tmp_path: Path) -> None:
+    """Kept in the journal, it would say for ever that this candidate does not run."""
+    tried, probe = bench(model, tmp_path), Probe(candidate=CANDIDATE, layers=1)
+    tried._first_layers(1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(StorageError, match="--work"):
+            tried.measure(probe)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["first-1.gguf"]
+
+
+def test_first_layers_that_the_disk_has_no_room_for_are_one_sentence(model: Path, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(StorageError, match="make room") as caught:
+            write_first_layers(model, 2, tmp_path / "part.gguf")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "None" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
