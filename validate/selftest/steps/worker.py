@@ -51,7 +51,8 @@ def _run(trial: Trial, bench: Bench) -> Measured:
     with closing(bench.open(build, Units.DEVICE).session) as session:
         bench.say("passes without the worker")
         expected, seconds = _both([session.run(step) for step in steps])
-        cpu = bench.both_times(build, session, build.block)[1]
+    with closing(bench.open(build, Units.CPU).session) as other:
+        cpu = bench.timed(other, Units.CPU, build.block)
     (stage,) = stages_of(manifest, (shard,), {shard.path: compiled.absolute()})
     bench.say("loading the shard in the worker")
     began = time.perf_counter()
@@ -62,11 +63,9 @@ def _run(trial: Trial, bench: Bench) -> Measured:
         inputs = PassInputs(manifest)
         found, own_seconds = _both([_pass(runner, inputs, step) for step in steps])
         stats = runner.stats()
-    different = sum(
-        int((a.view(np.uint16) != b.view(np.uint16)).sum()) for a, b in zip(expected, found, strict=True)
-    )
-    most = max(float(np.abs(a.astype(np.float32) - b).max()) for a, b in zip(expected, found, strict=True))
-    written = sum(output.nbytes for output in found)
+    wanted, got = np.stack(expected), np.stack(found)
+    different = int((wanted.view(np.uint16) != got.view(np.uint16)).sum())
+    most = float(np.abs(wanted.astype(np.float32) - got).max())
     return Measured(
         compile_seconds=compile_seconds,
         load_seconds=load_seconds,
@@ -76,14 +75,14 @@ def _run(trial: Trial, bench: Bench) -> Measured:
             Check(
                 name=SAME_BITS,
                 held=not different,
-                detail=f"{different} of {written // 2} values differ, by {most:.3g} at most",
+                detail=f"{different} of {got.size} values differ, by {most:.3g} at most",
                 severity=Level.WARN,
             ),
         ),
         times=(_time(build.block, manifest.pools[0].slots, own_seconds), cpu),
         worker=WorkerFacts(
             build_seconds=building,
-            written_bytes=written,
+            written_bytes=got.nbytes,
             copied_bytes=stats.copied,
             resident_bytes=stats.resident_bytes,
             median_ms_without=_time(build.block, manifest.pools[0].slots, seconds).median_ms,
