@@ -16,8 +16,10 @@ from anespec.option_flags import flags_of, read_flags
 from anespec.validate.tuning.options import TuneOptions
 
 if TYPE_CHECKING:
+    from anespec.validate.tuning.candidates import Candidate
     from anespec.validate.tuning.run import Tuned
     from anespec.validate.tuning.search import Trial
+    from anespec.validate.tuning.whole_model import WholeModel
 
 
 @click.command(short_help="Find the options that run GGUF fastest on this machine.")
@@ -64,10 +66,15 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
             if not as_json:
                 report.notes.print(f"{_outcome(trial)}: {trial.candidate}")
 
+        def whole(candidate: "Candidate") -> None:
+            report("the whole model")
+            if not as_json:
+                report.notes.print(f"the whole model: {candidate}")
+
         report(f"reading {gguf.name}, then the first candidate")
         try:
             with ends_as_interrupts():
-                tuned = run(gguf, work, options, say)
+                tuned = run(gguf, work, options, say, whole)
         except KeyboardInterrupt:
             raise Interrupted(
                 "interrupted; what was measured is kept, and the same command goes on there"
@@ -84,6 +91,17 @@ def _outcome(trial: "Trial") -> str:
     if not math.isinf(trial.seconds):
         return f"{trial.seconds:.1f} s"
     return printable(trial.measured.why_not or "unusable", LONGEST_SHOWN)
+
+
+def _measured_whole(model: "WholeModel") -> str:
+    name = "The best" if model.which == "best" else "The defaults"
+    if model.measured is None:
+        return f"{name} could not be measured whole: {model.why_not}"
+    passes = "; ".join(
+        f"a pass of {counted(each.rows, 'row')} {each.measured:.1f} ms, predicted {each.predicted:.1f}"
+        for each in model.passes
+    )
+    return f"{name}, measured whole: {model.measured:.1f} s ({passes})."
 
 
 def _show(tuned: "Tuned", gguf: Path, target: Path) -> None:
@@ -107,4 +125,10 @@ def _show(tuned: "Tuned", gguf: Path, target: Path) -> None:
         out().print(
             f"{shown}: {best.seconds:.1f} s, predicted from the shards; the defaults: {first.seconds:.1f} s."
         )
+    for model in report.whole:
+        out().print(_measured_whole(model))
+    measured = {model.which: model.measured for model in report.whole if model.measured is not None}
+    if measured.keys() == {"best", "defaults"} and measured["defaults"] <= measured["best"]:
+        out().print("Measured whole, the defaults are no slower: convert without --tuned.")
+        return
     out().print(f"Next: anespec convert {gguf} --tuned {target}")

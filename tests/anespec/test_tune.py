@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tiny_model import TinyModel, write_gguf
+from trials import trial_here
 
 from anespec.convert.plan import ConversionPlan
 from anespec.main import cli
 from anespec.manifests.schema import AttentionShape, KVForm, Shapes, Target
+from anespec.validate.tuning import artifact_bench
 from anespec.validate.tuning import run as tuning
 from anespec.validate.tuning.candidates import Space
 from anespec.validate.tuning.options import TuneOptions
@@ -33,6 +35,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return SPACE
 
     monkeypatch.setattr(tuning, "default_space", two_candidates)
+    monkeypatch.setattr(artifact_bench, "child_answer", trial_here)
     monkeypatch.chdir(tmp_path)
     return write_gguf(tmp_path / "tiny.gguf", TinyModel(vocabulary=96))
 
@@ -48,6 +51,11 @@ def test_from_a_model_to_an_artifact(model: Path) -> None:
     assert code == 0, said
     assert "2 candidates measured; 0 of them unusable here" in said
     report = json.loads((model.parent / "tiny.tuned.json").read_text())
+    best = report["whole"][0]
+    assert (best["which"], best["measured"] > 0) == ("best", True)
+    assert report["preset"]["provenance"]["grade"] == "ours"
+    assert "The best, measured whole: " in said
+    assert ("convert without --tuned" in said) or ("Next: anespec convert" in said)
     assert {trial["candidate"]["kv_form"] for trial in report["trials"]} == {"reread", "packed"}
     converted = CliRunner().invoke(
         cli, ["convert", str(model), "--tuned", "tiny.tuned.json", "-o", "tuned.anespec", "--context", "64"]

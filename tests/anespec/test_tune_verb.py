@@ -16,7 +16,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[TuneOptions]:
     """The options of every search that was begun; each ends at once."""
     found: list[TuneOptions] = []
 
-    def search(gguf: Path, work: Path, options: TuneOptions, on_trial: object) -> None:
+    def search(gguf: Path, work: Path, options: TuneOptions, *said: object) -> None:
         found.append(options)
         raise RequestError("nothing is searched here")
 

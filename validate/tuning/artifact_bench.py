@@ -3,7 +3,6 @@
 import hashlib
 import shutil
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -12,6 +11,7 @@ from anespec.convert.options import ConvertOptions
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.errors import AnespecError, StorageError
+from anespec.manifests.formatting import bytes_text
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target
 from anespec.runtime.backends.worker.sharing import WorkerLimits
@@ -23,6 +23,9 @@ from anespec.validate.tuning.workbench import Measured, Probe
 
 MOST_SECONDS = 1800.0
 """A first use on a Neural Engine has been seen to take minutes; what takes longer than this hangs."""
+
+ROOM = 2.2
+"""Times an artifact's bytes: the artifact, what Core ML compiles of it, and a tenth each."""
 
 FIRST_LAYERS = "first-{}.gguf"
 """In the work folder, a GGUF of so many layers."""
@@ -40,34 +43,49 @@ class Machine:
 
 
 class ArtifactBench:
-    """A Workbench over a GGUF. Artifacts stand in `work` while they are measured."""
+    """A Workbench over a model's GGUF. Artifacts stand in `work` while they are measured."""
 
-    def __init__(self, gguf: Path, target: Target, context: int, work: Path, machine: Machine) -> None:
-        self.gguf = gguf
+    def __init__(
+        self, model: SourceModel, target: Target, context: int, work: Path, machine: Machine
+    ) -> None:
+        self.model = model
+        self.gguf = model.file.path.resolve()
         self.target = target
         self.context = context
         self.work = work
         self.machine = machine
 
-    @cached_property
+    @property
     def layers(self) -> int:
         """Of the whole model."""
-        with GGUFFile(self.gguf) as file:
-            return len(SourceModel(file).facts.layers)
+        return len(self.model.facts.layers)
 
     def topology(self, candidate: Candidate) -> tuple[int, ...]:
         """As `convert` would plan it."""
-        options = options_of(candidate, self.target, self.context)
-        with GGUFFile(self.gguf) as file:
-            return ConversionPlan(SourceModel(file), options).topology.layers
+        return self._plan(candidate).topology.layers
+
+    def _plan(self, candidate: Candidate) -> ConversionPlan:
+        return ConversionPlan(self.model, options_of(candidate, self.target, self.context))
+
+    def _require_room(self, candidate: Candidate) -> None:
+        """Raise StorageError where a whole artifact would fill the disk."""
+        needed = int(ROOM * self._plan(candidate).estimated_bytes())
+        free = shutil.disk_usage(self.work).free
+        if free < needed:
+            raise StorageError(
+                f"{self.work}: a whole artifact takes up to {bytes_text(needed)} here, and "
+                f"{bytes_text(free)} are free"
+            )
 
     def measure(self, probe: Probe) -> Measured:
-        """See Workbench; raises StorageError where the disk refuses."""
+        """See Workbench; raises StorageError where the disk refuses or has no room."""
+        if probe.whole:
+            self._require_room(probe.candidate)
         output = (
             self.work / f"trial-{hashlib.sha256(probe.model_dump_json().encode()).hexdigest()[:16]}.anespec"
         )
         try:
-            gguf, layers = self._first_layers(probe.layers)
+            gguf, layers = (self.gguf, self.layers) if probe.whole else self._first_layers(probe.layers)
             request = TrialRequest(
                 gguf=str(gguf),
                 output=str(output),

@@ -54,8 +54,8 @@ class Journal:
 
     @property
     def kept(self) -> int:
-        """Measurements that need not be made."""
-        return len(self._known)
+        """Candidates that need not be measured."""
+        return sum(not probe.whole for probe in self._known)
 
     def topology(self, candidate: Candidate) -> tuple[int, ...]:
         """Layers per shard of the whole model."""

@@ -91,20 +91,18 @@ def run_trial(request: TrialRequest) -> Measured:
     options = options_of(probe.candidate, request.target, request.context)
     try:
         with GGUFFile(source) as file:
-            model = SourceModel(file)
-            whole = options.with_changes(topology=(probe.layers,), shard_bytes=None)
-            artifact = Artifact(
-                convert(ConversionPlan(model, whole), Path(request.output), replace=True).path
-            )
+            if not probe.whole:
+                options = options.with_changes(topology=(probe.layers,), shard_bytes=None)
+            plan = ConversionPlan(SourceModel(file), options)
+            artifact = Artifact(convert(plan, Path(request.output), replace=True).path)
+        if probe.whole:
+            loaded, times = _timed(artifact, request)
+            return Measured(probe=probe, times=times, load_seconds=loaded)
         residency = residency_gate(artifact, lambda _: None, neural_engine())
         objections = _objections(residency) if _heeds_rules(request) else ()
         if objections:
             return Measured(probe=probe, objections=objections, placement=_placement(residency))
-        began = time.perf_counter()
-        opened = open_verifier(artifact, request.backend, request.threads, request.workers)
-        with closing(opened) as verifier:
-            loaded = time.perf_counter() - began
-            times = tuple(_pass_time(verifier, rows) for rows in probe.candidate.widths)
+        loaded, times = _timed(artifact, request)
         return Measured(
             probe=probe,
             times=times,
@@ -116,6 +114,14 @@ def run_trial(request: TrialRequest) -> Measured:
         raise
     except AnespecError as error:
         return Measured(probe=probe, refusal=str(error))
+
+
+def _timed(artifact: Artifact, request: TrialRequest) -> tuple[float, tuple[PassTime, ...]]:
+    """Seconds to load it, and what its passes take."""
+    began = time.perf_counter()
+    with closing(open_verifier(artifact, request.backend, request.threads, request.workers)) as verifier:
+        loaded = time.perf_counter() - began
+        return loaded, tuple(_pass_time(verifier, rows) for rows in request.probe.candidate.widths)
 
 
 def _heeds_rules(request: TrialRequest) -> bool:

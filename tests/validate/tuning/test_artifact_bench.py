@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from gguf import GGUFReader
 from tiny_model import TinyModel, write_gguf
+from trials import trial_here
 
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
@@ -41,7 +42,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def bench(model: Path, work: Path, target: Target = Target.CPU, **machine: object) -> ArtifactBench:
     settings = {"backend": "torch", "threads": 1, "heed_rules": True} | machine
-    return ArtifactBench(model, target, 64, work, Machine(**settings))  # type: ignore[arg-type]
+    source = SourceModel(GGUFFile(model))
+    return ArtifactBench(source, target, 64, work, Machine(**settings))  # type: ignore[arg-type]
 
 
 def test_a_probe_runs_and_passes_its_gates(model: Path, tmp_path: Path) -> None:
@@ -54,7 +56,10 @@ def test_a_probe_runs_and_passes_its_gates(model: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["first-2.gguf"]
 
 
-def test_what_the_rules_fail_is_not_run_and_is_without_them(model: Path, tmp_path: Path) -> None:
+def test_what_the_rules_fail_is_not_run_and_is_without_them(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifact_bench, "child_answer", trial_here)
     probe = Probe(
         candidate=CANDIDATE.model_copy(update={"shapes": Shapes.STATIC, "prefill_block": None}), layers=1
     )
@@ -163,3 +168,24 @@ def test_first_layers_that_the_disk_has_no_room_for_are_one_sentence(model: Path
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "None" not in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_whole_model_is_timed_in_its_own_shards(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifact_bench, "child_answer", trial_here)
+    candidate = CANDIDATE.model_copy(update={"shapes": Shapes.STATIC, "prefill_block": None})
+    tried, probe = bench(model, tmp_path), Probe(candidate=candidate, layers=3, whole=True)
+    found = tried.measure(probe)
+    assert found.usable, found.why_not
+    assert (found.probe, [time.rows for time in found.times]) == (probe, [4])
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(artifact_bench, "ROOM", 1e12)
+    with pytest.raises(StorageError, match="a whole artifact takes up to"):
+        tried.measure(probe)
+
+
+def test_the_model_is_read_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = bench(model, tmp_path)
+    monkeypatch.setattr(artifact_bench, "GGUFFile", None)
+    assert [tried.topology(CANDIDATE), tried.topology(CANDIDATE)] == [(3,)] * 2
