@@ -173,6 +173,8 @@ def _show_end(report: "SelftestReport", output: Path) -> None:
     rows = choice_rows(report.choices)
     for option, value, why in rows:
         console.print(f"{option} {value}: {why}")
+    if report.advice is not None:
+        console.print(f"--backend {report.advice.backend}: {report.advice.because}")
     console.print(verdict(report))
     console.print(f"Written to {output}")
     if rows:

@@ -49,7 +49,19 @@ def test_a_look_at_one_step_does_not_take_the_place_of_the_whole_report() -> Non
 
 
 def test_the_steps_are_listed_in_their_order() -> None:
-    ids = ["cpu", "table", "plans", "kv", "shapes", "states", "numbers", "repeat", "exactness", "topology"]
+    ids = [
+        "cpu",
+        "table",
+        "worker",
+        "plans",
+        "kv",
+        "shapes",
+        "states",
+        "numbers",
+        "repeat",
+        "exactness",
+        "topology",
+    ]
     assert [step["id"] for step in run("selftest", "--list", "--json").json["steps"]] == ids
     assert [line.split()[0] for line in run("selftest", "--list").out.splitlines()] == ids
 

@@ -183,7 +183,7 @@ def test_a_start_whose_process_fails_does_not_speculate_and_asks_again(
 ) -> None:
     import anespec
 
-    def failing(artifact: Artifact, here: Circumstances) -> None:
+    def failing(artifact: Artifact, here: Circumstances, workers: object) -> None:
         raise AnespecError("killed")
 
     with monkeypatch.context() as patch:

@@ -13,8 +13,8 @@ from anespec.manifests.store import Artifact, package_bytes
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, Standing
 from anespec.runtime.backends import AUTO, circumstances
 from anespec.runtime.backends.coreml.compiled import Compiler, known_shard
-from anespec.runtime.backends.coreml.first_contact import remembered
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLTools
+from anespec.runtime.backends.coreml.memory import remembered
 from anespec.validate.doctor.machine import has_engine
 from anespec.validate.doctor.system import System
 from anespec.validate.figures import GoldenFile

@@ -5,7 +5,7 @@ that it asks for before the clock starts.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,10 +25,18 @@ from anespec.runtime.backends.coreml.library import (
 )
 from anespec.runtime.backends.coreml.library import LoadedModel as LibraryModel
 from anespec.runtime.backends.worker.build import built_worker
+from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.passes import Verifier
 from anespec.validate.residency.coremltools_plan import PlanningTools
 from anespec.validate.residency.worker_plan import WorkerPlans
-from anespec.validate.selftest.device import DeviceFacts, DeviceState, Prediction, Tensor, Units
+from anespec.validate.selftest.device import (
+    DeviceFacts,
+    DeviceState,
+    Prediction,
+    Tensor,
+    Units,
+    worker_here,
+)
 
 COMPUTE_UNITS = {Units.DEVICE: ComputeUnits.CPU_AND_NE, Units.CPU: ComputeUnits.CPU_ONLY}
 
@@ -108,6 +116,10 @@ class CoreMLDevice:
         """
         program = built_worker()
         return (PlanningTools() if program is None else WorkerPlans(program)).plan(artifact, shard)
+
+    def worker(self, say: Callable[[str], None]) -> WorkerProgram:
+        """Built by Swift, which comes with Xcode or its command line tools."""
+        return worker_here(say)
 
     def open(self, artifact: Artifact) -> Verifier:
         """The backend that runs on a Mac with nothing else built."""

@@ -8,8 +8,9 @@ from anespec.manifests.formatting import bytes_text
 from anespec.manifests.presets import find_preset
 from anespec.manifests.schema import KVForm, Shapes, WeightFormat
 from anespec.manifests.tuned import ChoiceReason, TunedChoices
+from anespec.runtime.backends import COREML, WORKER
 from anespec.validate.selftest.device import DeviceFacts, Units
-from anespec.validate.selftest.records import Outcome, TrialRecord
+from anespec.validate.selftest.records import BackendAdvice, Outcome, TrialRecord
 from anespec.validate.selftest.scale import FULL, Scale
 from anespec.validate.selftest.steps.step import falls_back, sound, time_of
 
@@ -95,6 +96,23 @@ def recommend(
         provenance=tuple(reasons),
         **{name: value for name, value in choices.items() if value is not None},
     )
+
+
+def advise(records: Sequence[TrialRecord], facts: DeviceFacts) -> BackendAdvice | None:
+    """What should run models here; None where there is no Neural Engine, or nobody asked."""
+    record = Records(records, facts).get("worker", "one shard")
+    if record is None or not facts.engine:
+        return None
+    measured, worker = record.measured, record.measured.worker
+    own = time_of(measured.times, Units.DEVICE)
+    if worker is None or own is None:
+        reason = record.failure.text if record.failure is not None else "it found nothing"
+        return BackendAdvice(backend=COREML, because=f"the worker did not run: {reason}")
+    if not sound(record, facts):
+        return BackendAdvice(backend=COREML, because="the worker does not run as it should here")
+    ms = f"{own.median_ms:.2f} ms a pass in the worker, {worker.median_ms_without:.2f} through coremltools"
+    faster = worker.median_ms_without < MUCH_FASTER * own.median_ms
+    return BackendAdvice(backend=COREML if faster else WORKER, because=ms)
 
 
 def _weights(found: Records, reasons: list[ChoiceReason]) -> str | None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from anespec import __version__
 from anespec.manifests.errors import UsageError
 from anespec.validate.findings import Level
-from anespec.validate.selftest.child import make_device
 from anespec.validate.selftest.device import Device
+from anespec.validate.selftest.devices import make_device
 from anespec.validate.selftest.differences import differences
-from anespec.validate.selftest.recommend import recommend
+from anespec.validate.selftest.recommend import advise, recommend
 from anespec.validate.selftest.records import SelftestReport, StepReport, Trial, TrialRecord
 from anespec.validate.selftest.runner import Identity, Run, RunTrial, now, run_in_child
 from anespec.validate.selftest.scale import FULL_SCALE, QUICK_SCALE, Scale, shortened
@@ -111,6 +111,7 @@ class Selftest:
             steps=tuple(reports),
             differences=differences(records, facts),
             choices=recommend(records, facts, self.scale, started_at),
+            advice=advise(records, facts),
         )
 
     def finish(self) -> None:

@@ -1,24 +1,18 @@
-"""First contacts with compiled shards, in a process of their own, since Core ML may kill whoever makes them.
-
-What came of one is remembered beside the compiled shard and goes with it. A failure that may pass (no memory,
-no answer) is not: the next start tries again.
-"""
+"""First contacts with compiled shards, in a process of their own, since Core ML may kill that."""
 
 import contextlib
 import subprocess
 import tempfile
 import threading
 from collections.abc import Generator, Sequence
-from pathlib import Path
 from typing import IO
 
 from pydantic import ValidationError
 
 from anespec.manifests.child_python import child_command, child_environment
-from anespec.manifests.coreml_errors import ended_by, known_error, no_answer
-from anespec.manifests.errors import AnespecError, StorageError
+from anespec.manifests.coreml_errors import ended_by, no_answer
+from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import last_line
-from anespec.manifests.safe_files import Folder
 from anespec.runtime.backends.coreml.contact import Contact, ContactList, Outcome
 
 CHILD = "anespec.runtime.backends.coreml.contact_child"
@@ -29,27 +23,10 @@ LONGEST_CONTACT = 1200.0
 LAST_WORDS = 4096
 """Bytes of the standard error that are looked at when a process dies."""
 
-LARGEST_OUTCOME = 1 << 16
+LARGEST_ANSWER = 1 << 16
+"""Bytes of a line that is read."""
 
 NONSENSE = "the process that tried it gave an answer that cannot be read"
-
-
-def remembered(place: Path) -> Outcome | None:
-    """What came of an earlier contact; None where there was none."""
-    try:
-        with Folder.open(place.parent) as folder:
-            return Outcome.model_validate_json(folder.read(place.name, LARGEST_OUTCOME))
-    except (OSError, StorageError, ValidationError):
-        return None
-
-
-def remember(place: Path, outcome: Outcome) -> None:
-    """Keep what came of a contact, unless it may pass; where it cannot be written it is not kept."""
-    known = None if outcome.error is None else known_error(outcome.error)
-    if outcome.by_itself or (known is not None and not known.lasting):
-        return
-    with contextlib.suppress(OSError, StorageError), Folder.open(place.parent) as folder:
-        folder.replace(place.name, outcome.model_dump_json().encode(), durable=False)
 
 
 def first_contacts(
@@ -113,7 +90,7 @@ def _outcome(
     timer = threading.Timer(seconds, give_up)
     timer.start()
     try:
-        line = answers.readline(LARGEST_OUTCOME)
+        line = answers.readline(LARGEST_ANSWER)
     finally:
         timer.cancel()
     with contextlib.suppress(ValidationError):

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 from weakref import finalize
 
 from anespec.manifests.child_python import child_environment, signal_name
+from anespec.manifests.coreml_errors import ended_by, no_answer
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, last_line, printable
 from anespec.runtime.backends.worker.arena import NO_BUILD, Arena
@@ -53,7 +54,14 @@ class WorkerProgram:
 
 
 class WorkerLostError(Exception):
-    """A worker died, hangs, or says what cannot be understood: its states are gone."""
+    """A worker died, hangs, or says what cannot be understood: its states are gone.
+
+    `text` is what coreml_errors knows of it: its last line and how it ended.
+    """
+
+    def __init__(self, message: str, text: str | None = None) -> None:
+        super().__init__(message)
+        self.text = text or message
 
 
 @dataclass(eq=False)  # not frozen, since Python adds tracebacks to errors
@@ -122,7 +130,8 @@ class WorkerProcess:
         try:
             self._connection.send({"id": self._asked, "op": operation, **fields}, seconds)
         except TimeoutError:
-            raise self._lost(f"does not listen to {operation} for {seconds:g} s") from None
+            what = f"does not listen to {operation} for {seconds:g} s"
+            raise self._lost(what, no_answer(seconds)) from None
         except OSError:
             raise self._lost(None) from None
         except FramingError as error:
@@ -141,7 +150,8 @@ class WorkerProcess:
                 if answer.get("id") is None:
                     raise self._lost(f"gave up: {_refusal(answer).text}")
         except TimeoutError:
-            raise self._lost(f"gave no answer for {seconds:g} s and was ended") from None
+            what = f"gave no answer for {seconds:g} s and was ended"
+            raise self._lost(what, no_answer(seconds)) from None
         except (EOFError, OSError):
             raise self._lost(None) from None
         except FramingError as error:
@@ -165,14 +175,17 @@ class WorkerProcess:
                     self._process.wait(SECONDS_TO_STOP)
         self.end()
 
-    def _lost(self, what: str | None) -> WorkerLostError:
+    def _lost(self, what: str | None, text: str | None = None) -> WorkerLostError:
         """End it, and say how it ended by itself where nothing else is known of it."""
         if what is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(SECONDS_TO_STOP)
-            what = _ending(self._process.poll(), _last_words(self._words))
+            code, words = self._process.poll(), _last_words(self._words)
+            what = _ending(code, words)
+            if code is not None and code < 0:
+                text = f"{words}\n{ended_by(-code)}".strip()
         self.end()
-        return WorkerLostError(f"the worker {what}")
+        return WorkerLostError(f"the worker {what}", text)
 
 
 def _end(process: "subprocess.Popen[bytes]", connection: Connection, words: BinaryIO) -> None:

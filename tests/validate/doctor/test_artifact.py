@@ -15,8 +15,8 @@ from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invarian
 from anespec.runtime.backends import circumstances
 from anespec.runtime.backends.coreml.compiled import compiled_shard
 from anespec.runtime.backends.coreml.contact import Outcome
-from anespec.runtime.backends.coreml.first_contact import remember
 from anespec.runtime.backends.coreml.library import ComputeUnits
+from anespec.runtime.backends.coreml.memory import remember
 from anespec.validate.doctor.artifact import look_into
 from anespec.validate.findings import Finding, Level
 

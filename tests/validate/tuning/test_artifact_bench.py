@@ -91,7 +91,7 @@ def test_a_process_that_is_killed_is_told_of(
     monkeypatch.syspath_prepend(str(plant))
     found = bench(model, tmp_path).measure(Probe(candidate=CANDIDATE, layers=1))
     assert found.refusal is not None
-    assert "Killed" in found.refusal
+    assert "Killed: 9" in found.refusal
 
 
 def test_the_limits_of_workers_reach_a_trial(

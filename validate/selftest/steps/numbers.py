@@ -1,4 +1,4 @@
-"""Step 7: numbers that Neural Engines are known to treat differently, beside the same machine's processor."""
+"""Step 8: numbers that Neural Engines are known to treat differently, beside the same machine's processor."""
 
 from collections.abc import Sequence
 from contextlib import closing

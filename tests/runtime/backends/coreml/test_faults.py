@@ -19,8 +19,9 @@ from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.backend import CoreMLBackend
 from anespec.runtime.backends.coreml.contact import Contact, Outcome, TriedPass
-from anespec.runtime.backends.coreml.first_contact import NONSENSE, first_contacts, remember, remembered
+from anespec.runtime.backends.coreml.first_contact import NONSENSE, first_contacts
 from anespec.runtime.backends.coreml.library import ComputeUnits
+from anespec.runtime.backends.coreml.memory import remember, remembered
 from anespec.runtime.backends.verifier import ArtifactVerifier
 
 SECONDS = 60.0
