@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from anespec.manifests.schema import Manifest
 
 
-@click.command()
+@click.command(short_help="Turn GGUF into an artifact: shards of layers and of the head.")
 @click.argument("gguf", type=click.Path(path_type=Path))
 @click.option(
     "-o",
@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 def convert(
     gguf: Path, output: Path | None, jobs: int | None, force: bool, as_json: bool, **chosen: Any
 ) -> None:
-    """Convert GGUF into stateful block-verifier shards.
+    """Convert GGUF into an artifact: shards that keep their K/V and take several tokens a pass.
 
-    An interrupted run goes on where it stopped when the same command is given again.
+    The defaults are for a Mac's Neural Engine; --target cpu is for everything else. An interrupted run goes
+    on where it stopped when the same command is given again.
 
     \b
     Example:

@@ -1,5 +1,6 @@
 """`anespec selftest`: what this machine does with packages, in a file that can be sent back."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ MOST_LAYERS = 32
     help="The archive to write: a page and a JSON.  [default: report.zip; report-quick.zip with "
     "--quick, report-STEP.zip with --only]",
 )
-@click.option("--quick", is_flag=True, help="Small models and few passes: minutes, not an hour.")
+@click.option("--quick", is_flag=True, help="Small models and few passes: some minutes.")
 @click.option(
     "--only",
     metavar="STEP",
@@ -85,7 +86,12 @@ def selftest(
 
 def default_output(quick: bool, only: tuple[str, ...]) -> Path:
     """A name per kind of run: a look at one step must not take the place of an hour's report."""
-    return Path("-".join(("report", *only, *(["quick"] if quick else []))) + ".zip")
+    return Path(f"{_named('report', quick, only)}.zip")
+
+
+def _named(begin: str, quick: bool, steps: Iterable[str]) -> str:
+    """`begin`, with what tells a quick run and one of some steps from a whole one."""
+    return "-".join((begin, *dict.fromkeys(steps), *(["quick"] if quick else [])))
 
 
 def _run(
@@ -100,8 +106,8 @@ def _run(
     steps = chosen_steps(only)
     require_writable(output)
     device = device_here()
-    name = FOLDER_NAME if not only else "-".join((FOLDER_NAME, *(step.id for step in steps)))
-    folder = cache_folder() / name
+    # Else a quick run would begin by removing what an interrupted whole one has found.
+    folder = cache_folder() / _named(FOLDER_NAME, quick, (step.id for step in steps) if only else ())
     with private_folder(folder) as held, held.alone("another self-test"):
         test = Selftest(
             folder, device.name, chosen_scale(quick, layers, device.engine), quick, steps, again=again

@@ -8,7 +8,7 @@ import click
 
 from anespec.console import json_option, out, print_json, timed_progress
 from anespec.manifests.errors import Interrupted
-from anespec.manifests.formatting import counted
+from anespec.manifests.formatting import LONGEST_SHOWN, counted, printable
 from anespec.manifests.safe_files import require_writable
 from anespec.manifests.tuned import as_typed
 from anespec.option_flags import flags_of, read_flags
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="The report.  [default: NAME.tuned.json here]",
 )
-@flags_of(TuneOptions, without=("worker_budget", "worker_timeout", "verify"))
+@flags_of(TuneOptions, without=("verify",))
 @json_option
 def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
     """Find out by measuring how to convert GGUF for this machine.
@@ -55,11 +55,12 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
 
     with timed_progress("tuning", shown=not as_json) as report:
         tried: list[Trial] = []
+        asked = f"{options.prompt_tokens}+{options.answer_tokens} tokens"
 
         def say(trial: "Trial") -> None:
             tried.append(trial)
             best = min(each.seconds for each in tried)
-            found = "none runs yet" if math.isinf(best) else f"the best {best:.1f} s"
+            found = "none runs yet" if math.isinf(best) else f"the best {best:.1f} s for {asked}"
             report(f"{counted(len(tried), 'candidate')}, {found}")
             if not as_json:
                 report.notes.print(f"{_outcome(trial)}: {trial.candidate}")
@@ -85,7 +86,9 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
 
 def _outcome(trial: "Trial") -> str:
     """The seconds of the workload, or why there are none."""
-    return trial.measured.why_not or "unusable" if math.isinf(trial.seconds) else f"{trial.seconds:.1f} s"
+    if not math.isinf(trial.seconds):
+        return f"{trial.seconds:.1f} s"
+    return printable(trial.measured.why_not or "unusable", LONGEST_SHOWN)
 
 
 def _measured_whole(model: "WholeModel") -> str:

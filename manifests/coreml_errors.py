@@ -155,6 +155,11 @@ def error_sentence(text: str) -> str:
     return f"Core ML refused the shard: {printable(first, LONGEST_REASON)}"
 
 
+def may_pass(sentence: str) -> bool:
+    """Whether an `error_sentence` is of what may be better at another time though nothing is changed."""
+    return any(known.sentence == sentence and not known.lasting for known in KNOWN_ERRORS)
+
+
 def ended_by(number: int) -> str:
     """What a shell would say of a process that a signal ended, which is what the table knows."""
     names: dict[int, str] = {

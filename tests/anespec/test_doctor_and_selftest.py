@@ -71,7 +71,7 @@ def test_a_report_that_cannot_be_written_is_said_before_an_hour_of_trials(tmp_pa
 
 def test_one_self_test_at_a_time_works_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = tmp_path / "cache" / "anespec" / "selftest-cpu"
+    folder = tmp_path / "cache" / "anespec" / "selftest-cpu-quick"
     with private_folder(folder) as held, held.alone("another self-test"):
         found = run("selftest", "--quick", "--only", "cpu", "-o", tmp_path / "r.zip")
     assert found.code == 6

@@ -143,6 +143,8 @@ def _quickest(
         if candidate[1] < MUCH_FASTER * best[1]:
             best = candidate
     why = ", ".join(f"{name} {ms:.2f} ms" for name, ms in timed) + " a pass"
+    if min(timed, key=lambda each: each[1]) != best:
+        why += f"; what is less than {1 - MUCH_FASTER:.0%} faster replaces nothing that is better known"
     tried = {record.trial.name for record in found.of(step) if record.outcome is not Outcome.NOT_HERE}
     if others := [str(name) for name in every if name in tried and name not in dict(timed)]:
         why += f"; not to be used here: {', '.join(others)}"

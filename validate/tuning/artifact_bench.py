@@ -14,6 +14,7 @@ from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import bytes_text
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.validate.child_answer import child_answer
 from anespec.validate.tuning.candidates import Candidate
 from anespec.validate.tuning.trial_process import MODULE, TrialRequest, options_of
@@ -32,12 +33,13 @@ FIRST_LAYERS = "first-{}.gguf"
 
 @dataclass(frozen=True)
 class Machine:
-    """What runs the probes, and how long one may take."""
+    """What runs the probes, within which limits where it has workers, and how long one may take."""
 
     backend: str
     threads: int | None
     heed_rules: bool
     most_seconds: float = MOST_SECONDS
+    workers: WorkerLimits | None = None
 
 
 class ArtifactBench:
@@ -93,6 +95,7 @@ class ArtifactBench:
                 backend=self.machine.backend,
                 threads=self.machine.threads,
                 heed_rules=self.machine.heed_rules,
+                workers=self.machine.workers,
             )
             found = _in_a_process(request, self.machine.most_seconds)
         finally:

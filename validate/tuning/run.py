@@ -67,7 +67,9 @@ def tune(
             heed_rules=not options.ignore_rules,
             threads=options.threads,
         )
-        machine = Machine(backend, options.threads, heading.heed_rules, options.trial_seconds)
+        machine = Machine(
+            backend, options.threads, heading.heed_rules, options.trial_seconds, options.workers
+        )
         bench = ArtifactBench(model, options.target, plan.context, work.resolve(), machine)
         workload = Workload(options.prompt_tokens, options.answer_tokens)
         with _held(work):

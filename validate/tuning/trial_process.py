@@ -28,6 +28,7 @@ from anespec.manifests.schema import Count, Record, Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.passes import BEST_LOGIT, RowKind, Verifier, run_pass, whole_plan
 from anespec.runtime.planner import least_spans
 from anespec.runtime.regions import RegionMap
@@ -60,6 +61,7 @@ class TrialRequest(Record):
     backend: str
     threads: Count | None
     heed_rules: bool
+    workers: WorkerLimits | None = None
 
 
 def options_of(candidate: Candidate, target: Target, context: int) -> ConvertOptions:
@@ -117,7 +119,8 @@ def run_trial(request: TrialRequest) -> Measured:
 def _timed(artifact: Artifact, request: TrialRequest) -> tuple[float, tuple[PassTime, ...]]:
     """Seconds to load it, and what its passes take."""
     began = time.perf_counter()
-    with closing(open_verifier(artifact, request.backend, request.threads)) as verifier:
+    opened = open_verifier(artifact, request.backend, request.threads, request.workers)
+    with closing(opened) as verifier:
         loaded = time.perf_counter() - began
         return loaded, tuple(_pass_time(verifier, rows) for rows in request.probe.candidate.widths)
 
@@ -140,13 +143,13 @@ def _placement(residency: ResidencyVerdict) -> Placement:
 
 def _failures(artifact: Artifact, source: Path, request: TrialRequest) -> tuple[str, ...]:
     """A sentence for each gate that does not pass."""
-    found = []
-    golden = golden_gate(artifact, source, request.backend, request.threads, lambda *_: None)
+    found, workers = [], request.workers
+    golden = golden_gate(artifact, source, request.backend, request.threads, lambda *_: None, workers)
     try:
         require_golden(golden)
     except AnespecError as error:
         found.append(str(error))
-    exactness = exactness_of(artifact, request.backend, request.threads, "quick", lambda *_: None)
+    exactness = exactness_of(artifact, request.backend, request.threads, "quick", lambda *_: None, workers)
     if not exactness.allows_speculation:
         unproven = [v.invariance.value for v in exactness.invariances if v.unequal]
         found.append(f"the exactness gate found {', '.join(unproven) or 'too little'} unproven")

@@ -40,6 +40,14 @@ Report = Callable[[str], None]
 """Is told what is done next."""
 
 
+class CompileRefusedError(ArtifactError):
+    """Core ML did not compile a package; `text` is what it said, in its own words."""
+
+    def __init__(self, package: Path, text: str) -> None:
+        super().__init__(f"{package}: {error_sentence(text)}")
+        self.text = text
+
+
 class Compiler(Protocol):
     """Who compiles packages; a call may raise anything."""
 
@@ -69,7 +77,7 @@ def compiled_shard(artifact: Artifact, shard: Shard, compiler: Compiler, report:
     """One shard compiled, now or before.
 
     Raises:
-        ArtifactError: the shard is missing or damaged, or Core ML refuses it.
+        ArtifactError: the shard is missing or damaged; a CompileRefusedError where Core ML refuses it.
         StorageError: there is no room for it, or no place.
     """
     if (known := known_shard(artifact, shard, compiler)) is not None:
@@ -170,8 +178,9 @@ def _compile(package: Path, folder: Folder, name: str, compiler: Compiler) -> Pa
 
 def _refused(package: Path, text: str) -> AnespecError:
     known = known_error(text)
-    kind = StorageError if known is not None and known.code == "no space" else ArtifactError
-    return kind(f"{package}: {error_sentence(text)}")
+    if known is not None and known.code == "no space":
+        return StorageError(f"{package}: {known.sentence}")
+    return CompileRefusedError(package, text)
 
 
 @contextlib.contextmanager

@@ -60,7 +60,7 @@ class WorkerBackend:
 
     def library_version(self) -> str:
         """The worker's build, and that of the system whose Core ML it asks; see Backend."""
-        return f"{self._program().build[:16]}, {_system()}"
+        return f"{self._program().build[:16]}, {system_of_core_ml()}"
 
     def open(self, artifact: Artifact, threads: int) -> WorkerVerifier:
         """Compile what never was, start the workers and have them load; see Backend.
@@ -79,7 +79,7 @@ class WorkerBackend:
 
     def open_again(self, artifact: Artifact, threads: int) -> WorkerVerifier:
         """Compile all shards anew; see Backend, and `open`."""
-        compiler = WorkerCompiler(self._program(), _system())
+        compiler = WorkerCompiler(self._program(), system_of_core_ml())
         for shard in artifact.manifest.shards:
             discard(compiled_shard(artifact, shard, compiler, _log.info))
         return self.open(artifact, threads)
@@ -108,7 +108,7 @@ def _loaded(
 ) -> OpenedT:
     """What `load` makes of these shards' stages; one that an upgrade of the system made stale is compiled
     again, once."""
-    compiler = WorkerCompiler(program, _system())
+    compiler = WorkerCompiler(program, system_of_core_ml())
     made: dict[str, CompiledShard] = {}
     while True:
         for shard in shards:
@@ -137,6 +137,6 @@ def _stands_in() -> bool:
     return platform.system() == "Linux" and bool(os.environ.get(STAND_IN))
 
 
-def _system() -> str:
+def system_of_core_ml() -> str:
     """The system that Core ML is a part of, or what stands in for it."""
     return f"stand-in, torch {version('torch')}" if _stands_in() else system_build()

@@ -16,9 +16,10 @@ from anespec.manifests.schema import AttentionShape, KVForm, Shapes, Target
 from anespec.validate.tuning import artifact_bench
 from anespec.validate.tuning.artifact_bench import ArtifactBench, Machine
 from anespec.validate.tuning.candidates import Candidate
-from anespec.validate.tuning.trial_process import options_of
+from anespec.validate.tuning.options import TuneOptions
+from anespec.validate.tuning.trial_process import TrialRequest, options_of
 from anespec.validate.tuning.truncated_gguf import write_first_layers
-from anespec.validate.tuning.workbench import Probe
+from anespec.validate.tuning.workbench import Measured, Probe
 
 CANDIDATE = Candidate(
     weights="int8-channel",
@@ -78,7 +79,7 @@ def test_a_candidate_that_cannot_be_converted_says_why(model: Path, tmp_path: Pa
 def test_a_process_that_hangs_is_ended(model: Path, tmp_path: Path) -> None:
     found = bench(model, tmp_path, most_seconds=0.05).measure(Probe(candidate=CANDIDATE, layers=1))
     assert found.refusal is not None
-    assert "took more than" in found.refusal
+    assert "no answer within" in found.refusal
 
 
 def test_a_process_that_is_killed_is_told_of(
@@ -90,7 +91,23 @@ def test_a_process_that_is_killed_is_told_of(
     monkeypatch.syspath_prepend(str(plant))
     found = bench(model, tmp_path).measure(Probe(candidate=CANDIDATE, layers=1))
     assert found.refusal is not None
-    assert "-9" in found.refusal
+    assert "Killed: 9" in found.refusal
+
+
+def test_the_limits_of_workers_reach_a_trial(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def answered(module: str, arguments: tuple[str], seconds: float) -> bytes:
+        asked.append(arguments[0])
+        return Measured(probe=TrialRequest.model_validate_json(arguments[0]).probe).model_dump_json().encode()
+
+    monkeypatch.setattr(artifact_bench, "child_answer", answered)
+    limits = TuneOptions(worker_budget="2GB", worker_timeout=30).workers
+    bench(model, tmp_path, workers=limits).measure(Probe(candidate=CANDIDATE, layers=1))
+    assert limits.budget == 2_000_000_000
+    assert TrialRequest.model_validate_json(asked[0]).workers == limits
 
 
 def test_an_answer_that_is_none_is_told_of(
