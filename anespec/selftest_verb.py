@@ -97,6 +97,7 @@ def _named(begin: str, quick: bool, steps: Iterable[str]) -> str:
 def _run(
     quick: bool, only: tuple[str, ...], layers: int | None, again: bool, output: Path, as_json: bool
 ) -> "SelftestReport":
+    from anespec.manifests.interrupts import ends_as_interrupts
     from anespec.manifests.safe_files import require_writable
     from anespec.manifests.user_folders import cache_folder, private_folder
     from anespec.validate.selftest.archive import clean, write_archive
@@ -108,7 +109,7 @@ def _run(
     device = device_here()
     # Else a quick run would begin by removing what an interrupted whole one has found.
     folder = cache_folder() / _named(FOLDER_NAME, quick, (step.id for step in steps) if only else ())
-    with private_folder(folder) as held, held.alone("another self-test"):
+    with ends_as_interrupts(), private_folder(folder) as held, held.alone("another self-test"):
         test = Selftest(
             folder, device.name, chosen_scale(quick, layers, device.engine), quick, steps, again=again
         )

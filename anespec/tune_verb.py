@@ -9,6 +9,7 @@ import click
 from anespec.console import json_option, out, print_json, timed_progress
 from anespec.manifests.errors import Interrupted
 from anespec.manifests.formatting import LONGEST_SHOWN, counted, printable
+from anespec.manifests.interrupts import ends_as_interrupts
 from anespec.manifests.safe_files import require_writable
 from anespec.manifests.tuned import as_typed
 from anespec.option_flags import flags_of, read_flags
@@ -72,7 +73,8 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
 
         report(f"reading {gguf.name}, then the first candidate")
         try:
-            tuned = run(gguf, work, options, say, whole)
+            with ends_as_interrupts():
+                tuned = run(gguf, work, options, say, whole)
         except KeyboardInterrupt:
             raise Interrupted(
                 "interrupted; what was measured is kept, and the same command goes on there"
@@ -94,7 +96,7 @@ def _outcome(trial: "Trial") -> str:
 def _measured_whole(model: "WholeModel") -> str:
     name = "The best" if model.which == "best" else "The defaults"
     if model.measured is None:
-        return f"{name} could not be measured whole: {model.why_not}"
+        return f"{name} could not be measured whole: {printable(model.why_not or '', LONGEST_SHOWN)}"
     passes = "; ".join(
         f"a pass of {counted(each.rows, 'row')} {each.measured:.1f} ms, predicted {each.predicted:.1f}"
         for each in model.passes

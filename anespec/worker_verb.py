@@ -8,6 +8,7 @@ import click
 
 from anespec.console import json_option, notes, out, print_json, timed_progress
 from anespec.manifests.errors import Interrupted, MissingPackageError
+from anespec.manifests.interrupts import ends_as_interrupts
 from anespec.verbosity import accept_verbosity
 
 
@@ -40,7 +41,10 @@ def build(again: bool, as_json: bool) -> None:
     known = None if again else built_worker()
     began = time.monotonic()
     try:
-        with timed_progress("building the worker", shown=not as_json, announced=known is None) as report:
+        with (
+            ends_as_interrupts(),
+            timed_progress("building the worker", shown=not as_json, announced=known is None) as report,
+        ):
             program = known or build_worker(report, again=again)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; the same command begins again") from None

@@ -166,3 +166,10 @@ def test_a_damaged_archive_is_one_sentence_or_read_well(tmp_path: Path, method: 
             refused += 1
             assert "None" not in str(error)
     assert refused
+
+
+def test_a_machines_name_of_any_length_is_a_short_note(tmp_path: Path) -> None:
+    path = written(tmp_path / "tuned.json", choices(machine="evil\x1b[2J" + "x" * 100_000))
+    (note,) = with_tuned(ConvertOptions(tuned=path), PHI).notes
+    assert len(note) < 300
+    assert "\x1b" not in note

@@ -68,6 +68,11 @@ class CompiledShard:
     path: Path
     made: bool
 
+    @property
+    def doubt(self) -> str | None:
+        """What to say where it is refused: an old one may be damaged, which one made just now is not."""
+        return None if self.made else f"it was compiled before; to compile it again remove {self.path}"
+
     def beside(self, suffix: str) -> Path:
         """A file that is about this compiled shard, and goes with it."""
         return self.path.with_name(f"{self.path.name.removesuffix(SUFFIX)}.{suffix}")
@@ -99,9 +104,13 @@ def known_shard(artifact: Artifact, shard: Shard, compiler: Compiler) -> Compile
     """
     name = _name(shard, compiler)
     for root, place in ((artifact.root, COMPILED_FOLDER), (_cache(artifact), ".")):
-        if (path := root / place / name).is_dir() and first_link(root, f"{place}/{name}") is None:
+        if _is_whole(path := root / place / name) and first_link(root, f"{place}/{name}") is None:
             return CompiledShard(shard, path, made=False)
     return None
+
+
+def _is_whole(path: Path) -> bool:
+    return path.is_dir() and any(path.iterdir())
 
 
 def discard(compiled: CompiledShard) -> None:

@@ -95,7 +95,7 @@ class ShardLoader:
                         break
                     remember(self._place(compiled), outcome)
                     if outcome.error is not None:
-                        raise _refused(compiled, outcome.error)
+                        raise _refused(compiled, outcome.error, compiled.doubt)
         return list(met.values())
 
     def _is_known(self, compiled: CompiledShard) -> bool:
@@ -111,7 +111,7 @@ class ShardLoader:
         # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
         except Exception as error:
             if not self._is_stale(compiled, str(error)):
-                raise _refused(compiled, str(error)) from error
+                raise _refused(compiled, str(error), compiled.doubt) from error
         (compiled,) = self._met([self._again(compiled)])
         try:
             return self._models(compiled)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from anespec.manifests.coreml_errors import known_error
-from anespec.manifests.errors import MissingPackageError
+from anespec.manifests.errors import ArtifactError, MissingPackageError
 from anespec.manifests.machine import system_build
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
@@ -118,19 +118,23 @@ def _loaded(
         try:
             return load(stages_of(artifact.manifest, shards, paths))
         except ShardRefusedError as refused:
-            stale = next((c for c in made.values() if _is_stale(c, refused)), None)
-            if stale is None:
-                raise
+            stale = next((c for c in made.values() if _was_refused(c, refused)), None)
+            if stale is None or not _is_stale(stale, refused):
+                doubt = stale.doubt if stale is not None else None
+                raise ArtifactError(f"{refused} ({doubt})" if doubt else str(refused)) from refused
         _log.warning("%s is compiled again, since Core ML cannot load it any more", stale.shard.path)
         discard(stale)
         del made[stale.shard.path]
 
 
 def _is_stale(compiled: CompiledShard, refused: ShardRefusedError) -> bool:
-    """Whether compiling this again may mend it: it is what was refused, and was not compiled just now."""
+    """Whether compiling it again may mend what was refused: it was not compiled just now."""
     known = known_error(refused.text)
-    is_refused = Path(refused.stage) == compiled.path.absolute()
-    return is_refused and not compiled.made and known is not None and known.stale
+    return not compiled.made and known is not None and known.stale
+
+
+def _was_refused(compiled: CompiledShard, refused: ShardRefusedError) -> bool:
+    return Path(refused.stage) == compiled.path.absolute()
 
 
 def _stands_in() -> bool:

@@ -5,6 +5,7 @@ itself: an arena names the build that it is for, and another one is refused.
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -190,7 +191,9 @@ def _working_folder(folder: Folder) -> Iterator[str]:
     for path in folder.path.iterdir():
         found = _PARTIAL.fullmatch(path.name)
         if found is not None and not psutil.pid_exists(int(found[1])):
-            folder.remove(path.name)
+            # Another build may be removing it, too.
+            with contextlib.suppress(OSError):
+                folder.remove(path.name)
     name = f".{os.getpid()}.{secrets.token_hex(8)}.partial"
     try:
         (folder.path / name).mkdir(mode=0o700)
@@ -203,6 +206,9 @@ def _compile(swift: str, work: Path, report: Report) -> None:
     """Run `swift build`; what it says ends in one sentence where it fails."""
     command = [swift, "build", "-c", "release", "--product", EXECUTABLE, "--package-path", str(work)]
     report("the worker's sources")
+    # Swift leaves files among the temporary ones, by the name of each folder that it built in.
+    own = work / ".tmp"
+    own.mkdir()
     # A group of its own, so that a ^C ends the compilers that it started, too.
     process = subprocess.Popen(
         command,
@@ -211,6 +217,7 @@ def _compile(swift: str, work: Path, report: Report) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        env=os.environ | {"TMPDIR": str(own)},
         start_new_session=True,
     )
     lines: list[str] = []
@@ -227,6 +234,10 @@ def _compile(swift: str, work: Path, report: Report) -> None:
         if process.stdout is not None:
             process.stdout.close()
     if code:
+        if any(os.strerror(errno.ENOSPC) in line for line in lines):
+            raise StorageError(
+                f"{work.parent}: has no room to build the worker in; make some, and build again"
+            )
         errors = [line for line in lines if "error:" in line] or [line for line in lines if line]
         reason = errors[0].replace(f"{work}{os.sep}", "") if errors else f"swift ended with {code}"
         raise AnespecError(

@@ -359,3 +359,23 @@ def test_a_memory_of_contacts_that_is_no_file_is_none(tmp_path: Path, planted: s
             path.symlink_to(tmp_path / "other")
     assert remembered(path) is None
     remember(path, Outcome())
+
+
+@pytest.mark.usefixtures("here")
+def test_a_compiled_shard_that_was_emptied_is_compiled_again(known: Artifact) -> None:
+    compiled = next((known.root / "compiled").glob("*.mlmodelc"))
+    shutil.rmtree(compiled)
+    compiled.mkdir()
+    core_ml = LightCoreML()
+    opened(known, core_ml).close()
+    assert core_ml.compiled == [compiled.name.partition(".")[0]]
+
+
+@pytest.mark.usefixtures("here")
+def test_an_old_compiled_shard_that_is_refused_says_how_to_have_it_made_again(known: Artifact) -> None:
+    compiled = next((known.root / "compiled").glob("*.mlmodelc"))
+    (compiled / STALE).write_text("something new")
+    with pytest.raises(
+        ArtifactError, match=r"something new \(it was compiled before; .* remove .*\.mlmodelc\)"
+    ):
+        opened(known, LightCoreML())

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from anespec.manifests.errors import AnespecError, MissingPackageError, StorageError
+from anespec.manifests.safe_files import Folder
 from anespec.runtime.backends.worker import build
 from anespec.runtime.backends.worker.build import (
     IDENTITY,
@@ -174,3 +175,39 @@ def test_a_worker_by_hand_that_is_a_pipe_keeps_nobody_waiting(
     monkeypatch.setenv("ANESPEC_WORKER", str(tmp_path / "pipe"))
     with pytest.raises(StorageError, match="is a pipe or a device"):
         built_worker()
+
+
+def test_two_builds_may_remove_what_a_killed_one_left(
+    sources: WorkerSources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    (workers_folder() / f".{gone.pid}.0123456789abcdef.partial").mkdir(parents=True)
+    removes = Folder.remove
+
+    def taken_away(folder: Folder, name: str) -> None:
+        removes(folder, name)
+        if name.startswith(f".{gone.pid}."):
+            raise FileNotFoundError(name)
+
+    monkeypatch.setattr(Folder, "remove", taken_away)
+    build_worker(lambda _: None, sources, swift=swift(tmp_path))
+    assert [path.name for path in workers_folder().iterdir()] == [sources.build]
+
+
+def test_a_full_disk_is_what_the_sentence_says(sources: WorkerSources, tmp_path: Path) -> None:
+    says = 'echo "error: Invalid manifest"\necho "LLVM ERROR: IO failure: No space left on device"\nexit 1\n'
+    with pytest.raises(StorageError, match="has no room to build the worker in; make some"):
+        build_worker(lambda _: None, sources, swift=swift(tmp_path, says))
+
+
+def test_what_swift_leaves_among_temporary_files_goes(sources: WorkerSources, tmp_path: Path) -> None:
+    """It keeps lock files there, named by the path of every folder that it ever built in."""
+    seen = tmp_path / "seen"
+    program = build_worker(
+        lambda _: None,
+        sources,
+        swift=swift(tmp_path, f'touch "$TMPDIR/lock"; echo "$TMPDIR" > {seen}\n{BUILDS}'),
+    )
+    assert Path(seen.read_text()).is_relative_to(workers_folder())
+    assert [path.name for path in workers_folder().iterdir()] == [Path(program.command[0]).parent.name]
