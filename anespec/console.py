@@ -133,8 +133,8 @@ def byte_progress(title: str, total: int, shown: bool) -> Iterator[Callable[[str
 @contextlib.contextmanager
 def step_progress(title: str, shown: bool) -> "Iterator[StepReport]":
     """A spinner with elapsed time for work of unknown length; call the result with what is being done."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
-    with _progress(*columns, shown=shown) as progress:
+    text = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True))
+    with _progress(SpinnerColumn(), text, TimesColumn(), shown=shown, expand=True) as progress:
         task = progress.add_task(title, total=None)
         yield lambda note: progress.update(task, description=f"{title}: {note}")
 

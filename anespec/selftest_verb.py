@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
+from rich.table import Table
 
 from anespec.console import json_option, notes, out, print_json, timed_progress
 from anespec.manifests.errors import Interrupted, UsageError
@@ -13,6 +14,7 @@ from anespec.manifests.errors import Interrupted, UsageError
 if TYPE_CHECKING:
     from anespec.validate.selftest.records import SelftestReport, StepReport
     from anespec.validate.selftest.selftest import Progress
+    from anespec.validate.selftest.steps.step import Step
 
 FOLDER_NAME = "selftest"
 MOST_LAYERS = 32
@@ -71,8 +73,7 @@ def selftest(
         if as_json:
             print_json({"steps": [{"id": s.id, "title": s.title, "asks": s.asks} for s in STEPS]})
             return
-        for step in STEPS:
-            out().print(f"{step.id:<10} {step.title}. {step.asks}")
+        _show_steps(STEPS)
         return
     if quick and layers is not None:
         raise UsageError("--quick runs no full model, so --layers says nothing beside it")
@@ -82,6 +83,18 @@ def selftest(
         print_json(_facts(report, target))
     else:
         _show_end(report, target)
+
+
+def _show_steps(steps: "Iterable[Step]") -> None:
+    """A line per step, which a terminal gets folded beside the step's name."""
+    console = out()
+    table = Table.grid(padding=(0, 2))
+    for step in steps:
+        table.add_row(step.id, f"{step.title}. {step.asks}")
+        if not console.is_terminal:
+            console.print(f"{step.id:<10} {step.title}. {step.asks}")
+    if console.is_terminal:
+        console.print(table)
 
 
 def default_output(quick: bool, only: tuple[str, ...]) -> Path:

@@ -8,7 +8,7 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from anespec.console import byte_progress, notes, out, timed_progress
+from anespec.console import byte_progress, notes, out, step_progress, timed_progress
 
 HOSTILE = "[bold]x[/nope]\x1b[2J\x1b]0;title\x07\u202egpj.exe"
 
@@ -96,6 +96,19 @@ def test_the_progress_of_a_conversion_fits_one_line_of_80_columns(
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
     assert "4.71 GB" in shown
     assert max(map(len, re.split(r"[\r\n]+", shown))) <= 80
+
+
+def test_work_of_unknown_length_shows_its_time_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    screen = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with step_progress("loading", shown=True) as report:
+        report("a/very/long/path" * 8)
+    seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    lines = [line for line in re.split(r"[\r\n]+", seen) if "very/long" in line]
+    assert lines
+    assert all(len(line) <= 80 and line.rstrip().endswith(" s") for line in lines)
 
 
 def test_a_terminal_gets_sentences_that_break_between_words(monkeypatch: pytest.MonkeyPatch) -> None:

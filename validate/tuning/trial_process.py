@@ -119,8 +119,7 @@ def run_trial(request: TrialRequest) -> Measured:
 def _timed(artifact: Artifact, request: TrialRequest) -> tuple[float, tuple[PassTime, ...]]:
     """Seconds to load it, and what its passes take."""
     began = time.perf_counter()
-    opened = open_verifier(artifact, request.backend, request.threads, request.workers)
-    with closing(opened) as verifier:
+    with closing(open_verifier(artifact, request.backend, request.threads, request.workers)) as verifier:
         loaded = time.perf_counter() - began
         return loaded, tuple(_pass_time(verifier, rows) for rows in request.probe.candidate.widths)
 
