@@ -96,7 +96,7 @@ def _outcome(trial: "Trial") -> str:
 def _measured_whole(model: "WholeModel") -> str:
     name = "The best" if model.which == "best" else "The defaults"
     if model.measured is None:
-        return f"{name} could not be measured whole: {model.why_not}"
+        return f"{name} could not be measured whole: {printable(model.why_not or '', LONGEST_SHOWN)}"
     passes = "; ".join(
         f"a pass of {counted(each.rows, 'row')} {each.measured:.1f} ms, predicted {each.predicted:.1f}"
         for each in model.passes

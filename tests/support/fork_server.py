@@ -6,6 +6,7 @@ Each line of standard input is a Command as JSON; its exit code, negative for a 
 output. A command runs in a process of its own, forked from this one, which uses no library itself.
 """
 
+import atexit
 import importlib
 import json
 import os
@@ -49,6 +50,13 @@ class ForkServer:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
+
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
 
     def run(self, command: Command) -> int:
         """The exit code of a command."""

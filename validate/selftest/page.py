@@ -73,7 +73,7 @@ def verdict(report: SelftestReport) -> str:
 
 
 def choice_rows(choices: TunedChoices | None) -> list[tuple[str, str, str]]:
-    """Every choice that was made: the option, its value, and why."""
+    """Every choice: the option, its value, and why; those that stay as by default where a reason is known."""
     if choices is None:
         return []
     reasons = {reason.choice: reason.because for reason in choices.provenance}
@@ -81,6 +81,8 @@ def choice_rows(choices: TunedChoices | None) -> list[tuple[str, str, str]]:
     for name in CHOICES:
         if (value := getattr(choices, name)) is not None:
             rows.append((*as_typed(name, value), reasons.get(name, "")))
+        elif name in reasons:
+            rows.append((as_typed(name, "")[0], "default", reasons[name]))
     return rows
 
 

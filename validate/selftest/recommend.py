@@ -42,6 +42,22 @@ FORMS_BY_TRUST = (
 """Of equals the one that another project measured resident comes first, and the cache in the graph."""
 
 
+UNTRIED = (
+    ChoiceReason(
+        choice="attention",
+        because="the target's own, for no step tries another; anespec tune does, with your model",
+        measured=False,
+    ),
+    ChoiceReason(
+        choice="head_shards",
+        because="at most 16384 tokens each, for no step cuts a head otherwise; anespec tune does, with your "
+        "model",
+        measured=False,
+    ),
+)
+"""Choices that stay as they are by default, and why."""
+
+
 class Records:
     """The records of all steps, asked by step and name."""
 
@@ -93,7 +109,7 @@ def recommend(
         machine=f"{facts.machine}, {facts.system}",
         measured_at=measured_at,
         target=facts.target,
-        provenance=tuple(reasons),
+        provenance=(*reasons, *UNTRIED),
         **{name: value for name, value in choices.items() if value is not None},
     )
 
