@@ -8,8 +8,8 @@ _SERVING: tuple[Endpoint, ...] = (
     *health.ENDPOINTS,
     *models_list.ENDPOINTS,
     completions.ENDPOINT,
-    *llama_server.ENDPOINTS,
     chat.ENDPOINT,
+    *llama_server.ENDPOINTS,
 )
 
 ENDPOINTS = (*_SERVING, openapi.describing(_SERVING))
