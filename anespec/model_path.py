@@ -54,3 +54,13 @@ def cached_names(begun: str) -> list[str]:
 def complete_cached(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
     """The same for a shell."""
     return [CompletionItem(name) for name in cached_names(begun)]
+
+
+def model_name(path: Path) -> str:
+    """What a model is called where nobody says: its file's or folder's name without what says what it is."""
+    return path.resolve().name.removesuffix(".gguf").removesuffix(".anespec")
+
+
+def is_path(model: Path, folder: Path) -> bool:
+    """Whether a model's name is a path below `folder`, and not the name of one in the cache."""
+    return len(model.parts) > 1 or model.name.endswith(SUFFIXES) or (folder / model).exists()

@@ -7,7 +7,8 @@ from types import MappingProxyType
 from pydantic import BaseModel
 
 from anespec.manifests.errors import AnespecError, GrammarError, PromptTooLongError, RequestError
-from anespec.runtime.service import ClosedError, QueueFullError
+from anespec.runtime.room import QueueFullError
+from anespec.runtime.service import ClosedError
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -64,6 +65,12 @@ def ending() -> ApiError:
     """What a request is told that comes when the daemon ends."""
     message = "the server is ending; try again when it is back"
     return ApiError(503, message, "shutting_down", headers={"retry-after": "5"})
+
+
+def out_of_time() -> ApiError:
+    """What a request is told that waited for as long as it may take."""
+    message = "the time of the request was over before its answer began; try again later"
+    return ApiError(503, message, "timeout", headers={"retry-after": "5"})
 
 
 def api_error(error: Exception) -> ApiError:
