@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from anespec import __version__
 from anespec.console import out, watcher
 from anespec.manifests.errors import AnespecError, UsageError
 from anespec.manifests.formatting import listed, printable
@@ -59,7 +60,7 @@ async def serve(asked: ServeRequest) -> None:
         return found
 
     models = ModelPool(asked.names(asked.config), loader, MemoryLimit.of(asked.pool.memory), reread=reread)
-    daemon = Daemon(options, models, keys, Metrics(models), lifecycle)
+    daemon = Daemon(__version__, options, models, keys, Metrics(models), lifecycle)
     with _listening(options) as listening, recorded(address_text(listening), options, models.names):
 
         async def begin() -> None:

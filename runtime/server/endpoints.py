@@ -1,11 +1,14 @@
 """All endpoints of the daemon."""
 
-from anespec.runtime.server import health
+from anespec.runtime.server import health, llama_server, openapi
 from anespec.runtime.server.endpoint import Endpoint
 from anespec.runtime.server.openai import completions, models_list
 
-ENDPOINTS: tuple[Endpoint, ...] = (
+_SERVING: tuple[Endpoint, ...] = (
     *health.ENDPOINTS,
     *models_list.ENDPOINTS,
     completions.ENDPOINT,
+    *llama_server.ENDPOINTS,
 )
+
+ENDPOINTS = (*_SERVING, openapi.describing(_SERVING))
