@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anespec.console import byte_progress, json_option, notes, out, print_json
+from anespec.console import byte_progress, json_option, notes, out, print_json, watcher
 from anespec.conversion import default_output, open_plan
 from anespec.convert.options import ConvertOptions
+from anespec.hub import fetched
 from anespec.manifests.errors import Interrupted
 from anespec.manifests.formatting import bytes_text, counted
 from anespec.option_flags import flags_of, read_flags
@@ -35,6 +36,7 @@ def convert(
 ) -> None:
     """Convert GGUF into stateful block-verifier shards.
 
+    GGUF is a file here, or hf:OWNER/REPO/FILE.gguf, which is downloaded from the Hugging Face hub first.
     An interrupted run goes on where it stopped when the same command is given again.
 
     \b
@@ -45,6 +47,7 @@ def convert(
     from anespec.convert.worker_process import early_process
 
     options = read_flags(ConvertOptions, chosen)
+    gguf = fetched(gguf, watcher(shown=not as_json).shares)
     with early_process(gguf, jobs) as early, open_plan(gguf, options) as plan:
         from anespec.convert.plan_report import explain
 
