@@ -130,6 +130,11 @@ class GenerationOptions(SamplingParameters):
         max_length=LONGEST_REFERENCE,
         description="A text that the output may repeat: drafts are copied from it, too.",
     )
+    show_special: Annotated[tuple[str, ...], BeforeValidator(_listed), Flag(shown=False)] = Field(
+        default=(),
+        max_length=MOST_STOPS,
+        description="Special tokens that the text shows where the output has them.",
+    )
     choices: int = Field(default=1, ge=1, le=MOST_CHOICES, description="How many continuations.")
 
     @property

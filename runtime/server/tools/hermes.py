@@ -1,0 +1,27 @@
+"""Hermes' form, and that of Qwen and many others: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`."""
+
+from anespec.runtime.server.tools.call_objects import read_call
+from anespec.runtime.server.tools.form import new_call_id
+from anespec.runtime.server.tools.source import Found, Source
+
+BEGIN, END = "<tool_call>", "</tool_call>"
+
+
+class Hermes:
+    """An object between tags for each call."""
+
+    begins = (BEGIN,)
+    markers = (BEGIN, END)
+    bare = False
+
+    def new_id(self) -> str:
+        """Any will do."""
+        return new_call_id()
+
+    def read(self, source: Source) -> Found:
+        """One call."""
+        yield from source.literal(BEGIN)
+        yield from source.space()
+        yield from read_call(source)
+        yield from source.space()
+        yield from source.literal(END)
