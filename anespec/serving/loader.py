@@ -37,6 +37,7 @@ class ArtifactLoader:
             model,
             backend=source.loading.backend,
             threads=source.loading.threads,
+            workers=source.loading.workers,
             context=source.context,
             sequences=sequences,
             display=display,

@@ -92,7 +92,7 @@ class ChatWriter:
 
     def failed(self, error: ApiError) -> Iterable[bytes]:
         """OpenAI's error object."""
-        yield event(error.facts())
+        yield event(error.answer())
 
     def whole(self, summaries: Sequence[Summary]) -> ChatAnswer:
         """All answers at once."""
