@@ -177,7 +177,7 @@ class Model(ServedArtifact):
 
     def _stream(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "Iterator[Chunk]":
         run = self._only_run(prompt_ids, options)
-        self.check(prompt_ids, options)
+        run.prepare()
         return iter(run)
 
     async def _achunks(

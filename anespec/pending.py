@@ -14,17 +14,18 @@ class Pending:
     """What a prompt will be continued with. Leaving a `with` block gives up what is left of it."""
 
     def __init__(self, prompt_ids: Sequence[int], runs: "Sequence[TextStream]") -> None:
-        """Begin all of them, beside one another.
+        """Begin all of them, beside one another, or none.
 
         Raises:
             RequestError: the prompt cannot be served.
             AnespecError: the model is closed.
         """
+        from anespec.runtime.completion import start_together
+
         self._prompt_ids = tuple(prompt_ids)
         self._runs = tuple(runs)
         try:
-            for run in self._runs:
-                run.start()
+            start_together(self._runs)
         except BaseException:
             self.cancel()
             raise

@@ -30,6 +30,7 @@ def serve(model: Path, **chosen: Any) -> None:
 
 
 async def _serve(path: Path, options: ServeOptions, loading: LoadOptions) -> None:
+    from anespec import __version__
     from anespec.model import Model, load_model
     from anespec.model_cache import resolve_artifact
     from anespec.runtime.server.app import build_app
@@ -51,7 +52,7 @@ async def _serve(path: Path, options: ServeOptions, loading: LoadOptions) -> Non
 
     models = ModelPool({path.resolve().name.removesuffix(".anespec").removesuffix(".gguf"): path}, load)
     keys = KeyRing.of_file(options.api_key_file) if options.api_key_file is not None else KeyRing()
-    daemon = Daemon(options, models, keys, Metrics(models), Lifecycle())
+    daemon = Daemon(__version__, options, models, keys, Metrics(models), Lifecycle())
     listening = listen_on(options)
 
     async def begin() -> None:

@@ -15,10 +15,10 @@ from anespec.watching import SILENT, Watcher
 if TYPE_CHECKING:
     from anespec.manifests.schema import Manifest
     from anespec.runtime.completion import TextStream
+    from anespec.runtime.load import ServiceLoad
     from anespec.runtime.proven import Proven
     from anespec.runtime.requests import Request
     from anespec.runtime.sampling import GrammarTokens
-    from anespec.runtime.service import ServiceLoad
     from anespec.runtime.text.tokenizer import Tokenizer
 
 NOBODY = Caller()
@@ -182,12 +182,12 @@ class ServedArtifact:
 
     @property
     def load(self) -> "ServiceLoad":
-        """How much there is to do."""
+        """How much there is to do, and what was done."""
         return self._service.load
 
-    def require_room(self) -> None:
-        """Raise QueueFullError where as many requests wait as may."""
-        self._service.require_room()
+    def require_room(self, caller: Caller = NOBODY) -> None:
+        """Raise QueueFullError where as many of the caller's requests wait as may."""
+        self._service.require_room(caller.owner)
 
     def _requests(
         self, prompt_ids: Sequence[int], options: GenerationOptions, caller: Caller = NOBODY
@@ -205,6 +205,7 @@ class ServedArtifact:
                 end_ids=frozenset() if options.ignore_eos else self.tokenizer.end_ids,
                 owner=caller.owner,
                 priority=caller.priority,
+                seconds=caller.seconds,
                 reference=reference,
                 speculate=options.speculate,
                 grammar_tokens=self._grammar_tokens if options.grammar is not None else None,

@@ -7,6 +7,7 @@ from anespec.manifests.errors import AnespecError
 from anespec.runtime.event_stream import Stream
 from anespec.runtime.passes import RowKind
 from anespec.runtime.requests import Event, FinishReason, OutputToken, Request
+from anespec.runtime.sequences import WaitingRequest
 from anespec.runtime.service import Service
 from anespec.runtime.statistics import Statistics
 from anespec.runtime.text.stream import StopStrings, StreamDecoder
@@ -106,20 +107,28 @@ class TextStream:
         self._service = service
         self._request = request
         self._assembly = TextAssembly(tokenizer, request.prompt, stops)
+        self._prepared: WaitingRequest | None = None
         self._stream: Stream | None = None
+        self._given_up = False
+
+    def prepare(self) -> None:
+        """Check the request now; starting it does not do that again. Raises RequestError like `start`."""
+        if self._prepared is None:
+            self._prepared = self._service.prepare(self._request)
 
     def start(self) -> None:
         """Queue the request now, so that it runs beside others.
 
         Raises:
             RequestError: the prompt cannot be served.
-            AnespecError: the service is closed.
+            QueueFullError: too many requests wait.
+            ClosedError: the service is closed.
         """
-        if self._stream is None:
-            self._stream = self._service.submit(self._request)
+        start_together([self])
 
     def cancel(self) -> None:
-        """Give up what is left; whoever iterates sees the end."""
+        """Give up what is left, also where it is just being started; whoever iterates sees the end."""
+        self._given_up = True
         if self._stream is not None:
             self._stream.cancel()
 
@@ -166,3 +175,17 @@ class TextStream:
         self.start()
         assert self._stream is not None
         return self._stream
+
+
+def start_together(runs: Sequence[TextStream]) -> None:
+    """Queue the runs of one service that are not started, all of them or none; raises as `start` does."""
+    new = [run for run in runs if run._stream is None]
+    if not new:
+        return
+    for run in new:
+        run.prepare()
+    streams = new[0]._service.begin([run._prepared for run in new if run._prepared is not None])
+    for run, stream in zip(new, streams, strict=True):
+        run._stream, run._prepared = stream, None
+        if run._given_up:
+            stream.cancel()

@@ -14,6 +14,7 @@ from time import perf_counter
 from anespec.manifests.errors import AnespecError, RequestError
 from anespec.runtime.commit import Committed, commit_rows, look_ahead
 from anespec.runtime.drafters import DraftSource, RowTops
+from anespec.runtime.load import PassCounts, PoolLoad
 from anespec.runtime.next_pass import SequenceRows, next_pass
 from anespec.runtime.passes import (
     PassResult,
@@ -45,7 +46,8 @@ def _nothing() -> None:
 class Engine:
     """Runs requests on a verifier, as many at a time as it has regions; the others wait in a queue.
 
-    Not safe for use from several threads at once, but for `prepare`.
+    Not safe for use from several threads at once, but for `prepare`, `clock`, and what there is to be read of
+    sizes and loads. `clock` gives seconds, `counts` what was run.
     """
 
     def __init__(
@@ -63,7 +65,8 @@ class Engine:
         """
         self._verifier = verifier
         self._shape = verifier.shape
-        self._clock = clock
+        self.clock = clock
+        self.counts = PassCounts()
         self._planner = Planner(verifier.shape, proven)
         self._store = RegionStore(verifier, proven, ring_bytes)
         self._scheduler = Scheduler(verifier.shape, self._store, proven.reuse_prefixes, clock)
@@ -81,9 +84,23 @@ class Engine:
         return self._shape
 
     @property
+    def capacity(self) -> int:
+        """How many sequences can run at a time."""
+        return self._store.capacity
+
+    @property
     def active(self) -> int:
         """How many sequences run."""
         return len(self._scheduler.active)
+
+    def running(self, owner: str) -> int:
+        """How many of an owner's sequences run."""
+        return self._scheduler.running(owner)
+
+    @property
+    def pools(self) -> tuple[PoolLoad, ...]:
+        """What the state's pools hold."""
+        return self._store.loads
 
     @property
     def busy(self) -> bool:
@@ -98,7 +115,7 @@ class Engine:
         """
         prompt = checked_prompt(request, self._shape.context, self._shape.vocabulary)
         sampler = Sampler(request.sampling, prompt, self._shape.vocabulary, request.grammar_tokens)
-        return WaitingRequest(next(self._numbers), request, prompt, sampler, self._clock())
+        return WaitingRequest(next(self._numbers), request, prompt, sampler, self.clock())
 
     def enqueue(self, waiting: WaitingRequest) -> None:
         """Queue a prepared request."""
@@ -130,13 +147,15 @@ class Engine:
         return tuple(events)
 
     def step(self, meanwhile: Callable[[], None] = _nothing) -> tuple[Event, ...]:
-        """Admit what fits, run one pass, commit; the events of all sequences that got on or ended.
+        """End what took too long, admit what fits, run one pass, commit; the events of all sequences that got
+        on or ended.
 
         A pass that ran only prompt rows yields no event. `meanwhile` is called while the pass runs.
         If the verifier raises, nothing was committed and the step can be
         tried again; where its state is lost, that is done: all sequences go back to their prefill.
         """
         try:
+            self._end_overdue()
             for admitted in self._scheduler.admit():
                 if isinstance(admitted, Event):
                     self._events.append(admitted)
@@ -186,23 +205,28 @@ class Engine:
             self._end(sequence.number, FinishReason.CANCELLED)
         self._speculation.close()
 
+    def _end_overdue(self) -> None:
+        for number in self._scheduler.overdue():
+            self._end_now(number, FinishReason.TIME)
+
     def _begin(self, sequence: ActiveSequence) -> None:
         """Prepare a sequence that was admitted; it ends at once where its grammar cannot be followed."""
         try:
             look_ahead(sequence)
         except AnespecError as error:
-            self._events += filter(None, [self._end(sequence.number, FinishReason.FAILED, str(error))])
+            self._end_now(sequence.number, FinishReason.FAILED, str(error))
             return
         self._speculation.begin(sequence)
 
     def _run_pass(self, meanwhile: Callable[[], None]) -> None:
         """Plan, run and commit one pass."""
-        parts, plan = next_pass(self._scheduler.active, self._planner, self._speculation)
+        parts, plan = next_pass(self._scheduler.in_turn, self._planner, self._speculation)
         for part in parts:
             self._store.will_write(part.sequence.region, part.end)
         self._verifier.submit(plan)
         meanwhile()
         found = self._verifier.wait()
+        self.counts.count(plan)
         kept = [self._commit(part, found) for part in parts]
         for part, rows in zip(parts, kept, strict=True):
             self._verifier.commit(part.sequence.region, rows)
@@ -247,13 +271,19 @@ class Engine:
         ledger.output_tokens += len(result.tokens)
         ledger.forced_tokens += sum(token.kind is RowKind.FORCED for token in result.tokens)
         ledger.count_draft(part.draft.source, len(part.draft.tokens), result.accepted)
-        now = self._clock()
+        now = self.clock()
         if sequence.has_begun:
             ledger.decode_seconds = now - sequence.since
             return
         ledger.prefill_seconds = now - sequence.since
         if result.tokens:
             sequence.has_begun, sequence.since = True, now
+
+    def _end_now(self, number: int, reason: FinishReason, error: str | None = None) -> None:
+        """End a sequence, to be told with what this step does."""
+        last = self._end(number, reason, error)
+        if last is not None:
+            self._events.append(last)
 
     def _end(self, number: int, reason: FinishReason, error: str | None = None) -> Event | None:
         """End a sequence that waits or runs, or whose end a step that failed could not tell any more."""
@@ -266,7 +296,7 @@ class Engine:
             self._retire(sequence)
             return Event(number, sequence.ledger.snapshot(), tokens, reason, error)
         if (waiting := self._scheduler.withdraw(number)) is not None:
-            return waiting.end(self._clock(), reason, error)
+            return waiting.end(self.clock(), reason, error)
         return None
 
     def _retire(self, sequence: ActiveSequence) -> None:
@@ -278,6 +308,7 @@ class Engine:
         _log.warning("the verifier lost its state, sequences are prefilled again: %s", error)
         self._store.forget()
         self._losses += 1
+        self.counts.states_lost += 1
         if self._losses == MOST_LOSSES:
             self._losses = 0
             reason = f"the verifier lost its state {MOST_LOSSES} times without getting on; last: {error}"

@@ -73,6 +73,10 @@ class Prefixes:
         """The tokens whose K/V the region holds, from position 0 on."""
         return tuple(self._held[region].tokens)
 
+    def count(self, region: int) -> int:
+        """How many tokens those are; from any thread."""
+        return len(self._held[region].tokens)
+
     def owner(self, region: int) -> str:
         """Whose tokens the region holds."""
         return self._held[region].owner

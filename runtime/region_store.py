@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.runtime.load import PoolLoad
 from anespec.runtime.passes import Verifier
 from anespec.runtime.prefixes import Admission, Prefixes
 from anespec.runtime.proven import Proven
@@ -27,16 +28,37 @@ class RegionStore:
         self._shape = shape
         self._map = RegionMap.of(shape)
         self._reuse = proven.reuse_prefixes
-        self._regions = Regions(shape.sequences if proven.region_independent else 1)
+        self._capacity = shape.sequences if proven.region_independent else 1
+        self._regions = Regions(self._capacity)
         self._rings = RingStates(self._map, ring_bytes)
         self._prefixes = Prefixes(self._map, self._rings)
         self._prompts: dict[int, tuple[int, ...]] = {}
         """By region: the prompt at whose end its rings are worth keeping."""
 
     @property
+    def capacity(self) -> int:
+        """How many regions there are to be used."""
+        return self._capacity
+
+    @property
     def idle(self) -> int:
         """How many regions are free."""
         return len(self._regions.idle)
+
+    @property
+    def loads(self) -> tuple[PoolLoad, ...]:
+        """What the pools hold; from any thread, and then perhaps of two moments."""
+        idle = self._regions.idle
+        held = [self._prefixes.count(region) for region in range(self._shape.sequences)]
+        return tuple(
+            PoolLoad(
+                pool.name,
+                pool.region_slots * self._shape.sequences,
+                sum(min(count, pool.region_slots) for region, count in enumerate(held) if region not in idle),
+                sum(min(count, pool.region_slots) for region, count in enumerate(held) if region in idle),
+            )
+            for pool in self._shape.pools
+        )
 
     def tokens(self, region: int) -> tuple[int, ...]:
         """The tokens whose K/V a region holds."""

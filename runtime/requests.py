@@ -20,14 +20,15 @@ class FinishReason(StrEnum):
     """Why a sequence ended.
 
     STOP: the model chose an end token, its grammar allows no further one, or the caller found a stop
-    string and said so. LENGTH: it reached max_tokens. CONTEXT: the context was full before that.
-    CANCELLED: the caller gave it up. FAILED: its logits were not numbers, or the verifier failed;
-    `Event.error` says more.
+    string and said so. LENGTH: it reached max_tokens. CONTEXT: the context was full before that. TIME: it
+    took as long as it may. CANCELLED: the caller gave it up. FAILED: its logits were not numbers, or the
+    verifier failed; `Event.error` says more.
     """
 
     STOP = "stop"
     LENGTH = "length"
     CONTEXT = "context"
+    TIME = "time"
     CANCELLED = "cancelled"
     FAILED = "failed"
 
@@ -40,8 +41,9 @@ class Request:
     is no part of its output; leave the set empty to ignore end tokens. What is known of an `owner`'s
     requests serves no other owner: neither prefixes nor what draft sources learn. Sources may copy from the
     tokens of `reference`; without `speculate` nothing is drafted.
-    Of the requests that wait, those of higher `priority` come first. A grammar needs `grammar_tokens`, which
-    a model has once.
+    Of the requests that wait, those of higher `priority` come first, and among equals owners take turns.
+    After `seconds` in the queue and in passes it ends with the tokens that it has by then. A grammar needs
+    `grammar_tokens`, which a model has once.
     """
 
     prompt: Sequence[int]
@@ -52,11 +54,14 @@ class Request:
     reference: Sequence[int] = ()
     speculate: bool = True
     priority: int = 0
+    seconds: float | None = None
     grammar_tokens: "GrammarTokens | None" = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
             raise RequestError(f"max_tokens is {self.max_tokens}; it must be at least 1")
+        if self.seconds is not None and not self.seconds > 0:
+            raise RequestError(f"seconds is {self.seconds}; it must be more than 0")
 
 
 @dataclass(frozen=True)

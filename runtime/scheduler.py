@@ -1,7 +1,8 @@
 """Who waits, who runs, and in which region."""
 
-from bisect import insort
+import math
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 
 from anespec.runtime.passes import VerifierShape
 from anespec.runtime.prefixes import common_prefix
@@ -9,10 +10,11 @@ from anespec.runtime.region_store import RegionStore
 from anespec.runtime.requests import Event, FinishReason
 from anespec.runtime.sequences import ActiveSequence, WaitingRequest
 from anespec.runtime.statistics import Ledger
+from anespec.runtime.waiting_queue import WaitingQueue
 
 
 class Scheduler:
-    """The queue, by priority and then by arrival, and the active sequences, in order of their turn."""
+    """The queue, and the active sequences, in order of their turn."""
 
     def __init__(
         self, shape: VerifierShape, store: RegionStore, shares_prefixes: bool, clock: Callable[[], float]
@@ -22,8 +24,10 @@ class Scheduler:
         self._store = store
         self._shares_prefixes = shares_prefixes
         self._clock = clock
-        self._queue: list[WaitingRequest] = []
+        self._queue = WaitingQueue()
         self._active: dict[int, ActiveSequence] = {}
+        self._next_deadline = math.inf
+        """None is earlier; the one of a request that has ended may still be noted here."""
 
     @property
     def waiting(self) -> int:
@@ -35,9 +39,30 @@ class Scheduler:
         """The sequences that have a region; those that waited longest for rows come first."""
         return tuple(self._active.values())
 
+    @property
+    def in_turn(self) -> Sequence[ActiveSequence]:
+        """The same in the order in which they are given rows: first one of each owner, then a second one.
+
+        Where a pass has fewer rows than there are sequences, owners get equally many.
+        """
+        places: dict[str, int] = {}
+        order = []
+        for sequence in self._active.values():
+            owner = sequence.request.owner
+            places[owner] = places.get(owner, 0) + 1
+            order.append((places[owner], sequence))
+        if len(places) > 1:
+            order.sort(key=itemgetter(0))
+        return tuple(sequence for _, sequence in order)
+
+    def running(self, owner: str) -> int:
+        """How many sequences of an owner are active; from any thread."""
+        return self._queue.running(owner)
+
     def enqueue(self, waiting: WaitingRequest) -> None:
-        """Put a request behind those of its priority and before those of a lower one."""
-        insort(self._queue, waiting, key=lambda other: -other.request.priority)
+        """Have a request wait for its turn."""
+        self._queue.add(waiting)
+        self._next_deadline = min(self._next_deadline, waiting.deadline)
 
     def find(self, number: int) -> ActiveSequence | None:
         """An active sequence."""
@@ -45,10 +70,17 @@ class Scheduler:
 
     def withdraw(self, number: int) -> WaitingRequest | None:
         """Take a request out of the queue."""
-        found = next((waiting for waiting in self._queue if waiting.number == number), None)
-        if found is not None:
-            self._queue.remove(found)
-        return found
+        return self._queue.remove(number)
+
+    def overdue(self) -> list[int]:
+        """The numbers of all whose time is over, waiting or active."""
+        now = self._clock()
+        if now < self._next_deadline:
+            return []
+        everyone: list[ActiveSequence | WaitingRequest] = [*self._active.values(), *self._queue]
+        deadlines = [(each.deadline, each.number) for each in everyone]
+        self._next_deadline = min((deadline for deadline, _ in deadlines if deadline > now), default=math.inf)
+        return [number for deadline, number in deadlines if deadline <= now]
 
     def admit(self) -> Iterator[ActiveSequence | Event]:
         """Move requests from the queue to idle regions; the new sequences, and the events of requests without
@@ -57,18 +89,13 @@ class Scheduler:
         A request whose prompt begins like one that is being prefilled waits for that one, and keeps its
         place: a region stays free for it.
         """
-        regions_left = self._store.idle
-        for waiting in tuple(self._queue):
-            if not regions_left:
-                return
+        for waiting in self._next(self._store.idle):
             if len(waiting.prompt) == self._shape.context:
-                self._queue.remove(waiting)
+                self._queue.remove(waiting.number)
                 yield waiting.end(self._clock(), FinishReason.CONTEXT)
-                continue
-            regions_left -= 1
-            if not self._gains_by_waiting(waiting):
+            elif not self._gains_by_waiting(waiting):
                 sequence = self._activate(waiting)
-                self._queue.remove(waiting)
+                self._queue.begin(waiting)
                 self._active[sequence.number] = sequence
                 yield sequence
 
@@ -79,7 +106,18 @@ class Scheduler:
     def retire(self, sequence: ActiveSequence) -> None:
         """Free a sequence's region; what it holds stays until the region is needed."""
         del self._active[sequence.number]
+        self._queue.end(sequence.request.owner)
         self._store.release(sequence.region)
+
+    def _next(self, regions: int) -> list[WaitingRequest]:
+        """The requests whose turn it is where so many regions are free."""
+        found: list[WaitingRequest] = []
+        for waiting in self._queue.in_turn() if regions else ():
+            found.append(waiting)
+            regions -= len(waiting.prompt) < self._shape.context
+            if not regions:
+                break
+        return found
 
     def _gains_by_waiting(self, waiting: WaitingRequest) -> bool:
         """Whether a sequence of its owner in prefill will soon leave more to go on from than there is now.
@@ -123,4 +161,5 @@ class Scheduler:
             computed=admission.reused,
             prefill_end=len(prompt),
             since=now,
+            deadline=waiting.deadline,
         )

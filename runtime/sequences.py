@@ -1,5 +1,6 @@
 """A request while it waits, and while it runs."""
 
+import math
 from dataclasses import dataclass, field
 
 from anespec.runtime.passes import RowKind
@@ -9,9 +10,9 @@ from anespec.runtime.sampling import Sampler
 from anespec.runtime.statistics import Ledger
 
 
-@dataclass
+@dataclass(eq=False)
 class WaitingRequest:
-    """A request in the queue."""
+    """A request in the queue, `since` when it was asked for."""
 
     number: int
     request: Request
@@ -19,19 +20,26 @@ class WaitingRequest:
     sampler: Sampler
     since: float
 
+    @property
+    def deadline(self) -> float:
+        """When its time is over; infinite where it has no limit."""
+        seconds = self.request.seconds
+        return math.inf if seconds is None else self.since + seconds
+
     def end(self, now: float, finish: FinishReason, error: str | None = None) -> Event:
         """Its only event, where it ends at `now` without having run."""
         ledger = Ledger(len(self.prompt), queue_seconds=now - self.since)
         return Event(self.number, ledger.snapshot(), finish=finish, error=error)
 
 
-@dataclass
+@dataclass(eq=False)
 class ActiveSequence:
     """A sequence that has a region, where the K/V of its first `computed` tokens stands.
 
     `tokens` are committed: the prompt, then the output. `forced` must follow them, as the grammar says, and
     are committed once the row before them has run. Rows of positions before `prefill_end` are prompt rows.
-    `since` is when it was admitted, or when its first token came, once it `has_begun`.
+    `since` is when it was admitted, or when its first token came, once it `has_begun`; its time is over at
+    `deadline`.
     """
 
     number: int
@@ -45,6 +53,7 @@ class ActiveSequence:
     computed: int
     prefill_end: int
     since: float
+    deadline: float
     forced: list[int] = field(default_factory=list)
     has_begun: bool = False
 

@@ -8,17 +8,20 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 
-from anespec.manifests.errors import AnespecError, RequestError
+from anespec.manifests.errors import AnespecError
 from anespec.runtime.engine import Engine
 from anespec.runtime.event_stream import Stream
+from anespec.runtime.load import ServiceLoad
 from anespec.runtime.passes import VerifierShape
 from anespec.runtime.requests import Event, FinishReason, Request
+from anespec.runtime.room import Room
+from anespec.runtime.sequences import WaitingRequest
 from anespec.runtime.statistics import Statistics
 
 T = TypeVar("T")
@@ -33,34 +36,31 @@ class ClosedError(AnespecError):
     """The service takes no more requests."""
 
 
-class QueueFullError(RequestError):
-    """As many requests wait as may; in `retry_after` seconds there may be room."""
-
-    def __init__(self, waiting: int, retry_after: float) -> None:
-        super().__init__(f"{waiting} requests wait already, as many as may; try again later")
-        self.retry_after = retry_after
+def _nothing() -> None:
+    """What there is to do first, mostly."""
 
 
 @dataclass(frozen=True)
-class ServiceLoad:
-    """How much a service has to do now: requests that wait, and sequences that run of those that can."""
+class _Client:
+    """Whose request it is, and the stream that its events go to."""
 
-    waiting: int
-    active: int
-    sequences: int
+    owner: str
+    stream: Stream
 
 
 class Service:
     """Runs an engine on a thread of its own until it is closed. Safe for use from several threads."""
 
     def __init__(self, engine: Engine, queue: int | None = None) -> None:
-        """Nobody else may use the engine from now on. At most `queue` requests wait; None is no limit."""
+        """Nobody else may use the engine from now on. At most `queue` requests of an owner wait; None is no
+        limit."""
         self._engine = engine
-        self._queue = queue
+        self._room = Room(engine.capacity, queue, engine.running)
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._closing = False
-        self._streams: dict[int, Stream] = {}
+        self._reason = FinishReason.CANCELLED
+        self._clients: dict[int, _Client] = {}
         self._unpublished: list[Event] = []
         self._failures = 0
         self._thread = threading.Thread(target=self._run, name="anespec engine", daemon=True)
@@ -73,39 +73,67 @@ class Service:
 
     @property
     def load(self) -> ServiceLoad:
-        """How much there is to do."""
-        active = self._engine.active
-        return ServiceLoad(max(0, len(self._streams) - active), active, self._engine.shape.sequences)
+        """How much there is to do, and what was done. It keeps nobody waiting."""
+        engine, counts = self._engine, self._engine.counts
+        return ServiceLoad(
+            waiting=self._room.waiting,
+            active=engine.active,
+            sequences=engine.capacity,
+            passes=counts.passes,
+            rows=counts.rows,
+            last_rows=counts.last_rows,
+            last_width=counts.last_width,
+            states_lost=counts.states_lost,
+            pools=engine.pools,
+        )
 
-    def require_room(self) -> None:
-        """Raise QueueFullError where as many requests wait as may."""
-        load = self.load
-        if self._queue is not None and load.waiting >= self._queue:
-            raise QueueFullError(load.waiting, 1.0)
+    def require_room(self, owner: str = "") -> None:
+        """Raise QueueFullError where as many of an owner's requests wait as may."""
+        self._room.require([owner])
 
     def check(self, request: Request) -> None:
         """Raise the RequestError that submitting the request would raise."""
         self._engine.prepare(request)
+
+    def prepare(self, request: Request) -> WaitingRequest:
+        """A request that is checked and ready to be begun, once. Raises RequestError like `submit`."""
+        return self._engine.prepare(request)
 
     def submit(self, request: Request) -> Stream:
         """Queue a request; the stream of its events.
 
         Raises:
             RequestError: the engine cannot serve it (see Engine.prepare).
-            QueueFullError: as many requests wait as may.
+            QueueFullError: as many requests of its owner wait as may.
             ClosedError: the service was closed.
         """
-        self.require_room()
-        waiting = self._engine.prepare(request)
-        stream = Stream(waiting.number, self._cancel)
-
-        def begin() -> None:
-            self._streams[waiting.number] = stream
-            self._engine.enqueue(waiting)
-
-        if not self._command(begin):
-            raise ClosedError("the service is closed; open the model again")
+        self.require_room(request.owner)
+        (stream,) = self.begin([self.prepare(request)])
         return stream
+
+    def begin(self, prepared: Sequence[WaitingRequest]) -> list[Stream]:
+        """Queue requests, all of them or none; the streams of their events.
+
+        Raises:
+            RequestError: so many can never wait.
+            QueueFullError: there is no room for all of them now.
+            ClosedError: the service was closed.
+        """
+        streams = [Stream(waiting.number, self._cancel) for waiting in prepared]
+        owners = [waiting.request.owner for waiting in prepared]
+
+        def take() -> None:
+            self._room.take(owners)
+            for waiting, owner, stream in zip(prepared, owners, streams, strict=True):
+                waiting.since = self._engine.clock()
+                self._clients[waiting.number] = _Client(owner, stream)
+
+        def enqueue() -> None:
+            for waiting in prepared:
+                self._engine.enqueue(waiting)
+
+        self._require(self._command(enqueue, take))
+        return streams
 
     def call(self, work: Callable[[Engine], T]) -> T:
         """Have the engine's thread do something between two steps; what it returned, or what it raised.
@@ -121,14 +149,17 @@ class Service:
             except Exception as error:
                 done.set_exception(error)
 
-        if not self._command(answer):
-            raise ClosedError("the service is closed; open the model again")
+        self._require(self._command(answer))
         return done.result()
 
-    def close(self) -> None:
-        """End all streams with CANCELLED, and wait for the thread; verifier and source stay their owner's."""
+    def close(self, reason: FinishReason = FinishReason.CANCELLED) -> None:
+        """End what is left for this reason, and wait for the thread; verifier and source stay their owner's.
+
+        Every stream gets its last event.
+        """
         with self._wake:
-            self._closing = True
+            if not self._closing:
+                self._closing, self._reason = True, reason
             self._wake.notify()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -144,9 +175,14 @@ class Service:
     def _cancel(self, number: int, reason: FinishReason) -> None:
         self._command(lambda: self._note([self._engine.cancel(number, reason)]))
 
-    def _command(self, command: Callable[[], None]) -> bool:
+    def _require(self, obeyed: bool) -> None:
+        if not obeyed:
+            raise ClosedError("the service is closed; open the model again")
+
+    def _command(self, command: Callable[[], None], first: Callable[[], None] = _nothing) -> bool:
         """Have the engine's thread do something between two steps; False where it does nothing any more.
 
+        `first` is done at once, before any other command or its events; where it raises, nothing is done.
         A process that was forked has a copy of the engine, but not its thread.
         """
         if not self._thread.is_alive():
@@ -154,6 +190,7 @@ class Service:
         with self._wake:
             if self._closing:
                 return False
+            first()
             self._commands.append(command)
             self._wake.notify()
             return True
@@ -165,7 +202,7 @@ class Service:
                     self._step()
                 if not self._engine.busy:
                     self._publish()
-            self._note(self._engine.cancel(number, FinishReason.CANCELLED) for number in tuple(self._streams))
+            self._note(self._engine.cancel(number, self._reason) for number in tuple(self._clients))
             self._publish()
             self._engine.close()
         except BaseException as error:
@@ -181,8 +218,8 @@ class Service:
         for command in commands:
             with contextlib.suppress(Exception):
                 command()
-        for number, stream in self._streams.items():
-            stream.put(Event(number, Statistics(0), finish=FinishReason.FAILED, error=reason))
+        for number, client in self._clients.items():
+            client.stream.put(Event(number, Statistics(0), finish=FinishReason.FAILED, error=reason))
 
     def _obey(self) -> bool:
         """Do what clients asked for, waiting where there is nothing else to do; False when closing."""
@@ -216,10 +253,15 @@ class Service:
         """Hand out what has happened, to each stream its own."""
         events, self._unpublished = self._unpublished, []
         for event in events:
-            stream = self._streams[event.sequence]
+            client = self._clients[event.sequence]
             if event.finish is not None:
-                del self._streams[event.sequence]
-            stream.put(event)
+                self._leave(client, event)
+            client.stream.put(event)
+
+    def _leave(self, client: _Client, last: Event) -> None:
+        with self._wake:
+            del self._clients[last.sequence]
+            self._room.leave(client.owner, last.statistics.prefill_seconds + last.statistics.decode_seconds)
 
 
 def _sentence(error: BaseException) -> str:

@@ -15,10 +15,10 @@ from anespec.runtime.completion import Chunk, Summary, TextStream
 from anespec.runtime.requests import FinishReason
 from anespec.runtime.server.disconnects import while_connected
 from anespec.runtime.server.endpoint import Call
-from anespec.runtime.server.errors import ApiError, api_error, ending
+from anespec.runtime.server.errors import ApiError, api_error, ending, out_of_time
 from anespec.runtime.server.generation import Generation
 from anespec.runtime.server.models import Leased
-from anespec.runtime.server.streams import as_json, event_stream
+from anespec.runtime.server.streams import event_stream, json_answer
 
 _log = logging.getLogger("anespec.serve")
 
@@ -74,7 +74,7 @@ async def answer(
     """
     async with AsyncExitStack() as held:
         leased = await held.enter_async_context(call.daemon.models.lease(name))
-        leased.model.require_room()
+        leased.model.require_room(call.caller)
         prepared = await asyncio.to_thread(prepare, leased)
         generation = await held.enter_async_context(Generation(prepared.runs))
         if stream:
@@ -83,7 +83,7 @@ async def answer(
         summaries = await while_connected(call.request, generation.wait())
         _require_ended(summaries)
         _count(call, leased.id, summaries)
-        return Response(as_json(prepared.writer.whole(summaries)), media_type="application/json")
+        return json_answer(prepared.writer.whole(summaries))
 
 
 async def _parts(call: Call[Any], name: str, generation: Generation, writer: Writer) -> AsyncIterator[bytes]:
@@ -107,9 +107,11 @@ async def _parts(call: Call[Any], name: str, generation: Generation, writer: Wri
 
 
 def _require_ended(summaries: Sequence[Summary]) -> None:
-    """Raise ApiError where the daemon ended before the answer did."""
+    """Raise ApiError where the daemon ended before the answer did, or its time was over before it began."""
     if any(summary.finish is FinishReason.CANCELLED for summary in summaries):
         raise ending()
+    if all(summary.finish is FinishReason.TIME and not summary.tokens for summary in summaries):
+        raise out_of_time()
 
 
 def _count(call: Call[Any], name: str, summaries: Sequence[Summary]) -> None:

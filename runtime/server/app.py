@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -90,6 +91,7 @@ class _Serving:
                 503, "the model is being loaded; try again soon", "loading", headers={"retry-after": "5"}
             )
         caller = Caller() if endpoint.is_open else daemon.keys.caller(request.headers.get("authorization"))
+        caller = replace(caller, seconds=daemon.options.request_seconds)
         body = (
             None
             if endpoint.body is None

@@ -13,6 +13,7 @@ from anespec.runtime.server.options import ServeOptions
 class Daemon:
     """A daemon's models, who may ask for them, and how it stands."""
 
+    version: str
     options: ServeOptions
     models: Models
     keys: KeyRing

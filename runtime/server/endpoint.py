@@ -28,7 +28,7 @@ class Call(Generic[BodyT]):
 
 def openai_error(error: ApiError) -> Response:
     """An error as OpenAI's clients read it."""
-    return JSONResponse(error.facts(), error.status, headers=dict(error.headers))
+    return JSONResponse(error.answer().model_dump(), error.status, headers=dict(error.headers))
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,9 @@ class Endpoint:
     """One path and method.
 
     `body` is what a request must be, None where it has none; `answer` is what comes back, None for what is
-    no JSON. `is_open`: no key is needed, and it is served also while the daemon starts or ends.
-    `refusal` says an error in the words of the API that it belongs to.
+    no JSON; `streams` is the media type of an answer that may come in parts. `is_open`: no key is needed, and
+    it is served also while the daemon starts or ends. `refusal` says an error in the words of the API that
+    it belongs to.
     """
 
     method: str
@@ -47,4 +48,5 @@ class Endpoint:
     body: type[Body] | None = None
     answer: type[BaseModel] | None = None
     is_open: bool = False
+    streams: str | None = None
     refusal: Callable[[ApiError], Response] = openai_error

@@ -1,13 +1,16 @@
 """All endpoints of the daemon."""
 
-from anespec.runtime.server import health
+from anespec.runtime.server import health, llama_server, openapi
 from anespec.runtime.server.endpoint import Endpoint
 from anespec.runtime.server.openai import completions, models_list
 from anespec.runtime.server.page import endpoints as page
 
-ENDPOINTS: tuple[Endpoint, ...] = (
+_SERVING: tuple[Endpoint, ...] = (
     *health.ENDPOINTS,
     *models_list.ENDPOINTS,
     completions.ENDPOINT,
+    *llama_server.ENDPOINTS,
     *page.ENDPOINTS,
 )
+
+ENDPOINTS = (*_SERVING, openapi.describing(_SERVING))

@@ -4,10 +4,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from pydantic import BaseModel
+
 from anespec.manifests.errors import AnespecError, PromptTooLongError, RequestError
-from anespec.runtime.service import ClosedError, QueueFullError
+from anespec.runtime.room import QueueFullError
+from anespec.runtime.service import ClosedError
 
 _NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class ErrorFacts(BaseModel):
+    """What is wrong. `code` is for programs, `param` the field that is wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(BaseModel):
+    """OpenAI's error object."""
+
+    error: ErrorFacts
 
 
 @dataclass
@@ -25,16 +43,11 @@ class ApiError(Exception):
         """OpenAI's `type` of such an error."""
         return _KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
 
-    def facts(self) -> dict[str, object]:
+    def answer(self) -> ErrorAnswer:
         """OpenAI's error object."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.kind,
-                "param": self.param,
-                "code": self.code,
-            }
-        }
+        return ErrorAnswer(
+            error=ErrorFacts(message=self.message, type=self.kind, param=self.param, code=self.code)
+        )
 
 
 _KINDS = MappingProxyType(
@@ -52,6 +65,12 @@ def ending() -> ApiError:
     """What a request is told that comes when the daemon ends."""
     message = "the server is ending; try again when it is back"
     return ApiError(503, message, "shutting_down", headers={"retry-after": "5"})
+
+
+def out_of_time() -> ApiError:
+    """What a request is told that waited for as long as it may take."""
+    message = "the time of the request was over before its answer began; try again later"
+    return ApiError(503, message, "timeout", headers={"retry-after": "5"})
 
 
 def api_error(error: Exception) -> ApiError:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Self
 
-from anespec.runtime.completion import Chunk, Summary, TextStream
+from anespec.runtime.completion import Chunk, Summary, TextStream, start_together
 
 
 class Generation:
@@ -20,7 +20,7 @@ class Generation:
         self._runs = tuple(runs)
 
     async def __aenter__(self) -> Self:
-        """Begin all runs.
+        """Begin all runs, or none.
 
         Raises:
             QueueFullError: too many wait already.
@@ -29,7 +29,7 @@ class Generation:
         """
         try:
             # A grammar is prepared in another process, which takes a while.
-            await asyncio.to_thread(self._start)
+            await asyncio.to_thread(start_together, self._runs)
         except BaseException:
             self.cancel()
             raise
@@ -39,10 +39,6 @@ class Generation:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.cancel()
-
-    def _start(self) -> None:
-        for run in self._runs:
-            run.start()
 
     def cancel(self) -> None:
         """Give up what is left."""

@@ -8,8 +8,8 @@ from typing import Protocol
 from anespec.manifests.schema import Manifest
 from anespec.runtime.callers import Caller
 from anespec.runtime.completion import TextStream
+from anespec.runtime.load import ServiceLoad
 from anespec.runtime.options import GenerationOptions
-from anespec.runtime.service import ServiceLoad
 from anespec.runtime.text.chat_prompt import ChatPrompt
 from anespec.runtime.text.tokenizer import Tokenizer
 
@@ -57,8 +57,11 @@ class ServingModel(Protocol):
         """How much its service has to do."""
         ...
 
-    def require_room(self) -> None:
-        """Raise QueueFullError where as many requests wait as may; before anything is spent on one more."""
+    def require_room(self, caller: Caller) -> None:
+        """Raise QueueFullError where as many of the caller's requests wait as may.
+
+        To be asked before anything is spent on one more.
+        """
         ...
 
     def prompt_ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:

@@ -31,9 +31,14 @@ class ServeOptions(Options):
         description="A host name that clients may call this machine by, beside its address; may be given "
         "several times.",
     )
-    queue: int = Field(default=64, ge=1, le=1 << 20, description="Requests of a model that may wait.")
+    queue: int = Field(
+        default=64, ge=1, le=1 << 20, description="Requests of a model and a key that may wait."
+    )
     request_seconds: float = Field(
-        default=600.0, gt=0, le=LONGEST_WAIT, description="The longest that a request may take."
+        default=600.0,
+        gt=0,
+        le=LONGEST_WAIT,
+        description="The longest that a request may take, in the queue and after it.",
     )
     body_bytes: Annotated[ByteSize, Flag(metavar="BYTES", default="16MB")] = Field(
         default=ByteSize(16_000_000), ge=1, description="The largest request."

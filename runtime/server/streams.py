@@ -12,6 +12,9 @@ PING_SECONDS = 15.0
 SEND_SECONDS = 60.0
 """A client that takes nothing for so long is given up."""
 
+EVENTS = "text/event-stream"
+LINES = "application/x-ndjson"
+
 DONE = b"data: [DONE]\n\n"
 
 
@@ -33,6 +36,11 @@ def as_json(data: BaseModel | Mapping[str, Any]) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
+def json_answer(data: BaseModel) -> Response:
+    """An answer that is sent at once."""
+    return Response(as_json(data), media_type="application/json")
+
+
 def event_stream(parts: AsyncIterator[bytes]) -> Response:
     """Sends `event`s as they come, with comments in between so that nobody takes a silence for an end."""
     return EventSourceResponse(parts, ping=PING_SECONDS, sep="\n", send_timeout=SEND_SECONDS)
@@ -40,4 +48,4 @@ def event_stream(parts: AsyncIterator[bytes]) -> Response:
 
 def line_stream(parts: AsyncIterator[bytes]) -> Response:
     """Sends `line`s as they come."""
-    return EventSourceResponse(parts, ping=0, media_type="application/x-ndjson", send_timeout=SEND_SECONDS)
+    return EventSourceResponse(parts, ping=0, media_type=LINES, send_timeout=SEND_SECONDS)

@@ -78,7 +78,7 @@ def running(
 
     async def serve() -> None:
         lifecycle = Lifecycle()
-        daemon = Daemon(chosen, loaded, keys or KeyRing(), Metrics(loaded), lifecycle)
+        daemon = Daemon("0", chosen, loaded, keys or KeyRing(), Metrics(loaded), lifecycle)
         server = uvicorn.Server(server_config(build_app(daemon, endpoints)))
         lifecycle.ready()
         found.append((server, daemon))

@@ -18,7 +18,7 @@ from anespec.runtime.server.models import Leased
 from anespec.runtime.server.openai.finish import finish_reason
 from anespec.runtime.server.openai.sampling_fields import SamplingFields
 from anespec.runtime.server.openai.usage import Timings, Usage, timings_of, usage_of
-from anespec.runtime.server.streams import DONE, event
+from anespec.runtime.server.streams import DONE, EVENTS, event
 from anespec.runtime.text.tokenizer import Tokenizer
 
 
@@ -157,7 +157,7 @@ class _Writer:
         yield DONE
 
     def failed(self, error: ApiError) -> Iterable[bytes]:
-        yield event(error.facts())
+        yield event(error.answer())
 
     def whole(self, summaries: Sequence[Summary]) -> CompletionAnswer:
         choices = [
@@ -204,4 +204,5 @@ ENDPOINT = Endpoint(
     complete,
     body=CompletionBody,
     answer=CompletionAnswer,
+    streams=EVENTS,
 )

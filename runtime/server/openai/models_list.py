@@ -8,35 +8,43 @@ from starlette.responses import Response
 from anespec.runtime.server.endpoint import Call, Endpoint
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.models import ModelCard
+from anespec.runtime.server.streams import json_answer
 
 
 class ModelAnswer(BaseModel):
     """A model. `loaded` and `context` (tokens) are ours."""
 
     id: str
-    object: Literal["model"] = "model"
+    object: Literal["model"]
     created: int
-    owned_by: str = "anespec"
+    owned_by: Literal["anespec"]
     loaded: bool
     context: int | None
 
     @classmethod
     def of(cls, card: ModelCard) -> "ModelAnswer":
         """A model's card."""
-        return cls(id=card.id, created=card.created, loaded=card.loaded, context=card.context)
+        return cls(
+            id=card.id,
+            object="model",
+            owned_by="anespec",
+            created=card.created,
+            loaded=card.loaded,
+            context=card.context,
+        )
 
 
 class ModelsAnswer(BaseModel):
     """All models."""
 
-    object: Literal["list"] = "list"
+    object: Literal["list"]
     data: list[ModelAnswer]
 
 
 async def list_models(call: Call[None]) -> Response:
     """All models that can be asked for."""
-    found = ModelsAnswer(data=[ModelAnswer.of(card) for card in call.daemon.models.cards])
-    return Response(found.model_dump_json(), media_type="application/json")
+    found = ModelsAnswer(object="list", data=[ModelAnswer.of(card) for card in call.daemon.models.cards])
+    return json_answer(found)
 
 
 async def show_model(call: Call[None]) -> Response:
@@ -44,7 +52,7 @@ async def show_model(call: Call[None]) -> Response:
     name = call.request.path_params["name"]
     for card in call.daemon.models.cards:
         if card.id == name:
-            return Response(ModelAnswer.of(card).model_dump_json(), media_type="application/json")
+            return json_answer(ModelAnswer.of(card))
     raise ApiError(
         404, "there is no such model; /v1/models lists those that there are", "model_not_found", "model"
     )

@@ -1,0 +1,82 @@
+"""How many requests may wait, and when there may be room for one that may not."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from anespec.manifests.errors import RequestError
+
+_WEIGHT = 0.125
+"""Of the last request that ended in how long requests are taken to run."""
+
+SOONEST = 1.0
+"""Seconds: what is told where no request has ended yet, and at least."""
+
+
+class QueueFullError(RequestError):
+    """As many requests wait as may; in `retry_after` seconds there may be room."""
+
+    def __init__(self, waiting: int, retry_after: float) -> None:
+        super().__init__(f"{waiting} requests wait already, too many for one more; try again later")
+        self.retry_after = retry_after
+
+
+class Room:
+    """Counts the requests that were taken and have not ended. Its caller keeps threads apart.
+
+    The first `capacity` of them run, or begin at once, and wait for nobody. So many of each owner may wait
+    beside those: one who asks too much is refused, and nobody else is.
+    """
+
+    def __init__(self, capacity: int, most_waiting: int | None, running: Callable[[str], int]) -> None:
+        """`most_waiting`: of one owner; None is no limit. `running` says how many of an owner's run now."""
+        self._capacity = capacity
+        self._most_waiting = most_waiting
+        self._running = running
+        self._taken = 0
+        self._by_owner: Counter[str] = Counter()
+        self._run_seconds = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for others to end."""
+        return max(0, self._taken - self._capacity)
+
+    def require(self, owners: Sequence[str]) -> None:
+        """Raise where requests of these owners cannot be taken, all of them together.
+
+        Raises:
+            RequestError: so many never can.
+            QueueFullError: not now.
+        """
+        if self._most_waiting is None:
+            return
+        most = self._capacity + self._most_waiting
+        if len(owners) > most:
+            raise RequestError(
+                f"{len(owners)} answers are asked for at once, but only {most} can run or wait; "
+                "ask for fewer at a time"
+            )
+        beyond = self._taken + len(owners) - self._capacity
+        for owner, count in Counter(owners).items():
+            idle = self._by_owner[owner] + count - self._running(owner)
+            too_many = min(idle, beyond) - self._most_waiting
+            if too_many > 0:
+                # Each region is free again after as long as requests lately ran.
+                seconds = too_many * self._run_seconds / self._capacity
+                raise QueueFullError(min(idle, beyond) - count, max(SOONEST, seconds))
+
+    def take(self, owners: Sequence[str]) -> None:
+        """Take requests of these owners, or none of them; raises as `require` does."""
+        self.require(owners)
+        self._taken += len(owners)
+        self._by_owner.update(owners)
+
+    def leave(self, owner: str, seconds: float) -> None:
+        """Note that a request ended that ran for so long; 0 for one that never ran."""
+        self._taken -= 1
+        self._by_owner[owner] -= 1
+        if not self._by_owner[owner]:
+            del self._by_owner[owner]
+        if seconds > 0.0:
+            known = self._run_seconds or seconds
+            self._run_seconds = known + _WEIGHT * (seconds - known)

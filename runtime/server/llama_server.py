@@ -1,0 +1,126 @@
+"""What llama-server's clients ask beside OpenAI's API: tokens of a text, and what the server is.
+
+https://github.com/ggml-org/llama.cpp/tree/master/tools/server
+"""
+
+import asyncio
+from typing import Any
+
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from anespec.runtime.server.bodies import Body
+from anespec.runtime.server.endpoint import Call, Endpoint
+from anespec.runtime.server.models import Leased
+from anespec.runtime.server.streams import json_answer
+
+MOST_TOKENS = 1 << 20
+"""That are asked for at once."""
+
+
+class TokenizeBody(Body):
+    """A text. `with_pieces`: each token's own text, too."""
+
+    content: str
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+    model: str | None = None
+
+
+class Piece(BaseModel):
+    """A token and its text; its bytes where they are no text of their own."""
+
+    id: int
+    piece: str | list[int]
+
+
+class TokenizeAnswer(BaseModel):
+    """The text's tokens."""
+
+    tokens: list[int] | list[Piece]
+
+
+class DetokenizeBody(Body):
+    """Tokens."""
+
+    tokens: list[int] = Field(max_length=MOST_TOKENS)
+    model: str | None = None
+
+
+class DetokenizeAnswer(BaseModel):
+    """Their text."""
+
+    content: str
+
+
+class PropsAnswer(BaseModel):
+    """What is served by default. `total_slots` are sequences that run at a time, `n_ctx` tokens of each."""
+
+    default_generation_settings: dict[str, Any]
+    total_slots: int
+    model_path: str
+    chat_template: str
+    modalities: dict[str, bool]
+    build_info: str
+    backend: str
+    speculates: bool
+    block: int
+
+
+async def tokenize(call: Call[TokenizeBody]) -> Response:
+    """Turn a text into tokens."""
+    body = call.body
+
+    def work(leased: Leased) -> TokenizeAnswer:
+        tokenizer = leased.model.tokenizer
+        ids = tokenizer.encode(body.content, add_special=body.add_special, parse_special=body.parse_special)
+        if not body.with_pieces:
+            return TokenizeAnswer(tokens=ids)
+        return TokenizeAnswer(
+            tokens=[Piece(id=id, piece=_piece(tokenizer.piece(id, skip_special=False))) for id in ids]
+        )
+
+    async with call.daemon.models.lease(body.model) as leased:
+        return json_answer(await asyncio.to_thread(work, leased))
+
+
+def _piece(data: bytes) -> str | list[int]:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return list(data)
+
+
+async def detokenize(call: Call[DetokenizeBody]) -> Response:
+    """Turn tokens into their text."""
+    async with call.daemon.models.lease(call.body.model) as leased:
+        decode = leased.model.tokenizer.decode
+        text = await asyncio.to_thread(decode, call.body.tokens, skip_special=False, continues=True)
+        return json_answer(DetokenizeAnswer(content=text))
+
+
+async def props(call: Call[None]) -> Response:
+    """Say what is served."""
+    async with call.daemon.models.lease(call.request.query_params.get("model")) as leased:
+        model, manifest = leased.model, leased.model.manifest
+        return json_answer(
+            PropsAnswer(
+                default_generation_settings={"n_ctx": model.context},
+                total_slots=model.sequences,
+                model_path=leased.id,
+                chat_template=model.chat_template or "",
+                modalities={"vision": False, "audio": False},
+                build_info=f"anespec {call.daemon.version}",
+                backend=model.backend,
+                speculates=model.speculates,
+                block=manifest.block,
+            )
+        )
+
+
+ENDPOINTS = (
+    Endpoint("POST", "/tokenize", "The tokens of a text.", tokenize, TokenizeBody, TokenizeAnswer),
+    Endpoint("POST", "/detokenize", "The text of tokens.", detokenize, DetokenizeBody, DetokenizeAnswer),
+    Endpoint("GET", "/props", "What is served by default.", props, answer=PropsAnswer),
+)

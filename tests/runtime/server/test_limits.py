@@ -1,0 +1,29 @@
+"""What a daemon lets a request take: its time, and places in the queue."""
+
+from pathlib import Path
+
+from serving import running
+
+import anespec
+from anespec.model import Model
+
+
+def test_a_request_whose_time_is_over_in_the_queue_is_refused(model: Model) -> None:
+    with running({"chatty": model}, request_seconds=1e-9) as found:
+        answer = found.client.post("/v1/completions", json={"prompt": "Once", "max_tokens": 400})
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "timeout"
+        assert "retry-after" in answer.headers
+
+
+def test_more_choices_than_can_wait_are_a_wrong_request_and_a_full_queue_is_not(chatty: Path) -> None:
+    with anespec.load(chatty, queue=1) as model, running({"chatty": model}) as found:
+        fields = {"prompt": "Once upon a time", "max_tokens": 2}
+        assert found.client.post("/v1/completions", json=fields | {"n": 5}).status_code == 200
+        answer = found.client.post("/v1/completions", json=fields | {"n": 6})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
+        with model.begin([1, 2], anespec.GenerationOptions(max_tokens=500, choices=4, ignore_eos=True)):
+            refused = found.client.post("/v1/completions", json=fields | {"n": 2})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert model.load.waiting == 0
