@@ -2,16 +2,20 @@
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Route, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, sync_playwright
 from serving import Running
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MILLISECONDS = 5000
+
+# Without its sandbox, since that cannot be had where tests run as root; other machines' names lead nowhere.
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
 
 
 @contextlib.contextmanager
@@ -20,8 +24,7 @@ def chromium() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("there is no Chromium on this machine; install it to test the page")
     with sync_playwright() as playwright:
-        # Without its sandbox, since that cannot be had where tests run as root.
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser
         browser.close()
 
@@ -75,19 +78,12 @@ def in_context(context: BrowserContext, daemon: Running) -> Iterator[Visit]:
     """A visit in another tab of the same browser."""
     visit = Visit(context.new_page())
 
-    def let(route: Route) -> None:
-        visit.asked.append(route.request.url)
-        if route.request.url.startswith(daemon.url):
-            route.continue_()
-        else:
-            route.abort()
-
     def hear(message: ConsoleMessage) -> None:
         # Chromium itself notes each refused request there.
         if "the server responded with a status" not in message.text:
             visit.said.append(message.text)
 
-    visit.page.route("**/*", let)
+    visit.page.on("request", lambda request: visit.asked.append(request.url))
     visit.page.on("console", hear)
     visit.page.on("pageerror", lambda error: visit.said.append(str(error)))
     visit.page.goto(daemon.url)
@@ -95,3 +91,15 @@ def in_context(context: BrowserContext, daemon: Running) -> Iterator[Visit]:
     yield visit
     assert not visit.said
     assert not [url for url in visit.asked if not url.startswith((daemon.url, "blob:"))]
+
+
+Open = Callable[..., Visit]
+"""Opens the page in a browser with some options."""
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so; fails where it does not become so."""
+    end = time.monotonic() + MILLISECONDS / 1000
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)

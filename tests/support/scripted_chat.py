@@ -1,16 +1,17 @@
-"""A daemon whose chat says what a test wants it to say; its page, models, keys and guards are the true ones."""
+"""A daemon whose chat says what a test wants it to say; its page, keys and guards are the true ones."""
 
 import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 from serving import Running, running
 from starlette.responses import Response
 
+from anespec.runtime.load import RowCount, ServiceLoad
+from anespec.runtime.passes import RowKind
 from anespec.runtime.server import health
 from anespec.runtime.server.endpoint import Call, Endpoint
 from anespec.runtime.server.errors import ApiError
@@ -18,7 +19,6 @@ from anespec.runtime.server.keys import KeyRing
 from anespec.runtime.server.openai import models_list
 from anespec.runtime.server.page import endpoints as page
 from anespec.runtime.server.streams import DONE, event, event_stream
-from anespec.runtime.service import ServiceLoad
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Said:
-    """An answer; `seconds` between its tokens. One that is `endless` goes on for as long as anybody listens."""
+    """An answer; `seconds` between its tokens. An `endless` one goes on for as long as anybody listens."""
 
     pieces: Sequence[Piece]
     seconds: float = 0.0
@@ -53,6 +53,8 @@ class Script:
     answers: deque[Said | ApiError] = field(default_factory=deque)
     asked: list[dict[str, Any]] = field(default_factory=list)
     listeners: int = 0
+    passes: int = 0
+    accepted: int = 0
 
     async def chat(self, call: Call[None]) -> Response:
         """Answer one request."""
@@ -72,11 +74,13 @@ class Script:
                         await asyncio.sleep(answer.seconds)
                     name = "reasoning_content" if piece.reasoning else "content"
                     origin = {"kind": "draft" if piece.source else "carry", "source": piece.source}
+                    self.passes += piece.source is None
+                    self.accepted += piece.source is not None
                     yield _part({name: piece.text}, anespec=[origin])
                 if not answer.endless:
                     break
             if answer.error is not None:
-                yield event(answer.error.facts())
+                yield event(answer.error.answer())
                 return
             yield _part({}, finish_reason="stop", timings=_timings(answer.pieces))
             yield DONE
@@ -101,11 +105,34 @@ def _timings(pieces: Sequence[Piece]) -> dict[str, float]:
     }
 
 
+@dataclass(frozen=True)
+class _ScriptedModel:
+    """As much of a model as the page asks for: every pass had a row of its own and three drafts."""
+
+    script: Script
+    context: int = 4096
+
+    @property
+    def load(self) -> ServiceLoad:
+        """As if this were what the answers took."""
+        script = self.script
+        rows = (RowCount(RowKind.CARRY, script.passes), RowCount(RowKind.DRAFT, 3 * script.passes))
+        return ServiceLoad(
+            waiting=0,
+            active=script.listeners,
+            sequences=4,
+            passes=script.passes,
+            rows=rows,
+            accepted=script.accepted,
+        )
+
+
 @contextlib.contextmanager
 def scripted(script: Script, keys: KeyRing | None = None) -> Iterator[Running]:
     """Serve it while the block lasts."""
-    model: Any = SimpleNamespace(context=4096, load=ServiceLoad(waiting=0, active=1, sequences=4))
+    model = _ScriptedModel(script)
     chat = Endpoint("POST", "/v1/chat/completions", "Chat.", script.chat)
     endpoints = (*health.ENDPOINTS, *models_list.ENDPOINTS, *page.ENDPOINTS, chat)
-    with running({"fable-1": model, "fable-2": model}, keys, endpoints) as found:
+    models: dict[str, Any] = {"fable-1": model, "fable-2": model}
+    with running(models, keys, endpoints) as found:
         yield found

@@ -28,7 +28,7 @@ POLICY = "; ".join(
         "trusted-types 'none'",
     )
 )
-"""The page's Content-Security-Policy: scripts and styles are files of its own, and it talks to nobody else."""
+"""The page's Content-Security-Policy: its scripts and styles are files, and it talks to nobody else."""
 
 _TYPES = MappingProxyType(
     {

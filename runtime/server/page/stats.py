@@ -3,21 +3,35 @@
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from anespec.runtime.load import ServiceLoad
+from anespec.runtime.passes import RowKind
 from anespec.runtime.server.endpoint import Call, Endpoint
-from anespec.runtime.service import ServiceLoad
 
 
 class ModelStats(BaseModel):
-    """Requests that wait, and sequences that run of those that can."""
+    """Requests that wait, sequences that run of those that can, and what was run since the model was loaded.
+
+    `rows` of passes by kind, pads not counted; `accepted` draft rows were right.
+    """
 
     waiting: int
     active: int
     sequences: int
+    passes: int
+    rows: dict[str, int]
+    accepted: int
 
     @classmethod
     def of(cls, load: ServiceLoad) -> "ModelStats":
         """Of a service's load."""
-        return cls(waiting=load.waiting, active=load.active, sequences=load.sequences)
+        return cls(
+            waiting=load.waiting,
+            active=load.active,
+            sequences=load.sequences,
+            passes=load.passes,
+            rows={rows.kind.value: rows.count for rows in load.rows if rows.kind is not RowKind.PAD},
+            accepted=load.accepted,
+        )
 
 
 class StatsAnswer(BaseModel):

@@ -8,7 +8,8 @@ const SAVE_MILLISECONDS = 2000;
 export class Chat {
   /**
    * `views` are told what happened: listed() when the list is another, opened() when another path is shown,
-   * written(conversation, message, run) when a message has grown, refused(run, retry) when a key is needed.
+   * written(conversation, message, run) when a message has grown, refused(run, retry) when a key is needed,
+   * unsaved() when there is no room left, busy() when an answer begins or has ended.
    */
   constructor(store, settings, views) {
     this.store = store;
@@ -51,7 +52,8 @@ export class Chat {
     if (this.runs.has(id)) return;
     const found = await this.store.get(id);
     this.conversations = this.conversations.filter((each) => each.id !== id);
-    if (found) this.keep(found);
+    if (found) this.conversations.push(found);
+    this.sort();
     this.views.listed();
     if (this.current.id !== id) return;
     if (found) this.current = found;
@@ -101,12 +103,14 @@ export class Chat {
       this.save(conversation);
     });
     this.runs.set(conversation.id, run);
+    this.views.busy();
     this.views.listed();
     this.views.opened();
     run.go().then(() => {
       this.runs.delete(conversation.id);
       touch(conversation);
       this.save(conversation);
+      this.views.busy();
       this.views.listed();
       this.views.written(conversation, message, run);
       if (run.refusal?.status === 401) this.views.refused(run, () => this.write(conversation, message));
@@ -176,8 +180,13 @@ export class Chat {
   }
 
   save(conversation) {
-    this.conversations.sort((one, other) => other.updated - one.updated);
+    this.sort();
     // What was deleted meanwhile stays so.
     if (this.conversations.includes(conversation)) this.store.put(conversation).catch(() => this.views.unsaved());
+  }
+
+  /** What was changed last stands first. */
+  sort() {
+    this.conversations.sort((one, other) => other.updated - one.updated);
   }
 }

@@ -29,13 +29,13 @@ export async function models(tell, askForKey) {
   }
 }
 
-/** Asks how busy a model is while somebody looks: often while `isBusy()`, now and then else. */
+/** Asks how busy a model is while somebody looks: often while `isBusy()`, now and then otherwise. */
 export class LoadWatch {
   constructor(isBusy, model, ontold) {
     this.isBusy = isBusy;
     this.model = model;
     this.ontold = ontold;
-    this.last = null;
+    this.last = {};
     this.timer = null;
     document.addEventListener("visibilitychange", () => this.soon());
   }
@@ -46,9 +46,9 @@ export class LoadWatch {
     if (document.hidden) return;
     try {
       const { models: found } = await askJson("stats");
-      const now = found[this.model()] ?? Object.values(found)[0] ?? null;
-      this.ontold(now, this.last);
-      this.last = now;
+      const model = this.model();
+      this.ontold(found[model] ?? null, this.last[model] ?? null);
+      this.last = found;
     } catch {
       // Whoever asks for an answer is told why there is none.
       this.ontold(null, null);

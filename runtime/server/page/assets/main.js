@@ -24,7 +24,7 @@ const settings = new Settings();
 const shell = new Shell(settings);
 const question = byId("question");
 const store = await Store.open((id) => chat.changed(id));
-const chat = new Chat(store, settings, { listed, opened, written, refused, unsaved });
+const chat = new Chat(store, settings, { listed, opened, written, refused, unsaved, busy: () => watch.soon() });
 const gauges = new Gauges({ figures: byId("figures"), passes: byId("passes"), legend: byId("legend") });
 const follower = new Follower(byId("thread"), (isFollowing) => (byId("to-end").hidden = isFollowing));
 const watch = new LoadWatch(
@@ -98,6 +98,7 @@ function written(conversation, message, run) {
 function draw() {
   for (const [message, run] of pending) {
     thread.update(message, run);
+    gauges.draw(run.passes);
     speak(message, run);
   }
   pending.clear();
@@ -132,7 +133,6 @@ function speak(message, run) {
 async function refused(run, retry) {
   if (await askKey(run.refusal.message)) {
     retry();
-    watch.soon();
   }
 }
 
@@ -152,7 +152,6 @@ function send() {
   question.value = "";
   fit(question);
   drawSend();
-  watch.soon();
 }
 
 function edit(id) {
@@ -253,7 +252,10 @@ function connect() {
     event.preventDefault();
     send();
   });
-  byId("model").addEventListener("change", () => settings.set({ model: byId("model").value }));
+  byId("model").addEventListener("change", () => {
+    settings.set({ model: byId("model").value });
+    watch.soon();
+  });
   question.addEventListener("input", () => {
     fit(question);
     drawSend();

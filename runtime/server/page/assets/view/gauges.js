@@ -20,7 +20,7 @@ export class Gauges {
   /** What the daemon says of the model now: an answer of /stats, and the one before it. */
   setLoad(now, before) {
     this.load = now;
-    this.busy = now && before ? since(before, now) : null;
+    this.busy = (now && before && since(before, now)) ?? (now && this.busy);
   }
 
   /** Draws the figures of an answer that is being written, or of one that was (from its `timings`). */
@@ -39,11 +39,11 @@ export class Gauges {
       ...figure("in use", load ? `${load.active} of ${load.sequences}` : null),
       ...(load?.waiting ? figure("waiting", numbers.whole(load.waiting)) : []),
     );
-    if (isLive) this.draw(run.passes.slice(-SHOWN_PASSES));
   }
 
-  /** A column for each pass: the token that was computed at its foot, those that were guessed above it. */
-  draw(passes) {
+  /** A column for each of the last passes: the token that was computed at its foot, the guessed ones above it. */
+  draw(all) {
+    const passes = all.slice(-SHOWN_PASSES);
     while (this.passes.children.length > passes.length) this.passes.firstChild.remove();
     passes.forEach((sources, place) => {
       const column = this.passes.children[place] ?? this.passes.appendChild(h("span"));
@@ -69,15 +69,15 @@ function figure(name, value) {
   return [h("div", { class: value === null ? "figure none" : "figure" }, h("dt", {}, name), h("dd", {}, value ?? "–"))];
 }
 
-/** What was done between two answers of /stats; null where they do not say. */
+/** What was done between two answers of /stats; null where that is nothing. */
 function since(before, now) {
-  if (!now.rows || !before.rows) return null;
-  const rise = (kind) => (now.rows[kind] ?? 0) - (before.rows[kind] ?? 0);
   const passes = now.passes - before.passes;
-  const rows = ["prompt", "carry", "forced", "draft"].reduce((sum, kind) => sum + rise(kind), 0);
-  const accepted = now.accepted - before.accepted;
+  if (passes <= 0) return null;
+  const rise = (kind) => now.rows[kind] - before.rows[kind];
+  const rows = Object.keys(now.rows).reduce((sum, kind) => sum + rise(kind), 0);
+  const drafted = rise("draft");
   return {
-    rows: passes > 0 ? numbers.figure(rows / passes) : null,
-    right: rise("draft") > 0 && Number.isFinite(accepted) ? numbers.share(accepted, rise("draft")) : null,
+    rows: numbers.figure(rows / passes),
+    right: drafted ? numbers.share(now.accepted - before.accepted, drafted) : null,
   };
 }

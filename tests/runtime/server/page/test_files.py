@@ -72,7 +72,9 @@ def test_the_page_holds_no_script_style_or_address_of_others() -> None:
 def test_no_script_makes_markup_of_text() -> None:
     for path in SCRIPTS:
         text = path.read_text("utf-8")
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|Function\(", text)
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|Function\(", text
+        )
 
 
 def test_scripts_are_small() -> None:
