@@ -78,7 +78,12 @@ def _loaded(path: Path, context: int | None, loading: LoadOptions) -> "Iterator[
 
     watch = watcher(shown=True)
     artifact = resolve_artifact(
-        path, backend=loading.backend, threads=loading.threads, context=context, display=watch.shares
+        path,
+        backend=loading.backend,
+        threads=loading.threads,
+        workers=loading.workers,
+        context=context,
+        display=watch.shares,
     )
     trial = [{"role": "user", "content": "Hello"}]
     loaded = load_model(artifact, loading, watch, lambda model: model.check(model.chat_ids(trial)))

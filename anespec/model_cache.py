@@ -34,6 +34,7 @@ from anespec.manifests.user_folders import cache_folder, private_folder
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
+    from anespec.runtime.backends.worker.sharing import WorkerLimits
     from anespec.validate.progress import Progress
 
 Display = Callable[[str], "AbstractContextManager[Progress]"]
@@ -139,6 +140,7 @@ def resolve_artifact(
     *,
     backend: str = "auto",
     threads: int | None = None,
+    workers: "WorkerLimits | None" = None,
     context: int | None = None,
     sequences: int | None = None,
     display: Display = no_display,
@@ -147,7 +149,8 @@ def resolve_artifact(
 
     A GGUF is converted for this machine and gated on `backend` first, where that was never done. A path that
     leads nowhere may be the name of a model in the cache. A folder is returned as it is, for `Artifact` to
-    refuse. `context` and `sequences` are those of the conversion.
+    refuse. `workers` are the limits of a backend that has some; `context` and `sequences` are those of the
+    conversion.
 
     Raises:
         ArtifactError: it is none of these.
@@ -158,7 +161,8 @@ def resolve_artifact(
         Interrupted: someone pressed ^C; what is finished is kept.
     """
     if is_gguf(path):
-        return ModelCache().artifact_of(path, Build.here(context, sequences), backend, threads, display)
+        build = Build.here(context, sequences)
+        return ModelCache().artifact_of(path, build, backend, threads, display, workers)
     artifact = path if path.exists() else cached_artifact(path)
     if artifact is None:
         raise ArtifactError(f"{path}: is no file, no folder and no model in the cache (`anespec list`)")
@@ -200,7 +204,13 @@ class ModelCache:
         self.root = cache_folder() / MODELS_FOLDER if root is None else root
 
     def artifact_of(
-        self, gguf: Path, build: Build, backend: str, threads: int | None, display: Display
+        self,
+        gguf: Path,
+        build: Build,
+        backend: str,
+        threads: int | None,
+        display: Display,
+        workers: "WorkerLimits | None" = None,
     ) -> Path:
         """The gated artifact of a GGUF, made first where there is none; raises like `resolve_artifact`."""
         with private_folder(self.root) as root:
@@ -210,7 +220,7 @@ class ModelCache:
                 with self._lock(key, gguf, display):
                     model = self._model(root, key)
                     if model.entry is None or not model.artifact.is_dir():
-                        model = self._make(root, key, gguf, build, backend, threads, display)
+                        model = self._make(root, key, gguf, build, backend, threads, workers, display)
             else:
                 _log.info("%s was converted before: %s", gguf, model.artifact)
         assert model.entry is not None
@@ -291,6 +301,7 @@ class ModelCache:
         build: Build,
         backend: str,
         threads: int | None,
+        workers: "WorkerLimits | None",
         display: Display,
     ) -> CachedModel:
         from anespec.prepare_model import prepare_model
@@ -298,7 +309,8 @@ class ModelCache:
         with root.folder(key, create=True) as folder:
             folder.make_private()
             try:
-                entry = prepare_model(gguf, self.root / key / ARTIFACT_NAME, build, backend, threads, display)
+                output = self.root / key / ARTIFACT_NAME
+                entry = prepare_model(gguf, output, build, backend, threads, display, workers)
             except BaseException:
                 # What could not even be begun is no interrupted conversion.
                 with contextlib.suppress(OSError):

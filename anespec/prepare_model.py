@@ -17,12 +17,19 @@ if TYPE_CHECKING:
     from anespec.convert.plan import ConversionPlan
     from anespec.manifests.store import Artifact
     from anespec.manifests.verdicts import VerdictT
+    from anespec.runtime.backends.worker.sharing import WorkerLimits
 
 _log = logging.getLogger(__name__)
 
 
 def prepare_model(
-    gguf: Path, output: Path, build: Build, backend: str, threads: int | None, display: Display
+    gguf: Path,
+    output: Path,
+    build: Build,
+    backend: str,
+    threads: int | None,
+    display: Display,
+    workers: "WorkerLimits | None" = None,
 ) -> Entry:
     """Convert `gguf` to `output` and ask the gates; what an interrupted run has finished is kept.
 
@@ -37,7 +44,7 @@ def prepare_model(
     _convert(gguf, output, build, display)
     artifact = Artifact(output, KnownHashes())
     try:
-        failure = _gate(artifact, gguf, backend, threads, display)
+        failure = _gate(artifact, gguf, backend, threads, workers, display)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; what was converted is kept, and the next run goes on there") from None
     manifest = artifact.manifest
@@ -94,13 +101,19 @@ def _require_room(plan: "ConversionPlan", gguf: Path, folder: Path) -> None:
 
 
 def _gate(
-    artifact: "Artifact", gguf: Path, backend: str, threads: int | None, display: Display
+    artifact: "Artifact",
+    gguf: Path,
+    backend: str,
+    threads: int | None,
+    workers: "WorkerLimits | None",
+    display: Display,
 ) -> str | None:
     """Ask the gates that were not asked yet; why the artifact must not be used, None where it may."""
     from anespec.asked_gates import Question, exactness_gate, golden_gate, residency_gate
     from anespec.runtime.backends import resolve_backend
 
-    asked = Question(artifact, resolve_backend(backend, artifact.manifest.target), threads, gguf)
+    resolved = resolve_backend(backend, artifact.manifest.target)
+    asked = Question(artifact, resolved, threads, gguf, workers)
 
     def verdict_of(name: str, gate: "Gate[VerdictT]") -> "VerdictT":
         verdict = gate.kept()

@@ -127,7 +127,13 @@ def run_validation(
     from anespec.validate.page.write import write_page
     from anespec.validate.summary import summary
 
-    root = resolve_artifact(path, backend=options.backend, threads=options.threads, display=watch.shares)
+    root = resolve_artifact(
+        path,
+        backend=options.backend,
+        threads=options.threads,
+        workers=options.workers,
+        display=watch.shares,
+    )
     source = path if options.gguf is None and is_gguf(path) else options.gguf
     artifact = Artifact(root, KnownHashes(again=options.verify))
     backend = resolve_backend(options.backend, artifact.manifest.target)
@@ -200,7 +206,15 @@ def _measure_extras(asked: Question, again: bool, watch: Watcher) -> None:
         source = asked.source
     try:
         with watch.shares("sample for the page") as report:
-            measure_extras(asked.artifact, source, asked.backend, asked.threads, report, again=again)
+            measure_extras(
+                asked.artifact,
+                source,
+                asked.backend,
+                asked.threads,
+                report,
+                workers=asked.workers,
+                again=again,
+            )
     except AnespecError as error:
         watch.note(f"the page goes without a sample ({error})")
 

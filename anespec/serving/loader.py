@@ -35,6 +35,7 @@ class ArtifactLoader:
             source.path,
             backend=source.loading.backend,
             threads=source.loading.threads,
+            workers=source.loading.workers,
             context=source.context,
             sequences=sequences,
             display=self._watch().shares,
