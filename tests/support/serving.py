@@ -95,4 +95,4 @@ def running(
             server.should_exit = True
             thread.join(30)
             assert not thread.is_alive()
-            assert not app.strays
+            assert not app.strays, "\n".join(app.strays[:5])

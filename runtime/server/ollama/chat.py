@@ -26,6 +26,7 @@ from anespec.runtime.server.openai.chat_messages import (
     ToolCallBody,
     template_messages,
 )
+from anespec.runtime.server.openai.tool_fields import MOST_TOOLS, ToolBody, tool_use
 from anespec.runtime.server.reading import AnswerReader
 from anespec.runtime.server.streams import LINES
 
@@ -57,9 +58,10 @@ class OllamaMessage(Body):
 
 
 class OllamaChatBody(OllamaBody):
-    """A conversation. An empty one asks for the model to be loaded."""
+    """A conversation, and what may be called. An empty one asks for the model to be loaded."""
 
     messages: list[OllamaMessage] = Field(default_factory=list, max_length=MOST_MESSAGES)
+    tools: list[ToolBody] | None = Field(default=None, max_length=MOST_TOOLS)
 
 
 async def chat(call: Call[OllamaChatBody]) -> Response:
@@ -68,7 +70,8 @@ async def chat(call: Call[OllamaChatBody]) -> Response:
     if not body.messages:
         return await load(call, chat_line)
     messages = template_messages(_read(body.messages))
-    conversation = Conversation(messages, body.variables, body.grammar)
+    tools = tool_use(body.tools or (), None, parallel=True)
+    conversation = Conversation(messages, body.variables, tools, body.grammar)
 
     def begin(model: ServingModel, options: GenerationOptions) -> tuple[Sequence[TextStream], AnswerReader]:
         runs, reading = conversation.begin(model, options, call.caller)

@@ -10,6 +10,7 @@ from anespec.runtime.options import MOST_STOPS, GenerationOptions
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.runtime.server.bodies import Body
 from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.openai.schema_limits import require_modest
 
 
 def _listed(value: Any) -> Any:
@@ -86,6 +87,7 @@ class OllamaBody(Body):
         """What the answer must match. Raises ApiError where it is too large."""
         if not self.format:
             return None
+        require_modest(self.format, "format")
         schema = {"type": "object"} if self.format == "json" else self.format
         return Grammar(kind=GrammarKind.JSON_SCHEMA, text=json.dumps(schema))
 

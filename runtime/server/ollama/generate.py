@@ -15,6 +15,7 @@ from anespec.runtime.server.ollama.answers import GenerateLine, generate_line
 from anespec.runtime.server.ollama.errors import OllamaError, ollama_error
 from anespec.runtime.server.ollama.fields import OllamaBody
 from anespec.runtime.server.ollama.replying import load, reply
+from anespec.runtime.server.openai.tool_fields import ToolUse
 from anespec.runtime.server.reading import AnswerReader
 from anespec.runtime.server.streams import LINES
 
@@ -54,7 +55,7 @@ async def generate(call: Call[GenerateBody]) -> Response:
         return await load(call, generate_line)
     system = [{"role": "system", "content": body.system}] if body.system else []
     conversation = Conversation(
-        [*system, {"role": "user", "content": body.prompt}], body.variables, body.grammar
+        [*system, {"role": "user", "content": body.prompt}], body.variables, ToolUse(), body.grammar
     )
 
     def begin(

@@ -15,6 +15,7 @@ from anespec.runtime.server.models import ModelCard, ServingModel
 from anespec.runtime.server.ollama.errors import OllamaError, ollama_error
 from anespec.runtime.server.ollama.names import known_as
 from anespec.runtime.server.streams import json_answer
+from anespec.runtime.server.tools.choosing import takes_tools
 from anespec.runtime.text.reasoning import TAGS
 
 FORMAT = "anespec"
@@ -206,6 +207,8 @@ def _info(model: ServingModel) -> dict[str, Any]:
 
 def _capabilities(template: str) -> list[str]:
     found = ["completion"]
+    if takes_tools(template):
+        found.append("tools")
     if any(tag in template for tag, _ in TAGS):
         found.append("thinking")
     return found

@@ -1,14 +1,13 @@
 """Tools and forms of answers over `/v1/chat/completions`: what is asked for comes, in every family's form."""
 
 import json
-from collections.abc import Iterator
 from typing import Literal
 
 import pytest
 from chat_templates import TEMPLATES, with_template
 from openai import BadRequestError, OpenAI
 from pydantic import BaseModel
-from serving import Running, running
+from serving import Running
 
 from anespec.model import Model
 
@@ -30,13 +29,6 @@ TURN = {
 }
 STOP = {"type": "function", "function": {"name": "stop"}}
 FORMS = ["hermes", "llama3", "mistral", "mistral-named"]
-
-
-@pytest.fixture(scope="module")
-def tooled(model: Model) -> Iterator[Running]:
-    """The model under several templates, by their names."""
-    with running({name: with_template(model, template) for name, template in TEMPLATES.items()}) as found:
-        yield found
 
 
 @pytest.fixture
