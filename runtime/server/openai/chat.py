@@ -2,22 +2,28 @@
 
 from starlette.responses import Response
 
+from anespec.manifests.errors import GrammarError
 from anespec.runtime.server.answering import Prepared, answer
+from anespec.runtime.server.conversing import Conversation
 from anespec.runtime.server.endpoint import Call, Endpoint
+from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.models import Leased
 from anespec.runtime.server.openai.chat_answer import ChatAnswer
 from anespec.runtime.server.openai.chat_body import ChatBody
 from anespec.runtime.server.openai.chat_messages import template_messages
 from anespec.runtime.server.openai.chat_writer import ChatWriter, Wanted
-from anespec.runtime.server.reading import Reading
+from anespec.runtime.server.streams import EVENTS
 
 
 async def chat(call: Call[ChatBody]) -> Response:
     """Answer a conversation."""
     body = call.body
     body.require_text()
-    messages = template_messages(body.messages)
-    logprobs, reference = body.wanted_logprobs, body.reference
+    conversation = Conversation(
+        template_messages(body.messages), body.variables, body.tool_use, body.wanted_grammar
+    )
+    logprobs = body.wanted_logprobs
+    options = body.options(max_tokens=body.most_tokens, logprobs=logprobs, reference=body.reference)
     wanted = Wanted(
         logprobs=logprobs is not None,
         usage=body.stream_options is not None and body.stream_options.include_usage,
@@ -25,19 +31,13 @@ async def chat(call: Call[ChatBody]) -> Response:
     )
 
     def prepare(leased: Leased) -> Prepared:
-        model = leased.model
-        prompt = model.chat_prompt(messages, body.variables)
-        reading = Reading(model.tokenizer, prompt.tail)
-        options = body.options(
-            max_tokens=body.most_tokens,
-            logprobs=logprobs,
-            reference=reference,
-            show_special=reading.markers,
-        )
-        runs = model.run(prompt.ids, options, call.caller)
-        return Prepared(runs, ChatWriter(leased.id, model.tokenizer, reading, wanted, len(runs)))
+        runs, reading = conversation.begin(leased.model, options, call.caller)
+        return Prepared(runs, ChatWriter(leased.id, leased.model.tokenizer, reading, wanted, len(runs)))
 
-    return await answer(call, body.model, prepare, bool(body.stream))
+    try:
+        return await answer(call, body.model, prepare, bool(body.stream))
+    except GrammarError as error:
+        raise ApiError(400, str(error), "invalid_grammar", body.grammar_field) from None
 
 
 ENDPOINT = Endpoint(
@@ -47,4 +47,5 @@ ENDPOINT = Endpoint(
     chat,
     body=ChatBody,
     answer=ChatAnswer,
+    streams=EVENTS,
 )
