@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from anespec import __version__
@@ -53,21 +53,29 @@ async def serve(asked: ServeRequest) -> None:
     # Once it is ready its log says what is loaded.
     loader = ArtifactLoader(lambda: watch if lifecycle.phase is Phase.STARTING else _LOGGED)
     keys = _keys(options)
+    said: list[Callable[[Sequence[str]], None]] = []
 
     def reread() -> Names:
         config = None if asked.config is None else read_config(asked.config.path)
         found = asked.names(config)
         keys.take(_keys(options))
+        for tell in said:
+            tell(tuple(found))
         return found
 
     models = ModelPool(asked.names(asked.config), loader, MemoryLimit.of(asked.pool.memory), reread=reread)
     daemon = Daemon(__version__, options, models, keys, Metrics(models), lifecycle)
-    with _listening(options) as listening, recorded(address_text(listening), options, models.names):
+    with (
+        _listening(options) as listening,
+        recorded(address_text(listening), options, models.names) as record,
+    ):
+        said.append(record)
 
         async def begin() -> None:
             watch.note(f"listening on {address_text(listening)}")
             for name in models.names if asked.pool.preload else models.names[:1]:
                 await _warm_up(models, name, watch)
+            lifecycle.ready()
             tell_system(READY)
             out().print(_ready(listening, models.names))
 

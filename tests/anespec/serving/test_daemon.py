@@ -51,6 +51,8 @@ def test_it_reads_models_and_keys_again(daemon: Started, measured: Path) -> None
     os.kill(daemon.process.pid, signal.SIGHUP)
     until_true(lambda: daemon.get("/v1/models", OTHER_SECRET).status_code == 200)
     assert daemon.models(OTHER_SECRET) == {"tiny": True, "second": False}
+    (record,) = daemon.command("ps", "--json").json["daemons"]
+    assert record["models"] == ["tiny", "second"]
     (folder / "serve.toml").write_text("what = \n")
     os.kill(daemon.process.pid, signal.SIGHUP)
     until_true(lambda: "is no TOML" in daemon.log.read_text())
