@@ -73,8 +73,10 @@ async def serve(asked: ServeRequest) -> None:
 
         async def begin() -> None:
             watch.note(f"listening on {address_text(listening)}")
-            for name in models.names if asked.pool.preload else models.names[:1]:
+            # The default comes last: where not all fit, it is not the one that gave way.
+            for name in reversed(models.names if asked.pool.preload else models.names[:1]):
                 await _warm_up(models, name, watch)
+            _say_what_did_not_fit(models, asked.pool.preload, watch)
             lifecycle.ready()
             tell_system(READY)
             out().print(_ready(listening, models.names))
@@ -102,6 +104,12 @@ async def _warm_up(models: ModelPool, name: str, watch: Watcher) -> None:
         raise
     except ApiError as error:
         raise UsageError(error.message) from None
+
+
+def _say_what_did_not_fit(models: ModelPool, all_are_wanted: bool, watch: Watcher) -> None:
+    missing = [printable(name) for name in models.names if name not in models.loaded]
+    if all_are_wanted and missing:
+        watch.note(f"{listed(missing)}: no room beside the others (--memory), so loaded when asked for")
 
 
 def _run_one_pass(model: ServingModel) -> None:
