@@ -273,6 +273,7 @@ class Engine:
         ledger.output_tokens += len(result.tokens)
         ledger.forced_tokens += sum(token.kind is RowKind.FORCED for token in result.tokens)
         ledger.count_draft(part.draft.source, len(part.draft.tokens), result.accepted)
+        self.counts.accepted += result.accepted
         now = self.clock()
         if sequence.has_begun:
             ledger.decode_seconds = now - sequence.since

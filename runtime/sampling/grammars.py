@@ -18,7 +18,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from anespec.manifests.child_python import child_command, child_environment
-from anespec.manifests.errors import AnespecError, RequestError
+from anespec.manifests.errors import AnespecError, GrammarError
 from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.runtime.sampling import grammar_check
 from anespec.runtime.sampling.grammar_effort import GrammarEffort
@@ -75,7 +75,7 @@ class GrammarTokens:
         somebody else had used it.
 
         Raises:
-            RequestError: the grammar is not valid, or takes too much to prepare.
+            GrammarError: the grammar is not valid, or takes too much to prepare.
         """
         with self._lock:
             matcher = self._prepared.get((owner, grammar))
@@ -93,7 +93,7 @@ class GrammarTokens:
         native = _checked(grammar)
         matcher = LLMatcher(self.native, native, log_level=0, limits=grammar_check.parser_limits())
         if matcher.is_error():
-            raise RequestError(_complaint(grammar, matcher.get_error()))
+            raise GrammarError(_complaint(grammar, matcher.get_error()))
         return matcher
 
 
@@ -224,11 +224,11 @@ class _Words:
 
 def _checked(grammar: Grammar) -> str:
     """The grammar as llguidance takes it, having been tried where it can do no harm."""
-    if len(grammar.text) > MOST_CHARACTERS:
-        raise RequestError(
-            f"the grammar has {len(grammar.text)} characters; the most are {MOST_CHARACTERS}: shorten it"
+    if grammar.characters > MOST_CHARACTERS:
+        raise GrammarError(
+            f"the grammar has {grammar.characters} characters; the most are {MOST_CHARACTERS}: shorten it"
         )
-    if grammar.kind is GrammarKind.JSON:
+    if grammar.kind is GrammarKind.JSON and not grammar.frame:
         return grammar_check.native_grammar(grammar)
     command = [*child_command(grammar_check.__name__), str(_SECONDS), str(_MEMORY)]
     try:
@@ -244,7 +244,7 @@ def _checked(grammar: Grammar) -> str:
         )
         answer = json.loads(outcome.stdout)
     except (subprocess.SubprocessError, ValueError):
-        raise RequestError(
+        raise GrammarError(
             f"the grammar takes more than {_SECONDS} s or {_MEMORY >> 30} GB to prepare, or nests too "
             "deeply; make it smaller"
         ) from None
@@ -253,7 +253,7 @@ def _checked(grammar: Grammar) -> str:
             f"the process that tries a grammar cannot be started ({error.strerror})"
         ) from error
     if "wrong" in answer:
-        raise RequestError(_complaint(grammar, answer["wrong"]))
+        raise GrammarError(_complaint(grammar, answer["wrong"]))
     return str(answer["native"])
 
 

@@ -3,6 +3,7 @@
 from anespec.runtime.server import health, llama_server, openapi
 from anespec.runtime.server.endpoint import Endpoint
 from anespec.runtime.server.openai import chat, completions, models_list
+from anespec.runtime.server.page import endpoints as page
 
 _SERVING: tuple[Endpoint, ...] = (
     *health.ENDPOINTS,
@@ -10,6 +11,7 @@ _SERVING: tuple[Endpoint, ...] = (
     completions.ENDPOINT,
     chat.ENDPOINT,
     *llama_server.ENDPOINTS,
+    *page.ENDPOINTS,
 )
 
 ENDPOINTS = (*_SERVING, openapi.describing(_SERVING))

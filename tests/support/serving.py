@@ -11,6 +11,7 @@ import uvicorn
 
 from anespec.runtime.server.app import build_app
 from anespec.runtime.server.daemon import Daemon
+from anespec.runtime.server.endpoint import Endpoint
 from anespec.runtime.server.endpoints import ENDPOINTS
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.keys import KeyRing
@@ -62,7 +63,10 @@ class Running:
 
 @contextlib.contextmanager
 def running(
-    models: Mapping[str, ServingModel], keys: KeyRing | None = None, **options: object
+    models: Mapping[str, ServingModel],
+    keys: KeyRing | None = None,
+    endpoints: Sequence[Endpoint] = ENDPOINTS,
+    **options: object,
 ) -> Iterator[Running]:
     """Serve models while the block lasts, on a port that is free."""
     loaded = LoadedModels(models)
@@ -75,7 +79,7 @@ def running(
     async def serve() -> None:
         lifecycle = Lifecycle()
         daemon = Daemon("0", chosen, loaded, keys or KeyRing(), Metrics(loaded), lifecycle)
-        server = uvicorn.Server(server_config(build_app(daemon, ENDPOINTS)))
+        server = uvicorn.Server(server_config(build_app(daemon, endpoints)))
         lifecycle.ready()
         found.append((server, daemon))
         begun.set()

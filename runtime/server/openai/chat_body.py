@@ -5,12 +5,17 @@ from typing import Any, Literal
 from pydantic import Field
 
 from anespec.runtime.options import LONGEST_REFERENCE
+from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.runtime.server.bodies import Body
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.openai.chat_messages import MOST_MESSAGES, ContentPart, MessageBody, text_of
+from anespec.runtime.server.openai.response_format import ResponseFormat
 from anespec.runtime.server.openai.sampling_fields import SamplingFields
+from anespec.runtime.server.openai.schema_limits import require_modest
+from anespec.runtime.server.openai.tool_fields import MOST_TOOLS, ToolBody, ToolChoice, ToolUse, tool_use
 
 MOST_VARIABLES = 64
+MOST_DOCUMENTS = 1024
 
 
 class Prediction(Body):
@@ -34,15 +39,56 @@ class ChatBody(SamplingFields):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     prediction: Prediction | None = None
+    response_format: ResponseFormat | None = None
+    grammar: str | None = None
+    tools: list[ToolBody] | None = Field(default=None, max_length=MOST_TOOLS)
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    documents: list[dict[str, Any]] | None = Field(default=None, max_length=MOST_DOCUMENTS)
+    functions: Any = None
+    function_call: Any = None
     reasoning_effort: str | None = Field(default=None, max_length=32)
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, max_length=MOST_VARIABLES)
     modalities: list[str] | None = None
     anespec: bool = False
 
     @property
+    def tool_use(self) -> ToolUse:
+        """What is said of tools. Raises ApiError where it cannot be done."""
+        for name in ("functions", "function_call"):
+            if getattr(self, name) is not None:
+                raise ApiError(
+                    400, f"{name} is no longer served; send tools and tool_choice", "unsupported_value", name
+                )
+        return tool_use(self.tools or (), self.tool_choice, self.parallel_tool_calls is not False)
+
+    @property
+    def wanted_grammar(self) -> Grammar | None:
+        """What the answer must match. Raises ApiError where that is too large, or said twice."""
+        form = self.response_format.grammar if self.response_format is not None else None
+        if not self.grammar:
+            return form
+        if form is not None:
+            raise ApiError(
+                400, "grammar and response_format cannot both hold; leave one out", "invalid_value", "grammar"
+            )
+        return Grammar(kind=GrammarKind.GBNF, text=self.grammar)
+
+    @property
+    def grammar_field(self) -> str:
+        """Which field an unusable grammar was made of."""
+        if self.grammar:
+            return "grammar"
+        return "response_format" if self.response_format is not None else "tools"
+
+    @property
     def variables(self) -> dict[str, object]:
-        """The further names for the template."""
+        """The further names for the template but for tools. Raises ApiError where they are too large."""
+        require_modest(self.chat_template_kwargs, "chat_template_kwargs")
+        require_modest(self.documents, "documents")
         found: dict[str, object] = dict(self.chat_template_kwargs or {})
+        if self.documents is not None:
+            found["documents"] = self.documents
         if self.reasoning_effort is not None:
             found.setdefault("reasoning_effort", self.reasoning_effort)
             if self.reasoning_effort == "none":

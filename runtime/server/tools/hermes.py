@@ -1,7 +1,10 @@
 """Hermes' form, and that of Qwen and many others: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`."""
 
+from collections.abc import Sequence
+
 from anespec.runtime.server.tools.call_objects import read_call
-from anespec.runtime.server.tools.form import new_call_id
+from anespec.runtime.server.tools.form import Write, marked_rules, new_call_id
+from anespec.runtime.server.tools.functions import ToolFunction, call_rule
 from anespec.runtime.server.tools.source import Found, Source
 
 BEGIN, END = "<tool_call>", "</tool_call>"
@@ -25,3 +28,8 @@ class Hermes:
         yield from read_call(source)
         yield from source.space()
         yield from source.literal(END)
+
+    def rules(self, functions: Sequence[ToolFunction], parallel: bool, write: Write) -> str:
+        """Each call on three lines, as these families were taught it."""
+        calls = " | ".join(call_rule(function, "arguments") for function in functions)
+        return marked_rules(BEGIN, f'"\\n" ({calls}) "\\n" {write(END)}', parallel, write)

@@ -1,8 +1,13 @@
 """What readers of tool calls read from: text that is still coming."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
+
+LONGEST_WORD = 256
+
+_WORD = re.compile(r"[A-Za-z0-9_.-]*")
 
 
 class NoCall(Exception):  # noqa: N818 (nothing is wrong: it is text)
@@ -48,14 +53,28 @@ class Source:
                 return
             yield None
 
-    def literal(self, *texts: str) -> Iterator[None]:
-        """Pass over one of these texts, of which none begins another; NoCall where none is there."""
+    def literal(self, *texts: str) -> Generator[None, None, str]:
+        """Pass over one of these texts, of which none begins another, and say which; else NoCall."""
         while True:
             left = self.left
             for text in texts:
                 if left.startswith(text):
                     self.at += len(text)
-                    return
+                    return text
             if self.ended or not any(text.startswith(left) for text in texts):
                 raise NoCall
             yield None
+
+    def word(self) -> Generator[None, None, str]:
+        """Pass over a name, and say it; NoCall where there is none."""
+        while True:
+            found = _WORD.match(self.text, self.at)
+            if found is None or self.ended or found.end() - found.start() > LONGEST_WORD:
+                raise NoCall
+            if found.end() < len(self.text):
+                break
+            yield None
+        self.at = found.end()
+        if not found[0]:
+            raise NoCall
+        return found[0]
