@@ -1,14 +1,13 @@
 """Tools and forms of answers over `/v1/chat/completions`: what is asked for comes, in every family's form."""
 
 import json
-from collections.abc import Iterator
 from typing import Literal
 
 import pytest
-from chat_templates import TEMPLATES, with_template
+from chat_templates import SPECIAL, TEMPLATES, with_template
 from openai import BadRequestError, OpenAI
 from pydantic import BaseModel
-from serving import Running, running
+from serving import Running
 
 from anespec.model import Model
 
@@ -30,23 +29,6 @@ TURN = {
 }
 STOP = {"type": "function", "function": {"name": "stop"}}
 FORMS = ["hermes", "llama3", "mistral", "mistral-named"]
-SPECIAL = {
-    "hermes": ["<tool_call>", "</tool_call>"],
-    "mistral": ["[TOOL_CALLS]"],
-    "mistral-named": ["[TOOL_CALLS]", "[ARGS]"],
-    "thinking": ["<think>", "</think>"],
-}
-"""Where the markers are special tokens, as in most of these families' vocabularies."""
-
-
-@pytest.fixture(scope="module")
-def tooled(model: Model) -> Iterator[Running]:
-    """The model under several templates, by their names."""
-    models = {name: with_template(model, template) for name, template in TEMPLATES.items()}
-    for name, markers in SPECIAL.items():
-        models[f"{name}-special"] = with_template(model, TEMPLATES[name], markers)
-    with running(models) as found:
-        yield found
 
 
 @pytest.fixture
