@@ -19,10 +19,11 @@ from anespec.runtime.server.endpoints import ENDPOINTS
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.keys import KeyRing
 from anespec.runtime.server.lifecycle import Lifecycle, Phase
-from anespec.runtime.server.listening import address_text, listen_on, serve_until_ended
+from anespec.runtime.server.listening import address_text, listen_on
 from anespec.runtime.server.metrics import Metrics
 from anespec.runtime.server.models import ServingModel
 from anespec.runtime.server.options import ServeOptions
+from anespec.runtime.server.running import serve_until_ended
 from anespec.serving.config_file import read_config
 from anespec.serving.loader import ArtifactLoader
 from anespec.serving.notify import READY, STOPPING, tell_system
