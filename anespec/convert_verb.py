@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anespec.console import byte_progress, json_option, notes, out, print_json
+from anespec.console import byte_progress, json_option, notes, out, print_json, watcher
 from anespec.conversion import default_output, open_plan
 from anespec.convert.options import ConvertOptions
+from anespec.hub import fetched
 from anespec.manifests.errors import Interrupted
 from anespec.manifests.formatting import bytes_text, counted
 from anespec.option_flags import flags_of, read_flags
@@ -37,8 +38,9 @@ def convert(
 ) -> None:
     """Convert GGUF into an artifact: shards that keep their K/V and take several tokens a pass.
 
-    The defaults are for a Mac's Neural Engine; --target cpu is for everything else. An interrupted run goes
-    on where it stopped when the same command is given again.
+    GGUF is a file here, or hf:OWNER/REPO/FILE.gguf, which is downloaded from the Hugging Face hub first. The
+    defaults are for a Mac's Neural Engine; --target cpu is for everything else. An interrupted run goes on
+    where it stopped when the same command is given again.
 
     \b
     Example:
@@ -48,6 +50,7 @@ def convert(
     from anespec.convert.worker_process import early_process
 
     options = read_flags(ConvertOptions, chosen)
+    gguf = fetched(gguf, watcher(shown=not as_json).shares)
     with early_process(gguf, jobs) as early, open_plan(gguf, options) as plan:
         from anespec.convert.plan_report import explain
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import ValidationError
 
 from anespec import __version__
+from anespec.hub_name import is_hub_name
 from anespec.manifests.errors import ArtifactError, GoldenGateError, StorageError, UsageError
 from anespec.manifests.formatting import listed, quoted
 from anespec.manifests.known_hashes import KnownHashes
@@ -147,10 +148,10 @@ def resolve_artifact(
 ) -> Path:
     """The artifact that `path` stands for: its own folder, or one of the cache.
 
-    A GGUF is converted for this machine and gated on `backend` first, where that was never done. A path that
-    leads nowhere may be the name of a model in the cache. A folder is returned as it is, for `Artifact` to
-    refuse. `workers` are the limits of a backend that has some; `context` and `sequences` are those of the
-    conversion.
+    One of the hub is downloaded. A GGUF is converted for this machine and gated on `backend` first, where
+    that was never done. A path that leads nowhere may be the name of a model in the cache. A folder is
+    returned as it is, for `Artifact` to refuse. `workers` are the limits of a backend that has some;
+    `context` and `sequences` are those of the conversion.
 
     Raises:
         ArtifactError: it is none of these.
@@ -158,8 +159,13 @@ def resolve_artifact(
         GGUFError, UnsupportedModelError, RequestError: the GGUF cannot be converted, or not so.
         GoldenGateError: what was converted does not compute what the GGUF means.
         StorageError: the cache cannot be used, or has no room.
+        MissingPackageError: a package is needed that is not installed.
         Interrupted: someone pressed ^C; what is finished is kept.
     """
+    if is_hub_name(path):
+        from anespec.hub import fetched
+
+        path = fetched(path, display)
     if is_gguf(path):
         build = Build.here(context, sequences)
         return ModelCache().artifact_of(path, build, backend, threads, display, workers)

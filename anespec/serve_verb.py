@@ -1,6 +1,7 @@
 """`anespec serve`: a resident daemon."""
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,12 +9,15 @@ import click
 from click.core import ParameterSource
 
 from anespec.console import out
+from anespec.manifests.errors import UsageError
 from anespec.model_path import ModelPath
 from anespec.option_flags import flags_of, read_flags
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
 from anespec.serving.config_file import ConfigFile, read_config
 from anespec.serving.options import PoolOptions
+
+ABOUT_INSTALLING = frozenset({"install", "uninstall", "print_it", "force", "show_config"})
 
 if TYPE_CHECKING:
     from anespec.serving.request import ServeRequest
@@ -41,7 +45,25 @@ def _read_config(context: click.Context, _: click.Parameter, path: Path | None) 
 @flags_of(ServeOptions)
 @flags_of(LoadOptions)
 @click.option("--show-config", is_flag=True, help="Print what holds and where it came from; serve nothing.")
-def serve(model: Path | None, config: ConfigFile | None, show_config: bool, **chosen: Any) -> None:
+@click.option(
+    "--install",
+    is_flag=True,
+    help="Have it started when you log in, with the options given here: write a launchd agent, or on Linux "
+    "a systemd user unit.",
+)
+@click.option("--uninstall", is_flag=True, help="Remove what --install has written.")
+@click.option("--print", "print_it", is_flag=True, help="Only print what --install would write.")
+@click.option("--force", is_flag=True, help="Let --install replace, or --uninstall remove, what differs.")
+def serve(
+    model: Path | None,
+    config: ConfigFile | None,
+    show_config: bool,
+    install: bool,
+    uninstall: bool,
+    print_it: bool,
+    force: bool,
+    **chosen: Any,
+) -> None:
     """Keep MODEL resident and answer OpenAI's API.
 
     MODEL is an artifact, a GGUF, which is converted and checked once, or the name of a model in the cache.
@@ -53,8 +75,16 @@ def serve(model: Path | None, config: ConfigFile | None, show_config: bool, **ch
       anespec serve model.gguf --port 8080
       anespec serve model.anespec --model small=small.anespec --memory 12GB
       ANESPEC_SERVE_PORT=8081 anespec serve --config serve.toml
+      anespec serve model.gguf --install
     """
+    if uninstall:
+        _uninstall(force)
+        return
     asked = _request(model, config, chosen)
+    if install:
+        asked.require_there(config)
+        _install(asked.serving.drain_seconds, print_it, force)
+        return
     if show_config:
         from anespec.serving.shown_config import shown_config
 
@@ -64,6 +94,34 @@ def serve(model: Path | None, config: ConfigFile | None, show_config: bool, **ch
     from anespec.serving.start import serve as run
 
     asyncio.run(run(asked))
+
+
+def _install(drain_seconds: float, print_it: bool, force: bool) -> None:
+    from anespec.serving.arguments import typed_arguments
+    from anespec.serving.install import install
+    from anespec.serving.units import Job, unit_for
+
+    arguments = typed_arguments(click.get_current_context(), ABOUT_INSTALLING)
+    unit = unit_for(sys.platform, Job.of(arguments, drain_seconds))
+    if print_it:
+        out().print(unit.text, end="")
+        return
+    done = "is written" if install(unit, force) else "is up to date"
+    out().print(f"{unit.path} {done}. Next:")
+    for command in unit.start:
+        out().print(f"  {command}")
+
+
+def _uninstall(force: bool) -> None:
+    from anespec.serving.install import uninstall
+    from anespec.serving.units import Job, unit_for
+
+    unit = unit_for(sys.platform, Job((), {}, 0))
+    if not uninstall(unit.path, force):
+        raise UsageError(f"{unit.path}: is not there, so there is nothing to remove")
+    out().print(f"{unit.path} is removed. To end what runs:")
+    for command in unit.end:
+        out().print(f"  {command}")
 
 
 def _request(model: Path | None, config: ConfigFile | None, chosen: dict[str, Any]) -> "ServeRequest":

@@ -16,6 +16,7 @@ from anespec.asked_gates import (
     quality_gate,
     residency_gate,
 )
+from anespec.hub import fetched
 from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
 from anespec.manifests.verdicts import Standing
 from anespec.model_cache import is_gguf, resolve_artifact
@@ -127,6 +128,7 @@ def run_validation(
     from anespec.validate.page.write import write_page
     from anespec.validate.summary import summary
 
+    path = fetched(path, watch.shares)
     root = resolve_artifact(
         path,
         backend=options.backend,

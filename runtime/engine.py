@@ -114,7 +114,9 @@ class Engine:
         the vocabulary, and for sampling parameters that do not fit it.
         """
         prompt = checked_prompt(request, self._shape.context, self._shape.vocabulary)
-        sampler = Sampler(request.sampling, prompt, self._shape.vocabulary, request.grammar_tokens)
+        sampler = Sampler(
+            request.sampling, prompt, self._shape.vocabulary, request.grammar_tokens, request.owner
+        )
         return WaitingRequest(next(self._numbers), request, prompt, sampler, self.clock())
 
     def enqueue(self, waiting: WaitingRequest) -> None:
@@ -271,6 +273,7 @@ class Engine:
         ledger.output_tokens += len(result.tokens)
         ledger.forced_tokens += sum(token.kind is RowKind.FORCED for token in result.tokens)
         ledger.count_draft(part.draft.source, len(part.draft.tokens), result.accepted)
+        self.counts.accepted += result.accepted
         now = self.clock()
         if sequence.has_begun:
             ledger.decode_seconds = now - sequence.since

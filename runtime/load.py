@@ -28,8 +28,8 @@ class PoolLoad:
 class ServiceLoad:
     """What a service has to do now, and what it has done since it was opened.
 
-    `waiting` requests wait for one of the `sequences` that can run at a time, of which `active` do. The last
-    pass had `last_rows` rows that were not pads, of `last_width`.
+    `waiting` requests wait for one of the `sequences` that can run at a time, of which `active` do.
+    `accepted` draft rows were right. The last pass had `last_rows` rows that were not pads, of `last_width`.
     """
 
     waiting: int
@@ -37,6 +37,7 @@ class ServiceLoad:
     sequences: int
     passes: int = 0
     rows: tuple[RowCount, ...] = ()
+    accepted: int = 0
     last_rows: int = 0
     last_width: int = 0
     states_lost: int = 0
@@ -48,6 +49,7 @@ class PassCounts:
     """The passes that an engine ran."""
 
     passes: int = 0
+    accepted: int = 0
     states_lost: int = 0
     last_rows: int = 0
     last_width: int = 0

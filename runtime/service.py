@@ -81,6 +81,7 @@ class Service:
             sequences=engine.capacity,
             passes=counts.passes,
             rows=counts.rows,
+            accepted=counts.accepted,
             last_rows=counts.last_rows,
             last_width=counts.last_width,
             states_lost=counts.states_lost,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from anespec.hub import fetched
 from anespec.manifests.errors import StorageError
 from anespec.model_cache import is_gguf, resolve_artifact
 from anespec.serving.file_marks import FileMarks
@@ -28,17 +29,18 @@ class ArtifactLoader:
         """Where a source leads; a GGUF is converted and gated first, where that was never done."""
         from anespec.manifests.store import MANIFEST_NAME, Artifact
 
-        sequences = source.sequences
-        if sequences is None and is_gguf(source.path):
+        display = self._watch().shares
+        model, sequences = fetched(source.path, display), source.sequences
+        if sequences is None and is_gguf(model):
             sequences = USUAL_SEQUENCES
         path = resolve_artifact(
-            source.path,
+            model,
             backend=source.loading.backend,
             threads=source.loading.threads,
             workers=source.loading.workers,
             context=source.context,
             sequences=sequences,
-            display=self._watch().shares,
+            display=display,
         )
         artifact = Artifact(path)
         manifest = artifact.manifest

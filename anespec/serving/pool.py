@@ -2,26 +2,22 @@
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from anespec.leaving import keep
-from anespec.manifests.errors import AnespecError, UsageError
-from anespec.manifests.formatting import bytes_text, duration_text
+from anespec.manifests.errors import AnespecError
+from anespec.manifests.formatting import duration_text
 from anespec.runtime.server.errors import ApiError, ending
 from anespec.runtime.server.models import Leased, ModelCard, ServingModel
+from anespec.serving.residents import Resident, Residents
 from anespec.serving.room import MemoryLimit
-from anespec.serving.sources import Found, Loader, ModelSource, Names, ResidentModel
+from anespec.serving.sources import Loader, ModelSource, Names
 from anespec.serving.threads import in_own_thread
 
 ROOM_SECONDS = 30.0
 """How long a request waits until others are done with what is in its way."""
-
-SECONDS_BETWEEN_LOOKS = 1.0
-"""At a model's files, while it is asked for."""
 
 _log = logging.getLogger("anespec.serve")
 
@@ -31,27 +27,13 @@ class ModelLoadError(AnespecError):
 
 
 @dataclass(eq=False)
-class _Resident:
-    """A model in memory; a retired one goes once nobody uses it."""
-
-    name: str
-    found: Found
-    model: ResidentModel
-    leases: int = 0
-    used: int = 0
-    looked: float = field(default_factory=time.monotonic)
-    is_retired: bool = False
-    going: asyncio.Task[None] | None = None
-
-
-@dataclass(eq=False)
 class _Served:
     """What is served under a name. `wanted`: requests that wait for it to be loaded."""
 
     name: str
     source: ModelSource
     created: int
-    resident: _Resident | None = None
+    resident: Resident | None = None
     loading: asyncio.Task[None] | None = None
     wanted: int = 0
 
@@ -71,13 +53,8 @@ class ModelPool:
         """Nothing is loaded yet. `reread` says at a reload what is served then; it is called in a thread."""
         self._served = {name: _served(name, source) for name, source in sources.items()}
         self._loader = loader
-        self._limit = limit
+        self._residents = Residents(limit, room_seconds)
         self._reread = reread
-        self._room_seconds = room_seconds
-        self._residents: list[_Resident] = []
-        self._reserved = 0
-        self._uses = itertools.count(1)
-        self._changed = asyncio.Event()
         self._closed = False
 
     @property
@@ -115,20 +92,18 @@ class ModelPool:
         try:
             yield Leased(resident.name, resident.model)
         finally:
-            resident.leases -= 1
-            resident.used = next(self._uses)
-            if resident.is_retired and not resident.leases:
-                self._send_away(resident)
-            self._tell_change()
+            self._residents.let_go(resident)
 
-    async def _hold(self, name: str | None) -> _Resident:
+    async def _hold(self, name: str | None) -> Resident:
         while True:
             served = self._named(name)
             resident = served.resident
             if resident is None:
                 await self._wait_for(served)
-            elif await self._is_sound(resident) and not resident.is_retired:
-                resident.leases += 1
+            elif not await resident.is_sound():
+                self._retire(resident)
+            elif not resident.is_retired:
+                self._residents.hold(resident)
                 return resident
 
     def _named(self, name: str | None) -> _Served:
@@ -165,103 +140,39 @@ class ModelPool:
         source, began = served.source, time.monotonic()
         try:
             found = await in_own_thread(lambda: self._loader.find(source))
-            await self._make_room(served.name, found.memory)
+            await self._residents.reserve(served.name, found.memory, self._give_way)
             try:
                 model = await in_own_thread(
                     lambda: self._loader.load(source, found), unwanted=lambda late: late.close()
                 )
-            finally:
-                self._reserved -= found.memory
-                self._tell_change()
+            except BaseException:
+                self._residents.give_up(found.memory)
+                raise
         except AnespecError as error:
             _log.error("%s cannot be loaded: %s", served.name, error)
             told = str(error).replace(str(source.path), served.name)
             raise ModelLoadError(f"the model {served.name} cannot be loaded: {told}") from error
-        resident = _Resident(served.name, found, model, used=next(self._uses))
-        self._residents.append(resident)
-        if self._served.get(served.name) is served and served.source == source:
+        resident = self._residents.add(served.name, found, model)
+        if self._served.get(served.name) is served:
             served.resident = resident
         else:
-            self._retire(resident)
+            self._residents.retire(resident)
         _log.info("%s was loaded in %s", served.name, duration_text(time.monotonic() - began))
 
-    async def _make_room(self, name: str, needed: int) -> None:
-        """Reserve memory; models that nobody uses go for it, what was used longest ago first."""
-        limit = self._limit
-        if limit is not None and limit.is_firm and needed > limit.bytes:
-            raise UsageError(
-                f"{name} takes about {bytes_text(needed)} of memory, more than the {bytes_text(limit.bytes)} "
-                "of --memory; give it more"
-            )
-        deadline = time.monotonic() + self._room_seconds
-        while limit is not None and not limit.holds(taken := self._taken, needed):
-            idle = [each for each in self._residents if self._is_idle(each)]
-            if idle:
-                longest = min(idle, key=lambda each: each.used)
-                _log.info("%s gives way to %s", longest.name, name)
-                self._retire(longest)
-            change = self._changed
-            try:
-                async with asyncio.timeout(deadline - time.monotonic()):
-                    await change.wait()
-            except TimeoutError:
-                raise ApiError(
-                    503,
-                    f"there is no room for {name} while other models are in use (they take "
-                    f"{bytes_text(taken)} of {bytes_text(limit.bytes)}); try again later",
-                    "no_room",
-                    headers={"retry-after": "10"},
-                ) from None
-        self._reserved += needed
-
-    @property
-    def _taken(self) -> int:
-        return self._reserved + sum(each.found.memory for each in self._residents)
-
-    def _is_idle(self, resident: _Resident) -> bool:
+    def _give_way(self, resident: Resident) -> bool:
+        """Retire a model that nobody uses, unless somebody is just about to."""
         served = self._served.get(resident.name)
-        return not (resident.leases or resident.is_retired or (served is not None and served.wanted))
-
-    async def _is_sound(self, resident: _Resident) -> bool:
-        """Whether its files are those that were loaded; one that was written into is loaded anew."""
-        now = time.monotonic()
-        if now - resident.looked < SECONDS_BETWEEN_LOOKS:
-            return True
-        resident.looked = now
-        changed = await asyncio.to_thread(lambda: resident.found.files.written_into)
-        if changed is None:
-            return True
-        _log.error(
-            "%s: was written into while %s was in memory, which is loaded anew", changed, resident.name
-        )
+        if served is not None and served.resident is resident and served.wanted:
+            return False
         self._retire(resident)
-        return False
+        return True
 
-    def _retire(self, resident: _Resident) -> None:
+    def _retire(self, resident: Resident) -> None:
         """Nobody gets it any more; it goes once nobody has it."""
         served = self._served.get(resident.name)
         if served is not None and served.resident is resident:
             served.resident = None
-        resident.is_retired = True
-        if not resident.leases:
-            self._send_away(resident)
-
-    def _send_away(self, resident: _Resident) -> None:
-        if resident.going is None and not self._closed:
-            resident.going = asyncio.create_task(self._close(resident))
-
-    async def _close(self, resident: _Resident) -> None:
-        try:
-            await in_own_thread(resident.model.close)
-        except Exception:
-            _log.exception("%s could not be closed", resident.name)
-        self._residents.remove(resident)
-        _log.info("%s is out of memory", resident.name)
-        self._tell_change()
-
-    def _tell_change(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._residents.retire(resident)
 
     async def reload(self) -> None:
         """Look again at what is served: see `Models.reload`. What cannot be read stays as it is, and is said.
@@ -287,13 +198,11 @@ class ModelPool:
         before, self._served = self._served, {}
         for name, source in sources.items():
             known = before.get(name)
-            self._served[name] = (
-                known if known is not None and known.source == source else _served(name, source)
-            )
+            is_same = known is not None and known.source == source
+            self._served[name] = known if known is not None and is_same else _served(name, source)
         for known in before.values():
             if known.resident is not None and self._served.get(known.name) is not known:
-                self._retire(known.resident)
-                known.resident = None
+                self._residents.retire(known.resident)
 
     async def _retire_changed(self, served: _Served) -> None:
         """Retire a model where another artifact stands in its place by now."""
@@ -314,16 +223,8 @@ class ModelPool:
         for served in self._served.values():
             if served.loading is not None:
                 served.loading.cancel()
-        going = [each.going for each in self._residents if each.going is not None]
-        residents = [each for each in self._residents if each.going is None]
-        await asyncio.gather(*(asyncio.to_thread(each.model.stop) for each in residents), *going)
-        for each in residents:
-            keep(each.model)
-            self._residents.remove(each)
-            each.is_retired = True
-        for served in self._served.values():
             served.resident = None
-        self._tell_change()
+        await self._residents.close()
 
 
 def _served(name: str, source: ModelSource) -> _Served:

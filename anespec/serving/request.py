@@ -4,8 +4,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from anespec.hub_name import is_hub_name
 from anespec.manifests.errors import UsageError
 from anespec.manifests.formatting import quoted
+from anespec.model_cache import cached_artifact
 from anespec.model_path import model_name
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
@@ -44,6 +46,13 @@ class ServeRequest:
                 "the [models] of a file for --config"
             )
         return found
+
+    def require_there(self, config: ConfigFile | None) -> None:
+        """Raise UsageError where a model is no path, no name in the cache and none of the hub."""
+        for name, source in self.names(config).items():
+            path = source.path
+            if not (is_hub_name(path) or path.exists() or cached_artifact(path) is not None):
+                raise UsageError(f"{path}: is no file, no folder and no model in the cache; {name} needs one")
 
     def _source(self, path: Path) -> ModelSource:
         return ModelSource(path, self.loading, self.pool.context, self.pool.sequences)

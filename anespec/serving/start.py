@@ -25,6 +25,7 @@ from anespec.runtime.server.models import ServingModel
 from anespec.runtime.server.options import ServeOptions
 from anespec.serving.config_file import read_config
 from anespec.serving.loader import ArtifactLoader
+from anespec.serving.notify import READY, STOPPING, tell_system
 from anespec.serving.pool import ModelLoadError, ModelPool
 from anespec.serving.records import recorded
 from anespec.serving.request import ServeRequest
@@ -67,9 +68,13 @@ async def serve(asked: ServeRequest) -> None:
             watch.note(f"listening on {address_text(listening)}")
             for name in models.names if asked.pool.preload else models.names[:1]:
                 await _warm_up(models, name, watch)
+            tell_system(READY)
             out().print(_ready(listening, models.names))
 
-        await serve_until_ended(daemon, build_app(daemon, ENDPOINTS), listening, begin)
+        try:
+            await serve_until_ended(daemon, build_app(daemon, ENDPOINTS), listening, begin)
+        finally:
+            tell_system(STOPPING)
 
 
 def _keys(options: ServeOptions) -> KeyRing:

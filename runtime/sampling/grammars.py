@@ -62,23 +62,26 @@ class GrammarTokens:
         self.end_ids = frozenset(id for id in tokenizer.end_ids if id < vocabulary)
         words = _Words(tokenizer, vocabulary, self.end_ids)
         self.native = LLTokenizer(TokenizerWrapper(words), eos_token=words.ends)
-        self._prepared: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._prepared: OrderedDict[tuple[str, Grammar], LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
 
-    def follow(self, grammar: Grammar) -> "GrammarState":
+    def follow(self, grammar: Grammar, owner: str = "") -> "GrammarState":
         """The beginning of an output that matches `grammar`. The last few grammars are kept prepared.
+
+        They are kept for their owner alone: preparing one takes so long that its time would tell whether
+        somebody else had used it.
 
         Raises:
             GrammarError: the grammar is not valid, or takes too much to prepare.
         """
         with self._lock:
-            matcher = self._prepared.get(grammar)
+            matcher = self._prepared.get((owner, grammar))
             if matcher is not None:
-                self._prepared.move_to_end(grammar)
+                self._prepared.move_to_end((owner, grammar))
         if matcher is None:
             matcher = self._prepare(grammar)
             with self._lock:
-                self._prepared[grammar] = matcher
+                self._prepared[owner, grammar] = matcher
                 if len(self._prepared) > _MOST_KEPT:
                     self._prepared.popitem(last=False)
         return GrammarState(self, matcher.deep_copy())

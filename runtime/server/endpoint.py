@@ -39,7 +39,7 @@ class Endpoint:
     no JSON; `streams` is the media type of an answer that may come in parts. `is_open`: no key is needed, and
     it is served also while the daemon starts or ends. `refusal` says an error in the words of the API that
     it belongs to, as a `refused`; with `refuses` nothing else comes back. `as_curl`: a body need not be
-    called JSON (see `read_body`).
+    called JSON (see `read_body`). `is_kept`: clients keep what came, and are told where it is the same (304).
     """
 
     method: str
@@ -49,6 +49,7 @@ class Endpoint:
     body: type[Body] | None = None
     answer: type[BaseModel] | None = None
     is_open: bool = False
+    is_kept: bool = False
     streams: str | None = None
     refusal: Callable[[ApiError], Response] = openai_error
     refused: type[BaseModel] = ErrorAnswer

@@ -4,6 +4,7 @@ from anespec.runtime.server import health, llama_server, openapi
 from anespec.runtime.server.endpoint import Endpoint
 from anespec.runtime.server.ollama import endpoints as ollama
 from anespec.runtime.server.openai import chat, completions, embeddings, models_list
+from anespec.runtime.server.page import endpoints as page
 from anespec.runtime.server.responses import respond
 
 _SERVING: tuple[Endpoint, ...] = (
@@ -15,6 +16,7 @@ _SERVING: tuple[Endpoint, ...] = (
     *respond.ENDPOINTS,
     *ollama.ENDPOINTS,
     *llama_server.ENDPOINTS,
+    *page.ENDPOINTS,
 )
 
 ENDPOINTS = (*_SERVING, openapi.describing(_SERVING))

@@ -67,6 +67,8 @@ def _operation(endpoint: Endpoint, references: _References, needs_key: bool) -> 
             "5XX": {"description": "It cannot be served now.", "content": refused},
         },
     }
+    if endpoint.is_kept:
+        found["responses"]["304"] = {"description": "It is what the client has."}
     if endpoint.refused is not ErrorAnswer:
         own = {"application/json": {"schema": references[ErrorAnswer]}}
         found["responses"]["403"] = {"description": "No page of that origin may call.", "content": own}

@@ -12,6 +12,7 @@ from described import Described
 
 from anespec.runtime.server.app import build_app
 from anespec.runtime.server.daemon import Daemon
+from anespec.runtime.server.endpoint import Endpoint
 from anespec.runtime.server.endpoints import ENDPOINTS
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.keys import KeyRing
@@ -64,7 +65,10 @@ class Running:
 
 @contextlib.contextmanager
 def running(
-    models: Mapping[str, ServingModel], keys: KeyRing | None = None, **options: object
+    models: Mapping[str, ServingModel],
+    keys: KeyRing | None = None,
+    endpoints: Sequence[Endpoint] = ENDPOINTS,
+    **options: object,
 ) -> Iterator[Running]:
     """Serve models while the block lasts, on a free port. All answers must be as they are described."""
     loaded = LoadedModels(models)
@@ -77,7 +81,7 @@ def running(
     async def serve() -> None:
         lifecycle = Lifecycle()
         daemon = Daemon("0", chosen, loaded, keys or KeyRing(), Metrics(loaded), lifecycle)
-        app = Described(build_app(daemon, ENDPOINTS), description(ENDPOINTS, "0", daemon.keys.needed))
+        app = Described(build_app(daemon, endpoints), description(endpoints, "0", daemon.keys.needed))
         server = uvicorn.Server(server_config(app))
         lifecycle.ready()
         found.append((server, daemon, app))

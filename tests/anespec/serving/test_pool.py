@@ -289,7 +289,7 @@ def test_a_reload_that_cannot_be_read_changes_nothing() -> None:
 def test_what_is_written_into_is_loaded_anew_and_what_is_gone_is_not(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("anespec.serving.pool.SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr("anespec.serving.residents.SECONDS_BETWEEN_LOOKS", 0.0)
     file = tmp_path / "weights"
     file.write_bytes(b"one")
     loader = FakeLoader({"a": 1}, files={"a": FileMarks.below([tmp_path])})

@@ -255,6 +255,19 @@ def test_no_grammar_harms_the_process(kind: str, text: str, sentence: str | None
     assert len(str(error.value)) < 5000
 
 
+def test_a_prepared_grammar_is_kept_for_its_owner_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How soon an answer begins must not tell whether somebody else had used the grammar."""
+    tokens = GrammarTokens(vocabulary_of("gpt-2")[0], 50_262)
+    prepared: list[Grammar] = []
+    prepare = tokens._prepare
+    monkeypatch.setattr(tokens, "_prepare", lambda grammar: prepared.append(grammar) or prepare(grammar))
+    grammar = Grammar(kind="regex", text="a+")
+    for owner in ("me", "me", "you", "you", "me"):
+        parameters = SamplingParameters(grammar=grammar)
+        assert Sampler(parameters, [1], 50_262, tokens, owner).forced() == ()
+    assert prepared == [grammar] * 2
+
+
 def test_a_grammar_needs_the_model_s_tokens() -> None:
     with pytest.raises(RequestError, match="not the tokens of the model"):
         Sampler(SamplingParameters(grammar=KINDS["regex"][0]), [1], 100)

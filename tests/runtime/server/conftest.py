@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chat_templates import TEMPLATES, with_template
+from chat_templates import SPECIAL, TEMPLATES, with_template
 from chatty_model import write_chatty
 from converting import build
 from serving import Running, running
@@ -39,5 +39,8 @@ def served(model: Model) -> Iterator[Running]:
 @pytest.fixture(scope="session")
 def tooled(model: Model) -> Iterator[Running]:
     """The model under several templates, by their names."""
-    with running({name: with_template(model, template) for name, template in TEMPLATES.items()}) as found:
+    models = {name: with_template(model, template) for name, template in TEMPLATES.items()}
+    for name, markers in SPECIAL.items():
+        models[f"{name}-special"] = with_template(model, TEMPLATES[name], markers)
+    with running(models) as found:
         yield found

@@ -1,0 +1,71 @@
+"""The files of the page, as they lie in the package, and the answers that carry them."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Self
+
+from starlette.responses import Response
+
+FOLDER = Path(__file__).parent / "assets"
+INDEX = "index.html"
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        # No text ever becomes markup: assigning to innerHTML is an error in the page.
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+"""The page's Content-Security-Policy: its scripts and styles are files, and it talks to nobody else."""
+
+_TYPES = MappingProxyType(
+    {
+        ".html": "text/html; charset=utf-8",
+        ".css": "text/css; charset=utf-8",
+        ".js": "text/javascript; charset=utf-8",
+        ".svg": "image/svg+xml",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A file of the page; its tag changes with what it holds."""
+
+    data: bytes
+    media_type: str
+    tag: str
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Of a file, whose ending says what it is."""
+        data = path.read_bytes()
+        return cls(data, _TYPES[path.suffix], f'"{hashlib.sha256(data).hexdigest()[:32]}"')
+
+    def response(self, known: str) -> Response:
+        """The file, or that it is still the one that a client has: `known` is its If-None-Match header."""
+        # A new daemon may bring new files, so a browser asks each time whether its own still hold.
+        headers = {"etag": self.tag, "cache-control": "no-cache", "content-security-policy": POLICY}
+        tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
+        if tags & {self.tag, "*"}:
+            return Response(status_code=304, headers=headers)
+        return Response(self.data, headers=headers, media_type=self.media_type)
+
+
+@cache
+def assets() -> Mapping[str, Asset]:
+    """All of them, by their path below `FOLDER`; read once."""
+    files = sorted(path for path in FOLDER.rglob("*") if path.is_file())
+    return MappingProxyType({path.relative_to(FOLDER).as_posix(): Asset.of(path) for path in files})

@@ -1,0 +1,192 @@
+// The conversations of this browser, and the answers that are being written in them.
+
+import { append, messageOf, newConversation, newId, newMessage, pathTo, show, toMessages, touch, variantsOf } from "./conversation.js";
+import { Run } from "./run.js";
+
+const SAVE_MILLISECONDS = 2000;
+
+export class Chat {
+  /**
+   * `views` are told what happened: listed() when the list is another, opened() when another path is shown,
+   * written(conversation, message, run) when a message has grown, refused(run, retry) when a key is needed,
+   * unsaved() when there is no room left, busy() when an answer begins or has ended.
+   */
+  constructor(store, settings, views) {
+    this.store = store;
+    this.settings = settings;
+    this.views = views;
+    this.conversations = [];
+    this.runs = new Map();
+    this.current = newConversation(settings.get("system"));
+  }
+
+  /** Reads what is kept, and opens the conversation of that id if there is one. */
+  async load(id) {
+    this.conversations = await this.store.all();
+    const found = this.conversations.find((each) => each.id === id);
+    if (found) this.current = found;
+    this.views.listed();
+    this.views.opened();
+  }
+
+  get run() {
+    return this.runs.get(this.current.id) ?? null;
+  }
+
+  open(id) {
+    const found = this.conversations.find((each) => each.id === id);
+    if (!found || found === this.current) return;
+    this.current = found;
+    this.views.listed();
+    this.views.opened();
+  }
+
+  begin() {
+    this.current = newConversation(this.settings.get("system"));
+    this.views.listed();
+    this.views.opened();
+  }
+
+  /** What another tab has changed. */
+  async changed(id) {
+    if (this.runs.has(id)) return;
+    const found = await this.store.get(id);
+    this.conversations = this.conversations.filter((each) => each.id !== id);
+    if (found) this.conversations.push(found);
+    this.sort();
+    this.views.listed();
+    if (this.current.id !== id) return;
+    if (found) this.current = found;
+    this.views.opened();
+  }
+
+  /** Asks a question at the end of what is shown. */
+  ask(text) {
+    this.question(this.current.leaf, text);
+  }
+
+  /** Asks something else in a question's place; what followed it stays beside it. */
+  edit(id, text) {
+    this.question(messageOf(this.current, id).parent, text);
+  }
+
+  /** Answers a question once more; for null the last one that is shown. */
+  again(id) {
+    const answer = messageOf(this.current, id ?? this.current.leaf);
+    if (!answer || this.run) return;
+    this.answer(answer.role === "user" ? answer.id : answer.parent);
+  }
+
+  question(parent, text) {
+    if (this.run) return;
+    const message = newMessage("user", text);
+    append(this.current, parent, message);
+    this.answer(message.id);
+  }
+
+  answer(parent) {
+    const message = newMessage("assistant");
+    append(this.current, parent, message);
+    this.keep(this.current);
+    this.write(this.current, message);
+  }
+
+  /** Has an answer written into a message. */
+  write(conversation, message) {
+    message.error = message.finish = null;
+    const messages = toMessages(conversation, pathTo(conversation, message.parent));
+    let saved = performance.now();
+    const run = new Run({ ...this.settings.toFields(), messages }, message, () => {
+      this.views.written(conversation, message, run);
+      if (performance.now() - saved < SAVE_MILLISECONDS) return;
+      saved = performance.now();
+      this.save(conversation);
+    });
+    this.runs.set(conversation.id, run);
+    this.views.busy();
+    this.views.listed();
+    this.views.opened();
+    run.go().then(() => {
+      this.runs.delete(conversation.id);
+      touch(conversation);
+      this.save(conversation);
+      this.views.busy();
+      this.views.listed();
+      this.views.written(conversation, message, run);
+      if (run.refusal?.status === 401) this.views.refused(run, () => this.write(conversation, message));
+    });
+  }
+
+  stop() {
+    this.run?.stop();
+  }
+
+  /** Shows another message in the place of one: the one before it (-1), or behind it (1). */
+  turn(id, step) {
+    const message = messageOf(this.current, id);
+    const variants = variantsOf(this.current, message);
+    const other = variants[variants.indexOf(message) + step];
+    if (!other || this.run) return;
+    show(this.current, other.id);
+    this.save(this.current);
+    this.views.opened();
+  }
+
+  rename(id, title) {
+    const found = this.conversations.find((each) => each.id === id);
+    if (found) {
+      found.title = title;
+      this.save(found);
+    }
+    this.views.listed();
+    if (found === this.current) this.views.opened();
+  }
+
+  setSystem(text) {
+    this.current.system = text;
+    if (this.conversations.includes(this.current)) this.save(this.current);
+  }
+
+  /** Deletes a conversation, and gives what brings it back. */
+  remove(id) {
+    const found = this.conversations.find((each) => each.id === id);
+    this.runs.get(id)?.stop();
+    this.conversations = this.conversations.filter((each) => each.id !== id);
+    this.store.remove(id);
+    if (this.current.id === id) this.begin();
+    else this.views.listed();
+    return () => {
+      this.keep(found);
+      this.views.listed();
+    };
+  }
+
+  /** Takes conversations in that were exported; how many were not there yet. */
+  take(conversations) {
+    const isKnown = (given) => this.conversations.some((each) => each.id === given.id && each.updated === given.updated);
+    const added = conversations.filter((given) => !isKnown(given));
+    for (const given of added) {
+      if (this.conversations.some((each) => each.id === given.id)) given.id = newId();
+      this.keep(given);
+    }
+    this.views.listed();
+    return added.length;
+  }
+
+  /** Puts a conversation into the list, and saves it. */
+  keep(conversation) {
+    if (!this.conversations.includes(conversation)) this.conversations.push(conversation);
+    this.save(conversation);
+  }
+
+  save(conversation) {
+    this.sort();
+    // What was deleted meanwhile stays so.
+    if (this.conversations.includes(conversation)) this.store.put(conversation).catch(() => this.views.unsaved());
+  }
+
+  /** What was changed last stands first. */
+  sort() {
+    this.conversations.sort((one, other) => other.updated - one.updated);
+  }
+}

@@ -1,0 +1,176 @@
+// The messages of a conversation, and the one that is being written.
+
+import { pathOf, shortened, variantsOf } from "../conversation.js";
+import { h, icon } from "../dom.js";
+import { MarkdownView } from "../markdown/render.js";
+import { numbers } from "./numbers.js";
+
+const FINISHES = new Map([
+  ["stopped", "Stopped."],
+  ["length", "The longest answer, or the context's end, was reached."],
+]);
+
+export class ThreadView {
+  /** `actions` has a function for each `data-action`, called with the message's id and the button. */
+  constructor(element, actions) {
+    this.element = element;
+    this.shown = new Map();
+    element.addEventListener("click", (event) => {
+      const button = event.target.closest("[data-action]");
+      const id = button?.closest("[data-message]")?.dataset.message;
+      if (button && id) actions[button.dataset.action]?.(id, button);
+    });
+  }
+
+  /** Draws a conversation; `run` is the answer that is being written in it, if one is. */
+  show(conversation, run) {
+    this.conversation = conversation;
+    this.shown.clear();
+    this.element.replaceChildren(
+      ...pathOf(conversation).map((message) => {
+        const view = message.role === "user" ? new QuestionView(message) : new AnswerView(message);
+        this.shown.set(message.id, view);
+        return view.element;
+      }),
+    );
+    for (const message of pathOf(conversation)) this.update(message, run?.message === message ? run : null);
+  }
+
+  /** Draws what has changed of a message. */
+  update(message, run = null) {
+    this.shown.get(message.id)?.update(message, run, variantsOf(this.conversation, message));
+  }
+
+  /** Where a question is edited: its place among the messages. */
+  elementOf(id) {
+    return this.shown.get(id)?.element;
+  }
+}
+
+class QuestionView {
+  constructor(message) {
+    this.body = h("div", { class: "said" }, message.content);
+    this.tools = h("div", { class: "tools" });
+    this.element = h(
+      "article",
+      { class: "message question", "data-message": message.id, "aria-label": "You", tabindex: "-1" },
+      this.body,
+      this.tools,
+    );
+  }
+
+  update(message, _run, variants) {
+    this.tools.replaceChildren(
+      ...turns(message, variants),
+      tool("edit", "edit", "Edit and ask again"),
+      tool("copy", "copy", "Copy"),
+    );
+  }
+}
+
+class AnswerView {
+  constructor(message) {
+    this.said = h("div", { class: "said" });
+    this.thoughts = h("div", { class: "thoughts" });
+    this.summary = h("summary");
+    this.reasoning = h("details", { class: "reasoning", hidden: true }, this.summary, this.thoughts);
+    this.wait = h("p", { class: "wait", hidden: true });
+    this.tools = h("div", { class: "tools" });
+    this.element = h(
+      "article",
+      { class: "message answer", "data-message": message.id, "aria-label": "Answer", tabindex: "-1" },
+      this.reasoning,
+      this.said,
+      this.wait,
+      this.tools,
+    );
+    this.markdown = new MarkdownView(this.said);
+    this.thinking = new MarkdownView(this.thoughts);
+  }
+
+  update(message, run, variants) {
+    const isOpen = run !== null && run.state !== "ended";
+    this.element.classList.toggle("writing", isOpen && run.state === "answering");
+    this.element.setAttribute("aria-busy", String(isOpen));
+    this.markdown.show(message.content, message.marks, isOpen);
+    this.reasoning.hidden = !message.reasoning;
+    if (message.reasoning) {
+      const isThinking = isOpen && !message.content;
+      const seconds = run?.thought ? ` for ${numbers.seconds(run.thought / 1000)}` : "";
+      this.summary.textContent = isThinking ? "Thinking…" : `Thought${seconds}`;
+      this.reasoning.classList.toggle("thinking", isThinking);
+      this.thinking.show(message.reasoning, message.reasoningMarks, isThinking);
+    }
+    this.waiting(message, isOpen ? run : null);
+    if (!isOpen) this.ended(message, variants);
+    else this.tools.replaceChildren();
+  }
+
+  waiting(message, run) {
+    const isNew = run !== null && !message.content && !message.reasoning;
+    this.wait.hidden = !isNew;
+    if (!isNew) return;
+    if (run.state === "waiting") {
+      const again = h("button", { type: "button", class: "quiet", "data-action": "now" }, "Now");
+      const line = `${sentence(run.refusal.message)} Trying again in ${run.wait} s.`;
+      this.wait.className = "wait refused";
+      this.wait.replaceChildren(line, " ", again);
+    } else {
+      this.wait.className = "wait";
+      this.wait.replaceChildren(h("span", { class: "dots", "aria-label": "Waiting for the first word" }, h("i"), h("i"), h("i")));
+    }
+  }
+
+  ended(message, variants) {
+    const isBroken = message.finish === null;
+    const said = message.error ?? (isBroken ? "This answer was broken off." : FINISHES.get(message.finish));
+    const isWrong = message.error !== null || isBroken;
+    this.tools.replaceChildren(
+      ...(said ? [h("p", { class: isWrong ? "ending wrong" : "ending" }, sentence(said))] : []),
+      ...turns(message, variants),
+      tool("copy", "copy", "Copy"),
+      tool("again", "again", "Answer again"),
+      h("span", { class: "cost" }, costOf(message)),
+    );
+  }
+}
+
+function tool(action, drawing, label) {
+  return h("button", { type: "button", class: "tool", "data-action": action, "aria-label": label, title: label }, icon(drawing));
+}
+
+/** Where one place has several messages: which of them is shown, and ways to the others. */
+function turns(message, variants) {
+  if (variants.length < 2) return [];
+  const place = variants.indexOf(message);
+  const turn = (action, drawing, label, isThere) => {
+    const button = tool(action, drawing, label);
+    button.disabled = !isThere;
+    return button;
+  };
+  return [
+    h(
+      "span",
+      { class: "turns" },
+      turn("previous", "previous", "The one before", place > 0),
+      h("span", {}, `${place + 1} of ${variants.length}`),
+      turn("next", "next", "The next one", place < variants.length - 1),
+    ),
+  ];
+}
+
+function costOf({ timings, usage, model }) {
+  if (!timings) return model ? shortened(model, 40) : "";
+  const parts = [
+    numbers.counted(timings.predicted_n ?? usage?.completion_tokens, "token"),
+    timings.predicted_per_second ? `${numbers.figure(timings.predicted_per_second)} per second` : "",
+    timings.tokens_per_pass ? `${numbers.figure(timings.tokens_per_pass)} per pass` : "",
+    timings.draft_n ? `${numbers.share(timings.draft_n_accepted, timings.draft_n)} of the drafts right` : "",
+  ];
+  return parts.filter(Boolean).join(" · ");
+}
+
+/** What the daemon says, as a sentence. */
+function sentence(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+}

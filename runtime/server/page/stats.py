@@ -1,0 +1,49 @@
+"""`GET /stats`: how busy the models are, for the page's figures."""
+
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from anespec.runtime.load import ServiceLoad
+from anespec.runtime.passes import RowKind
+from anespec.runtime.server.endpoint import Call, Endpoint
+
+
+class ModelStats(BaseModel):
+    """Requests that wait, sequences that run of those that can, and what was run since the model was loaded.
+
+    `rows` of passes by kind, pads not counted; `accepted` draft rows were right.
+    """
+
+    waiting: int
+    active: int
+    sequences: int
+    passes: int
+    rows: dict[str, int]
+    accepted: int
+
+    @classmethod
+    def of(cls, load: ServiceLoad) -> "ModelStats":
+        """Of a service's load."""
+        return cls(
+            waiting=load.waiting,
+            active=load.active,
+            sequences=load.sequences,
+            passes=load.passes,
+            rows={rows.kind.value: rows.count for rows in load.rows if rows.kind is not RowKind.PAD},
+            accepted=load.accepted,
+        )
+
+
+class StatsAnswer(BaseModel):
+    """The models in memory, by id."""
+
+    models: dict[str, ModelStats]
+
+
+async def stats(call: Call[None]) -> Response:
+    """How busy the models are now."""
+    loads = {name: ModelStats.of(model.load) for name, model in call.daemon.models.loaded.items()}
+    return Response(StatsAnswer(models=loads).model_dump_json(), media_type="application/json")
+
+
+ENDPOINT = Endpoint("GET", "/stats", "How busy the models are.", stats, answer=StatsAnswer)

@@ -1,0 +1,81 @@
+"""The page's files: what carries them, and that all that they name is among them."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from scripted_chat import Script, scripted
+from serving import Running
+
+from anespec.runtime.server.page.assets import FOLDER, assets
+
+HTML = (FOLDER / "index.html").read_text("utf-8")
+SCRIPTS = sorted(FOLDER.rglob("*.js"))
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Running]:
+    with scripted(Script()) as found:
+        yield found
+
+
+def test_the_page_comes_without_a_key_and_with_a_strict_policy(daemon: Running) -> None:
+    answer = daemon.client.get("/")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["require-trusted-types-for"] == "'script'"
+
+
+def test_a_file_is_sent_once(daemon: Running) -> None:
+    first = daemon.client.get("/page/main.js")
+    tag = first.headers["etag"]
+    again = daemon.client.get("/page/main.js", headers={"if-none-match": f'"other", W/{tag}'})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["etag"] == tag
+    assert again.headers["content-security-policy"] == first.headers["content-security-policy"]
+    other = daemon.client.get("/page/main.js", headers={"if-none-match": '"other"'})
+    assert other.content == first.content == (FOLDER / "main.js").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["none.js", "../assets.py", "..%2fassets.py", "", "styles"])
+def test_nothing_else_is_sent(daemon: Running, name: str) -> None:
+    assert daemon.client.get(f"/page/{name}").status_code == 404
+
+
+def test_every_file_has_a_type_of_its_own(daemon: Running) -> None:
+    for name, asset in assets().items():
+        answer = daemon.client.get(f"/page/{name}")
+        assert answer.headers["content-type"] == asset.media_type
+
+
+def test_the_page_names_only_files_that_there_are() -> None:
+    named = set(re.findall(r'(?:src|href)="page/([^"]+)"', HTML))
+    named |= {
+        (path.parent / name).resolve().relative_to(FOLDER).as_posix()
+        for path in SCRIPTS
+        for name in re.findall(r'from "(\.[^"]+)"', path.read_text("utf-8"))
+    }
+    assert named | {"index.html"} == set(assets())
+
+
+def test_the_page_holds_no_script_style_or_address_of_others() -> None:
+    assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", HTML)
+    assert all('src="page/' in tag for tag in re.findall(r"<script[^>]*>", HTML))
+    for path in FOLDER.rglob("*.*"):
+        found = re.findall(r"https?://[\w.]+", path.read_text("utf-8"))
+        assert set(found) <= {"http://www.w3.org"}, path
+
+
+def test_no_script_makes_markup_of_text() -> None:
+    for path in SCRIPTS:
+        text = path.read_text("utf-8")
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|Function\(", text
+        )
+
+
+def test_scripts_are_small() -> None:
+    assert not [path.name for path in SCRIPTS if len(path.read_text("utf-8").splitlines()) > 330]
