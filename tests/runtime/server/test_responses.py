@@ -1,6 +1,7 @@
 """`/v1/responses`, as OpenAI's own client sees it."""
 
 import json
+from collections.abc import Iterable
 from typing import Literal
 
 import pytest
@@ -10,6 +11,16 @@ from pydantic import BaseModel, TypeAdapter
 from serving import Running
 
 from anespec.model import Model
+from anespec.runtime.completion import Chunk, Summary
+from anespec.runtime.requests import FinishReason
+from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.reading import Reading
+from anespec.runtime.server.responses.body import ResponsesBody
+from anespec.runtime.server.responses.echo import begun
+from anespec.runtime.server.responses.writer import ResponseWriter
+from anespec.runtime.server.streams import as_json
+from anespec.runtime.server.tools.hermes import Hermes
+from anespec.runtime.statistics import Statistics
 
 TEXT = "Once upon a time"
 USER = {"role": "user", "content": TEXT}
@@ -359,3 +370,65 @@ def test_a_prompt_that_does_not_fit_is_told_by_its_code(client: OpenAI) -> None:
     with pytest.raises(BadRequestError) as refused:
         client.responses.create(model="chatty", input="word " * 2000)
     assert refused.value.code == "context_length_exceeded"
+
+
+CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+
+
+def writer(model: Model) -> ResponseWriter:
+    """One of an answer that may think, speak and call."""
+    body = ResponsesBody.model_validate_json('{"input": "x"}')
+    return ResponseWriter(begun(body, "m"), Reading(model.tokenizer, "", Hermes()))
+
+
+def read(written: Iterable[bytes]) -> list[ResponseStreamEvent]:
+    return [EVENT.validate_json(part.decode().split("data: ")[1]) for part in written]
+
+
+def test_an_answer_may_have_items_of_all_kinds_in_any_order(model: Model) -> None:
+    text = f"<think>hm</think>\n\nyes{CALL}{CALL}no"
+    summary = Summary((1,), (), text, FinishReason.STOP, Statistics(prompt_tokens=1))
+    streaming, whole = writer(model), writer(model).whole([summary])
+    written = [*streaming.begin()]
+    for character in text:
+        written += streaming.chunk(0, Chunk(character))
+    found = read([*written, *streaming.end([summary])])
+    final = found[-1].response
+    assert [item.type for item in final.output] == [
+        "reasoning",
+        "message",
+        "function_call",
+        "function_call",
+        "message",
+    ]
+    assert {item.status for item in final.output} == {"completed"}
+    assert final.output_text == "yesno"
+    at_once = Response.model_validate_json(as_json(whole))
+    kept = {"id", "call_id"}
+    assert [item.model_dump(exclude=kept) for item in at_once.output] == [
+        item.model_dump(exclude=kept) for item in final.output
+    ]
+    done = [event for event in found if event.type == "response.output_item.done"]
+    assert [event.item for event in done] == final.output
+    assert [event.output_index for event in done] == [0, 1, 2, 3, 4]
+
+
+def test_a_stream_that_fails_says_so_and_keeps_what_it_has(model: Model) -> None:
+    streaming = writer(model)
+    written = [*streaming.begin(), *streaming.chunk(0, Chunk("yes")), *streaming.failed(ApiError(500, "oh"))]
+    found = read(written)
+    assert [event.type for event in found[-3:]] == [
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.failed",
+    ]
+    final = found[-1].response
+    assert (final.status, final.output_text) == ("failed", "yes")
+    assert final.error is not None and (final.error.code, final.error.message) == ("server_error", "oh")
+
+
+def test_an_answer_of_nothing_is_an_empty_message(model: Model) -> None:
+    summary = Summary((1,), (), "", FinishReason.STOP, Statistics(prompt_tokens=1))
+    (item,) = writer(model).whole([summary]).output
+    assert item.type == "message"
+    assert item.content[0].text == ""
