@@ -87,7 +87,9 @@ async def answer(
         return json_answer(prepared.writer.whole(summaries))
 
 
-async def _parts(call: Call[Any], leased: Leased, generation: Generation, writer: Writer) -> AsyncIterator[bytes]:
+async def _parts(
+    call: Call[Any], leased: Leased, generation: Generation, writer: Writer
+) -> AsyncIterator[bytes]:
     try:
         for part in writer.begin():
             yield part

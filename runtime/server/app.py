@@ -120,6 +120,6 @@ class _Serving:
         body = (
             None
             if endpoint.body is None
-            else await read_body(request, endpoint.body, daemon.options.body_bytes)
+            else await read_body(request, endpoint.body, daemon.options.body_bytes, endpoint.as_curl)
         )
         return await endpoint.serve(Call(daemon, request, body, caller))

@@ -39,7 +39,7 @@ SHOWN_HEADERS = "x-request-id, retry-after"
 
 
 class Guard:
-    """Gives each request an id and a line in the log, refuses those that a browser was tricked into, and sets headers.
+    """Gives each request an id, headers and a line in the log, and refuses what a browser was tricked into.
 
     The Host header must be one of `hosts`. A page that says its origin must come from one of `origins` or
     from here. While `ends` says so, connections are closed once they are answered.
