@@ -150,8 +150,8 @@ def resolve_artifact(
 
     One of the hub is downloaded. A GGUF is converted for this machine and gated on `backend` first, where
     that was never done. A path that leads nowhere may be the name of a model in the cache. A folder is
-    returned as it is, for `Artifact` to refuse. `workers` are the limits of a backend that has some; `context`
-    and `sequences` are those of the conversion.
+    returned as it is, for `Artifact` to refuse. `workers` are the limits of a backend that has some;
+    `context` and `sequences` are those of the conversion.
 
     Raises:
         ArtifactError: it is none of these.

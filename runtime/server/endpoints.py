@@ -2,7 +2,8 @@
 
 from anespec.runtime.server import health, llama_server, openapi
 from anespec.runtime.server.endpoint import Endpoint
-from anespec.runtime.server.openai import chat, completions, models_list
+from anespec.runtime.server.ollama import endpoints as ollama
+from anespec.runtime.server.openai import chat, completions, embeddings, models_list
 from anespec.runtime.server.page import endpoints as page
 
 _SERVING: tuple[Endpoint, ...] = (
@@ -10,6 +11,8 @@ _SERVING: tuple[Endpoint, ...] = (
     *models_list.ENDPOINTS,
     completions.ENDPOINT,
     chat.ENDPOINT,
+    embeddings.ENDPOINT,
+    *ollama.ENDPOINTS,
     *llama_server.ENDPOINTS,
     *page.ENDPOINTS,
 )

@@ -2,18 +2,22 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
 import stat
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from anespec.manifests.errors import StorageError, UsageError
+from anespec.manifests.formatting import printable
 from anespec.runtime.server.daemon import Daemon
+from anespec.runtime.server.hosts import is_loopback
 from anespec.runtime.server.options import ServeOptions
 
 BACKLOG = 2048
@@ -25,14 +29,37 @@ def listen_on(options: ServeOptions) -> socket.socket:
     """The socket that the options name, listening.
 
     Raises:
-        UsageError: another program listens there.
+        UsageError: another program listens there, or others could reach it and no key is needed.
         StorageError: it cannot be made.
     """
+    if options.unix is not None:
+        try:
+            return _unix(options.unix)
+        except OSError as error:
+            raise _unusable(str(options.unix), error) from error
+    where = f"{options.host} port {options.port}"
     try:
-        return _unix(options.unix) if options.unix is not None else _tcp(options.host, options.port)
+        found, address = _resolved(options)
+    except (OSError, UnicodeError) as error:
+        raise _unusable(where, error) from error
+    try:
+        if not is_loopback(address[0]) and options.api_key_file is None:
+            raise UsageError(
+                f"{options.host} is reached from other machines, so clients must need a key; give "
+                "--api-key-file FILE, or leave --host at 127.0.0.1"
+            )
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(BACKLOG)
     except OSError as error:
-        where = options.unix if options.unix is not None else f"{options.host} port {options.port}"
-        raise StorageError(f"{where}: cannot be listened on ({error.strerror or error})") from error
+        found.close()
+        if error.errno == errno.EADDRINUSE:
+            raise UsageError(f"{where}: another program listens there; choose another --port") from error
+        raise _unusable(where, error) from error
+    except BaseException:
+        found.close()
+        raise
+    return found
 
 
 def address_text(found: socket.socket) -> str:
@@ -43,17 +70,16 @@ def address_text(found: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _tcp(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    found = socket.socket(family, kind, protocol)
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen(BACKLOG)
-    except BaseException:
-        found.close()
-        raise
-    return found
+def _resolved(options: ServeOptions) -> tuple[socket.socket, tuple[Any, ...]]:
+    """A socket, and the address that the host's name stands for now; no other is listened on later."""
+    found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    return socket.socket(family, kind, protocol), address
+
+
+def _unusable(where: str, error: Exception) -> StorageError:
+    reason = error.strerror if isinstance(error, OSError) else None
+    return StorageError(f"{printable(where)}: cannot be listened on ({reason or error})")
 
 
 def _unix(path: Path) -> socket.socket:

@@ -34,7 +34,7 @@ class TemplateNeeds:
 
 def as_template_reads(messages: Sequence[Facts], template: str) -> list[Facts]:
     """The messages as `template` renders them best; raises AnespecError where nothing can be rendered."""
-    if not any(message.get("tool_calls") for message in messages):
+    if not any(message.get("tool_calls") or message.get("tool_call_id") for message in messages):
         return [_with_reasoning(message) for message in messages]
     needs = template_needs(template)
     return [_with_reasoning(_fitted(message, needs)) for message in messages]

@@ -1,9 +1,12 @@
 """Chat templates of a few lines that write tools and calls as the families do whose names they bear."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 
 from anespec.model import Model
+from anespec.runtime.text.special_tokens import SpecialToken
+from anespec.runtime.text.vocabulary import TokenKind, Vocabulary
 
 HERMES = """\
 {%- macro call(function) -%}
@@ -145,10 +148,29 @@ TEMPLATES = {
 }
 
 
-def with_template(model: Model, template: str) -> Model:
-    """The same model, loaded once, with another template."""
+def with_template(model: Model, template: str, special: Sequence[str] = ()) -> Model:
+    """The same model, loaded once, with another template, and special tokens in place of its last ones."""
     twin = copy.copy(model)
+    vocabulary = model.tokenizer._vocabulary
+    ids = range(len(vocabulary) - len(special), len(vocabulary))
+    tokens = vocabulary.tokens[: ids.start] + tuple(special)
+    kinds = vocabulary.kinds[: ids.start] + (TokenKind.CONTROL,) * len(special)
     tokenizer = copy.copy(model.tokenizer)
+    tokenizer.__dict__.pop("_hidden", None)
     tokenizer.chat_template = template
+    tokenizer._vocabulary = Vocabulary(tokens, kinds, {token: id for id, token in enumerate(tokens)})
+    tokenizer._special += tuple(
+        SpecialToken(id, text, True, False) for id, text in zip(ids, special, strict=True)
+    )
     twin._opened = replace(model._opened, tokenizer=tokenizer)
+    twin.__dict__.pop("_grammar_tokens", None)
     return twin
+
+
+SPECIAL = {
+    "hermes": ["<tool_call>", "</tool_call>"],
+    "mistral": ["[TOOL_CALLS]"],
+    "mistral-named": ["[TOOL_CALLS]", "[ARGS]"],
+    "thinking": ["<think>", "</think>"],
+}
+"""Where the markers are special tokens, as in most of these families' vocabularies."""

@@ -2,7 +2,7 @@
 
 from anespec.runtime.server.errors import ApiError
 
-MOST_VALUES = 10_000
+MOST_VALUES = 20_000
 MOST_DEEP = 32
 MOST_CHARACTERS = 200_000
 

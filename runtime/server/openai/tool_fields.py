@@ -109,6 +109,7 @@ def tool_use(tools: Sequence[ToolBody], choice: ToolChoice | None, parallel: boo
 
 
 def _functions(tools: Sequence[ToolBody]) -> list[ToolFunction]:
+    require_modest([tool.function.parameters for tool in tools if tool.function is not None], "tools")
     found = []
     for number, tool in enumerate(tools):
         if tool.type != "function" or tool.function is None:
@@ -120,7 +121,6 @@ def _functions(tools: Sequence[ToolBody]) -> list[ToolFunction]:
             )
         parameters = tool.function.parameters
         place = f"tools.{number}.function.parameters"
-        require_modest(parameters, place)
         if parameters is not None and parameters.get("type", "object") != "object":
             raise ApiError(400, f"{place} must be the schema of an object", "invalid_value", place)
         found.append(ToolFunction(tool.function.name, parameters, bool(tool.function.strict)))

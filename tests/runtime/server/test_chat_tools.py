@@ -1,14 +1,13 @@
 """Tools and forms of answers over `/v1/chat/completions`: what is asked for comes, in every family's form."""
 
 import json
-from collections.abc import Iterator
 from typing import Literal
 
 import pytest
-from chat_templates import TEMPLATES, with_template
+from chat_templates import SPECIAL, TEMPLATES, with_template
 from openai import BadRequestError, OpenAI
 from pydantic import BaseModel
-from serving import Running, running
+from serving import Running
 
 from anespec.model import Model
 
@@ -32,13 +31,6 @@ STOP = {"type": "function", "function": {"name": "stop"}}
 FORMS = ["hermes", "llama3", "mistral", "mistral-named"]
 
 
-@pytest.fixture(scope="module")
-def tooled(model: Model) -> Iterator[Running]:
-    """The model under several templates, by their names."""
-    with running({name: with_template(model, template) for name, template in TEMPLATES.items()}) as found:
-        yield found
-
-
 @pytest.fixture
 def client(tooled: Running) -> OpenAI:
     return OpenAI(base_url=f"{tooled.url}/v1", api_key="none", max_retries=0)
@@ -51,7 +43,7 @@ def require_call_of_turn(arguments: str) -> None:
     assert len(found) == 2
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS, "hermes-special", "mistral-special", "mistral-named-special"])
 def test_a_call_that_is_required_comes_and_fits_its_schema(client: OpenAI, form: str) -> None:
     fields = {
         "model": form,
@@ -244,6 +236,24 @@ def test_a_model_thinks_before_its_answer_is_held_to_anything(client: OpenAI) ->
     assert (told.choices[0].message.content or "").strip() == "4711"
     assert told.usage is not None and told.usage.completion_tokens_details is not None
     assert told.usage.completion_tokens_details.reasoning_tokens == 0
+
+
+def test_special_tokens_that_mark_reasoning_are_seen(tooled: Running, model: Model) -> None:
+    spoken = with_template(model, TEMPLATES["thinking"], SPECIAL["thinking"])
+    (end,) = spoken.tokenizer.special_ids(["</think>"])
+    fields = {"model": "thinking-special", "messages": [USER], "max_tokens": 8, "temperature": 0}
+    answer = tooled.client.post("/v1/chat/completions", json={**fields, "logit_bias": {str(end): 100}}).json()
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 1
+    assert "reasoning_content" not in answer["choices"][0]["message"]
+    held = tooled.client.post(
+        "/v1/chat/completions",
+        json={
+            **fields,
+            "logit_bias": {str(end): 100},
+            "response_format": {"type": "json_object", "schema": {"enum": [4711]}},
+        },
+    ).json()
+    assert held["choices"][0]["message"]["content"].strip() == "4711"
 
 
 @pytest.mark.parametrize(
