@@ -221,6 +221,7 @@ class Service:
                 command()
         for number, client in self._clients.items():
             client.stream.put(Event(number, Statistics(0), finish=FinishReason.FAILED, error=reason))
+        self._clients.clear()
 
     def _obey(self) -> bool:
         """Do what clients asked for, waiting where there is nothing else to do; False when closing."""
