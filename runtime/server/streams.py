@@ -30,7 +30,7 @@ def line(data: BaseModel | Mapping[str, Any]) -> bytes:
 def as_json(data: BaseModel | Mapping[str, Any]) -> str:
     """On one line, as JSON writes it."""
     if isinstance(data, BaseModel):
-        return data.model_dump_json(exclude_unset=True)
+        return data.model_dump_json(exclude_unset=True, by_alias=True)
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -16,12 +16,14 @@ from anespec.runtime.text.template_needs import template_needs
 from anespec.runtime.text.tokenizer import Tokenizer
 
 MOST_TOOLS = 128
+NAME = r"^[A-Za-z0-9_.-]{1,64}$"
+"""What a function may be called."""
 
 
 class FunctionBody(Body):
     """A function that may be called; `parameters` is the JSON schema of its arguments."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    name: str = Field(pattern=NAME)
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
