@@ -61,6 +61,8 @@ class Guard:
         origin, host = headers.get("origin"), headers.get("host", "")
         scope.setdefault("state", {})["request_id"] = request_id = _request_id(headers)
 
+        intake = Intake(receive)
+
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 found = MutableHeaders(scope=message)
@@ -74,6 +76,8 @@ class Guard:
                     found["access-control-expose-headers"] = SHOWN_HEADERS
                     found["cross-origin-resource-policy"] = "cross-origin"
                 if self._ends():
+                    # Who still sends when the connection is closed never hears the answer.
+                    await intake.finish()
                     found["connection"] = "close"
             await send(message)
 
@@ -82,11 +86,11 @@ class Guard:
             host, scope["path"] = _absolute(scope["path"])
         refusal = self._refusal(host, origin)
         if refusal is not None:
-            await openai_error(refusal)(scope, receive, send_guarded)
+            await openai_error(refusal)(scope, intake, send_guarded)
         elif origin in self._origins and _is_preflight(scope, headers):
-            await _allowed(headers)(scope, receive, send_guarded)
+            await _allowed(headers)(scope, intake, send_guarded)
         else:
-            await self._app(scope, receive, send_guarded)
+            await self._app(scope, intake, send_guarded)
 
     def _refusal(self, host: str, origin: str | None) -> ApiError | None:
         if host not in self._hosts:
@@ -102,6 +106,25 @@ class Guard:
                 "origin_refused",
             )
         return None
+
+
+class Intake:
+    """A request's body as it comes, and whether all of it has come."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._ended = False
+
+    async def __call__(self) -> Message:
+        """The next part of it, or that the client is gone."""
+        message = await self._receive()
+        self._ended = message["type"] != "http.request" or not message.get("more_body", False)
+        return message
+
+    async def finish(self) -> None:
+        """Throw away what is still to come; a connection lets no client take too long for it."""
+        while not self._ended:
+            await self()
 
 
 def _request_id(headers: Headers) -> str:

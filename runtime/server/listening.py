@@ -1,28 +1,19 @@
-"""Sockets, and the HTTP server on them, from its first request to its last answer."""
+"""Sockets: where a daemon listens, and who reaches it there."""
 
-import asyncio
 import contextlib
 import errno
 import os
-import signal
 import socket
 import stat
-from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-from starlette.types import ASGIApp
-
 from anespec.manifests.errors import StorageError, UsageError
 from anespec.manifests.formatting import printable
-from anespec.runtime.server.daemon import Daemon
 from anespec.runtime.server.hosts import is_loopback
 from anespec.runtime.server.options import ServeOptions
 
 BACKLOG = 2048
-SECONDS_TO_CLOSE = 5
-"""What connections get to end once all answers have."""
 
 
 def listen_on(options: ServeOptions) -> socket.socket:
@@ -105,73 +96,3 @@ def _unix(path: Path) -> socket.socket:
     finally:
         os.umask(before)
     return found
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to whoever runs it."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def server_config(app: ASGIApp) -> uvicorn.Config:
-    """How the server runs an application."""
-    return uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        ws="none",
-        lifespan="off",
-        timeout_graceful_shutdown=SECONDS_TO_CLOSE,
-    )
-
-
-async def serve_until_ended(
-    daemon: Daemon, app: ASGIApp, listening: socket.socket, begin: Callable[[], Awaitable[None]]
-) -> None:
-    """Serve until SIGTERM or SIGINT, then let the answers that have begun end; a second one waits for none.
-
-    `begin` loads what is needed first; meanwhile the daemon answers that it starts. What `begin` raises ends
-    it. SIGHUP reloads the models.
-    """
-    server = _Server(server_config(app))
-    asked = asyncio.Event()
-
-    def ask() -> None:
-        if asked.is_set():
-            server.should_exit = server.force_exit = True
-        asked.set()
-
-    loop = asyncio.get_running_loop()
-    reloads: set[asyncio.Task[None]] = set()
-
-    def reload() -> None:
-        task = asyncio.ensure_future(daemon.models.reload())
-        reloads.add(task)
-        task.add_done_callback(reloads.discard)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ask)
-    loop.add_signal_handler(signal.SIGHUP, reload)
-    serving = asyncio.ensure_future(server.serve(sockets=[listening]))
-    beginning = asyncio.ensure_future(begin())
-    ending = asyncio.ensure_future(asked.wait())
-    try:
-        await asyncio.wait({serving, beginning, ending}, return_when=asyncio.FIRST_COMPLETED)
-        if beginning.done():
-            beginning.result()
-            daemon.lifecycle.ready()
-        await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
-        await daemon.lifecycle.drain(daemon.options.drain_seconds)
-    finally:
-        beginning.cancel()
-        ending.cancel()
-        # Whoever is still answered is told that the daemon ends.
-        await daemon.models.close()
-        server.should_exit = True
-        await serving
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.remove_signal_handler(number)

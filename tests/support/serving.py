@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import httpx
-import uvicorn
 from described import Described
 
 from anespec.runtime.server.app import build_app
@@ -17,11 +16,12 @@ from anespec.runtime.server.endpoints import ENDPOINTS
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.keys import KeyRing
 from anespec.runtime.server.lifecycle import Lifecycle
-from anespec.runtime.server.listening import listen_on, server_config
+from anespec.runtime.server.listening import listen_on
 from anespec.runtime.server.metrics import Metrics
 from anespec.runtime.server.models import Leased, ModelCard, ServingModel
 from anespec.runtime.server.openapi import description
 from anespec.runtime.server.options import ServeOptions
+from anespec.runtime.server.running import Server, server_of
 
 
 class LoadedModels:
@@ -76,13 +76,13 @@ def running(
     listening = listen_on(chosen)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     begun = threading.Event()
-    found: list[tuple[uvicorn.Server, Daemon, Described]] = []
+    found: list[tuple[Server, Daemon, Described]] = []
 
     async def serve() -> None:
         lifecycle = Lifecycle()
         daemon = Daemon("0", chosen, loaded, keys or KeyRing(), Metrics(loaded), lifecycle)
         app = Described(build_app(daemon, endpoints), description(endpoints, "0", daemon.keys.needed))
-        server = uvicorn.Server(server_config(app))
+        server = server_of(app, chosen)
         lifecycle.ready()
         found.append((server, daemon, app))
         begun.set()

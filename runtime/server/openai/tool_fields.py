@@ -12,6 +12,7 @@ from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.openai.schema_limits import require_modest
 from anespec.runtime.server.tools.choosing import form_of
 from anespec.runtime.server.tools.functions import ToolFunction
+from anespec.runtime.text.template_needs import template_needs
 from anespec.runtime.text.tokenizer import Tokenizer
 
 MOST_TOOLS = 128
@@ -79,7 +80,9 @@ class ToolUse:
         if not self.functions:
             return None
         form = form_of(template, tokenizer, [function.name for function in self.functions])
-        return CallConstraint(form, self.functions, self.parallel, self.required)
+        # What the template cannot write the next time must not be written now.
+        parallel = self.parallel and not template_needs(template).single
+        return CallConstraint(form, self.functions, parallel, self.required)
 
 
 def tool_use(tools: Sequence[ToolBody], choice: ToolChoice | None, parallel: bool) -> ToolUse:

@@ -146,6 +146,10 @@ def test_a_wrong_variable_is_named() -> None:
     refused = runner.invoke(cli, ["serve", "x"], standalone_mode=False).exception
     assert isinstance(refused, click.BadParameter)
     assert "(from the environment variable ANESPEC_SERVE_PORT)" in with_origin(refused).format_message()
+    other = CliRunner(env={"ANESPEC_GENERATE_TOP_K": "all"})
+    refused = other.invoke(cli, ["generate", "x", "-p", "a"], standalone_mode=False).exception
+    assert isinstance(refused, click.BadParameter)
+    assert "ANESPEC_GENERATE_TOP_K" in with_origin(refused).format_message()
     typed = runner.invoke(cli, ["serve", "x", "--port", "http"], standalone_mode=False).exception
     assert isinstance(typed, click.BadParameter)
     assert with_origin(typed) is typed

@@ -1,10 +1,14 @@
 """`anespec serve` as a process: ready when it says so, found by ps, and gone without a trace."""
 
+import contextlib
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from commands import run
 from daemons import Started, started, until_true
@@ -51,15 +55,31 @@ def test_it_reads_models_and_keys_again(daemon: Started, measured: Path) -> None
     os.kill(daemon.process.pid, signal.SIGHUP)
     until_true(lambda: daemon.get("/v1/models", OTHER_SECRET).status_code == 200)
     assert daemon.models(OTHER_SECRET) == {"tiny": True, "second": False}
+    (record,) = daemon.command("ps", "--json").json["daemons"]
+    assert record["models"] == ["tiny", "second"]
     (folder / "serve.toml").write_text("what = \n")
     os.kill(daemon.process.pid, signal.SIGHUP)
     until_true(lambda: "is no TOML" in daemon.log.read_text())
     assert daemon.models(SECRET) == {"tiny": True, "second": False}
 
 
+def watch_health(socket: Path, seen: list[tuple[int, int]]) -> None:
+    """Ask until it is ready whether it is, and whether it runs."""
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://localhost") as client:
+        while not seen or seen[-1][1] != 200:
+            with contextlib.suppress(httpx.HTTPError):
+                seen.append((client.get("/livez").status_code, client.get("/health").status_code))
+            time.sleep(0.01)
+
+
 def test_stop_ends_it_and_it_leaves_nothing(measured: Path, tmp_path: Path) -> None:
     socket = tmp_path / "s.sock"
+    seen: list[tuple[int, int]] = []
+    watching = threading.Thread(target=watch_health, args=(socket, seen), daemon=True)
+    watching.start()
     with started(tmp_path, measured, "--unix", socket) as daemon:
+        watching.join(30)
+        assert seen[0] == (200, 503) and seen[-1] == (200, 200)
         assert f"unix:{socket}" in daemon.ready
         assert socket.stat().st_mode & 0o077 == 0
         assert daemon.command("stop", "nobody").is_one_sentence()

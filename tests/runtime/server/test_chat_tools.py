@@ -97,21 +97,31 @@ def test_the_stream_helper_puts_calls_together(client: OpenAI) -> None:
     require_call_of_turn(call.function.arguments)
 
 
-def test_without_parallel_calls_there_is_one_and_with_them_there_may_be_more(client: OpenAI) -> None:
-    counts = set()
-    for seed in range(6):
-        found = client.chat.completions.create(
-            model="llama3",
-            messages=[USER],
-            tools=[TURN, STOP],
-            tool_choice="required",
-            seed=seed,
-            max_tokens=200,
-        )
-        calls = found.choices[0].message.tool_calls or []
-        assert len({call.id for call in calls}) == len(calls)
-        counts.add(len(calls))
-    assert max(counts) > 1
+def test_without_parallel_calls_there_is_one_and_with_them_there_may_be_more(
+    client: OpenAI, model: Model
+) -> None:
+    fields = {
+        "messages": [USER],
+        "tools": [STOP],
+        "tool_choice": "required",
+        "max_tokens": 120,
+        "logit_bias": {str(id): -100 for id in model.tokenizer.end_ids},
+    }
+    many = client.chat.completions.create(model="hermes", **fields).choices[0].message.tool_calls or []
+    assert len({call.id for call in many}) == len(many) > 1
+    for name, more in (("hermes", {"parallel_tool_calls": False}), ("llama3", {})):
+        found = client.chat.completions.create(model=name, **fields, **more).choices[0].message
+        assert len(found.tool_calls or []) == 1
+
+
+def test_guesses_change_no_call(tooled: Running) -> None:
+    fields = {"model": "hermes", "messages": [USER], "tools": [TURN], "tool_choice": "required", "seed": 3}
+    answers = [
+        tooled.client.post("/v1/chat/completions", json={**fields, "max_tokens": 60, "speculate": speculate})
+        for speculate in (True, False)
+    ]
+    calls = [answer.json()["choices"][0]["message"]["tool_calls"] for answer in answers]
+    assert [call["function"] for call in calls[0]] == [call["function"] for call in calls[1]]
 
 
 def test_a_call_that_is_cut_off_stays_one(client: OpenAI) -> None:
