@@ -75,9 +75,15 @@ async def answer(
     """
     async with AsyncExitStack() as held:
         leased = await held.enter_async_context(call.daemon.models.lease(name))
-        leased.model.require_room(call.caller)
-        prepared = await asyncio.to_thread(prepare, leased)
-        generation = await held.enter_async_context(Generation(prepared.runs))
+        try:
+            async with (
+                asyncio.timeout(call.caller.seconds),
+                call.daemon.preparations.turn(leased, call.caller),
+            ):
+                prepared = await asyncio.to_thread(prepare, leased)
+                generation = await held.enter_async_context(Generation(prepared.runs))
+        except TimeoutError:
+            raise out_of_time() from None
         if stream:
             parts = _parts(call, leased, generation, prepared.writer)
             return _Holding(send(parts), held.pop_all())

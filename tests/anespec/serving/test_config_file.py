@@ -56,6 +56,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("memory = 'lots'", "memory is 'lots'"),
         ("model = ['a=b']", "models stand in a table: [models]"),
         ("models = 3", "write [models]"),
+        ("[models]\n'' = 'a'", "a model in [models] has an empty name"),
         ("[models]\na = 3", "models.a is neither a path nor a table"),
         ("[models.a]\nthreads = 1", "models.a has no path"),
         ("[models.a]\npath = 'x'\nthread = 1", "models.a: there is no option 'thread'"),
@@ -153,6 +154,30 @@ def test_a_wrong_variable_is_named() -> None:
     typed = runner.invoke(cli, ["serve", "x", "--port", "http"], standalone_mode=False).exception
     assert isinstance(typed, click.BadParameter)
     assert with_origin(typed) is typed
+
+
+def test_what_a_gguf_is_converted_with_concerns_no_artifact_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "a.anespec").mkdir()
+    (tmp_path / "b.gguf").touch()
+    config = read_config(write(tmp_path, '[models]\na = "a.anespec"\nb = "b.gguf"\nc = "hf:o/r/c.gguf"\n'))
+    both = ServeRequest(None, ServeOptions(), PoolOptions(context=64), LoadOptions(), config).names(config)
+    assert [(name, source.context) for name, source in both.items()] == [("a", None), ("b", 64), ("c", 64)]
+    alone = ServeRequest(tmp_path / "a.anespec", ServeOptions(), PoolOptions(context=64), LoadOptions())
+    assert [source.context for source in alone.names(None).values()] == [64], "which is then refused"
+
+
+def test_flags_come_first_and_go_before_the_file(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, '[models]\na = "/a"\nb = "/b"\n'))
+    pool = PoolOptions(models=("b=/other", "c=/c"))
+    found = ServeRequest(Path("/d.gguf"), ServeOptions(), pool, LoadOptions(), config).names(config)
+    assert [(name, str(source.path)) for name, source in found.items()] == [
+        ("d", "/d.gguf"), ("b", "/other"), ("c", "/c"), ("a", "/a"),
+    ]  # fmt: skip
+
+
+def test_no_variable_asks_for_the_version() -> None:
+    """A script may well have one of that name."""
+    assert "version" not in CliRunner(env={"ANESPEC_VERSION": "1"}).invoke(cli, ["ps"]).output
 
 
 def test_a_models_own_options_hold_unless_a_flag_says_otherwise(tmp_path: Path) -> None:
