@@ -84,7 +84,7 @@ class _Serving:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, status = Request(scope, receive), CLIENT_GONE
         record = record_of(scope)
-        record.endpoint, record.quiet = self._endpoint.path, self._endpoint.is_open
+        record.endpoint, record.quiet = self._endpoint.path, self._endpoint.body is None
         try:
             if self._endpoint.is_open:
                 status = await self._answer(request, scope, receive, send)

@@ -84,7 +84,7 @@ class RequestRecord:
         }
 
     def log(self) -> None:
-        """Hand it to the log. What load balancers ask every second is of no interest."""
+        """Hand it to the log. What is asked every second, as /metrics is, is of no interest."""
         level = logging.DEBUG if self.quiet and self.status < 400 else logging.INFO
         LOGGER.log(level, "%s", _Sentence(self), extra={FACTS: self.facts})
 
