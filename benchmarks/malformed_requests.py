@@ -27,6 +27,10 @@ TOKENS = (
 SECONDS_TO_ANSWER = 20.0
 
 
+class _OutOfTimeError(Exception):
+    """The share of one operation is over."""
+
+
 def _mutant(source: random.Random) -> bytes:
     found = bytearray(source.choice(SEEDS))
     for _ in range(source.randint(1, 4)):
@@ -73,7 +77,7 @@ def send_schema_cases(daemon: Daemon, seconds: float) -> int:
     def send(case: schemathesis.Case) -> None:
         nonlocal sent
         if time.monotonic() > until:
-            return
+            raise _OutOfTimeError
         answer = case.call(timeout=60)
         sent += 1
         if answer.status_code >= 500 and answer.status_code not in (501, 503):
@@ -94,6 +98,8 @@ def send_schema_cases(daemon: Daemon, seconds: float) -> int:
         left = end - time.monotonic()
         until = time.monotonic() + left / (len(operations) - number)
         for mode in schemathesis.GenerationMode:
-            with contextlib.suppress(Unsatisfiable):  # what takes nothing cannot be asked wrongly
+            with contextlib.suppress(
+                Unsatisfiable, _OutOfTimeError
+            ):  # what takes nothing cannot be asked wrongly
                 limits(given(case=operation.as_strategy(generation_mode=mode))(send))()
     return sent

@@ -79,7 +79,7 @@ class RequestRecord:
             "model": self.model,
             "seconds": round(time.monotonic() - self.began, 4),
             **{name: round(value, 4) for name, value in self.counts.items()},
-            "finish": self.finish if self.is_complete else "client_gone",
+            "finish": self.finish if self.is_complete and self.status != CLIENT_GONE else "client_gone",
             **self.texts,
         }
 
