@@ -94,7 +94,16 @@ def residency_gate(
         def shown() -> "Sequence[RenderableType]":
             return residency_parts(verdict, artifact.manifest.target, does_decide)
 
-        return Answer(verdict, standing, shown, lambda: require_residency(verdict), does_decide, facts)
+        caveat = compute_plan.hint_caveat(artifact.manifest, verdict)
+        return Answer(
+            verdict,
+            standing,
+            shown,
+            lambda: require_residency(verdict),
+            does_decide,
+            facts,
+            warnings=(caveat,) if caveat else (),
+        )
 
     def kept() -> "ResidencyVerdict | None":
         from anespec.validate.kept import kept_residency
@@ -149,7 +158,7 @@ def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
     def answer(verdict: "ExactnessVerdict") -> Answer:
         from anespec.manifests.verdicts import Invariance
         from anespec.validate.exactness import require_exactness
-        from anespec.validate.report import exactness_table
+        from anespec.validate.report import exactness_lines, exactness_table
 
         facts = {
             "form": verdict.form,
@@ -160,7 +169,7 @@ def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
         return Answer(
             verdict,
             verdict.standing,
-            lambda: [exactness_table(verdict)],
+            lambda: [exactness_table(verdict), *exactness_lines(verdict)],
             lambda: require_exactness(verdict),
             facts=facts,
         )

@@ -11,7 +11,7 @@ import click
 from anespec.console import aside, notes, out, watcher
 from anespec.leaving import keep
 from anespec.manifests.errors import Interrupted
-from anespec.model_path import ModelPath
+from anespec.model_path import ModelPath, model_name
 from anespec.option_flags import flags_of, read_flags
 from anespec.prompts import standard_input_lines
 from anespec.runtime.options import GenerationOptions, LoadOptions
@@ -61,7 +61,7 @@ def chat(
         with _loaded(model, context, loading) as loaded:
             _talk(
                 loaded,
-                _name(model),
+                model_name(model),
                 options,
                 system,
                 show_drafts=not hide_drafts,
@@ -78,7 +78,12 @@ def _loaded(path: Path, context: int | None, loading: LoadOptions) -> "Iterator[
 
     watch = watcher(shown=True)
     artifact = resolve_artifact(
-        path, backend=loading.backend, threads=loading.threads, context=context, display=watch.shares
+        path,
+        backend=loading.backend,
+        threads=loading.threads,
+        workers=loading.workers,
+        context=context,
+        display=watch.shares,
     )
     trial = [{"role": "user", "content": "Hello"}]
     loaded = load_model(artifact, loading, watch, lambda model: model.check(model.chat_ids(trial)))
@@ -109,11 +114,6 @@ def _talk(
         _talk_in_terminal(conversation, keep_history)
     elif sys.stdin is not None:
         run_lines(conversation, standard_input_lines())
-
-
-def _name(model: Path) -> str:
-    """What the chat calls the model: a file's or folder's name without what says what it is."""
-    return model.resolve().name.removesuffix(".gguf").removesuffix(".anespec")
 
 
 def _talk_in_terminal(conversation: "Conversation", keep_history: bool) -> None:

@@ -12,26 +12,23 @@ import click
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
-    DownloadColumn,
     Progress,
     ProgressColumn,
     SpinnerColumn,
     Task,
     TaskProgressColumn,
     TextColumn,
-    TimeRemainingColumn,
 )
 from rich.segment import Segment
 from rich.table import Column
 from rich.text import Text
 
 from anespec.manifests.errors import AnespecError
-from anespec.manifests.formatting import duration_text, sanitize_terminal
+from anespec.manifests.formatting import bytes_text, duration_text, sanitize_terminal
 from anespec.verbosity import is_quiet
 from anespec.watching import Watcher
 
 if TYPE_CHECKING:
-    from anespec.validate.progress import Progress as ShareReport
     from anespec.validate.progress import StepReport
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -121,17 +118,14 @@ def result_as_json(facts: Mapping[str, Any], shown: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def byte_progress(title: str, total: int, shown: bool) -> Iterator[Callable[[str | None, int], None]]:
-    """A bar over bytes; call the result with a note, None to leave the last one, and the bytes done."""
-    columns = (
-        TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-    )  # fmt: skip
-    with _progress(*columns, shown=shown) as progress:
-        task = progress.add_task(title, total=total, note="")
+    """Progress over bytes; call the result with a note, None to leave the last one, and the bytes done."""
+    with timed_progress(title, shown, announced=False) as report:
+        last = ""
 
         def update(note: str | None, done: int) -> None:
-            fields: dict[str, Any] = {} if note is None else {"note": note}
-            progress.update(task, completed=done, **fields)
+            nonlocal last
+            last = last if note is None else f", {note}"
+            report(f"{bytes_text(done)} of {bytes_text(total)}{last}", done / total if total else None)
 
         yield update
 
@@ -139,18 +133,36 @@ def byte_progress(title: str, total: int, shown: bool) -> Iterator[Callable[[str
 @contextlib.contextmanager
 def step_progress(title: str, shown: bool) -> "Iterator[StepReport]":
     """A spinner with elapsed time for work of unknown length; call the result with what is being done."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
-    with _progress(*columns, shown=shown) as progress:
+    text = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True))
+    with _progress(SpinnerColumn(), text, TimesColumn(), shown=shown, expand=True) as progress:
         task = progress.add_task(title, total=None)
         yield lambda note: progress.update(task, description=f"{title}: {note}")
 
 
+class TimedReport:
+    """Long work at its work: call it with what is being done and, where that is known, the share done.
+
+    What is known before the end is printed to `results`, and notes on the way to `notes`. Where that is the
+    terminal of the bar they come above it; else the bar would stay behind in pieces.
+    """
+
+    def __init__(self, update: Callable[[str, float | None], None], results: Console, notes: Console) -> None:
+        """`update` shows both."""
+        self._update = update
+        self.results = results
+        self.notes = notes
+
+    def __call__(self, note: str, share: float | None = None, /) -> None:
+        """Say how far it is."""
+        self._update(note, share)
+
+
 @contextlib.contextmanager
-def timed_progress(title: str, shown: bool) -> "Iterator[ShareReport]":
+def timed_progress(title: str, shown: bool, announced: bool = True) -> Iterator[TimedReport]:
     """Elapsed and remaining time of long work; call the result with what is being done and the share done.
 
     A terminal sees a bar that goes when the block ends. Anything else gets a plain line at the beginning,
-    then at most one every SECONDS_BETWEEN_LINES.
+    if it is to be `announced`, then at most one every SECONDS_BETWEEN_LINES.
     """
     console = notes()
     if not shown or console.is_terminal:
@@ -161,14 +173,17 @@ def timed_progress(title: str, shown: bool) -> "Iterator[ShareReport]":
         with _progress(*columns, shown=shown, expand=True) as progress:
             task = progress.add_task(title, total=None)
 
-            def update(note: str, share: float | None = None, /) -> None:
+            def update(note: str, share: float | None) -> None:
                 total = None if share is None else 1.0
                 progress.update(task, description=f"{title}: {note}", total=total, completed=share)
 
-            yield update
+            same = not progress.disable and sys.stdout.isatty()
+            yield TimedReport(update, progress.console if same else out(), progress.console)
         return
     lines = _PlainLines(title, console)
-    yield lines.report
+    if announced:
+        console.print(f"{title}: running")
+    yield TimedReport(lines.report, out(), console)
 
 
 def watcher(shown: bool) -> Watcher:
@@ -186,9 +201,8 @@ class _PlainLines:
     def __init__(self, title: str, console: Console) -> None:
         self.title, self.console = title, console
         self.started = self.last = time.monotonic()
-        console.print(f"{title}: running")
 
-    def report(self, note: str, share: float | None = None, /) -> None:
+    def report(self, note: str, share: float | None) -> None:
         """Print a line where the last one is old enough."""
         now = time.monotonic()
         if now - self.last < SECONDS_BETWEEN_LINES:

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anespec.console import byte_progress, json_option, notes, out, print_json
+from anespec.console import byte_progress, json_option, notes, out, print_json, watcher
 from anespec.conversion import default_output, open_plan
 from anespec.convert.options import ConvertOptions
+from anespec.hub import fetched
 from anespec.manifests.errors import Interrupted
 from anespec.manifests.formatting import bytes_text, counted
 from anespec.option_flags import flags_of, read_flags
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from anespec.manifests.schema import Manifest
 
 
-@click.command()
+@click.command(short_help="Turn GGUF into an artifact: shards of layers and of the head.")
 @click.argument("gguf", type=click.Path(path_type=Path))
 @click.option(
     "-o",
@@ -27,15 +28,19 @@ if TYPE_CHECKING:
     help="The artifact folder.  [default: NAME.anespec here]",
 )
 @flags_of(ConvertOptions)
-@click.option("--jobs", type=click.IntRange(1), help="Shards built at once.  [default: what pays]")
+@click.option(
+    "--jobs", type=click.IntRange(1), help="Processes that build shards.  [default: what saves time]"
+)
 @click.option("--force", is_flag=True, help="Replace an artifact that stands there and differs.")
 @json_option
 def convert(
     gguf: Path, output: Path | None, jobs: int | None, force: bool, as_json: bool, **chosen: Any
 ) -> None:
-    """Convert GGUF into stateful block-verifier shards.
+    """Convert GGUF into an artifact: shards that keep their K/V and take several tokens a pass.
 
-    An interrupted run goes on where it stopped when the same command is given again.
+    GGUF is a file here, or hf:OWNER/REPO/FILE.gguf, which is downloaded from the Hugging Face hub first. The
+    defaults are for a Mac's Neural Engine; --target cpu is for everything else. An interrupted run goes on
+    where it stopped when the same command is given again.
 
     \b
     Example:
@@ -45,6 +50,7 @@ def convert(
     from anespec.convert.worker_process import early_process
 
     options = read_flags(ConvertOptions, chosen)
+    gguf = fetched(gguf, watcher(shown=not as_json).shares)
     with early_process(gguf, jobs) as early, open_plan(gguf, options) as plan:
         from anespec.convert.plan_report import explain
 
@@ -56,11 +62,11 @@ def convert(
                 "tokens the model was trained for",
                 style="yellow",
             )
-        if any(chosen[option] is not None for option in ("topology", "head_shards", "preset")):
+        if any(chosen[option] is not None for option in ("topology", "head_shards", "shard_bytes", "preset")):
             for warning in explain(plan.sharding).warnings:
                 notes().print(f"note: {warning}", style="yellow")
         target = output if output is not None else default_output(gguf)
-        with byte_progress(f"converting {gguf.name}", plan.weight_bytes(), shown=not as_json) as report:
+        with byte_progress("converting", plan.weight_bytes(), shown=not as_json) as report:
             from anespec.convert.pipeline import convert as run
             from anespec.convert.pipeline import process_count
 

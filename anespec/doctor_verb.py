@@ -7,9 +7,9 @@ import click
 from rich.table import Table
 
 from anespec.console import json_option, out, result_as_json
-from anespec.manifests.errors import UnfitError
+from anespec.manifests.errors import ArtifactError, UnfitError
 from anespec.manifests.formatting import counted
-from anespec.model_cache import cached_artifact
+from anespec.model_cache import is_gguf, resolve_artifact
 from anespec.model_path import ModelPath
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ def doctor(artifact: Path | None, as_json: bool) -> None:
     from anespec.validate.doctor.machine import look_at
     from anespec.validate.doctor.system import ThisSystem
 
-    opened = None
-    if artifact is not None:
-        opened = Artifact(
-            artifact if artifact.exists() else cached_artifact(artifact) or artifact, KnownHashes()
+    if artifact is not None and is_gguf(artifact):
+        raise ArtifactError(
+            f"{artifact}: is a GGUF, and the doctor looks at artifacts; make one with `anespec convert`"
         )
+    opened = Artifact(resolve_artifact(artifact), KnownHashes()) if artifact is not None else None
     system = ThisSystem()
     machine = look_at(system)
     inside = look_into(opened, system) if opened is not None else ()
@@ -57,6 +57,7 @@ def doctor(artifact: Path | None, as_json: bool) -> None:
             _show("this machine", machine)
             if opened is not None:
                 _show(opened.root.resolve().name, inside)
+            _show_end((*machine, *inside))
         _require((*machine, *inside))
 
 
@@ -70,6 +71,14 @@ def _show(title: str, findings: "tuple[Finding, ...]") -> None:
         text = finding.text + (f"; {finding.mend}" if finding.mend else "")
         table.add_row(sign, finding.subject, text, style=style if finding.level.value != "ok" else None)
     out().print(table)
+
+
+def _show_end(findings: "tuple[Finding, ...]") -> None:
+    """One sentence, unless something fails, which is said as an error."""
+    levels = [finding.level.value for finding in findings]
+    if "fail" not in levels:
+        heed = f"; heed {counted(levels.count('warn'), 'warning')} (!)" if "warn" in levels else ""
+        out().print(f"Nothing would fail here{heed}.")
 
 
 def _require(findings: "tuple[Finding, ...]") -> None:

@@ -6,8 +6,9 @@ from typing import Any
 import click
 from rich.table import Table
 
-from anespec.console import json_option, out, print_json
+from anespec.console import json_option, out, print_json, watcher
 from anespec.convert.options import ConvertOptions
+from anespec.hub import fetched
 from anespec.inspect_artifact import describe_artifact, show_artifact
 from anespec.inspect_plan import describe_plan, show_plan
 from anespec.inspection import read_plan
@@ -33,6 +34,7 @@ def inspect(path: Path, explained: bool, as_json: bool, **chosen: Any) -> None:
       anespec inspect model.gguf --target mac --plan
       anespec inspect model.anespec
     """
+    path = fetched(path, watcher(shown=not as_json).shares)
     artifact = path if path.exists() else cached_artifact(path)
     if artifact is not None and artifact.is_dir():
         _inspect_artifact(artifact, as_json)

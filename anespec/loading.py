@@ -51,7 +51,13 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Open
 
     resolve_backend(options.backend)  # what cannot run here is said before anything is converted for it
     artifact = Artifact(
-        resolve_artifact(path, backend=options.backend, threads=options.threads, display=watch.shares),
+        resolve_artifact(
+            path,
+            backend=options.backend,
+            threads=options.threads,
+            workers=options.workers,
+            display=watch.shares,
+        ),
         KnownHashes(again=options.verify),
     )
     backend = resolve_backend(options.backend, artifact.manifest.target)
@@ -117,7 +123,7 @@ def run_elsewhere(opened: Opened, options: "BackendOptions", watch: Watcher) -> 
     with watch.steps("exactness") as report:
         report("the same pass in a new process")
         try:
-            elsewhere = repeat_process.run_elsewhere(artifact, here)
+            elsewhere = repeat_process.run_elsewhere(artifact, here, options.workers)
         except AnespecError as error:
             watch.note(str(error))
         report("loading the shards again")

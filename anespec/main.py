@@ -23,6 +23,8 @@ from anespec.inspect_verb import inspect
 from anespec.leaving import Kept, leave
 from anespec.manifests.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable, sanitize_terminal
+from anespec.option_origins import PREFIX, with_origin
+from anespec.ps_verb import show_daemons, stop_daemons
 from anespec.selftest_verb import selftest
 from anespec.serve_verb import serve
 from anespec.tune_verb import tune
@@ -34,7 +36,12 @@ EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_
 
 
 @click.group(
-    epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    epilog=EPILOG,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "auto_envvar_prefix": PREFIX,
+    },
 )
 @click.version_option(__version__, prog_name="anespec")
 @click.option("-v", "--verbose", count=True, help="Log what is done; twice, what the libraries do too.")
@@ -43,12 +50,16 @@ EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_
 def cli(context: click.Context, verbose: int, quiet: bool) -> None:
     """Turn a GGUF into Neural Engine shards and generate exact speculative text from them.
 
+    An option may also be given by the environment: ANESPEC_SERVE_PORT is --port of `serve`. A flag goes
+    before it.
+
     \b
     Example:
       anespec convert model.gguf -o model.anespec
       anespec validate model.anespec
       anespec generate model.anespec -p "Once upon a time"
       anespec chat model.gguf
+      anespec serve model.gguf
     """
     set_verbosity(context, verbose, quiet)
 
@@ -60,6 +71,8 @@ VERBS = (
     generate,
     chat,
     serve,
+    show_daemons,
+    stop_daemons,
     demo,
     doctor,
     selftest,
@@ -82,15 +95,16 @@ def main() -> None:
     kept = Kept()
     try:
         code = _run(kept)
-    except click.ClickException as error:
+    except click.ClickException as complaint:
+        error = with_origin(complaint)
         code = error.exit_code
         _tell(code, error.format_message(), error.show)
-    except ReaderGone as error:
-        code = error.exit_code
-    except AnespecError as error:
-        code, sentence = error.exit_code, sanitize_terminal(str(error))
-        shown = sentence if isinstance(error, Interrupted) else f"error: {sentence}"
-        _tell(code, str(error), lambda: click.echo(_as_shown(shown), err=True), error.facts)
+    except ReaderGone as gone:
+        code = gone.exit_code
+    except AnespecError as failure:
+        code, sentence = failure.exit_code, sanitize_terminal(str(failure))
+        shown = sentence if isinstance(failure, Interrupted) else f"error: {sentence}"
+        _tell(code, str(failure), lambda: click.echo(_as_shown(shown), err=True), failure.facts)
     # What is decided and said is not taken back by a ^C that comes while the process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     leave(code)

@@ -144,6 +144,7 @@ class Model(ServedArtifact):
         """
         from anespec.runtime.text.chat import render_chat
         from anespec.runtime.text.fitting import require_fitting
+        from anespec.runtime.text.template_needs import as_template_reads
 
         tokenizer = self.tokenizer
         conversation = [message.facts() for message in read_conversation(messages)]
@@ -154,7 +155,7 @@ class Model(ServedArtifact):
             )
         rendered = render_chat(
             tokenizer.chat_template,
-            conversation,
+            as_template_reads(conversation, tokenizer.chat_template),
             add_generation_prompt=True,
             bos=self._text_of(tokenizer.bos_id),
             eos=self._text_of(tokenizer.eos_id),

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import ValidationError
 
 from anespec import __version__
+from anespec.hub_name import is_hub_name
 from anespec.manifests.errors import ArtifactError, GoldenGateError, StorageError, UsageError
 from anespec.manifests.formatting import listed, quoted
 from anespec.manifests.known_hashes import KnownHashes
@@ -34,6 +35,7 @@ from anespec.manifests.user_folders import cache_folder, private_folder
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
+    from anespec.runtime.backends.worker.sharing import WorkerLimits
     from anespec.validate.progress import Progress
 
 Display = Callable[[str], "AbstractContextManager[Progress]"]
@@ -56,20 +58,23 @@ def no_display(title: str) -> "Iterator[Progress]":
 
 @dataclass(frozen=True)
 class Build:
-    """What is built from a GGUF; `context` is in tokens, None for the default of `convert`."""
+    """What is built from a GGUF; `context` is in tokens, and None stands for a default of `convert`."""
 
     target: Target
     context: int | None = None
+    sequences: int | None = None
 
     @classmethod
-    def here(cls, context: int | None = None) -> Self:
+    def here(cls, context: int | None = None, sequences: int | None = None) -> Self:
         """For this machine: the Neural Engine of a Mac that has one, else its processor."""
         has_engine = sys.platform == "darwin" and platform.machine() == "arm64"
-        return cls(Target.MAC if has_engine else Target.CPU, context)
+        return cls(Target.MAC if has_engine else Target.CPU, context, sequences)
 
     def key(self, sha256: str) -> str:
         """The name in the cache of what this builds from the GGUF with this hash."""
-        facts = (sha256, self.target.value, self.context, __version__, SCHEMA_VERSION)
+        facts: tuple[object, ...] = (sha256, self.target.value, self.context, __version__, SCHEMA_VERSION)
+        if self.sequences is not None:
+            facts += (self.sequences,)
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
@@ -136,32 +141,42 @@ def resolve_artifact(
     *,
     backend: str = "auto",
     threads: int | None = None,
+    workers: "WorkerLimits | None" = None,
     context: int | None = None,
+    sequences: int | None = None,
     display: Display = no_display,
 ) -> Path:
     """The artifact that `path` stands for: its own folder, or one of the cache.
 
-    A GGUF is converted for this machine and gated on `backend` first, where that was never done. A path that
-    leads nowhere may be the name of a model in the cache. A folder is returned as it is, for `Artifact` to
-    refuse. `context` is that of the conversion.
+    One of the hub is downloaded. A GGUF is converted for this machine and gated on `backend` first, where
+    that was never done. A path that leads nowhere may be the name of a model in the cache. A folder is
+    returned as it is, for `Artifact` to refuse. `workers` are the limits of a backend that has some;
+    `context` and `sequences` are those of the conversion.
 
     Raises:
         ArtifactError: it is none of these.
-        UsageError: `context` is given for what is converted already, or a name is that of several models.
+        UsageError: one of them is given for what is converted already, or a name is that of several models.
         GGUFError, UnsupportedModelError, RequestError: the GGUF cannot be converted, or not so.
         GoldenGateError: what was converted does not compute what the GGUF means.
         StorageError: the cache cannot be used, or has no room.
+        MissingPackageError: a package is needed that is not installed.
         Interrupted: someone pressed ^C; what is finished is kept.
     """
+    if is_hub_name(path):
+        from anespec.hub import fetched
+
+        path = fetched(path, display)
     if is_gguf(path):
-        return ModelCache().artifact_of(path, Build.here(context), backend, threads, display)
+        build = Build.here(context, sequences)
+        return ModelCache().artifact_of(path, build, backend, threads, display, workers)
     artifact = path if path.exists() else cached_artifact(path)
     if artifact is None:
         raise ArtifactError(f"{path}: is no file, no folder and no model in the cache (`anespec list`)")
     if not artifact.is_dir():
         raise ArtifactError(f"{path}: is neither a GGUF nor the folder of an artifact")
-    if context is not None:
-        raise UsageError(f"{path}: a context can only be chosen for a GGUF, which is then converted with it")
+    for choice, what in ((context, "a context"), (sequences, "a number of sequences")):
+        if choice is not None:
+            raise UsageError(f"{path}: {what} can only be chosen for a GGUF, which is then converted with it")
     return artifact
 
 
@@ -195,7 +210,13 @@ class ModelCache:
         self.root = cache_folder() / MODELS_FOLDER if root is None else root
 
     def artifact_of(
-        self, gguf: Path, build: Build, backend: str, threads: int | None, display: Display
+        self,
+        gguf: Path,
+        build: Build,
+        backend: str,
+        threads: int | None,
+        display: Display,
+        workers: "WorkerLimits | None" = None,
     ) -> Path:
         """The gated artifact of a GGUF, made first where there is none; raises like `resolve_artifact`."""
         with private_folder(self.root) as root:
@@ -205,7 +226,7 @@ class ModelCache:
                 with self._lock(key, gguf, display):
                     model = self._model(root, key)
                     if model.entry is None or not model.artifact.is_dir():
-                        model = self._make(root, key, gguf, build, backend, threads, display)
+                        model = self._make(root, key, gguf, build, backend, threads, workers, display)
             else:
                 _log.info("%s was converted before: %s", gguf, model.artifact)
         assert model.entry is not None
@@ -286,6 +307,7 @@ class ModelCache:
         build: Build,
         backend: str,
         threads: int | None,
+        workers: "WorkerLimits | None",
         display: Display,
     ) -> CachedModel:
         from anespec.prepare_model import prepare_model
@@ -293,7 +315,8 @@ class ModelCache:
         with root.folder(key, create=True) as folder:
             folder.make_private()
             try:
-                entry = prepare_model(gguf, self.root / key / ARTIFACT_NAME, build, backend, threads, display)
+                output = self.root / key / ARTIFACT_NAME
+                entry = prepare_model(gguf, output, build, backend, threads, display, workers)
             except BaseException:
                 # What could not even be begun is no interrupted conversion.
                 with contextlib.suppress(OSError):

@@ -6,6 +6,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from anespec.hub_name import HubName, is_hub_name
 from anespec.manifests.errors import AnespecError
 from anespec.model_cache import ModelCache
 
@@ -13,7 +14,7 @@ SUFFIXES = (".gguf", ".anespec")
 
 
 class ModelPath(click.Path):
-    """An artifact's folder, a GGUF, or the name of a model in the cache."""
+    """An artifact's folder, a GGUF here or of the hub, or the name of a model in the cache."""
 
     def __init__(self) -> None:
         """Whether there is such a path is for the verb to find out."""
@@ -54,3 +55,16 @@ def cached_names(begun: str) -> list[str]:
 def complete_cached(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
     """The same for a shell."""
     return [CompletionItem(name) for name in cached_names(begun)]
+
+
+def model_name(path: Path) -> str:
+    """What a model is called where nobody says: its file's or folder's name without what says what it is."""
+    file = HubName.parse(str(path)).name if is_hub_name(path) else path.resolve().name
+    return file.removesuffix(".gguf").removesuffix(".anespec")
+
+
+def is_path(model: Path, folder: Path) -> bool:
+    """Whether a model's name is a path below `folder`, and not the name of one in the cache or of the hub."""
+    if is_hub_name(model):
+        return False
+    return len(model.parts) > 1 or model.name.endswith(SUFFIXES) or (folder / model).exists()

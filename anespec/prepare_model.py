@@ -17,12 +17,19 @@ if TYPE_CHECKING:
     from anespec.convert.plan import ConversionPlan
     from anespec.manifests.store import Artifact
     from anespec.manifests.verdicts import VerdictT
+    from anespec.runtime.backends.worker.sharing import WorkerLimits
 
 _log = logging.getLogger(__name__)
 
 
 def prepare_model(
-    gguf: Path, output: Path, build: Build, backend: str, threads: int | None, display: Display
+    gguf: Path,
+    output: Path,
+    build: Build,
+    backend: str,
+    threads: int | None,
+    display: Display,
+    workers: "WorkerLimits | None" = None,
 ) -> Entry:
     """Convert `gguf` to `output` and ask the gates; what an interrupted run has finished is kept.
 
@@ -37,7 +44,7 @@ def prepare_model(
     _convert(gguf, output, build, display)
     artifact = Artifact(output, KnownHashes())
     try:
-        failure = _gate(artifact, gguf, backend, threads, display)
+        failure = _gate(artifact, gguf, backend, threads, workers, display)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; what was converted is kept, and the next run goes on there") from None
     manifest = artifact.manifest
@@ -59,7 +66,8 @@ def prepare_model(
 def _convert(gguf: Path, output: Path, build: Build, display: Display) -> None:
     from anespec.convert.options import ConvertOptions
 
-    with open_plan(gguf, ConvertOptions(target=build.target, context=build.context)) as plan:
+    options = ConvertOptions(target=build.target, context=build.context, sequences=build.sequences or 1)
+    with open_plan(gguf, options) as plan:
         _require_room(plan, gguf, output.parent)
         with display(f"converting {gguf.name}") as report:
             report("opening it", 0.0)
@@ -93,13 +101,19 @@ def _require_room(plan: "ConversionPlan", gguf: Path, folder: Path) -> None:
 
 
 def _gate(
-    artifact: "Artifact", gguf: Path, backend: str, threads: int | None, display: Display
+    artifact: "Artifact",
+    gguf: Path,
+    backend: str,
+    threads: int | None,
+    workers: "WorkerLimits | None",
+    display: Display,
 ) -> str | None:
     """Ask the gates that were not asked yet; why the artifact must not be used, None where it may."""
     from anespec.asked_gates import Question, exactness_gate, golden_gate, residency_gate
     from anespec.runtime.backends import resolve_backend
 
-    asked = Question(artifact, resolve_backend(backend, artifact.manifest.target), threads, gguf)
+    resolved = resolve_backend(backend, artifact.manifest.target)
+    asked = Question(artifact, resolved, threads, gguf, workers)
 
     def verdict_of(name: str, gate: "Gate[VerdictT]") -> "VerdictT":
         verdict = gate.kept()

@@ -1,11 +1,12 @@
 """`anespec selftest`: what this machine does with packages, in a file that can be sent back."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
+from rich.table import Table
 
 from anespec.console import json_option, notes, out, print_json, timed_progress
 from anespec.manifests.errors import Interrupted, UsageError
@@ -13,6 +14,7 @@ from anespec.manifests.errors import Interrupted, UsageError
 if TYPE_CHECKING:
     from anespec.validate.selftest.records import SelftestReport, StepReport
     from anespec.validate.selftest.selftest import Progress
+    from anespec.validate.selftest.steps.step import Step
 
 FOLDER_NAME = "selftest"
 MOST_LAYERS = 32
@@ -23,12 +25,16 @@ MOST_LAYERS = 32
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("report.zip"),
-    show_default=True,
-    help="The archive to write: a page and a JSON.",
+    help="The archive to write: a page and a JSON.  [default: report.zip; report-quick.zip with "
+    "--quick, report-STEP.zip with --only]",
 )
-@click.option("--quick", is_flag=True, help="Small models and few passes: minutes, not an hour.")
-@click.option("--only", metavar="STEP", multiple=True, help="Run only this step; may be given several times.")
+@click.option("--quick", is_flag=True, help="Small models and few passes: some minutes.")
+@click.option(
+    "--only",
+    metavar="STEP",
+    multiple=True,
+    help="Run only this step, as --list names it; may be given several times.",
+)
 @click.option(
     "--layers",
     type=click.IntRange(1, MOST_LAYERS),
@@ -38,7 +44,7 @@ MOST_LAYERS = 32
 @click.option("--list", "listing", is_flag=True, help="List the steps and exit.")
 @json_option
 def selftest(
-    output: Path,
+    output: Path | None,
     quick: bool,
     only: tuple[str, ...],
     layers: int | None,
@@ -67,62 +73,86 @@ def selftest(
         if as_json:
             print_json({"steps": [{"id": s.id, "title": s.title, "asks": s.asks} for s in STEPS]})
             return
-        for step in STEPS:
-            out().print(f"{step.id:<10} {step.title}. {step.asks}")
+        _show_steps(STEPS)
         return
     if quick and layers is not None:
         raise UsageError("--quick runs no full model, so --layers says nothing beside it")
-    report = _run(quick, only, layers, again, output, as_json)
+    target = output or default_output(quick, only)
+    report = _run(quick, only, layers, again, target, as_json)
     if as_json:
-        print_json(_facts(report, output))
+        print_json(_facts(report, target))
     else:
-        _show_end(report, output)
+        _show_end(report, target)
+
+
+def _show_steps(steps: "Iterable[Step]") -> None:
+    """A line per step, which a terminal gets folded beside the step's name."""
+    console = out()
+    table = Table.grid(padding=(0, 2))
+    for step in steps:
+        table.add_row(step.id, f"{step.title}. {step.asks}")
+        if not console.is_terminal:
+            console.print(f"{step.id:<10} {step.title}. {step.asks}")
+    if console.is_terminal:
+        console.print(table)
+
+
+def default_output(quick: bool, only: tuple[str, ...]) -> Path:
+    """A name per kind of run: a look at one step must not take the place of an hour's report."""
+    return Path(f"{_named('report', quick, only)}.zip")
+
+
+def _named(begin: str, quick: bool, steps: Iterable[str]) -> str:
+    """`begin`, with what tells a quick run and one of some steps from a whole one."""
+    return "-".join((begin, *dict.fromkeys(steps), *(["quick"] if quick else [])))
 
 
 def _run(
     quick: bool, only: tuple[str, ...], layers: int | None, again: bool, output: Path, as_json: bool
 ) -> "SelftestReport":
+    from anespec.manifests.interrupts import ends_as_interrupts
+    from anespec.manifests.safe_files import require_writable
     from anespec.manifests.user_folders import cache_folder, private_folder
     from anespec.validate.selftest.archive import clean, write_archive
     from anespec.validate.selftest.devices import device_here
     from anespec.validate.selftest.selftest import Selftest, chosen_scale, chosen_steps
 
     steps = chosen_steps(only)
+    require_writable(output)
     device = device_here()
-    name = FOLDER_NAME if not only else "-".join((FOLDER_NAME, *(step.id for step in steps)))
-    folder = cache_folder() / name
-    with private_folder(folder):
+    # Else a quick run would begin by removing what an interrupted whole one has found.
+    folder = cache_folder() / _named(FOLDER_NAME, quick, (step.id for step in steps) if only else ())
+    with ends_as_interrupts(), private_folder(folder) as held, held.alone("another self-test"):
         test = Selftest(
             folder, device.name, chosen_scale(quick, layers, device.engine), quick, steps, again=again
         )
-    with _progress(shown=not as_json) as watch:
-        try:
-            report = test.run(watch, (lambda _: None) if as_json else _show_step)
-        except KeyboardInterrupt:
-            raise Interrupted(
-                "interrupted; what was found is kept, and the same command goes on there"
-            ) from None
-    report = clean(report, folder)
-    write_archive(report, output)
-    test.finish()
+        with timed_progress("self-test", shown=not as_json) as shown:
+            try:
+                report = test.run(
+                    lambda progress: shown(_note(progress), (progress.number - 1) / progress.total),
+                    (lambda _: None) if as_json else (lambda step: _show_step(step, shown.results)),
+                    lambda kept, total: shown.notes.print(
+                        f"note: an interrupted run goes on: {kept} of its {total} tries are there (--again)",
+                        style="yellow",
+                    ),
+                )
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    "interrupted; what was found is kept, and the same command goes on there"
+                ) from None
+        report = clean(report, folder)
+        write_archive(report, output)
+        test.finish()
     return report
 
 
-@contextlib.contextmanager
-def _progress(shown: bool) -> "Iterator[Callable[[Progress], None]]":
-    with timed_progress("self-test", shown) as report:
-
-        def watch(progress: "Progress") -> None:
-            note = f"{progress.step.id}: {progress.trial.name}, {progress.stage}"
-            report(note, (progress.number - 1) / progress.total)
-
-        yield watch
+def _note(progress: "Progress") -> str:
+    return f"{progress.step.id}: {progress.trial.name}, {progress.stage}"
 
 
-def _show_step(report: "StepReport") -> None:
+def _show_step(report: "StepReport", console: Console) -> None:
     from anespec.validate.findings import Level
 
-    console = out()
     console.print(f"{report.title}: {report.level}", style=STYLES[report.level.value])
     for finding in report.findings:
         if finding.level is not Level.OK:
@@ -143,6 +173,8 @@ def _show_end(report: "SelftestReport", output: Path) -> None:
     rows = choice_rows(report.choices)
     for option, value, why in rows:
         console.print(f"{option} {value}: {why}")
+    if report.advice is not None:
+        console.print(f"--backend {report.advice.backend}: {report.advice.because}")
     console.print(verdict(report))
     console.print(f"Written to {output}")
     if rows:

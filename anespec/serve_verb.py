@@ -1,62 +1,140 @@
 """`anespec serve`: a resident daemon."""
 
 import asyncio
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from anespec.console import watcher
+from anespec.console import out
+from anespec.manifests.errors import UsageError
 from anespec.model_path import ModelPath
 from anespec.option_flags import flags_of, read_flags
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
+from anespec.serving.config_file import ConfigFile, read_config
+from anespec.serving.options import PoolOptions
+
+ABOUT_INSTALLING = frozenset({"install", "uninstall", "print_it", "force", "show_config"})
+
+if TYPE_CHECKING:
+    from anespec.serving.request import ServeRequest
 
 
-@click.command(short_help="Serve a model over HTTP.")
-@click.argument("model", type=ModelPath())
+def _read_config(context: click.Context, _: click.Parameter, path: Path | None) -> ConfigFile | None:
+    """Let the file say what flags and the environment do not."""
+    if path is None:
+        return None
+    found = read_config(path)
+    context.default_map = dict(found.options)
+    return found
+
+
+@click.command(short_help="Serve models over HTTP.")
+@click.argument("model", metavar="[MODEL]", type=ModelPath(), required=False)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    is_eager=True,
+    callback=_read_config,
+    help="Take options that are not given here from a TOML file, and models from its table [models].",
+)
+@flags_of(PoolOptions)
 @flags_of(ServeOptions)
 @flags_of(LoadOptions)
-def serve(model: Path, **chosen: Any) -> None:
+@click.option("--show-config", is_flag=True, help="Print what holds and where it came from; serve nothing.")
+@click.option(
+    "--install",
+    is_flag=True,
+    help="Have it started when you log in, with the options given here: write a launchd agent, or on Linux "
+    "a systemd user unit.",
+)
+@click.option("--uninstall", is_flag=True, help="Remove what --install has written.")
+@click.option("--print", "print_it", is_flag=True, help="Only print what --install would write.")
+@click.option("--force", is_flag=True, help="Let --install replace, or --uninstall remove, what differs.")
+def serve(
+    model: Path | None,
+    config: ConfigFile | None,
+    show_config: bool,
+    install: bool,
+    uninstall: bool,
+    print_it: bool,
+    force: bool,
+    **chosen: Any,
+) -> None:
     """Keep MODEL resident and answer OpenAI's API.
+
+    MODEL is an artifact, a GGUF, which is converted and checked once, or the name of a model in the cache.
+    Others are loaded when they are asked for. SIGTERM lets answers that have begun end; SIGHUP reads --config
+    and the keys again, and opens artifacts that have changed anew.
 
     \b
     Example:
-      anespec serve model.anespec --port 8080
+      anespec serve model.gguf --port 8080
+      anespec serve model.anespec --model small=small.anespec --memory 12GB
+      ANESPEC_SERVE_PORT=8081 anespec serve --config serve.toml
+      anespec serve model.gguf --install
     """
+    if uninstall:
+        _uninstall(force)
+        return
+    asked = _request(model, config, chosen)
+    if install:
+        asked.require_there(config)
+        _install(asked.serving.drain_seconds, print_it, force)
+        return
+    if show_config:
+        from anespec.serving.shown_config import shown_config
+
+        out().print(shown_config(click.get_current_context(), asked), end="")
+        return
+    asked.names(config)  # what is wrong with them is said before anything heavy is loaded
+    from anespec.serving.start import serve as run
+
+    asyncio.run(run(asked))
+
+
+def _install(drain_seconds: float, print_it: bool, force: bool) -> None:
+    from anespec.serving.arguments import typed_arguments
+    from anespec.serving.install import install
+    from anespec.serving.units import Job, unit_for
+
+    arguments = typed_arguments(click.get_current_context(), ABOUT_INSTALLING)
+    unit = unit_for(sys.platform, Job.of(arguments, drain_seconds))
+    if print_it:
+        out().print(unit.text, end="")
+        return
+    done = "is written" if install(unit, force) else "is up to date"
+    out().print(f"{unit.path} {done}. Next:")
+    for command in unit.start:
+        out().print(f"  {command}")
+
+
+def _uninstall(force: bool) -> None:
+    from anespec.serving.install import uninstall
+    from anespec.serving.units import Job, unit_for
+
+    unit = unit_for(sys.platform, Job((), {}, 0))
+    if not uninstall(unit.path, force):
+        raise UsageError(f"{unit.path}: is not there, so there is nothing to remove")
+    out().print(f"{unit.path} is removed. To end what runs:")
+    for command in unit.end:
+        out().print(f"  {command}")
+
+
+def _request(model: Path | None, config: ConfigFile | None, chosen: dict[str, Any]) -> "ServeRequest":
+    from anespec.serving.request import ServeRequest, firm_options
+
+    context = click.get_current_context()
     serving = read_flags(ServeOptions, chosen)
-    loading = read_flags(LoadOptions, chosen).with_changes(queue=serving.queue)
-    asyncio.run(_serve(model, serving, loading))
-
-
-async def _serve(path: Path, options: ServeOptions, loading: LoadOptions) -> None:
-    from anespec import __version__
-    from anespec.model import Model, load_model
-    from anespec.model_cache import resolve_artifact
-    from anespec.runtime.server.app import build_app
-    from anespec.runtime.server.daemon import Daemon
-    from anespec.runtime.server.endpoints import ENDPOINTS
-    from anespec.runtime.server.keys import KeyRing
-    from anespec.runtime.server.lifecycle import Lifecycle
-    from anespec.runtime.server.listening import address_text, listen_on, serve_until_ended
-    from anespec.runtime.server.metrics import Metrics
-    from anespec.serving.pool import ModelPool
-
-    watch = watcher(shown=True)
-
-    def load(path: Path) -> Model:
-        artifact = resolve_artifact(
-            path, backend=loading.backend, threads=loading.threads, display=watch.shares
-        )
-        return load_model(artifact, loading, watch)
-
-    models = ModelPool({path.resolve().name.removesuffix(".anespec").removesuffix(".gguf"): path}, load)
-    keys = KeyRing.of_file(options.api_key_file) if options.api_key_file is not None else KeyRing()
-    daemon = Daemon(__version__, options, models, keys, Metrics(models), Lifecycle())
-    listening = listen_on(options)
-
-    async def begin() -> None:
-        async with models.lease(None):
-            watch.note(f"listening on {address_text(listening)}")
-
-    await serve_until_ended(daemon, build_app(daemon, ENDPOINTS), listening, begin)
+    sources = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    return ServeRequest(
+        model,
+        serving,
+        read_flags(PoolOptions, chosen),
+        read_flags(LoadOptions, chosen).with_changes(queue=serving.queue),
+        config,
+        firm_options([name for name in chosen if context.get_parameter_source(name) in sources]),
+    )

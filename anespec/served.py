@@ -143,7 +143,10 @@ class ServedArtifact:
         from anespec.runtime.completion import TextStream
 
         requests = self._requests(prompt_ids, options, caller)
-        return [TextStream(self._service, self.tokenizer, request, options.stop) for request in requests]
+        shown = self.tokenizer.special_ids(options.show_special)
+        return [
+            TextStream(self._service, self.tokenizer, request, options.stop, shown) for request in requests
+        ]
 
     def begin(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> Pending:
         """Have a prompt run beside others; raises as `generate` does."""

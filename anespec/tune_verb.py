@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anespec.console import json_option, notes, out, print_json, step_progress
+from anespec.console import json_option, out, print_json, timed_progress
 from anespec.manifests.errors import Interrupted
-from anespec.manifests.formatting import counted
+from anespec.manifests.formatting import LONGEST_SHOWN, counted, printable
+from anespec.manifests.interrupts import ends_as_interrupts
+from anespec.manifests.safe_files import require_writable
 from anespec.manifests.tuned import as_typed
 from anespec.option_flags import flags_of, read_flags
 from anespec.validate.tuning.options import TuneOptions
 
 if TYPE_CHECKING:
+    from anespec.validate.tuning.candidates import Candidate
     from anespec.validate.tuning.run import Tuned
     from anespec.validate.tuning.search import Trial
+    from anespec.validate.tuning.whole_model import WholeModel
 
 
 @click.command(short_help="Find the options that run GGUF fastest on this machine.")
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="The report.  [default: NAME.tuned.json here]",
 )
-@flags_of(TuneOptions, without=("worker_budget", "worker_timeout", "verify"))
+@flags_of(TuneOptions, without=("verify",))
 @json_option
 def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
     """Find out by measuring how to convert GGUF for this machine.
@@ -46,19 +50,31 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
     options = read_flags(TuneOptions, chosen)
     target = output if output is not None else Path(f"{gguf.stem}.tuned.json")
     work = options.work or target.with_name(f".{target.name}.work")
+    require_writable(target)
 
     from anespec.validate.tuning.run import tune as run
 
-    with step_progress(f"tuning {gguf.name}", shown=not as_json) as report:
+    with timed_progress("tuning", shown=not as_json) as report:
+        tried: list[Trial] = []
+        asked = f"{options.prompt_tokens}+{options.answer_tokens} tokens"
 
         def say(trial: "Trial") -> None:
-            report(f"{_outcome(trial)}: {trial.candidate}")
-            if not as_json and notes().is_terminal is False:
-                notes().print(f"{_outcome(trial)}: {trial.candidate}")
+            tried.append(trial)
+            best = min(each.seconds for each in tried)
+            found = "none runs yet" if math.isinf(best) else f"the best {best:.1f} s for {asked}"
+            report(f"{counted(len(tried), 'candidate')}, {found}")
+            if not as_json:
+                report.notes.print(f"{_outcome(trial)}: {trial.candidate}")
 
-        report("reading the model")
+        def whole(candidate: "Candidate") -> None:
+            report("the whole model")
+            if not as_json:
+                report.notes.print(f"the whole model: {candidate}")
+
+        report(f"reading {gguf.name}, then the first candidate")
         try:
-            tuned = run(gguf, work, options, say)
+            with ends_as_interrupts():
+                tuned = run(gguf, work, options, say, whole)
         except KeyboardInterrupt:
             raise Interrupted(
                 "interrupted; what was measured is kept, and the same command goes on there"
@@ -72,7 +88,20 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
 
 def _outcome(trial: "Trial") -> str:
     """The seconds of the workload, or why there are none."""
-    return trial.measured.why_not or "unusable" if math.isinf(trial.seconds) else f"{trial.seconds:.1f} s"
+    if not math.isinf(trial.seconds):
+        return f"{trial.seconds:.1f} s"
+    return printable(trial.measured.why_not or "unusable", LONGEST_SHOWN)
+
+
+def _measured_whole(model: "WholeModel") -> str:
+    name = "The best" if model.which == "best" else "The defaults"
+    if model.measured is None:
+        return f"{name} could not be measured whole: {printable(model.why_not or '', LONGEST_SHOWN)}"
+    passes = "; ".join(
+        f"a pass of {counted(each.rows, 'row')} {each.measured:.1f} ms, predicted {each.predicted:.1f}"
+        for each in model.passes
+    )
+    return f"{name}, measured whole: {model.measured:.1f} s ({passes})."
 
 
 def _show(tuned: "Tuned", gguf: Path, target: Path) -> None:
@@ -96,4 +125,10 @@ def _show(tuned: "Tuned", gguf: Path, target: Path) -> None:
         out().print(
             f"{shown}: {best.seconds:.1f} s, predicted from the shards; the defaults: {first.seconds:.1f} s."
         )
+    for model in report.whole:
+        out().print(_measured_whole(model))
+    measured = {model.which: model.measured for model in report.whole if model.measured is not None}
+    if measured.keys() == {"best", "defaults"} and measured["defaults"] <= measured["best"]:
+        out().print("Measured whole, the defaults are no slower: convert without --tuned.")
+        return
     out().print(f"Next: anespec convert {gguf} --tuned {target}")

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.text import Text
 
 from anespec.console import json_option, out, print_json, result_as_json, watcher
 from anespec.manifests.errors import Interrupted, RequestError
@@ -79,7 +80,10 @@ def _show(result: "GateResult") -> None:
     console.print(_headline(result), style=STYLES[result.standing])
     if result.answer is not None:
         for part in result.answer.shown():
-            console.print(part)
+            if isinstance(part, Text):  # A sentence in a colour: it breaks between words like any other.
+                console.print(part.plain, style=part.style)
+            else:
+                console.print(part)
         for warning in result.answer.warnings:
             console.print(f"warning: {warning}", style="yellow")
     console.print()

@@ -16,6 +16,7 @@ from anespec.asked_gates import (
     quality_gate,
     residency_gate,
 )
+from anespec.hub import fetched
 from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
 from anespec.manifests.verdicts import Standing
 from anespec.model_cache import is_gguf, resolve_artifact
@@ -127,7 +128,14 @@ def run_validation(
     from anespec.validate.page.write import write_page
     from anespec.validate.summary import summary
 
-    root = resolve_artifact(path, backend=options.backend, threads=options.threads, display=watch.shares)
+    path = fetched(path, watch.shares)
+    root = resolve_artifact(
+        path,
+        backend=options.backend,
+        threads=options.threads,
+        workers=options.workers,
+        display=watch.shares,
+    )
     source = path if options.gguf is None and is_gguf(path) else options.gguf
     artifact = Artifact(root, KnownHashes(again=options.verify))
     backend = resolve_backend(options.backend, artifact.manifest.target)
@@ -200,7 +208,15 @@ def _measure_extras(asked: Question, again: bool, watch: Watcher) -> None:
         source = asked.source
     try:
         with watch.shares("sample for the page") as report:
-            measure_extras(asked.artifact, source, asked.backend, asked.threads, report, again=again)
+            measure_extras(
+                asked.artifact,
+                source,
+                asked.backend,
+                asked.threads,
+                report,
+                workers=asked.workers,
+                again=again,
+            )
     except AnespecError as error:
         watch.note(f"the page goes without a sample ({error})")
 

@@ -1,12 +1,14 @@
 """`anespec worker`: the native worker, built once and found again."""
 
+import sys
 import time
 from pathlib import Path
 
 import click
 
-from anespec.console import json_option, out, print_json, step_progress
+from anespec.console import json_option, notes, out, print_json, timed_progress
 from anespec.manifests.errors import Interrupted, MissingPackageError
+from anespec.manifests.interrupts import ends_as_interrupts
 from anespec.verbosity import accept_verbosity
 
 
@@ -27,6 +29,9 @@ def worker() -> None:
 def build(again: bool, as_json: bool) -> None:
     """Build the worker with Swift, into the cache folder; once for one version of anespec.
 
+    It needs Swift 6, on a Mac from Xcode or its command line tools, and takes about half a minute. On other
+    systems it builds too, over a stand-in for Core ML that tests use: `--backend worker` needs a Mac.
+
     \b
     Example:
       anespec worker build
@@ -36,7 +41,10 @@ def build(again: bool, as_json: bool) -> None:
     known = None if again else built_worker()
     began = time.monotonic()
     try:
-        with step_progress("building the worker", shown=not as_json) as report:
+        with (
+            ends_as_interrupts(),
+            timed_progress("building the worker", shown=not as_json, announced=known is None) as report,
+        ):
             program = known or build_worker(report, again=again)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; the same command begins again") from None
@@ -47,6 +55,12 @@ def build(again: bool, as_json: bool) -> None:
         out().print(f"{program.command[0]} is there already.")
     else:
         out().print(f"{program.command[0]}: built in {time.monotonic() - began:.0f} s.")
+    if sys.platform != "darwin" and not as_json:
+        notes().print(
+            "note: there is no Core ML on this system, so this worker runs in tests alone; generate with "
+            "--backend openvino here",
+            style="yellow",
+        )
 
 
 @worker.command(short_help="Say where it lies.")

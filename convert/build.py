@@ -42,9 +42,9 @@ def build_unit(
 def _build_layers(
     plan: ConversionPlan, indices: range, path: Path, recipe: str, threads: int, on_written: OnWritten
 ) -> LayerShard:
-    model, choice, stored = plan.model, plan.options.weights, list[StoredTensor]()
-    weights = [layer_weights(model, model.facts.layers[i], choice, stored.append) for i in indices]
-    layers, mix = layer_shard_plan(plan, indices), per_layer_mix(model, indices, choice, stored.append)
+    stored: list[StoredTensor] = []
+    weights = [layer_weights(plan, plan.model.facts.layers[i], stored.append) for i in indices]
+    layers, mix = layer_shard_plan(plan, indices), per_layer_mix(plan, indices, stored.append)
     with interrupts_held_back():
         shard = layer_shard(layers, weights, _scope(plan), mix)
     written = write_package(shard, path, threads, on_written)
@@ -62,7 +62,7 @@ def _build_head(
     plan: ConversionPlan, unit: HeadUnit, path: Path, recipe: str, threads: int, on_written: OnWritten
 ) -> HeadShard:
     stored: list[StoredTensor] = []
-    weights = head_weights(plan.model, unit.tokens, plan.options.weights, stored.append)
+    weights = head_weights(plan, unit.tokens, stored.append)
     final_norm = norm(plan.model, OUTPUT_NORM)
     output = f"logits_{unit.number}"
     with interrupts_held_back():

@@ -27,6 +27,7 @@ from anespec.convert.source.model import (
     Q_NORM,
     UP,
     K,
+    Matrix,
     Q,
     SourceModel,
     V,
@@ -36,7 +37,7 @@ from anespec.convert.source.model import (
 from anespec.convert.weights.encoding import to_fp16
 from anespec.convert.weights.stored import DeferredWeight
 from anespec.manifests.schema import StoredTensor
-from anespec.manifests.weight_choice import HEAD, PER_LAYER, WeightChoice
+from anespec.manifests.weight_choice import HEAD, PER_LAYER
 
 OnStored = Callable[[StoredTensor], None]
 """Told what became of a projection when it is stored, which is when its shard is written."""
@@ -88,10 +89,14 @@ def head_plan(plan: ConversionPlan) -> HeadPlan:
     return HeadPlan(facts.d, hidden_epsilon, facts.logit_scale, facts.logit_softcap)
 
 
+def _weight(plan: ConversionPlan, matrix: Matrix, kind: str, on_stored: OnStored) -> DeferredWeight:
+    return DeferredWeight(matrix, plan.options.weights.format_of(kind), on_stored, plan.options.target)
+
+
 def layer_weights(
-    model: SourceModel, layer: LayerFacts, choice: WeightChoice, on_stored: OnStored = lambda _: None
+    plan: ConversionPlan, layer: LayerFacts, on_stored: OnStored = lambda _: None
 ) -> LayerWeights:
-    """Everything that a layer holds, its projections in the formats of `choice`.
+    """Everything that a layer holds, its projections in the formats of the options.
 
     They are read and stored only when the shard is written; the errors of reading and storing come then.
 
@@ -99,9 +104,10 @@ def layer_weights(
         GGUFError: a tensor is not finite or cannot be dequantised.
         UnsupportedModelError: a value is beyond fp16's range.
     """
+    model = plan.model
 
     def of(role: str) -> Projection:
-        weight = DeferredWeight(model.layer_matrix(layer, role), choice.format_of(role), on_stored)
+        weight = _weight(plan, model.layer_matrix(layer, role), role, on_stored)
         bias = model.layer_bias(layer, role)
         return Projection(weight, None if bias is None else to_fp16(bias, bias_name(weight.source.name)))
 
@@ -143,25 +149,24 @@ def _output_scale(model: SourceModel, layer: LayerFacts) -> float | None:
 
 
 def per_layer_mix(
-    model: SourceModel, indices: range, choice: WeightChoice, on_stored: OnStored = lambda _: None
+    plan: ConversionPlan, indices: range, on_stored: OnStored = lambda _: None
 ) -> PerLayerMix | None:
     """What consecutive layers make their own inputs with; None where the model has none."""
+    model = plan.model
     width = model.facts.per_layer_width
     if not width:
         return None
     rows = model.matrix(PER_LAYER_PROJECTION, range(indices.start * width, indices.stop * width))
-    weight = DeferredWeight(rows, choice.format_of(PER_LAYER), on_stored)
+    weight = _weight(plan, rows, PER_LAYER, on_stored)
     return PerLayerMix(
         Projection(weight), norm(model, PER_LAYER_NORM), model.facts.d, model.facts.family.hidden_scale
     )
 
 
-def head_weights(
-    model: SourceModel, tokens: range, choice: WeightChoice, on_stored: OnStored = lambda _: None
-) -> Projection:
+def head_weights(plan: ConversionPlan, tokens: range, on_stored: OnStored = lambda _: None) -> Projection:
     """Rows `tokens` of the output projection; raises like `layer_weights`."""
-    rows = model.matrix(model.head_tensor, tokens)
-    return Projection(DeferredWeight(rows, choice.format_of(HEAD), on_stored))
+    rows = plan.model.matrix(plan.model.head_tensor, tokens)
+    return Projection(_weight(plan, rows, HEAD, on_stored))
 
 
 def norm(model: SourceModel, name: str) -> NDArray[np.float16]:

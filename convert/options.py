@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from anespec.convert.weights.targets import require_fit
 from anespec.manifests.errors import RequestError
-from anespec.manifests.options import Flag, Options
+from anespec.manifests.options import Flag, Options, read_size
 from anespec.manifests.presets import NO_PRESET, preset_names
 from anespec.manifests.schema import (
     MAX_BLOCK,
@@ -45,14 +45,20 @@ class ConvertOptions(Options):
         description="What to build for: the Neural Engine of a Mac or an iPhone, or a processor with the "
         "portable backend.",
     )
-    block: int = Field(default=4, ge=1, le=MAX_BLOCK, description="Rows of a decoding pass (T).")
+    block: int = Field(
+        default=4, ge=1, le=MAX_BLOCK, description="Rows (T) of a decoding pass: the last token, and guesses."
+    )
     shapes: Annotated[Shapes | None, Flag(default="range")] = Field(
         default=None,
-        description="Which T the shards take: any up to a widest, the block alone, or one function for the "
-        "block and one for prefill, which share weights and states.",
+        description="How many rows (T) the shards take: range, any number up to a widest; static, the block "
+        "alone; functions, the block in one function and a prompt's pass in another, which share weights and "
+        "states.",
     )
     prefill_block: Annotated[int | None, Flag(default="64")] = Field(
-        default=None, ge=2, le=MOST_ROWS, description="Rows of a prefill pass with --shapes functions."
+        default=None,
+        ge=2,
+        le=MOST_ROWS,
+        description="Rows of a pass that reads a prompt, with --shapes functions.",
     )
     context: Annotated[
         int | None, Flag(default="2048 (iphone: 1024), or what the model was trained for if that is less")
@@ -62,28 +68,40 @@ class ConvertOptions(Options):
         WeightChoice, BeforeValidator(_read_weights), Flag(metavar="FORMAT[,KIND=FORMAT…]")
     ] = Field(
         default=WeightChoice(),
-        description=f"How weights are stored: {', '.join(WeightFormat)}; for some kinds of weight another "
-        f"way, as in int8-channel,head=lut6. Kinds: {', '.join(KINDS)}; groups of them: {', '.join(GROUPS)}.",
+        description=f"How weights are stored: {', '.join(WeightFormat)} (those with block: --target cpu "
+        "alone); for some kinds of weight another way, as in int8-channel,head=lut6. Kinds: "
+        f"{', '.join(KINDS)}; groups of them: {', '.join(GROUPS)}.",
     )
     attention: Annotated[
         AttentionShape | None, Flag(default="per_kv_head for mac and iphone, grouped for cpu")
-    ] = Field(default=None, description="How attention is written.")
+    ] = Field(
+        default=None, description="How attention is written: an operation per KV head, or all heads in one."
+    )
     kv_form: Annotated[
         KVForm | None, Flag(default="slice_update for mac, packed for iphone, reread for cpu")
-    ] = Field(default=None, description="How K/V are kept and written.")
+    ] = Field(
+        default=None,
+        description="How keys and values are kept: in states that attention reads again (reread) or not "
+        "(blended; slice_update, written with constant bounds), in one or two states a shard (packed), or by "
+        "the host (outside).",
+    )
     topology: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...] | None,
         BeforeValidator(_read_counts),
         Flag(metavar="N,N,…"),
     ] = Field(default=None, min_length=1, description="Layers per shard, e.g. 20,4,6,2.")
-    head_shards: int | None = Field(default=None, ge=1, description="Shards that the LM head is cut into.")
+    head_shards: int | None = Field(
+        default=None, ge=1, description="Shards that the output layer (head) is cut into."
+    )
     preset: Annotated[
         str | None,
         Flag(choices=(*preset_names(), NO_PRESET), default="the preset that fits, if there is one"),
     ] = Field(default=None, description="Take the topology measured for a model.")
-    shard_bytes: Annotated[int | None, Flag(default="what is known to run on the target")] = Field(
-        default=None, ge=1, description="Bytes of weights that a shard is filled up to."
-    )
+    shard_bytes: Annotated[
+        int | None,
+        BeforeValidator(read_size),
+        Flag(metavar="BYTES", default="what is known to run on the target"),
+    ] = Field(default=None, ge=1, description="Weights that a shard is filled up to, as in 500MB.")
     tuned: Annotated[Path | None, Flag(metavar="REPORT")] = Field(
         default=None,
         description="Take what was measured on a machine, where no option here says otherwise: the file "

@@ -50,7 +50,7 @@ from anespec.manifests.store import (
     package_sha256,
 )
 
-GRAPH_VERSION = 8
+GRAPH_VERSION = 9
 """Part of every recipe: raise it when the graph or a weight format changes. What a family's data or the
 reading of a GGUF changes stands in the recipe by itself, as the model's facts."""
 
@@ -186,9 +186,9 @@ def _recipe(plan: ConversionPlan, source: SourceFile, unit: str) -> str:
     facts: list[object] = [unit, source.sha256, plan.model.facts, GRAPH_VERSION]
     facts += [__version__, *(version(name) for name in ("coremltools", "gguf", "numpy"))]
     facts += [str(options.weights), plan.attention, plan.kv_form, options.block, plan.passes, plan.pools]
-    facts += [plan.ropes]
+    facts += [plan.ropes, options.target]
     if unit == "artifact":
-        facts += [plan.topology, options.target]
+        facts += [plan.topology]
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 

@@ -207,7 +207,8 @@ class ConversionPlan:
 
     def _encoding(self, tensor: str, kind: str, width: int) -> Encoding:
         asked = self.options.weights.format_of(kind)
-        return choose(asked, width, self.model.file.info(tensor).kind).encoding
+        kind_there = self.model.file.info(tensor).kind
+        return choose(asked, width, kind_there, self.options.target).encoding
 
     def tokens_bytes(self) -> int:
         """Bytes of the embedding tables as the source stores them."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from anespec.convert.options import ConvertOptions
 from anespec.manifests.errors import RequestError
+from anespec.manifests.formatting import printable
 from anespec.manifests.presets import MatchedModel
 from anespec.manifests.schema import Shapes
 from anespec.manifests.tuned import CHOICES, TunedChoices, as_typed, read_choices
@@ -57,7 +58,7 @@ def _notes(
 ) -> list[str]:
     name = options.tuned.name if options.tuned is not None else ""
     flags = _listed(list(taken), taken)
-    notes = [f"from {name}, measured on {choices.machine}: {flags}"] if flags else []
+    notes = [f"from {name}, measured on {printable(choices.machine)}: {flags}"] if flags else []
     overruled = [choice for choice in wanted if choice in options.model_fields_set]
     if overruled:
         notes.append(f"{name} recommends {_listed(overruled, wanted)}, but the command line says otherwise")

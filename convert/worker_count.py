@@ -7,7 +7,7 @@ from types import MappingProxyType
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.shard_units import shard_units
 from anespec.convert.weights.encoding import Encoding
-from anespec.convert.weights.formats import ENCODINGS
+from anespec.convert.weights.formats import REPACKED
 from anespec.manifests.machine import free_memory, processors
 from anespec.manifests.schema import WeightFormat
 
@@ -65,5 +65,5 @@ def storing_seconds(plan: ConversionPlan) -> float:
 
 def _cost(encoding: Encoding) -> float:
     weight_format = encoding.weight_format
-    own = encoding is ENCODINGS[weight_format]
-    return SECONDS_PER_GIGAWEIGHT[weight_format] if own else REPACKED_SECONDS_PER_GIGAWEIGHT
+    repacked = encoding in REPACKED.values()
+    return REPACKED_SECONDS_PER_GIGAWEIGHT if repacked else SECONDS_PER_GIGAWEIGHT[weight_format]

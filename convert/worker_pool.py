@@ -21,6 +21,7 @@ from anespec.convert.plan import ConversionPlan
 from anespec.convert.shard_checkpoint import Entry, read_checkpoint, write_checkpoint
 from anespec.convert.storage import TAKEN_AWAY
 from anespec.convert.worker_process import WorkerProcess, most_workers
+from anespec.manifests.child_python import signal_name
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.machine import peak_memory, processors
 
@@ -165,7 +166,7 @@ class _Worker:
                 f"a process of the conversion was killed, most likely for want of memory; {again}"
             )
         if code < 0:
-            return AnespecError(f"a process of the conversion was ended by {_signal_name(-code)}; {again}")
+            return AnespecError(f"a process of the conversion was ended by {signal_name(-code)}; {again}")
         return AnespecError(
             f"a process of the conversion ended with exit code {code} before its work was done; {again}"
         )
@@ -190,10 +191,3 @@ class _Worker:
             heard.put(_Heard(self, task, answer))
             if not isinstance(answer, Written):
                 return isinstance(answer, Finished)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

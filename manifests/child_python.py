@@ -9,6 +9,7 @@ What it answers on its standard output is its own: libraries print there too, Co
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -56,6 +57,14 @@ def answer_stream() -> BinaryIO:
 def end_with_parent() -> None:
     """In a child: end at once when its standard input does, which nothing is ever written to."""
     threading.Thread(target=_wait_for_end, daemon=True).start()
+
+
+def signal_name(number: int) -> str:
+    """What a signal is called, e.g. `SIGKILL`; some have a number alone."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _wait_for_end() -> None:

@@ -155,9 +155,14 @@ def error_sentence(text: str) -> str:
     return f"Core ML refused the shard: {printable(first, LONGEST_REASON)}"
 
 
+def may_pass(sentence: str) -> bool:
+    """Whether an `error_sentence` is of what may be better at another time though nothing is changed."""
+    return any(known.sentence == sentence and not known.lasting for known in KNOWN_ERRORS)
+
+
 def ended_by(number: int) -> str:
     """What a shell would say of a process that a signal ended, which is what the table knows."""
-    names = {
+    names: dict[int, str] = {
         signal.SIGKILL: "Killed: 9",
         signal.SIGSEGV: "Segmentation fault",
         signal.SIGABRT: "Abort trap",
@@ -165,7 +170,7 @@ def ended_by(number: int) -> str:
         signal.SIGTRAP: "Trace/BPT trap",
         signal.SIGILL: "Illegal instruction",
     }
-    return names.get(signal.Signals(number), f"ended by signal {number}")
+    return names.get(number, f"ended by signal {number}")
 
 
 def no_answer(seconds: float) -> str:

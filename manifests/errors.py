@@ -80,6 +80,10 @@ class PromptTooLongError(RequestError):
     """A prompt that the context cannot hold, however short the answer."""
 
 
+class GrammarError(RequestError):
+    """A grammar that is not valid, or takes too much to prepare."""
+
+
 class ResidencyGateError(AnespecError):
     """The residency gate fails."""
 

@@ -1,10 +1,32 @@
-"""Ctrl-C where a library would swallow it."""
+"""Ctrl-C where a library would swallow it, and other ends that somebody asked for."""
 
 import contextlib
 import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
+
+
+@contextlib.contextmanager
+def ends_as_interrupts() -> Iterator[None]:
+    """A closed terminal and a polite `kill` are within the block what Ctrl-C is: somebody ended this.
+
+    For work that would else take it for a crash. Nothing changes in other threads than the main one, or where
+    a signal was given another meaning before, as `nohup` does.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard = [
+        number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in heard:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in heard:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -9,11 +9,21 @@ from dataclasses import dataclass
 from typing import Any, Self, Union, get_args, get_origin
 
 from annotated_types import Ge, Le
-from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from anespec.manifests.errors import RequestError
 from anespec.manifests.formatting import listed, printable, quoted, shown
+
+_SIZE = TypeAdapter(ByteSize)
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,8 @@ class Range:
         return f"be {self}" if None in (self.lowest, self.highest) else f"lie {self}"
 
     def __str__(self) -> str:
+        if self.lowest is None and self.highest is None:
+            return "a number"
         if self.highest is None:
             return f"at least {_number(self.lowest)}"
         if self.lowest is None:
@@ -89,6 +101,20 @@ class Range:
 
 def _number(value: float | None) -> str:
     return str(value) if isinstance(value, int) else f"{value:g}"
+
+
+def read_size(value: Any) -> Any:
+    """A count of bytes out of text that may have a unit, such as `500MB`; what is no text is left as it is.
+
+    Raises:
+        RequestError: the text is no size.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(_SIZE.validate_python(value))
+    except (ValidationError, OverflowError):
+        raise RequestError(f"{quoted(value)} is not a size such as 500MB or 3GB") from None
 
 
 def range_of(field: FieldInfo) -> Range | None:

@@ -7,9 +7,11 @@ from types import MappingProxyType
 from anespec.manifests.errors import MissingPackageError
 
 EXTRAS: Mapping[str, str] = MappingProxyType(
-    {"coremltools": "convert", "torch": "validate", "openvino": "openvino"}
+    {"coremltools": "convert", "torch": "validate", "openvino": "openvino", "huggingface_hub": "hub"}
 )
-"""By what is imported. Plain `anespec` asks for all of them; an installation made smaller may go without."""
+"""By what is imported. Plain `anespec` asks for all but the last; a smaller installation may go without."""
+
+NOT_IN_PLAIN = frozenset({"huggingface_hub"})
 
 
 def missing_package(name: str) -> str | None:

@@ -105,7 +105,7 @@ class Folder:
         self, name: str, parts: Iterable[bytes], *, durable: bool = True, mode: int = 0o666
     ) -> None:
         """The same for what comes in parts; `mode` is who may do what with the file."""
-        self._require_replaceable(name)
+        self._require_no_other(name)
         partial = f".{secrets.token_hex(16)}.partial"
         try:
             with self.create(partial, mode) as stream:
@@ -120,10 +120,17 @@ class Folder:
         if durable:
             os.fsync(self._descriptor)
 
-    def _require_replaceable(self, name: str) -> None:
+    def _require_no_other(self, name: str) -> None:
         mode = _mode(name, self._descriptor)
         if mode is not None and not stat.S_ISREG(mode):
             raise StorageError(f"{self.path / name}: is {_kind(mode)}, which is not replaced; remove it")
+
+    def require_replaceable(self, name: str) -> None:
+        """Raise, as `replace` does, where nothing may be written there; nothing is left of the try."""
+        self._require_no_other(name)
+        partial = f".{secrets.token_hex(16)}.partial"
+        with self.create(partial):
+            os.unlink(partial, dir_fd=self._descriptor)
 
     def read(self, relative: str, largest: int) -> bytes:
         """The bytes of a file that ought to have `largest` at most; raises StorageError where it has more."""
@@ -136,6 +143,32 @@ class Folder:
                 _require_file(path, os.stat(name, dir_fd=folder._descriptor, follow_symlinks=False).st_mode)
                 opened = os.open(name, _AT_ONCE | os.O_NOFOLLOW, dir_fd=folder._descriptor)
             return _read(opened, path, largest)
+
+    def mode(self, name: str) -> int | None:
+        """What has the name, as `stat` tells it, links not followed; None where nothing has."""
+        return _mode(name, self._descriptor)
+
+    @contextlib.contextmanager
+    def alone(self, work: str) -> Iterator[None]:
+        """Keep others out who ask so, until the block or this process ends.
+
+        Raises:
+            StorageError: one is in; `work` says what it does, e.g. `another self-test`.
+        """
+        descriptor = os.open(".", _DIRECTORY, dir_fd=self._descriptor)
+        try:
+            if not _locked(descriptor):
+                raise StorageError(f"{self.path}: {work} is running there; let it end, or end it")
+            yield
+        finally:
+            os.close(descriptor)
+
+    def remove_content(self) -> None:
+        """Remove all that lies in the folder."""
+        with os.scandir(self._descriptor) as entries:
+            names = [entry.name for entry in entries]
+        for name in names:
+            self.remove(name)
 
     def remove(self, name: str) -> None:
         """Remove a file, a link (not what it names) or a folder with all that is in it, if it is there."""
@@ -183,6 +216,19 @@ def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
     """
     with Folder.open(path.parent) as folder:
         folder.replace(path.name, text.encode(), durable=durable)
+
+
+def require_writable(path: Path) -> None:
+    """See to it that `write_atomically` could write a file, before the work is begun that it is to hold.
+
+    Raises:
+        StorageError: it could not.
+    """
+    try:
+        with Folder.open(path.parent) as folder:
+            folder.require_replaceable(path.name)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
 
 
 def read_bounded(path: Path, largest: int) -> bytes:

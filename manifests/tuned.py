@@ -106,12 +106,12 @@ def read_choices(path: Path) -> TunedChoices:
     """
     try:
         data = read_bounded(path, LARGEST_REPORT)
-        if zipfile.is_zipfile(io.BytesIO(data)):
-            data = _report_in(data)
-        found = from_json(data)
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, KeyError, zipfile.BadZipFile, NotImplementedError, RuntimeError):
+    try:
+        found = from_json(_report_in(data) if zipfile.is_zipfile(io.BytesIO(data)) else data)
+    # What a damaged archive makes zipfile and its decompressors raise is no closed set.
+    except Exception:
         raise RequestError(
             f"{path}: is no report of `anespec selftest` or `anespec tune`; give --tuned one of those"
         ) from None

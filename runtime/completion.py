@@ -1,6 +1,6 @@
 """One prompt to text: a request's events decoded, cut at stop strings, and summed up at the end."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from anespec.manifests.errors import AnespecError
@@ -49,10 +49,19 @@ class Summary:
 class TextAssembly:
     """Turns events into chunks of text. Pure: it neither waits nor knows where events come from."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stops: Sequence[str] = ()) -> None:
-        """Raises RequestError where a stop string is empty."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int],
+        stops: Sequence[str] = (),
+        shown: Collection[int] = (),
+    ) -> None:
+        """`shown` are special tokens that the text shows.
+
+        Raises RequestError where a stop string is empty.
+        """
         # An artifact's tokens are the tokenizer's, but a prompt of ids need not begin like a text does.
-        self._decoder = StreamDecoder(tokenizer, continues=True)
+        self._decoder = StreamDecoder(tokenizer, continues=True, shown=shown)
         self._stops = StopStrings(stops)
         self._prompt = tuple(prompt)
         self._tokens: list[OutputToken] = []
@@ -101,12 +110,20 @@ class TextStream:
     """
 
     def __init__(
-        self, service: Service, tokenizer: Tokenizer, request: Request, stops: Sequence[str] = ()
+        self,
+        service: Service,
+        tokenizer: Tokenizer,
+        request: Request,
+        stops: Sequence[str] = (),
+        shown: Collection[int] = (),
     ) -> None:
-        """Nothing runs before it is started. Raises RequestError where a stop string is empty."""
+        """Nothing runs before it is started; `shown` are special tokens that the text shows.
+
+        Raises RequestError where a stop string is empty.
+        """
         self._service = service
         self._request = request
-        self._assembly = TextAssembly(tokenizer, request.prompt, stops)
+        self._assembly = TextAssembly(tokenizer, request.prompt, stops, shown)
         self._prepared: WaitingRequest | None = None
         self._stream: Stream | None = None
         self._given_up = False

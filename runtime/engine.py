@@ -114,7 +114,9 @@ class Engine:
         the vocabulary, and for sampling parameters that do not fit it.
         """
         prompt = checked_prompt(request, self._shape.context, self._shape.vocabulary)
-        sampler = Sampler(request.sampling, prompt, self._shape.vocabulary, request.grammar_tokens)
+        sampler = Sampler(
+            request.sampling, prompt, self._shape.vocabulary, request.grammar_tokens, request.owner
+        )
         return WaitingRequest(next(self._numbers), request, prompt, sampler, self.clock())
 
     def enqueue(self, waiting: WaitingRequest) -> None:

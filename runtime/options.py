@@ -6,10 +6,10 @@ Declared once for Python, the command line and JSON lines.
 import os
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from anespec.manifests.errors import RequestError
-from anespec.manifests.options import Flag, Options
+from anespec.manifests.options import Flag, Options, read_size
 from anespec.runtime.sampling.parameters import SamplingParameters
 
 if TYPE_CHECKING:
@@ -64,8 +64,12 @@ class BackendOptions(Options):
     threads: Annotated[int | None, Flag(default="all")] = Field(
         default=None, ge=1, le=MOST_THREADS, description="Processor threads."
     )
-    worker_budget: Annotated[ByteSize | None, Flag(metavar="BYTES", default="3GB")] = Field(
-        default=None, ge=1, description="Weights in one native worker; more shards go to more workers."
+    worker_budget: Annotated[int | None, BeforeValidator(read_size), Flag(metavar="BYTES", default="3GB")] = (
+        Field(
+            default=None,
+            ge=1,
+            description="Weights in one native worker, as in 2GB; more go to more workers.",
+        )
     )
     worker_timeout: Annotated[float | None, Flag(default="600")] = Field(
         default=None,
@@ -129,6 +133,11 @@ class GenerationOptions(SamplingParameters):
         default="",
         max_length=LONGEST_REFERENCE,
         description="A text that the output may repeat: drafts are copied from it, too.",
+    )
+    show_special: Annotated[tuple[str, ...], BeforeValidator(_listed), Flag(shown=False)] = Field(
+        default=(),
+        max_length=MOST_STOPS,
+        description="Special tokens that the text shows where the output has them.",
     )
     choices: int = Field(default=1, ge=1, le=MOST_CHOICES, description="How many continuations.")
 

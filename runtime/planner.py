@@ -19,10 +19,11 @@ PROMPT_ROWS = 128
 
 @dataclass(frozen=True)
 class Demand:
-    """Scheduled rows that a sequence could run in the next pass, at least one."""
+    """Scheduled rows that a sequence of an owner could run in the next pass, at least one."""
 
     rows: int
     is_prompt: bool
+    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,12 @@ class Planner:
         return self._map.longest_run
 
     def share(self, demands: Sequence[Demand]) -> Shares:
-        """How many scheduled rows each sequence gets; those that waited longest come first.
+        """How many scheduled rows each sequence gets; those whose turn it is come first.
 
         Everyone gets one row before anyone gets two, and where somebody is beyond the prompt no more than
-        PROMPT_ROWS rows of prompts run, shared fairly: so no prompt holds up another's next token.
+        PROMPT_ROWS rows of prompts run, so that no prompt holds up another's next token. They are shared
+        fairly by owners and then by each one's sequences, so that many prompts of one owner do not hold up
+        another's either.
         """
         widest = self._widths[-1]
         prompt_rows = widest if all(demand.is_prompt for demand in demands) else min(widest, PROMPT_ROWS)
@@ -91,7 +94,11 @@ class Planner:
                 prompt_rows -= demand.is_prompt
         for is_prompt, most in ((False, left), (True, prompt_rows)):
             chosen = [i for i, demand in enumerate(demands) if demand.is_prompt is is_prompt]
-            more = fair_shares([wants[i] - shares[i] if shares[i] else 0 for i in chosen], min(left, most))
+            more = owner_shares(
+                [demands[i].owner for i in chosen],
+                [wants[i] - shares[i] if shares[i] else 0 for i in chosen],
+                min(left, most),
+            )
             for i, count in zip(chosen, more, strict=True):
                 shares[i] += count
             left -= sum(more)
@@ -151,12 +158,28 @@ def fair_shares(wants: Sequence[int], capacity: int) -> list[int]:
     return shares
 
 
+def owner_shares(owners: Sequence[str], wants: Sequence[int], capacity: int) -> list[int]:
+    """`capacity` shared out fairly by owners, and what each of them gets by what is theirs."""
+    places: dict[str, list[int]] = {}
+    for place, owner in enumerate(owners):
+        places.setdefault(owner, []).append(place)
+    if len(places) == 1:
+        return fair_shares(wants, capacity)
+    shares = [0] * len(wants)
+    each = fair_shares([sum(wants[place] for place in own) for own in places.values()], capacity)
+    for own, share in zip(places.values(), each, strict=True):
+        for place, rows in zip(own, fair_shares([wants[place] for place in own], share), strict=True):
+            shares[place] = rows
+    return shares
+
+
 def share_drafts(drafts: Sequence[Draft], budget: int) -> list[int]:
     """How many tokens of each sequence's draft run, `budget` in all, by highest path probability.
 
     A token's path probability is the chance that it and all before it are right, so it never grows
     along a chain and taking the best next token over all chains is optimal. Ties go to the earlier
-    sequence.
+    sequence. Owners have no shares here: these are lanes that nobody is sure to need, and where they go to
+    another's better guesses a sequence still gets its token of every pass.
     """
     shares = [0] * len(drafts)
     heads = [(-draft.probabilities[0], i) for i, draft in enumerate(drafts) if draft.tokens]

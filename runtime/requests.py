@@ -6,7 +6,7 @@ from enum import StrEnum
 from operator import index
 from typing import TYPE_CHECKING
 
-from anespec.manifests.errors import RequestError
+from anespec.manifests.errors import PromptTooLongError, RequestError
 from anespec.manifests.formatting import shown
 from anespec.runtime.passes import RowKind
 from anespec.runtime.sampling import SamplingParameters, TokenLogprob
@@ -104,7 +104,7 @@ def checked_prompt(request: Request, context: int, vocabulary: int) -> list[int]
     if not prompt:
         raise RequestError("the prompt is empty; it needs at least one token")
     if len(prompt) > context:
-        raise RequestError(
+        raise PromptTooLongError(
             f"the prompt has {len(prompt)} tokens but the context only {context}; "
             "shorten the prompt or convert with a longer context"
         )

@@ -35,11 +35,12 @@ def new_processes_are_this_one() -> Iterator[None]:
     from anespec.manifests.store import Artifact
     from anespec.runtime import backends
     from anespec.validate import repeat_process
+    from anespec.validate.opening import Opening
 
-    def answered(module: str, arguments: tuple[str, str, str], longest_wait: float) -> bytes:
-        folder, name, threads = arguments
-        artifact, backend = Artifact(Path(folder)), backends.BACKENDS[name]
-        found = repeat_process.openings(artifact, backend, int(threads))
+    def answered(module: str, arguments: tuple[str], longest_wait: float) -> bytes:
+        opening = Opening.model_validate_json(arguments[0])
+        backend = backends.chosen_backend(opening.backend, workers=opening.workers)
+        found = repeat_process.openings(Artifact(Path(opening.artifact)), backend, opening.threads)
         return repeat_process.packed(found)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -4,15 +4,29 @@ import subprocess
 from collections.abc import Sequence
 
 from anespec.manifests.child_python import child_command, child_environment, lifeline
-from anespec.manifests.errors import AnespecError
+from anespec.manifests.coreml_errors import ended_by, no_answer
+from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, last_line, printable
+
+
+class ChildLostError(AnespecError):
+    """The process was ended by a signal, or gave no answer in time.
+
+    `text` says so in the terms of `manifests.coreml_errors`, after the last line that it said itself.
+    """
+
+    def __init__(self, said: str, end: str) -> None:
+        super().__init__(f"{end}: {said}" if said else end)
+        self.text = f"{said}\n{end}".strip()
 
 
 def child_answer(module: str, arguments: Sequence[str], longest_wait: float) -> bytes:
     """Run a module in a new process, which ends with this one, and return its standard output.
 
     Raises:
-        AnespecError: it failed or took more seconds than that; the last line of what it said is the reason.
+        ChildLostError: something ended it, or it took more seconds than that.
+        StorageError: it ended with that error's code, as it does where the disk refuses.
+        AnespecError: it failed; the last line of what it said is the reason.
     """
     try:
         with lifeline() as held:
@@ -25,10 +39,13 @@ def child_answer(module: str, arguments: Sequence[str], longest_wait: float) -> 
                 check=False,
             )
     except subprocess.TimeoutExpired:
-        raise AnespecError(f"it took more than {longest_wait:.0f} s") from None
+        raise ChildLostError("", no_answer(longest_wait)) from None
     except OSError as error:
         raise AnespecError(printable(str(error), LONGEST_REASON)) from error
+    said = last_line(done.stderr.decode(errors="replace"))
+    if done.returncode < 0:
+        raise ChildLostError(said, ended_by(-done.returncode))
     if done.returncode:
-        said = last_line(done.stderr.decode(errors="replace"))
-        raise AnespecError(said or f"it ended with {done.returncode}")
+        kind = StorageError if done.returncode == StorageError.exit_code else AnespecError
+        raise kind(said or f"it ended with {done.returncode}")
     return done.stdout

@@ -86,7 +86,7 @@ def golden_gate(
     manifest = artifact.manifest
 
     def one(shard: Shard) -> ShardRunner:
-        return open_shard(artifact, shard, backend, threads)
+        return open_shard(artifact, shard, backend, threads, workers)
 
     with GGUFFile(source) as file:
         weights = StoredWeights(artifact, file, threads or processors())
@@ -149,7 +149,7 @@ def exactness_of(
     here = circumstances(artifact, backend, threads)
     # Before it is opened here, so that it stands in memory once.
     progress("the same pass in a new process")
-    elsewhere = run_elsewhere(artifact, here)
+    elsewhere = run_elsewhere(artifact, here, workers)
     progress("loading the shards")
     with closing(open_verifier(artifact, backend, threads, workers)) as verifier:
         return recorded_exactness(artifact, verifier, here, form, progress, elsewhere)

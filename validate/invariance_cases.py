@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from anespec.manifests.formatting import counted
 from anespec.runtime.passes import ALL_LOGITS, Need, PassPlan, Row, RowKind, RowSlots, VerifierShape
 from anespec.runtime.regions import RegionMap
 
@@ -122,7 +123,9 @@ def cut(probe: Probe, sizes: Sequence[int], width: int) -> InvarianceCase:
         size = min(sizes[len(passes) % len(sizes)], len(probe.tokens) - done)
         passes.append(padded([probe.row(i) for i in range(done, done + size)], width))
         done += size
-    return InvarianceCase(f"cut into {'+'.join(map(str, sizes))} rows in {width} lanes", tuple(passes))
+    return InvarianceCase(
+        f"cut into {'+'.join(map(str, sizes))} rows in {counted(width, 'lane')}", tuple(passes)
+    )
 
 
 def speculated(

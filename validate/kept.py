@@ -4,6 +4,7 @@ A verdict is about files whose hashes the manifest has, so before one is kept th
 finds a kept verdict knows that it is about what lies there. All functions raise ArtifactError otherwise.
 """
 
+from anespec.manifests.coreml_errors import may_pass
 from anespec.manifests.formatting import counted, listed
 from anespec.manifests.residency import PlanSource, ResidencyFile, ResidencyVerdict
 from anespec.manifests.schema import Target
@@ -12,15 +13,20 @@ from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVe
 from anespec.validate.effort import Form
 from anespec.validate.figures import THRESHOLDS, GoldenFile, GoldenVerdict
 from anespec.validate.quality.verdict import QualityFile, QualityTask, QualityVerdict
-from anespec.validate.residency.compute_plan import PlanMaker, plan_circumstances
+from anespec.validate.residency.compute_plan import PlanMaker
 from anespec.validate.residency.prediction import rule_circumstances
 
 
 def kept_residency(artifact: Artifact, coreml: PlanMaker | None) -> ResidencyVerdict | None:
-    """Core ML's plan of this artifact where Core ML can be asked, else the prediction by today's rules."""
+    """Core ML's plan of this artifact where Core ML can be asked, else the prediction by today's rules.
+
+    A plan in which a shard was refused for what may be better at another time is asked for again.
+    """
     file = artifact.read_verdicts(ResidencyFile)
     if coreml is not None and artifact.manifest.target is Target.MAC:
-        verdict, source = file.find(plan_circumstances(artifact)), PlanSource.MEASURED
+        verdict, source = file.find(coreml.circumstances(artifact)), PlanSource.MEASURED
+        if verdict is not None and any(may_pass(s.refusal) for s in verdict.shards if s.refusal):
+            return None
     else:
         verdict, source = file.find(rule_circumstances(artifact.fingerprint)), PlanSource.PREDICTED
     return _intact(artifact, verdict) if verdict is not None and verdict.source is source else None

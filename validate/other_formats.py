@@ -9,16 +9,16 @@ from pydantic import Field
 
 from anespec.convert.source.model import Matrix, SourceModel
 from anespec.convert.weights.encoding import stored_bytes
-from anespec.convert.weights.formats import Choice, choose
+from anespec.convert.weights.formats import choose
 from anespec.convert.weights.palettes import GROUP_ROWS
 from anespec.convert.weights.stored import AddedError, stored_pieces
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.schema import Count, Index, Record, StoredTensor, WeightFormat
+from anespec.manifests.schema import Count, Index, Manifest, Record, StoredTensor, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, Verdict, VerdictFile
 from anespec.manifests.weight_choice import kind_of
 
-ESTIMATE_VERSION = "1"
+ESTIMATE_VERSION = "2"
 
 MOST_WEIGHTS = 6_000_000
 """So many are stored in each format at most, in about two seconds for all formats together."""
@@ -75,7 +75,9 @@ def estimate_formats(artifact: Artifact, source: Path) -> FormatEstimates:
         samples = _samples(model, tensors)
         estimates = FormatEstimates(
             circumstances=formats_circumstances(artifact),
-            estimates=tuple(_estimate(model, tensors, samples, headers, weights) for weights in WeightFormat),
+            estimates=tuple(
+                _estimate(model, artifact.manifest, samples, headers, weights) for weights in WeightFormat
+            ),
             sampled=sum(math.prod(matrix.shape) for sample in samples for matrix in sample.matrices),
             total=sum(sample.weights for sample in samples),
         )
@@ -90,13 +92,13 @@ class _Sample:
     weights: int
     matrices: tuple[Matrix, ...]
 
-    def added(self, weights: WeightFormat) -> AddedError:
-        """What storing them adds, scaled up to all of the kind."""
+    def added(self, weights: WeightFormat, target: Target) -> AddedError:
+        """What storing them for `target` adds, scaled up to all of the kind."""
         added = AddedError.over(
             [
                 piece.added
                 for matrix in self.matrices
-                for piece in stored_pieces(matrix, choose(weights, matrix.shape[1], matrix.kind))
+                for piece in stored_pieces(matrix, choose(weights, matrix.shape[1], matrix.kind, target))
             ]
         )
         scale = self.weights / sum(math.prod(matrix.shape) for matrix in self.matrices)
@@ -131,24 +133,24 @@ def _rows(model: SourceModel, tensor: StoredTensor, count: int) -> Matrix:
 
 def _estimate(
     model: SourceModel,
-    tensors: Sequence[StoredTensor],
+    manifest: Manifest,
     samples: Sequence[_Sample],
     headers: int,
     weights: WeightFormat,
 ) -> FormatEstimate:
-    choices = [_choice(model, tensor, weights) for tensor in tensors]
+    tensors, target = manifest.tensors, manifest.target
+    kinds = [model.file.info(tensor.tensor).kind for tensor in tensors]
+    choices = [
+        choose(weights, tensor.columns, kind, target) for tensor, kind in zip(tensors, kinds, strict=True)
+    ]
     sizes = (
         stored_bytes(choice.encoding, (tensor.rows, tensor.columns))
         for choice, tensor in zip(choices, tensors, strict=True)
     )
-    added = AddedError.over([sample.added(weights) for sample in samples])
+    added = AddedError.over([sample.added(weights, target) for sample in samples])
     return FormatEstimate(
         weights=weights,
         bytes=headers + sum(sizes),
         relative_error=math.sqrt(added.squared_error / added.squares) if added.squares else 0.0,
         fallbacks=sum(choice.fallback is not None for choice in choices),
     )
-
-
-def _choice(model: SourceModel, tensor: StoredTensor, weights: WeightFormat) -> Choice:
-    return choose(weights, tensor.columns, model.file.info(tensor.tensor).kind)

@@ -1,9 +1,9 @@
 """Opens an artifact, runs the pass of repeat_checks, and prints what it left. Run as a process of its own.
 
-    python -P -m anespec.validate.repeat_process ARTIFACT BACKEND THREADS
+    python -P -m anespec.validate.repeat_process OPENING
 
-It lives as long as its standard input, a pipe from whoever started it. It holds the artifact once: a backend
-that keeps what it compiled is closed before it compiles again.
+OPENING is an Opening as JSON. It lives as long as its standard input, a pipe from whoever started it. It
+holds the artifact once: a backend that keeps what it compiled is closed before it compiles again.
 """
 
 import os
@@ -18,7 +18,9 @@ from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
 from anespec.runtime import backends
 from anespec.runtime.backends.backend import Backend
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.validate.child_answer import child_answer
+from anespec.validate.opening import Opening
 from anespec.validate.prompts import prompt_ids
 from anespec.validate.repeat_checks import Elsewhere, packed, recorded_pass, unpacked
 
@@ -28,15 +30,20 @@ LONGEST_WAIT = 1800.0
 NEW_PROCESS, COMPILED_AGAIN = "in a new process", "compiled again"
 
 
-def run_elsewhere(artifact: Artifact, here: Circumstances) -> Elsewhere:
+def run_elsewhere(artifact: Artifact, here: Circumstances, workers: WorkerLimits | None = None) -> Elsewhere:
     """What the pass leaves in a new process, and compiled again; nothing of it stays in memory.
+
+    `workers` are the limits of a backend that has some.
 
     Raises:
         AnespecError: the process failed.
     """
-    arguments = (str(artifact.root.resolve()), here.backend, str(here.threads))
+    opening = Opening(
+        artifact=str(artifact.root.resolve()), backend=here.backend, threads=here.threads, workers=workers
+    )
     try:
-        return unpacked(child_answer("anespec.validate.repeat_process", arguments, LONGEST_WAIT))
+        asked = (opening.model_dump_json(),)
+        return unpacked(child_answer("anespec.validate.repeat_process", asked, LONGEST_WAIT))
     except AnespecError as error:
         raise AnespecError(
             f"{artifact.root}: the exactness gate could not run it in a new process on "
@@ -67,12 +74,12 @@ def main() -> None:
 
     What is printed is not lost to a library's destructors (see anespec.leaving).
     """
-    folder, name, threads = sys.argv[1:]
+    opening = Opening.model_validate_json(sys.argv[1])
     end_with_parent()
     answers = answer_stream()
     try:
-        backend = backends.BACKENDS[backends.resolve_backend(name)]
-        found = openings(Artifact(Path(folder), KnownHashes()), backend, int(threads))
+        backend = backends.chosen_backend(opening.backend, workers=opening.workers)
+        found = openings(Artifact(Path(opening.artifact), KnownHashes()), backend, opening.threads)
     except AnespecError as error:
         raise SystemExit(str(error)) from None
     answers.write(packed(found))

@@ -31,6 +31,9 @@ STYLES = {
 }
 """How a standing looks in a terminal."""
 
+MOST_NAMES = 3
+"""Shards that a line names."""
+
 MOST_OPERATIONS = 5
 """Operations off the Neural Engine that a terminal shows per shard; --json has more."""
 
@@ -91,16 +94,21 @@ def _shard_lines(shard: ShardResidency, source: PlanSource) -> list[Text]:
 
 
 def _by_rule(findings: Sequence[RuleFinding]) -> list[str]:
-    """A line per rule: its first finding in full, and where else it found something."""
+    """A line per rule: in which shards, its first finding, how many there are like it, and the mend."""
     lines = []
     for rule in dict.fromkeys(finding.rule for finding in findings):
         first, *others = [finding for finding in findings if finding.rule == rule]
-        where = f"{_stem(first.shard)}: " if first.shard else ""
-        shards = dict.fromkeys(_stem(f.shard) for f in others if f.shard and f.shard != first.shard)
-        more = f"; {len(others)} more" if others else ""
-        more += f", also in {', '.join(shards)}" if shards else ""
-        lines.append(f"{where}{first}{more}")
+        shards = list(dict.fromkeys(_stem(f.shard) for f in (first, *others) if f.shard))
+        where = f" in {listed(_shortened(shards, 'shard'))}" if shards else ""
+        more = f" (and {len(others)} more like it)" if others else ""
+        lines.append(f"{rule}{where}: {first.subject}: {first.detail}{more}; {first.mend}")
     return lines
+
+
+def _shortened(names: Sequence[str], noun: str) -> list[str]:
+    """The first names, and in words how many others there are."""
+    left = len(names) - MOST_NAMES
+    return [*names[:MOST_NAMES], *([counted(left, f"other {noun}")] if left > 0 else [])]
 
 
 def _stem(shard: str) -> str:
@@ -155,7 +163,7 @@ def exactness_table(verdict: ExactnessVerdict) -> Table:
     c = verdict.circumstances
     table = _table(
         f"the {verdict.form} form, on {c.backend} {c.library_version} with {counted(c.threads, 'thread')}",
-        ("invariance", "cases", "unequal", "largest\ndifference", "first\ndifference"),
+        ("invariance", "cases", "unequal", "largest\ndifference"),
     )
     for v in verdict.invariances:
         required = v.invariance in REQUIRED_FOR_SPECULATION
@@ -164,12 +172,16 @@ def exactness_table(verdict: ExactnessVerdict) -> Table:
             str(v.cases),
             str(v.unequal),
             f"{v.largest_difference:.4g}",
-            v.detail,
             _mark(v.standing, required),
         )
     if widths := list(map(str, verdict.proven_widths)):
         table.caption, table.caption_justify = f"passes of {listed(widths)} rows leave the same bits", "left"
     return table
+
+
+def exactness_lines(verdict: ExactnessVerdict) -> list[str]:
+    """Where each invariance that does not hold was first seen not to."""
+    return [f"{v.invariance}, the first difference: {v.detail}" for v in verdict.invariances if v.detail]
 
 
 def quality_table(verdict: QualityVerdict) -> Table:

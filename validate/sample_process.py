@@ -1,9 +1,9 @@
 """Writes samples of an artifact and prints them as JSON. Run as a process of its own, so that the memory it
 holds is that of loading the artifact and generating, and nothing else.
 
-    python -P -m anespec.validate.sample_process ARTIFACT BACKEND THREADS
+    python -P -m anespec.validate.sample_process OPENING
 
-It lives as long as its standard input, a pipe from whoever started it.
+OPENING is an Opening as JSON. It lives as long as its standard input, a pipe from whoever started it.
 """
 
 import os
@@ -29,6 +29,7 @@ from anespec.runtime.proven import Proven
 from anespec.runtime.requests import Request
 from anespec.runtime.statistics import Statistics
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.validate.opening import Opening
 from anespec.validate.prompts import SAMPLE_PROMPTS
 from anespec.validate.sample_figures import Generation
 
@@ -135,13 +136,14 @@ def main() -> None:
 
     What is printed is not lost to a library's destructors: nothing is closed (see anespec.leaving).
     """
-    folder, backend, threads = sys.argv[1:]
+    opening = Opening.model_validate_json(sys.argv[1])
+    backend, threads = opening.backend, opening.threads
     end_with_parent()
     answers = answer_stream()
     try:
-        artifact = Artifact(Path(folder), KnownHashes())
-        verifier = open_verifier(artifact, backend, int(threads))
-        samples = write_samples(artifact, verifier, circumstances(artifact, backend, int(threads)))
+        artifact = Artifact(Path(opening.artifact), KnownHashes())
+        verifier = open_verifier(artifact, backend, threads, opening.workers)
+        samples = write_samples(artifact, verifier, circumstances(artifact, backend, threads))
     except AnespecError as error:
         raise SystemExit(str(error)) from None
     answers.write(samples.model_dump_json().encode())

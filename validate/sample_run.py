@@ -12,12 +12,14 @@ from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import ExactnessFile
+from anespec.manifests.verdicts import Circumstances, ExactnessFile
 from anespec.runtime.backends import circumstances
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.text.stream import StreamDecoder
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.child_answer import child_answer
 from anespec.validate.gates import require_layers
+from anespec.validate.opening import Opening
 from anespec.validate.progress import StepReport
 from anespec.validate.quality.divergence import log_softmax
 from anespec.validate.reference import Reference
@@ -34,7 +36,12 @@ LONGEST_WAIT = 600.0
 
 
 def sample_run(
-    artifact: Artifact, source: Path | None, backend: str, threads: int | None, progress: StepReport
+    artifact: Artifact,
+    source: Path | None,
+    backend: str,
+    threads: int | None,
+    progress: StepReport,
+    workers: WorkerLimits | None = None,
 ) -> SampleRun:
     """Generate, measure and record in gates/sample.json.
 
@@ -49,7 +56,7 @@ def sample_run(
     verdict = artifact.read_verdicts(ExactnessFile).find(here)
     speculates = verdict is not None and verdict.allows_speculation
     progress("generating with and without drafts" if speculates else "generating without drafts")
-    samples = _samples(artifact, here.backend, here.threads)
+    samples = _samples(artifact, here, workers)
     with GGUFFile(artifact.tokens_path()) as tokens:
         tokenizer = Tokenizer.from_gguf(tokens)
     readings = _read(artifact, source, tokenizer, samples.texts, progress)
@@ -73,14 +80,17 @@ def sample_run(
     return run
 
 
-def _samples(artifact: Artifact, backend: str, threads: int) -> WrittenSamples:
+def _samples(artifact: Artifact, here: Circumstances, workers: WorkerLimits | None) -> WrittenSamples:
     """Let another process write: the memory that it holds is the model's and not the gates'."""
-    arguments = (str(artifact.root.resolve()), backend, str(threads))
+    opening = Opening(
+        artifact=str(artifact.root.resolve()), backend=here.backend, threads=here.threads, workers=workers
+    )
     try:
-        return WrittenSamples.model_validate_json(child_answer(SAMPLE_PROCESS, arguments, LONGEST_WAIT))
+        answer = child_answer(SAMPLE_PROCESS, (opening.model_dump_json(),), LONGEST_WAIT)
+        return WrittenSamples.model_validate_json(answer)
     except (AnespecError, ValidationError) as error:
         reason = printable(str(error), LONGEST_REASON)
-        raise AnespecError(f"{artifact.root}: no sample was generated on {backend} ({reason})") from None
+        raise AnespecError(f"{artifact.root}: no sample was generated on {here.backend} ({reason})") from None
 
 
 def _read(

@@ -2,65 +2,241 @@
 
 import asyncio
 import contextlib
+import logging
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
-from anespec.model import Model
-from anespec.runtime.server.errors import ApiError
+from anespec.manifests.errors import AnespecError
+from anespec.manifests.formatting import duration_text
+from anespec.runtime.server.errors import ApiError, ending
 from anespec.runtime.server.models import Leased, ModelCard, ServingModel
+from anespec.serving.residents import Resident, Residents
+from anespec.serving.room import MemoryLimit
+from anespec.serving.sources import Loader, ModelSource, Names
+from anespec.serving.threads import in_own_thread
 
-Loader = Callable[[Path], Model]
+ROOM_SECONDS = 30.0
+"""How long a request waits until others are done with what is in its way."""
+
+_log = logging.getLogger("anespec.serve")
+
+
+class ModelLoadError(AnespecError):
+    """A model cannot be loaded; its cause says why, and this how a client is told."""
+
+
+@dataclass(eq=False)
+class _Served:
+    """What is served under a name. `wanted`: requests that wait for it to be loaded."""
+
+    name: str
+    source: ModelSource
+    created: int
+    resident: Resident | None = None
+    loading: asyncio.Task[None] | None = None
+    wanted: int = 0
 
 
 class ModelPool:
-    """Models by name; the first is the default."""
+    """Models by name; the first is the default. Belongs to the event loop (see runtime.server.models)."""
 
-    def __init__(self, paths: Mapping[str, Path], load: Loader) -> None:
-        """`load` is called in a thread. Nothing is loaded yet."""
-        self._paths = dict(paths)
-        self._load = load
-        self._models: dict[str, Model] = {}
-        self._loading = asyncio.Lock()
+    def __init__(
+        self,
+        sources: Names,
+        loader: Loader,
+        limit: MemoryLimit | None = None,
+        *,
+        reread: Callable[[], Names] | None = None,
+        room_seconds: float = ROOM_SECONDS,
+    ) -> None:
+        """Nothing is loaded yet. `reread` says at a reload what is served then; it is called in a thread."""
+        self._served = {name: _served(name, source) for name, source in sources.items()}
+        self._loader = loader
+        self._residents = Residents(limit, room_seconds)
+        self._reread = reread
+        self._closed = False
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names that are served, the default first."""
+        return tuple(self._served)
 
     @property
     def cards(self) -> Sequence[ModelCard]:
         """Those that can be asked for."""
         return [
             ModelCard(
-                name,
-                int(path.stat().st_mtime),
-                name in self._models,
-                self._models[name].context if name in self._models else None,
+                each.name,
+                each.created,
+                each.resident is not None,
+                None if each.resident is None else each.resident.model.context,
             )
-            for name, path in self._paths.items()
+            for each in self._served.values()
         ]
 
     @property
     def loaded(self) -> Mapping[str, ServingModel]:
         """Those in memory."""
-        return self._models
+        return {each.name: each.resident.model for each in self._served.values() if each.resident is not None}
 
     @contextlib.asynccontextmanager
     async def lease(self, name: str | None) -> AsyncIterator[Leased]:
-        """Hold a model; see `Models.lease`."""
-        found = name or next(iter(self._paths))
-        if found not in self._paths:
+        """Hold a model; see `Models.lease`.
+
+        Raises on entering:
+            ApiError: there is no such model (404), there is no room for it (503), or the daemon ends (503).
+            ModelLoadError: it cannot be loaded.
+        """
+        resident = await self._hold(name)
+        try:
+            yield Leased(resident.name, resident.model)
+        finally:
+            self._residents.let_go(resident)
+
+    async def _hold(self, name: str | None) -> Resident:
+        while True:
+            served = self._named(name)
+            resident = served.resident
+            if resident is None:
+                await self._wait_for(served)
+            elif not await resident.is_sound():
+                self._retire(resident)
+            elif not resident.is_retired:
+                self._residents.hold(resident)
+                return resident
+
+    def _named(self, name: str | None) -> _Served:
+        if self._closed:
+            raise ending()
+        found = self._served.get(name or next(iter(self._served)))
+        if found is None:
             raise ApiError(
                 404,
-                f"there is no model {found!r}; /v1/models lists those that there are",
+                f"there is no model {name!r}; /v1/models lists those that there are",
                 "model_not_found",
                 "model",
             )
-        async with self._loading:
-            if found not in self._models:
-                self._models[found] = await asyncio.to_thread(self._load, self._paths[found])
-        yield Leased(found, self._models[found])
+        return found
+
+    async def _wait_for(self, served: _Served) -> None:
+        """Until it was loaded; whoever comes meanwhile waits for the same."""
+        if served.loading is None:
+            served.loading = asyncio.create_task(self._bring(served))
+            served.loading.add_done_callback(lambda task: _forget_loading(served, task))
+        loading = served.loading
+        served.wanted += 1
+        try:
+            # Those that go away do not take it from the others.
+            await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            if loading.cancelled():
+                raise ending() from None
+            raise
+        finally:
+            served.wanted -= 1
+
+    async def _bring(self, served: _Served) -> None:
+        source, began = served.source, time.monotonic()
+        try:
+            found = await in_own_thread(lambda: self._loader.find(source))
+            await self._residents.reserve(served.name, found.memory, self._give_way)
+            try:
+                model = await in_own_thread(
+                    lambda: self._loader.load(source, found), unwanted=lambda late: late.close()
+                )
+            except BaseException:
+                self._residents.give_up(found.memory)
+                raise
+        except AnespecError as error:
+            _log.error("%s cannot be loaded: %s", served.name, error)
+            told = str(error).replace(str(source.path), served.name)
+            raise ModelLoadError(f"the model {served.name} cannot be loaded: {told}") from error
+        resident = self._residents.add(served.name, found, model)
+        if self._served.get(served.name) is served:
+            served.resident = resident
+        else:
+            self._residents.retire(resident)
+        _log.info("%s was loaded in %s", served.name, duration_text(time.monotonic() - began))
+
+    def _give_way(self, resident: Resident) -> bool:
+        """Retire a model that nobody uses, unless somebody is just about to."""
+        served = self._served.get(resident.name)
+        if served is not None and served.resident is resident and served.wanted:
+            return False
+        self._retire(resident)
+        return True
+
+    def _retire(self, resident: Resident) -> None:
+        """Nobody gets it any more; it goes once nobody has it."""
+        served = self._served.get(resident.name)
+        if served is not None and served.resident is resident:
+            served.resident = None
+        self._residents.retire(resident)
 
     async def reload(self) -> None:
-        """Look again at what is served."""
+        """Look again at what is served: see `Models.reload`. What cannot be read stays as it is, and is said.
+
+        A model whose artifact is another now is loaded anew, beside the old one where there is room; the old
+        one goes once nobody uses it.
+        """
+        were_loaded = set(self.loaded)
+        try:
+            if self._reread is not None:
+                self._take(await in_own_thread(self._reread))
+        except AnespecError as error:
+            _log.error("what is served stays as it was: %s", error)
+        for served in tuple(self._served.values()):
+            await self._retire_changed(served)
+            if served.name in were_loaded and served.resident is None:
+                # Its failure was logged.
+                with contextlib.suppress(AnespecError, ApiError):
+                    await self._wait_for(served)
+        _log.info("reloaded: %s", ", ".join(self._served))
+
+    def _take(self, sources: Names) -> None:
+        before, self._served = self._served, {}
+        for name, source in sources.items():
+            known = before.get(name)
+            is_same = known is not None and known.source == source
+            self._served[name] = known if known is not None and is_same else _served(name, source)
+        for known in before.values():
+            if known.resident is not None and self._served.get(known.name) is not known:
+                self._residents.retire(known.resident)
+
+    async def _retire_changed(self, served: _Served) -> None:
+        """Retire a model where another artifact stands in its place by now."""
+        resident = served.resident
+        if resident is None:
+            return
+        try:
+            found = await in_own_thread(lambda: self._loader.find(served.source))
+        except AnespecError as error:
+            _log.error("%s stays as it was: %s", served.name, error)
+            return
+        if found.fingerprint != resident.found.fingerprint and not resident.is_retired:
+            self._retire(resident)
 
     async def close(self) -> None:
-        """Give all of them back."""
-        models, self._models = self._models, {}
-        for model in models.values():
-            await asyncio.to_thread(model.stop)
+        """Give all of them back; what runs on them is ended."""
+        self._closed = True
+        for served in self._served.values():
+            if served.loading is not None:
+                served.loading.cancel()
+            served.resident = None
+        await self._residents.close()
+
+
+def _served(name: str, source: ModelSource) -> _Served:
+    try:
+        created = int(source.path.stat().st_mtime)
+    except OSError:
+        created = int(time.time())
+    return _Served(name, source, created)
+
+
+def _forget_loading(served: _Served, task: asyncio.Task[None]) -> None:
+    served.loading = None
+    if not task.cancelled():
+        # Where nobody waits any more, its failure was logged.
+        task.exception()

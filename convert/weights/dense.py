@@ -1,15 +1,19 @@
 """Weights as plain fp16."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from anespec.convert.weights.encoding import Floats, Part, Parts, Piece
+from anespec.convert.weights.encoding import Floats, Part, Parts, Piece, without_subnormals
 from anespec.manifests.element_types import ElementType
 from anespec.manifests.schema import WeightFormat
 
 
+@dataclass(frozen=True)
 class Dense:
-    """fp16 (out, in, 1, 1), rounded to nearest."""
+    """fp16 (out, in, 1, 1), rounded to nearest; where `subnormals` would be flushed, to one that is none."""
 
+    subnormals: bool = True
     weight_format = WeightFormat.FP16
     operation = None
     lossless = False
@@ -24,5 +28,5 @@ class Dense:
 
     def encode(self, piece: Piece, into: Parts) -> Floats:
         """See Encoding."""
-        into["weight"][:] = piece.values
+        into["weight"][:] = piece.values if self.subnormals else without_subnormals(piece.values)
         return into["weight"].astype(np.float32)

@@ -13,6 +13,9 @@ from anespec.manifests.errors import UnsupportedModelError
 from anespec.manifests.schema import WeightFormat
 
 FP16_MAX = float(np.finfo(np.float16).max)
+FP16_TINY = np.float16(np.finfo(np.float16).smallest_subnormal)
+FP16_NORMAL = np.float16(np.finfo(np.float16).smallest_normal)
+"""2^-14, about 6.1e-5: a Neural Engine may take what is smaller for zero."""
 BLOCK = 32
 """Weights along a row that share a scale, as in GGML's block formats."""
 
@@ -139,6 +142,16 @@ def squares_of_rows(values: Floats) -> Floats:
     parts = (values[:, first : first + COLUMNS_AT_ONCE] for first in columns)
     squares: Floats = np.add.reduce([np.vecdot(part, part) for part in parts])
     return squares
+
+
+def without_subnormals(values: Floats) -> Floats:
+    """The values, those below FP16_NORMAL brought to the nearest of it, its negative and zero.
+
+    No value moves by more than half of FP16_NORMAL, about 3.1e-5.
+    """
+    least = np.float32(FP16_NORMAL)
+    rounded: Floats = np.where(np.abs(values) < least, np.rint(values / least) * least, values)
+    return rounded
 
 
 def require_fp16_range(values: Floats, name: str) -> None:

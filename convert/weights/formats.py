@@ -1,17 +1,17 @@
 """Which encoding a weight format means for a given tensor: the one place that knows all of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from gguf.constants import GGMLQuantizationType
 
 from anespec.convert.weights.dense import Dense
-from anespec.convert.weights.encoding import BLOCK, Encoding
+from anespec.convert.weights.encoding import BLOCK, FP16_NORMAL, Encoding
 from anespec.convert.weights.linear import INT4_BLOCKS, INT8_BLOCKS, Int8Channel
 from anespec.convert.weights.palettes import LUT4, LUT6, LUT8
 from anespec.convert.weights.repacked import RepackedQ4, RepackedQ4K, RepackedQ4WithMinimum, RepackedQ8
-from anespec.manifests.schema import WeightFormat
+from anespec.manifests.schema import Target, WeightFormat
 
 ENCODINGS: Mapping[WeightFormat, Encoding] = MappingProxyType(
     {
@@ -25,6 +25,17 @@ ENCODINGS: Mapping[WeightFormat, Encoding] = MappingProxyType(
     }
 )
 """What each format makes of any tensor."""
+
+ENGINE_ENCODINGS: Mapping[WeightFormat, Encoding] = MappingProxyType(
+    {
+        WeightFormat.FP16: Dense(subnormals=False),
+        WeightFormat.LUT8: replace(LUT8, subnormals=False),
+        WeightFormat.INT8_CHANNEL: Int8Channel(FP16_NORMAL),
+        WeightFormat.LUT6: replace(LUT6, subnormals=False),
+        WeightFormat.LUT4: replace(LUT4, subnormals=False),
+    }
+)
+"""The same for a Neural Engine, which may flush subnormal numbers to zero: nothing that is stored is one."""
 
 REPACKED: Mapping[tuple[WeightFormat, GGMLQuantizationType], Encoding] = MappingProxyType(
     {
@@ -47,11 +58,16 @@ class Choice:
     fallback: str | None = None
 
 
-def choose(asked: WeightFormat, width: int, kind: GGMLQuantizationType) -> Choice:
+def choose(
+    asked: WeightFormat, width: int, kind: GGMLQuantizationType, target: Target = Target.CPU
+) -> Choice:
     """How a matrix with rows of `width` numbers, a tensor of type `kind`, is stored where `asked` is wanted.
 
-    The one case that does not fit: rows that are no whole number of blocks become int8-channel.
+    The one case that does not fit: rows that are no whole number of blocks become int8-channel. What
+    `target` does not take (see targets.fits) is stored as for processors, so that it can be compared.
     """
+    if target is not Target.CPU and asked in ENGINE_ENCODINGS:
+        return Choice(ENGINE_ENCODINGS[asked])
     if asked in BLOCKWISE and width % BLOCK:
         reason = f"rows of {width} are no whole number of blocks of {BLOCK}"
         return Choice(ENCODINGS[WeightFormat.INT8_CHANNEL], reason)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.convert.weights.encoding import Floats, Part, Parts, Piece
+from anespec.convert.weights.encoding import Floats, Part, Parts, Piece, without_subnormals
 from anespec.manifests.element_types import ElementType
 from anespec.manifests.schema import WeightFormat
 
@@ -37,10 +37,14 @@ def group_rows(rows: int) -> int:
 
 @dataclass(frozen=True)
 class Palettes:
-    """Indices of `element` (out, in, 1, 1) into palettes (groups, 1, 1, 1, 2^bits, 1)."""
+    """Indices of `element` (out, in, 1, 1) into palettes (groups, 1, 1, 1, 2^bits, 1).
+
+    Palettes without `subnormals` hold none: what would be flushed to zero is the nearest number that is not.
+    """
 
     weight_format: WeightFormat
     element: ElementType
+    subnormals: bool = True
     operation: str = "constexpr_lut_to_dense"
     lossless: bool = False
 
@@ -60,8 +64,10 @@ class Palettes:
         indices = into["indices"].reshape(groups.shape)
         stored = np.empty_like(groups)
         for number, values in enumerate(groups):
-            palettes[number] = fp16_palette(values, 1 << self.element.bits)
-            entries = palettes[number].astype(np.float32)
+            entries = fp16_palette(values, 1 << self.element.bits).astype(np.float32)
+            if not self.subnormals:
+                entries = without_subnormals(entries)
+            palettes[number] = entries
             indices[number] = nearest(values, entries)
             np.take(entries, indices[number], out=stored[number], mode="clip")
         return stored.reshape(piece.values.shape)

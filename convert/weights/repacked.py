@@ -16,8 +16,8 @@ import numpy as np
 from gguf.quants import Q4_K
 from numpy.typing import NDArray
 
-from anespec.convert.weights.encoding import BLOCK, Floats, Part, Parts, Piece
-from anespec.convert.weights.linear import FP16_TINY, SHIFT_SCALE, scaled_parts
+from anespec.convert.weights.encoding import BLOCK, FP16_TINY, Floats, Part, Parts, Piece
+from anespec.convert.weights.linear import SHIFT_SCALE, scaled_parts
 from anespec.manifests.dequantise import Q8_0_BLOCK
 from anespec.manifests.element_types import ElementType
 from anespec.manifests.schema import WeightFormat

@@ -23,7 +23,7 @@ from anespec.convert.weights.encoding import (
     stored_bytes,
 )
 from anespec.convert.weights.formats import Choice, choose
-from anespec.manifests.schema import StoredTensor, WeightFormat
+from anespec.manifests.schema import StoredTensor, Target, WeightFormat
 
 PIECE_ELEMENTS = 1 << 18
 """1 MB of float32: a piece stays in a core's cache."""
@@ -77,11 +77,12 @@ class DeferredWeight:
     source: SourceMatrix
     asked: WeightFormat
     on_stored: Callable[[StoredTensor], None] = lambda _: None
+    target: Target = Target.CPU
 
     @cached_property
     def choice(self) -> Choice:
         """How it is stored."""
-        return choose(self.asked, self.source.shape[1], self.source.kind)
+        return choose(self.asked, self.source.shape[1], self.source.kind, self.target)
 
     @property
     def parts(self) -> tuple[Part, ...]:

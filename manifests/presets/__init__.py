@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import Field, ValidationError, model_validator
 
 from anespec.manifests.errors import RequestError
+from anespec.manifests.grades import Grade
 from anespec.manifests.schema import (
     AttentionShape,
     Hyperparameters,
@@ -62,10 +63,10 @@ class GraphForm(Record):
 
 
 class Provenance(Record):
-    """Where a preset comes from. A: Apple says so; B: measured by one or two projects; C: an anecdote."""
+    """Where a preset comes from; what `anespec tune` measured on one machine is of the grade OURS."""
 
     source: str
-    grade: Literal["A", "B", "C"]
+    grade: Grade
     measured: str
     machine: str
 

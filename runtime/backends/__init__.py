@@ -100,8 +100,23 @@ def circumstances(artifact: Artifact, backend: str, threads: int | None = None) 
     )
 
 
-def open_shard(artifact: Artifact, shard: Shard, backend: str, threads: int | None = None) -> ShardRunner:
-    """One shard by itself, as the golden gate looks at it.
+def chosen_backend(name: str, target: Target | None = None, workers: WorkerLimits | None = None) -> Backend:
+    """The backend that `name` means here (see resolve_backend, and its errors).
+
+    `workers` are the limits of one that has some; None are the default ones.
+    """
+    chosen = BACKENDS[resolve_backend(name, target)]
+    return replace(chosen, limits=workers) if isinstance(chosen, WorkerBackend) and workers else chosen
+
+
+def open_shard(
+    artifact: Artifact,
+    shard: Shard,
+    backend: str,
+    threads: int | None = None,
+    workers: WorkerLimits | None = None,
+) -> ShardRunner:
+    """One shard by itself, as the golden gate looks at it; `workers` as in `open_verifier`.
 
     Raises:
         ArtifactError: the shard is missing, damaged or has an operation that the backend lacks, or is not
@@ -109,8 +124,8 @@ def open_shard(artifact: Artifact, shard: Shard, backend: str, threads: int | No
         RequestError: there is no such backend.
         MissingPackageError: it cannot run here.
     """
-    name = resolve_backend(backend, artifact.manifest.target)
-    return BACKENDS[name].open_shard(artifact, shard, threads or processors())
+    chosen = chosen_backend(backend, artifact.manifest.target, workers)
+    return chosen.open_shard(artifact, shard, threads or processors())
 
 
 def open_verifier(
@@ -128,7 +143,5 @@ def open_verifier(
         MissingPackageError: it cannot run here.
     """
     artifact = path if isinstance(path, Artifact) else Artifact(path)
-    chosen = BACKENDS[resolve_backend(backend, artifact.manifest.target)]
-    if isinstance(chosen, WorkerBackend) and workers is not None:
-        chosen = replace(chosen, limits=workers)
+    chosen = chosen_backend(backend, artifact.manifest.target, workers)
     return chosen.open(artifact, threads or processors())

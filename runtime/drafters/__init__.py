@@ -11,6 +11,9 @@ from typing import Protocol
 from anespec.runtime.passes import Candidate, Need, RowLogits
 from anespec.runtime.row_logits import row_logits
 
+REFERENCE = "reference"
+"""What statistics call a draft that was copied from its request's reference, whoever copied it."""
+
 
 @dataclass(frozen=True)
 class Draft:

@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anespec.manifests.errors import RequestError
-from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, RowTops, propose_each
+from anespec.runtime.drafters import (
+    REFERENCE,
+    Draft,
+    DraftCost,
+    DraftSession,
+    Outcome,
+    RowTops,
+    propose_each,
+)
 from anespec.runtime.options import LONGEST_MATCH
 
 _PRIOR_WEIGHT = 4.0
@@ -91,12 +99,17 @@ class LookupSession:
         self._index()
 
     def propose(self, budget: int) -> Draft:
-        """At most `budget` tokens copied from after the match; empty where no token came before."""
+        """At most `budget` tokens copied from after the match; empty where no token came before.
+
+        All of them are from the reference, and said to be, or none is.
+        """
         length, end = self._match
         if length < self._settings.n_min or budget < 1:
             return Draft()
         text = self._text
+        source = LookupSource.name
         if end < self._reference_end:
+            source = REFERENCE
             tokens = text[end + 1 : min(end + 1 + budget, self._reference_end)]
         else:
             tokens = text[end + 1 : end + 1 + budget]
@@ -105,7 +118,7 @@ class LookupSession:
         if not tokens:
             return Draft()
         chances = tuple(self._chance(length + step) for step in range(len(tokens)))
-        return Draft(tuple(tokens), chances, LookupSource.name, length)
+        return Draft(tuple(tokens), chances, source, length)
 
     def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
         """Count hits and misses by match length, then index what was committed."""

@@ -7,6 +7,7 @@ It reads a Grammar as JSON, and writes what is wrong, or the grammar as llguidan
 """
 
 import json
+import re
 import resource
 import sys
 import threading
@@ -23,7 +24,9 @@ WHITE_SPACE = r"( |\n[ \t]{0,40})"
 """What may stand between two tokens of JSON: an indentation, but not the endless one of weak models."""
 
 STEPS = 16
-_END = 256
+MOST_TOKENS = 1 << 20
+
+_TOKEN = re.compile(r"<\[([0-9]{1,7})\]>")
 
 
 def parser_limits() -> LLParserLimits:
@@ -42,6 +45,14 @@ def parser_limits() -> LLParserLimits:
 
 def native_grammar(grammar: Grammar) -> str:
     """The grammar as llguidance takes it; ValueError where it cannot be translated."""
+    answer = _native_answer(grammar)
+    if not grammar.frame:
+        return answer
+    inner = json.loads(answer)["grammars"][0] if answer.startswith("{") else {"lark_grammar": answer}
+    return json.dumps({"grammars": [{"lark_grammar": grammar.frame}, {**inner, "name": "answer"}]})
+
+
+def _native_answer(grammar: Grammar) -> str:
     match grammar.kind:
         case GrammarKind.GBNF:
             return grammar_from("gbnf", grammar.text)
@@ -85,12 +96,15 @@ def _tried(grammar: Grammar) -> dict[str, str]:
         native = native_grammar(grammar)
     except (ValueError, RecursionError) as error:
         return {"wrong": str(error)}
-    matcher = LLMatcher(LLTokenizer(TokenizerWrapper(_Bytes())), native, log_level=0, limits=parser_limits())
+    vocabulary = _Bytes(_special_tokens(native))
+    tokenizer = LLTokenizer(TokenizerWrapper(vocabulary))
+    matcher = LLMatcher(tokenizer, native, log_level=0, limits=parser_limits())
     for step in range(STEPS):
         if matcher.is_error():
             return {"wrong": matcher.get_error()}
         bits = matcher.compute_bitmask()
-        allowed = next((byte for byte in range(_END) if bits[byte >> 3] >> (byte & 7) & 1), None)
+        ids = range(vocabulary.eos_token_id)
+        allowed = next((id for id in ids if bits[id >> 3] >> (id & 7) & 1), None)
         if step == 0 and allowed is None and not matcher.is_accepting():
             return {"wrong": "no text matches it"}
         if allowed is None or matcher.is_stopped():
@@ -99,16 +113,24 @@ def _tried(grammar: Grammar) -> dict[str, str]:
     return {"native": native}
 
 
-class _Bytes:
-    """A vocabulary of the 256 bytes and an end, as llguidance reads one."""
+def _special_tokens(native: str) -> int:
+    """How many token ids a vocabulary needs for those that the grammar names."""
+    return min(MOST_TOKENS, max((int(id) + 1 for id in _TOKEN.findall(native)), default=0))
 
-    eos_token_id = _END
+
+class _Bytes:
+    """A vocabulary of so many special tokens, the 256 bytes and an end, as llguidance reads one."""
+
     bos_token_id = None
-    special_token_ids = (_END,)
-    tokens = (*(bytes([byte]) for byte in range(_END)), b"\xff<end>")
+
+    def __init__(self, special: int) -> None:
+        self._special = special
+        self.eos_token_id = special + 256
+        self.special_token_ids = (self.eos_token_id,)
+        self.tokens = (*[b""] * special, *(bytes([byte]) for byte in range(256)), b"\xff<end>")
 
     def __call__(self, text: bytes | str) -> list[int]:
-        return list(text.encode() if isinstance(text, str) else text)
+        return [self._special + byte for byte in (text.encode() if isinstance(text, str) else text)]
 
 
 if __name__ == "__main__":

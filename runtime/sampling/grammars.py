@@ -18,7 +18,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from anespec.manifests.child_python import child_command, child_environment
-from anespec.manifests.errors import AnespecError, RequestError
+from anespec.manifests.errors import AnespecError, GrammarError
 from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.runtime.sampling import grammar_check
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
@@ -62,23 +62,26 @@ class GrammarTokens:
         self.end_ids = frozenset(id for id in tokenizer.end_ids if id < vocabulary)
         words = _Words(tokenizer, vocabulary, self.end_ids)
         self.native = LLTokenizer(TokenizerWrapper(words), eos_token=words.ends)
-        self._prepared: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._prepared: OrderedDict[tuple[str, Grammar], LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
 
-    def follow(self, grammar: Grammar) -> "GrammarState":
+    def follow(self, grammar: Grammar, owner: str = "") -> "GrammarState":
         """The beginning of an output that matches `grammar`. The last few grammars are kept prepared.
 
+        They are kept for their owner alone: preparing one takes so long that its time would tell whether
+        somebody else had used it.
+
         Raises:
-            RequestError: the grammar is not valid, or takes too much to prepare.
+            GrammarError: the grammar is not valid, or takes too much to prepare.
         """
         with self._lock:
-            matcher = self._prepared.get(grammar)
+            matcher = self._prepared.get((owner, grammar))
             if matcher is not None:
-                self._prepared.move_to_end(grammar)
+                self._prepared.move_to_end((owner, grammar))
         if matcher is None:
             matcher = self._prepare(grammar)
             with self._lock:
-                self._prepared[grammar] = matcher
+                self._prepared[owner, grammar] = matcher
                 if len(self._prepared) > _MOST_KEPT:
                     self._prepared.popitem(last=False)
         return GrammarState(self, matcher.deep_copy())
@@ -87,7 +90,7 @@ class GrammarTokens:
         native = _checked(grammar)
         matcher = LLMatcher(self.native, native, log_level=0, limits=grammar_check.parser_limits())
         if matcher.is_error():
-            raise RequestError(_complaint(grammar, matcher.get_error()))
+            raise GrammarError(_complaint(grammar, matcher.get_error()))
         return matcher
 
 
@@ -198,11 +201,11 @@ class _Words:
 
 def _checked(grammar: Grammar) -> str:
     """The grammar as llguidance takes it, having been tried where it can do no harm."""
-    if len(grammar.text) > MOST_CHARACTERS:
-        raise RequestError(
-            f"the grammar has {len(grammar.text)} characters; the most are {MOST_CHARACTERS}: shorten it"
+    if grammar.characters > MOST_CHARACTERS:
+        raise GrammarError(
+            f"the grammar has {grammar.characters} characters; the most are {MOST_CHARACTERS}: shorten it"
         )
-    if grammar.kind is GrammarKind.JSON:
+    if grammar.kind is GrammarKind.JSON and not grammar.frame:
         return grammar_check.native_grammar(grammar)
     command = [*child_command(grammar_check.__name__), str(_SECONDS), str(_MEMORY)]
     try:
@@ -218,7 +221,7 @@ def _checked(grammar: Grammar) -> str:
         )
         answer = json.loads(outcome.stdout)
     except (subprocess.SubprocessError, ValueError):
-        raise RequestError(
+        raise GrammarError(
             f"the grammar takes more than {_SECONDS} s or {_MEMORY >> 30} GB to prepare, or nests too "
             "deeply; make it smaller"
         ) from None
@@ -227,7 +230,7 @@ def _checked(grammar: Grammar) -> str:
             f"the process that tries a grammar cannot be started ({error.strerror})"
         ) from error
     if "wrong" in answer:
-        raise RequestError(_complaint(grammar, answer["wrong"]))
+        raise GrammarError(_complaint(grammar, answer["wrong"]))
     return str(answer["native"])
 
 

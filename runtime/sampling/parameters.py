@@ -30,12 +30,22 @@ class GrammarKind(StrEnum):
 
 
 class Grammar(BaseModel):
-    """What the output must match, from its first token to its last."""
+    """What the output must match, from its first token to its last.
+
+    `frame` is a Lark grammar of the whole output in which this one is called `@answer`, such as one of what a
+    model thinks first; without, there is nothing but the answer.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: GrammarKind
     text: str = ""
+    frame: str = ""
+
+    @property
+    def characters(self) -> int:
+        """How long it is."""
+        return len(self.text) + len(self.frame)
 
 
 def _read_biases(value: object) -> object:

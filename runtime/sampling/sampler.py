@@ -54,8 +54,9 @@ class Sampler:
         prompt: Sequence[int],
         vocabulary: int,
         grammar_tokens: "GrammarTokens | None" = None,
+        owner: str = "",
     ) -> None:
-        """Prepares the grammar, which `grammar_tokens` may have done before.
+        """Prepares the grammar, which `grammar_tokens` may have done before for the same owner.
 
         Raises:
             RequestError: a bias is of a token that the vocabulary does not have, or the grammar is not valid.
@@ -75,7 +76,7 @@ class Sampler:
                 raise RequestError(
                     "a grammar was given, but not the tokens of the model that is to follow it"
                 )
-            self._grammar = grammar_tokens.follow(parameters.grammar)
+            self._grammar = grammar_tokens.follow(parameters.grammar, owner)
 
     @cached_property
     def _pages(self) -> Pages:

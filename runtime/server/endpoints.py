@@ -2,13 +2,14 @@
 
 from anespec.runtime.server import health, llama_server, openapi
 from anespec.runtime.server.endpoint import Endpoint
-from anespec.runtime.server.openai import completions, models_list
+from anespec.runtime.server.openai import chat, completions, models_list
 from anespec.runtime.server.page import endpoints as page
 
 _SERVING: tuple[Endpoint, ...] = (
     *health.ENDPOINTS,
     *models_list.ENDPOINTS,
     completions.ENDPOINT,
+    chat.ENDPOINT,
     *llama_server.ENDPOINTS,
     *page.ENDPOINTS,
 )

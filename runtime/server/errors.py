@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from pydantic import BaseModel
 
-from anespec.manifests.errors import AnespecError, PromptTooLongError, RequestError
+from anespec.manifests.errors import AnespecError, GrammarError, PromptTooLongError, RequestError
 from anespec.runtime.room import QueueFullError
 from anespec.runtime.service import ClosedError
 
@@ -83,6 +83,8 @@ def api_error(error: Exception) -> ApiError:
             return ApiError(429, str(error), "queue_full", headers={"retry-after": str(wait)})
         case PromptTooLongError():
             return ApiError(400, str(error), "context_length_exceeded", "messages")
+        case GrammarError():
+            return ApiError(400, str(error), "invalid_grammar")
         case RequestError():
             return ApiError(400, str(error), "invalid_value")
         case ClosedError():

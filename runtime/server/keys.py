@@ -59,6 +59,10 @@ class KeyRing:
             raise UsageError(f"{path}: two keys have one name; give each its own")
         return cls(keys)
 
+    def take(self, other: "KeyRing") -> None:
+        """Know another ring's keys from now on, instead of these."""
+        self._keys = other._keys
+
     @property
     def needed(self) -> bool:
         """Whether a request needs a key."""

@@ -1,12 +1,13 @@
 """What a daemon counts, for Prometheus. Names follow its conventions: base units, `_total` for counters."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from anespec.runtime.completion import Summary
+from anespec.runtime.load import ServiceLoad
 from anespec.runtime.server.models import Models
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -73,20 +74,41 @@ class Metrics:
 
 
 class _Loads(Collector):
-    """What services have to do at the moment."""
+    """What services have to do at the moment, and what they ran."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
 
     def collect(self) -> Iterator[Metric]:
         loads = {name: model.load for name, model in self._models.loaded.items()}
-        yield _gauge("waiting_requests", "Requests in the queue.", {n: x.waiting for n, x in loads.items()})
-        yield _gauge("active_sequences", "Sequences that run.", {n: x.active for n, x in loads.items()})
-        yield _gauge("sequences", "Sequences that can run.", {n: x.sequences for n, x in loads.items()})
+        of_model = ("model",)
 
+        def gauge(name: str, what: str, value: Callable[[ServiceLoad], float]) -> Metric:
+            family = GaugeMetricFamily(f"anespec_{name}", what, labels=of_model)
+            for model, load in loads.items():
+                family.add_metric((model,), value(load))
+            return family
 
-def _gauge(name: str, what: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(f"anespec_{name}", what, labels=("model",))
-    for model, value in values.items():
-        family.add_metric((model,), value)
-    return family
+        yield gauge("waiting_requests", "Requests that wait for others to end.", lambda load: load.waiting)
+        yield gauge("active_sequences", "Sequences that run.", lambda load: load.active)
+        yield gauge("sequences", "Sequences that can run.", lambda load: load.sequences)
+        yield gauge("pass_rows", "Rows of the last pass that were not pads.", lambda load: load.last_rows)
+        yield gauge("pass_width", "Rows of the last pass, pads included.", lambda load: load.last_width)
+        passes = CounterMetricFamily("anespec_passes", "Passes that were run.", labels=of_model)
+        losses = CounterMetricFamily("anespec_states_lost", "How often all K/V were lost.", labels=of_model)
+        rows = CounterMetricFamily("anespec_rows", "Rows that were run, by kind.", labels=(*of_model, "kind"))
+        slots = GaugeMetricFamily(
+            "anespec_slots",
+            "Slots of the state: those of sequences that run, those kept for later prompts, the others.",
+            labels=(*of_model, "pool", "state"),
+        )
+        for model, load in loads.items():
+            passes.add_metric((model,), load.passes)
+            losses.add_metric((model,), load.states_lost)
+            for count in load.rows:
+                rows.add_metric((model, count.kind.value), count.count)
+            for pool in load.pools:
+                slots.add_metric((model, pool.pool, "running"), pool.running)
+                slots.add_metric((model, pool.pool, "kept"), pool.kept)
+                slots.add_metric((model, pool.pool, "free"), pool.slots - pool.running - pool.kept)
+        yield from (passes, losses, rows, slots)

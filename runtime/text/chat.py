@@ -33,6 +33,8 @@ def render_chat(
             more time, memory or characters than it may.
     """
     names = {
+        "tools": None,
+        "documents": None,
         **(variables or {}),
         "messages": messages,
         "add_generation_prompt": add_generation_prompt,

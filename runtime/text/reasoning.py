@@ -14,48 +14,82 @@ TAGS = (
 """What families put around it; it comes first, or the template itself has opened it."""
 
 
+def opened_by(prompt: str) -> tuple[str, str] | None:
+    """The tags between which an answer begins that continues `prompt`; None where none is open."""
+    return next((tags for tags in TAGS if prompt.rstrip().endswith(tags[0])), None)
+
+
+def closed_by(prompt: str) -> bool:
+    """Whether `prompt` ends with reasoning that is over, as where a template is told to have none."""
+    return any(prompt.rstrip().endswith(end) for _, end in TAGS)
+
+
+class Part(Enum):
+    """What some text is. TAG: what stands around the reasoning, with the white space that parts it."""
+
+    TAG = auto()
+    THOUGHT = auto()
+    ANSWER = auto()
+
+
 @dataclass(frozen=True)
 class Piece:
-    """Some text of one kind; the tags themselves are reasoning."""
+    """Some text of one part."""
 
     text: str
-    reasoning: bool
+    part: Part
     drafted: bool
+
+    @property
+    def reasoning(self) -> bool:
+        """Whether it is reasoning, or what stands around it."""
+        return self.part is not Part.ANSWER
 
 
 class _State(Enum):
     BEGINNING = auto()
+    OPENED = auto()
     REASONING = auto()
+    CLOSED = auto()
     ANSWERING = auto()
 
 
 class ReasoningSplitter:
-    """Takes text as it comes. All of it comes out again, in order; what may be half a tag waits."""
+    """Takes text as it comes. All of it comes out again, in order; what may be half a tag waits.
+
+    Of an answer nothing but the line ends after reasoning is taken away: what the model has read is reused as
+    far as the next prompt is the same.
+    """
 
     def __init__(self, prompt: str = "") -> None:
         """`prompt` is what the answer continues: a template may open the reasoning in it."""
-        opened = [end for begin, end in TAGS if prompt.rstrip().endswith(begin)]
-        self._state = _State.REASONING if opened else _State.BEGINNING
-        self._end = opened[0] if opened else ""
+        opened = opened_by(prompt)
+        self._state = _State.OPENED if opened else _State.BEGINNING
+        self._end = opened[1] if opened else ""
         self._held = ""
-        self._answer: list[str] = []
-        self._reasoning: list[str] = []
+        self._texts: dict[Part, list[str]] = {part: [] for part in Part}
 
     @property
     def answer(self) -> str:
-        """The answer so far, without the reasoning, and without the line ends that part them.
-
-        Nothing else is stripped: what the model has read is reused as far as the next prompt is the same.
-        """
-        text = "".join(self._answer)
-        return text if self.reasoning is None else text.lstrip("\n")
+        """The answer so far, without the reasoning."""
+        return "".join(self._texts[Part.ANSWER])
 
     @property
     def reasoning(self) -> str | None:
         """The reasoning so far, without its tags; None where there was none."""
-        return "".join(self._reasoning).strip() or None
+        return "".join(self._texts[Part.THOUGHT]) or None
 
-    def push(self, text: str, drafted: bool) -> Iterator[Piece]:
+    @property
+    def begun(self) -> bool:
+        """Whether there is reasoning, or at least a tag that begins it."""
+        return self._state not in (_State.BEGINNING, _State.ANSWERING) or bool(self._texts[Part.TAG])
+
+    @property
+    def answering(self) -> bool:
+        """Whether what comes now is the answer, as far as can be told."""
+        return self._state in (_State.CLOSED, _State.ANSWERING)
+
+    def push(self, text: str, drafted: bool = False) -> Iterator[Piece]:
         """What can be told of the text now."""
         self._held += text
         while self._held:
@@ -63,49 +97,62 @@ class ReasoningSplitter:
             match before:
                 case _State.BEGINNING:
                     yield from self._begin(drafted)
+                case _State.OPENED:
+                    yield from self._pass_over(None, _State.REASONING, drafted)
                 case _State.REASONING:
                     yield from self._reason(drafted)
+                case _State.CLOSED:
+                    yield from self._pass_over("\n", _State.ANSWERING, drafted)
                 case _State.ANSWERING:
-                    yield self._take(len(self._held), self._answer, False, drafted)
+                    yield self._take(len(self._held), Part.ANSWER, drafted)
             if self._state is before:
                 return
 
     def flush(self) -> Iterator[Piece]:
         """What was held, once nothing more comes."""
+        if self._state is _State.REASONING and (thought := len(self._held.rstrip())):
+            yield self._take(thought, Part.THOUGHT, False)
         if self._held:
-            reasons = self._state is _State.REASONING
-            yield self._take(len(self._held), self._reasoning if reasons else self._answer, reasons, False)
+            part = Part.TAG if self._state is _State.REASONING else Part.ANSWER
+            yield self._take(len(self._held), part, False)
 
     def _begin(self, drafted: bool) -> Iterator[Piece]:
         """Nothing but white space was said so far."""
         begun = self._held.lstrip()
         for tag, end in TAGS:
             if begun.startswith(tag):
-                self._state, self._end = _State.REASONING, end
-                yield self._take(len(self._held) - len(begun) + len(tag), None, True, drafted)
+                self._state, self._end = _State.OPENED, end
+                yield self._take(len(self._held) - len(begun) + len(tag), Part.TAG, drafted)
                 return
         if not any(tag.startswith(begun) for tag, _ in TAGS):
             self._state = _State.ANSWERING
 
+    def _pass_over(self, characters: str | None, then: _State, drafted: bool) -> Iterator[Piece]:
+        """Such characters belong to the tag before them; None is all white space."""
+        count = len(self._held) - len(self._held.lstrip(characters))
+        if count:
+            yield self._take(count, Part.TAG, drafted)
+        if self._held:
+            self._state = then
+
     def _reason(self, drafted: bool) -> Iterator[Piece]:
         thought, tag, _ = self._held.partition(self._end)
         if tag:
-            self._state = _State.ANSWERING
-        elif kept := _overlap(thought, self._end):
+            self._state = _State.CLOSED
+        elif kept := overlap(thought, self._end):
             thought = thought[:-kept]
-        if thought:
-            yield self._take(len(thought), self._reasoning, True, drafted)
+        if count := len(thought.rstrip()):
+            yield self._take(count, Part.THOUGHT, drafted)
         if tag:
-            yield self._take(len(tag), None, True, drafted)
+            yield self._take(len(thought) - count + len(tag), Part.TAG, drafted)
 
-    def _take(self, count: int, into: list[str] | None, reasoning: bool, drafted: bool) -> Piece:
+    def _take(self, count: int, part: Part, drafted: bool) -> Piece:
         text, self._held = self._held[:count], self._held[count:]
-        if into is not None:
-            into.append(text)
-        return Piece(text, reasoning, drafted)
+        self._texts[part].append(text)
+        return Piece(text, part, drafted)
 
 
-def _overlap(text: str, tag: str) -> int:
+def overlap(text: str, tag: str) -> int:
     """How many characters at the text's end may begin the tag."""
     longest = min(len(text), len(tag) - 1)
     return next((count for count in range(longest, 0, -1) if text.endswith(tag[:count])), 0)

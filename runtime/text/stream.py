@@ -1,7 +1,7 @@
 """From token ids to text, one token at a time, and where to stop."""
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from anespec.manifests.errors import RequestError
@@ -26,10 +26,21 @@ class StreamDecoder:
     A character is returned once all its bytes are there; bytes that are no UTF-8 become U+FFFD.
     """
 
-    def __init__(self, tokenizer: Pieces, *, skip_special: bool = True, continues: bool = False) -> None:
-        """`continues`: the ids go on from ordinary text before them, so their first space is their own."""
+    def __init__(
+        self,
+        tokenizer: Pieces,
+        *,
+        skip_special: bool = True,
+        continues: bool = False,
+        shown: Collection[int] = (),
+    ) -> None:
+        """`continues`: the ids go on from ordinary text before them, so their first space is their own.
+
+        `shown` are special tokens that are not skipped.
+        """
         self._tokenizer = tokenizer
         self._skip_special = skip_special
+        self._shown = frozenset(shown)
         self._drops_space = tokenizer.adds_space and not continues
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -39,7 +50,8 @@ class StreamDecoder:
         Raises:
             RequestError: the id is outside the vocabulary.
         """
-        piece = self._tokenizer.piece(token_id, skip_special=self._skip_special)
+        skipped = self._skip_special and token_id not in self._shown
+        piece = self._tokenizer.piece(token_id, skip_special=skipped)
         if piece and self._drops_space:
             piece = piece.removeprefix(b" ")
             self._drops_space = False

@@ -125,6 +125,14 @@ class Tokenizer:
         """How many token ids there are."""
         return len(self._vocabulary)
 
+    def special_ids(self, texts: Iterable[str]) -> frozenset[int]:
+        """The special tokens of these texts that a text does not show by itself; those that there are."""
+        return frozenset(id for text in texts if (id := self._hidden.get(text)) is not None)
+
+    @cached_property
+    def _hidden(self) -> dict[str, int]:
+        return {token.text: token.id for token in self._special if token.hidden}
+
     @cached_property
     def longest_token(self) -> int:
         """Characters of the longest token: no token stands for more of a text."""

@@ -1,11 +1,14 @@
 """Runs verbs as a person would: in a process of their own, seeing exit code and both streams."""
 
 import json
-import subprocess
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+from fork_server import Command, fork_server
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,17 @@ def command_of(*arguments: object) -> list[str]:
 
 def run(*arguments: object, cwd: Path | None = None, stdin: str = "") -> CommandResult:
     """Run `anespec` with the arguments."""
-    done = subprocess.run(
-        command_of(*arguments), cwd=cwd, input=stdin, capture_output=True, text=True, timeout=300, check=False
-    )
-    return CommandResult(done.returncode, done.stdout, done.stderr)
+    with TemporaryDirectory() as folder:
+        given, out, err = (Path(folder) / name for name in ("in", "out", "err"))
+        given.write_text(stdin)
+        code = fork_server().run(
+            Command(
+                arguments=tuple(map(str, arguments)),
+                folder=str(cwd or Path.cwd()),
+                environment=dict(os.environ),
+                stdin=str(given),
+                stdout=str(out),
+                stderr=str(err),
+            )
+        )
+        return CommandResult(code, out.read_text(), err.read_text())

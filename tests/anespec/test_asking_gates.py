@@ -37,15 +37,24 @@ def facts_of(result: Result) -> dict[str, Any]:
     return value
 
 
+def change_form(artifact: Path, before: str, after: str) -> None:
+    """Let the exactness gate's verdict be of another form."""
+    path = artifact / "gates" / "exactness.json"
+    old = path.read_text()
+    path.write_text(old.replace(f'"form": "{before}"', f'"form": "{after}"'))
+    assert path.read_text() != old
+
+
 @pytest.fixture(scope="module")
 def judged(gguf: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small artifact that every gate has judged in full."""
+    """A small artifact that every gate has judged: quickly, and in full as its verdict says."""
     path = tmp_path_factory.mktemp("judged") / "judged.anespec"
     assert run("convert", gguf, "-o", path, "--target", "mac", "--context", 64).code == 0
-    result = ask(path, "--quality", text, "--quality-tokens", 30, "--json")
+    result = ask(path, "--quality", text, "--quality-tokens", 30, "--quick", "--json")
     assert result.exception is None, result.exception
     assert result.stderr == "", "with --json nobody asked for progress"
     assert [gate["kept"] for gate in facts_of(result)["gates"]] == [False] * 4
+    change_form(path, "quick", "full")
     return path
 
 
@@ -118,8 +127,7 @@ def test_other_limits_judge_the_kept_figures(judged: Path, text: Path, tmp_path:
 @pytest.mark.usefixtures("nothing_runs")
 def test_a_quick_verdict_does_not_answer_the_full_question(judged: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(judged, tmp_path / "m.anespec")
-    path = copy / "gates" / "exactness.json"
-    path.write_text(path.read_text().replace('"form": "full"', '"form": "quick"'))
+    change_form(copy, "full", "quick")
     quick = facts_of(ask(copy, "--gate", "exactness", "--json", "--quick"))["gates"][0]
     assert (quick["form"], quick["kept"]) == ("quick", True)
     assert isinstance(ask(copy, "--gate", "exactness").exception, AssertionError)

@@ -12,6 +12,7 @@ from standin_core_ml import COMMAND, MACOS, NativeModel, stand_in
 
 from anespec.main import cli
 from anespec.manifests.errors import AnespecError
+from anespec.validate.residency.coremltools_plan import PlanningTools
 
 PROMPT = "def area(self):"
 
@@ -20,6 +21,8 @@ PROMPT = "def area(self):"
 def mac(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Mac with a Neural Engine, also for the processes that try shards."""
     stand_in(monkeypatch)
+    # A process that plans knows no stand-in; tests/validate/residency/test_plan_processes.py starts some.
+    monkeypatch.setattr("anespec.validate.residency.compute_plan.neural_engine", PlanningTools)
     monkeypatch.setattr("anespec.runtime.backends.coreml.first_contact.child_command", lambda _: COMMAND)
 
 

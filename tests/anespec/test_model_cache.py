@@ -19,6 +19,7 @@ from anespec.manifests.store import file_sha256
 from anespec.manifests.user_folders import private_folder
 from anespec.model_cache import Build, Display, Entry, ModelCache, no_display, resolve_artifact
 from anespec.prepare_model import prepare_model
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 
 BUILD = Build(Target.CPU)
 
@@ -28,13 +29,22 @@ class Maker:
 
     def __init__(self, fails: str | None = None) -> None:
         self.made: list[str] = []
+        self.limits: list[WorkerLimits | None] = []
         self.fails = fails
         self.before_writing: Callable[[], None] = lambda: None
 
     def __call__(
-        self, gguf: Path, output: Path, build: Build, backend: str, threads: int | None, display: Display
+        self,
+        gguf: Path,
+        output: Path,
+        build: Build,
+        backend: str,
+        threads: int | None,
+        display: Display,
+        workers: WorkerLimits | None,
     ) -> Entry:
         self.made.append(gguf.name)
+        self.limits.append(workers)
         self.before_writing()
         output.mkdir(exist_ok=True)
         (output / "weights").write_bytes(gguf.read_bytes())
@@ -264,7 +274,9 @@ def test_a_finished_model_goes_by_its_name(
     tmp_path: Path, model: Path, maker: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    made = resolve_artifact(model)
+    limits = WorkerLimits(budget=10**9)
+    made = resolve_artifact(model, workers=limits)
+    assert maker.limits == [limits]
     model.unlink()
     assert resolve_artifact(Path("tiny")) == made
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from anespec.manifests.errors import RequestError
+from anespec.manifests.errors import RequestError, StorageError
 from anespec.tune_verb import tune
 from anespec.validate.tuning import run as tuning
 from anespec.validate.tuning.options import TuneOptions
@@ -16,7 +16,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[TuneOptions]:
     """The options of every search that was begun; each ends at once."""
     found: list[TuneOptions] = []
 
-    def search(gguf: Path, work: Path, options: TuneOptions, on_trial: object) -> None:
+    def search(gguf: Path, work: Path, options: TuneOptions, *said: object) -> None:
         found.append(options)
         raise RequestError("nothing is searched here")
 
@@ -36,4 +36,34 @@ def test_the_help_shows_defaults_as_they_are_typed_and_no_option_that_nobody_rea
     said = " ".join(CliRunner().invoke(tune, ["--help"]).output.split())
     assert "[default: int8-channel lut8]" in said
     assert "--verify" not in said
-    assert "--worker-budget" not in said
+    assert "--worker-budget" in said
+
+
+@pytest.mark.parametrize("output", ["missing/tuned.json", "folder", "link"])
+def test_a_report_that_cannot_be_written_is_said_before_hours_of_measuring(
+    asked: list[TuneOptions], tmp_path: Path, output: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    found = CliRunner().invoke(tune, ["model.gguf", "-o", str(tmp_path / output)])
+    assert isinstance(found.exception, StorageError), found.output
+    assert not asked
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link"]
+
+
+@pytest.mark.parametrize("seconds", ["inf", "nan", "0", "-1", "1e300"])
+def test_a_limit_of_seconds_that_is_none_is_wrong_usage(asked: list[TuneOptions], seconds: str) -> None:
+    found = CliRunner().invoke(tune, ["model.gguf", "--trial-seconds", seconds])
+    assert found.exit_code == 2, found.output
+    assert not asked
+
+
+def test_one_search_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
+    with (
+        tuning._held(tmp_path / "work"),
+        pytest.raises(StorageError, match="another search is running there"),
+        tuning._held(tmp_path / "work"),
+    ):
+        pass
+    with tuning._held(tmp_path / "work"):
+        pass

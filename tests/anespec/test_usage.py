@@ -6,6 +6,7 @@ from rich.progress import Progress
 
 from anespec.console import TimesColumn
 from anespec.main import cli
+from anespec.manifests.errors import StorageError
 from anespec.runtime.backends import AUTO, BACKENDS
 from anespec.runtime.options import BACKEND_CHOICES
 
@@ -19,6 +20,9 @@ from anespec.runtime.options import BACKEND_CHOICES
         (("convert", "m.gguf", "--block", "0"), "--block"),
         (("inspect", "m.gguf", "--block", "65"), "--block"),
         (("validate", "--explain", "no-such-rule"), "--explain"),
+        (("convert", "m.gguf", "--shard-bytes", "1 XB"), "--shard-bytes"),
+        (("convert", "m.gguf", "--shard-bytes", "0"), "--shard-bytes"),
+        (("generate", "m.anespec", "-p", "x", "--worker-budget", "1e9"), "--worker-budget"),
     ],
 )
 def test_a_value_that_never_means_anything_is_wrong_usage(arguments: tuple[str, ...], option: str) -> None:
@@ -31,10 +35,16 @@ def test_the_choice_of_backends_is_what_the_runtime_has() -> None:
     assert (AUTO, *BACKENDS) == BACKEND_CHOICES
 
 
-@pytest.mark.parametrize("verb", [None, *cli.commands])
-def test_help_fits_a_terminal_of_80_columns(verb: str | None) -> None:
-    arguments = ["--help"] if verb is None else [verb, "--help"]
-    outcome = CliRunner().invoke(cli, arguments, terminal_width=80)
+def test_a_size_is_written_with_its_unit_and_one_that_is_none_is_told_how() -> None:
+    outcome = CliRunner().invoke(cli, ["convert", "m.gguf", "--shard-bytes", "many"])
+    assert "'many' is not a size such as 500MB or 3GB." in outcome.output
+    outcome = CliRunner().invoke(cli, ["convert", "no-such.gguf", "--shard-bytes", "1.5GB"])
+    assert isinstance(outcome.exception, StorageError)
+
+
+@pytest.mark.parametrize("verb", ["", *cli.commands, "worker build", "worker path"])
+def test_help_fits_a_terminal_of_80_columns(verb: str) -> None:
+    outcome = CliRunner().invoke(cli, [*verb.split(), "--help"], terminal_width=80)
     assert outcome.exit_code == 0
     assert [line for line in outcome.output.splitlines() if len(line) > 80] == []
     assert "Example:" in outcome.output

@@ -1,6 +1,7 @@
 """`--tuned`: measured choices fill in what nobody gave, and nothing else."""
 
 import json
+import random
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -144,3 +145,31 @@ def test_a_plan_follows_the_choices(tmp_path: Path) -> None:
         assert small.topology.layers == (1, 1)
         assert "as --shard-bytes asks" in small.sharding.reasons[0]
         assert ConversionPlan(source, ConvertOptions()).topology.layers == (2,)
+
+
+@pytest.mark.parametrize(
+    "method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+)
+def test_a_damaged_archive_is_one_sentence_or_read_well(tmp_path: Path, method: int) -> None:
+    found, path = choices(), tmp_path / "report.zip"
+    with zipfile.ZipFile(path, "w", method) as opened:
+        opened.writestr("report.json", found.model_dump_json())
+    whole, rolls = path.read_bytes(), random.Random(0)
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(whole)
+        damaged[rolls.randrange(len(whole))] = rolls.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            assert read_choices(path) == found
+        except RequestError as error:
+            refused += 1
+            assert "None" not in str(error)
+    assert refused
+
+
+def test_a_machines_name_of_any_length_is_a_short_note(tmp_path: Path) -> None:
+    path = written(tmp_path / "tuned.json", choices(machine="evil\x1b[2J" + "x" * 100_000))
+    (note,) = with_tuned(ConvertOptions(tuned=path), PHI).notes
+    assert len(note) < 300
+    assert "\x1b" not in note

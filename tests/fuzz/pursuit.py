@@ -77,14 +77,14 @@ def _plan(file: GGUFFile, read_weights: bool) -> None:
 
 def _read(plan: ConversionPlan) -> None:
     """Every weight of a few layers and of the head, as the converter stores it."""
-    model, weights = plan.model, plan.options.weights
+    model = plan.model
     for index in range(min(model.sizes.layers, LAYERS_READ)):
         indices = range(index, index + 1)
         layer_shard_plan(plan, indices)
-        _store_all(layer_weights(model, model.facts.layers[index], weights))
-        _store_all(per_layer_mix(model, indices, weights))
+        _store_all(layer_weights(plan, model.facts.layers[index]))
+        _store_all(per_layer_mix(plan, indices))
     norm(model, OUTPUT_NORM)
-    _store_all(head_weights(model, plan.topology.heads[0], weights))
+    _store_all(head_weights(plan, plan.topology.heads[0]))
 
 
 def _store_all(part: object) -> None:

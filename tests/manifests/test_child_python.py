@@ -1,13 +1,15 @@
 """A Python child of ours imports what its parent does, and nothing from the current folder."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from anespec.manifests.child_python import child_command, child_environment
+from anespec.manifests.child_python import child_command, child_environment, signal_name
+from anespec.manifests.coreml_errors import ended_by
 
 PARENT = """
 import subprocess, sys
@@ -87,3 +89,9 @@ def test_what_libraries_print_is_no_part_of_an_answer() -> None:
     done = subprocess.run([sys.executable, "-P", "-c", TALKATIVE], capture_output=True, check=True)
     assert done.stdout == b"the answer"
     assert done.stderr == b"a library says\nanother one says"
+
+
+def test_a_signal_without_a_name_has_its_number() -> None:
+    assert signal_name(signal.SIGKILL) == "SIGKILL"
+    assert signal_name(62) == "signal 62"
+    assert ended_by(62) == "ended by signal 62"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anespec.manifests.interrupts import interrupts_held_back
+from anespec.manifests.interrupts import ends_as_interrupts, interrupts_held_back
 
 
 def press() -> None:
@@ -78,3 +78,20 @@ def test_ctrl_c_while_coremltools_imports_torch_is_not_lost(tmp_path: Path) -> N
         check=False,
     )
     assert done.returncode == -signal.SIGINT
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_closed_terminal_is_an_interruption_of_the_block(number: signal.Signals) -> None:
+    with pytest.raises(KeyboardInterrupt), ends_as_interrupts():
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_what_nohup_said_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ends_as_interrupts():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

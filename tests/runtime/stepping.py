@@ -1,11 +1,21 @@
-"""A verifier whose passes a test lets run one by one, so that it knows what happens between them."""
+"""Time that a test lets pass, and verifiers whose passes it lets run one by one, or lets fail."""
 
 import threading
 from typing import Any
 
 from toy import ToyVerifier
 
-from anespec.runtime.passes import PassPlan, VerifierShape
+from anespec.runtime.passes import PassPlan, StateLostError, VerifierShape
+
+
+class Clock:
+    """Time that passes only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class SteppedVerifier(ToyVerifier):
@@ -27,3 +37,18 @@ class SteppedVerifier(ToyVerifier):
 
     def await_pass(self) -> None:
         assert self.reached.acquire(timeout=10)
+
+
+class LosingVerifier(ToyVerifier):
+    """Loses its state in the passes of these numbers."""
+
+    def __init__(self, shape: VerifierShape, losing: set[int]) -> None:
+        super().__init__(shape)
+        self.losing = losing
+
+    def forward(self, plan: PassPlan) -> Any:
+        logits = super().forward(plan)
+        if len(self.passes_run) in self.losing:
+            self.state = [[0] * len(tags) for tags in self.state]
+            raise StateLostError("the worker died")
+        return logits

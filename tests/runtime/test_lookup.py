@@ -132,8 +132,27 @@ def test_nothing_is_proposed_where_nothing_fits() -> None:
 
 
 def test_a_draft_says_where_it_comes_from() -> None:
-    draft = opened([3, 4, 9], reference=[1, 3, 4, 9, 5, 6, 7, 8]).propose(2)
-    assert (draft.tokens, draft.source, draft.order) == ((5, 6), "lookup", 3)
+    reference = [1, 3, 4, 9, 5, 6, 7, 8]
+    draft = opened([3, 4, 9], reference=reference).propose(2)
+    assert (draft.tokens, draft.source, draft.order) == ((5, 6), "reference", 3)
+    draft = opened([3, 4, 2, 3, 4], reference=reference).propose(2)
+    assert (draft.tokens, draft.source, draft.order) == ((2, 3), "lookup", 2)
+    draft = opened([3, 4, 2, 4, 9], reference=reference).propose(9)
+    assert (draft.tokens, draft.source) == ((5, 6, 7, 8), "reference")
+
+
+@settings(max_examples=100, deadline=None)
+@given(texts(), texts(), st.integers(1, 6), limits)
+def test_just_what_is_copied_from_the_reference_is_said_to_be(
+    reference: list[int], text: list[int], budget: int, limits: LookupSettings
+) -> None:
+    """Numbers that the text does not have stand for the reference's tokens wherever they are copied."""
+    session = opened(text, limits, reference)
+    marked = opened(text, limits, reference)
+    marked._text[: len(reference)] = [10**6 + token for token in reference]
+    draft, copied = session.propose(budget), marked.propose(budget)
+    if draft.tokens:
+        assert {token >= 10**6 for token in copied.tokens} == {draft.source == "reference"}
 
 
 def test_a_longer_match_is_trusted_more_and_experience_counts() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from anespec.manifests.errors import RequestError
+from anespec.manifests.options import Range
 from anespec.runtime.options import LONGEST_REFERENCE, MOST_STOPS, GenerationOptions
 
 
@@ -13,3 +14,8 @@ def test_what_every_token_or_all_clients_wait_for_is_bounded() -> None:
         GenerationOptions(stop=(*stops, "more"))
     with pytest.raises(RequestError, match=f"^reference is .{{,200}} at most {LONGEST_REFERENCE} "):
         GenerationOptions(reference=reference + "a")
+
+
+def test_a_range_without_limits_is_that_of_numbers() -> None:
+    assert float("nan") not in Range()
+    assert Range().demand == "be a number"

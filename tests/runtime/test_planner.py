@@ -16,6 +16,7 @@ from anespec.runtime.planner import (
     Planner,
     Run,
     fair_shares,
+    owner_shares,
     share_drafts,
 )
 from anespec.runtime.proven import Proven
@@ -28,7 +29,9 @@ drafts = st.lists(
     ),
     max_size=4,
 )
-demands = st.lists(st.builds(Demand, st.integers(1, 300), st.booleans()), min_size=1, max_size=6)
+demands = st.lists(
+    st.builds(Demand, st.integers(1, 300), st.booleans(), st.sampled_from("ab")), min_size=1, max_size=6
+)
 widths = st.lists(st.sampled_from([1, 2, 8, 16, 64, 256]), max_size=6).map(
     lambda more: tuple(sorted({4, *more}))
 )
@@ -85,6 +88,31 @@ def test_fair_shares_differ_only_where_less_is_wanted(wants: list[int], capacity
     hungry = [share for share, want in zip(shares, wants, strict=True) if share < want]
     if hungry:
         assert max(shares) - min(hungry) <= 1
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40)), max_size=9), st.integers(0, 150))
+def test_owners_share_fairly_however_many_sequences_they_have(
+    asked: list[tuple[str, int]], capacity: int
+) -> None:
+    owners, wants = [owner for owner, _ in asked], [want for _, want in asked]
+    shares = owner_shares(owners, wants, capacity)
+    assert sum(shares) == min(capacity, sum(wants))
+    assert all(share <= want for share, want in zip(shares, wants, strict=True))
+
+    def of(owner: str, counts: list[int]) -> list[int]:
+        return [count for name, count in zip(owners, counts, strict=True) if name == owner]
+
+    total = {owner: sum(of(owner, shares)) for owner in set(owners)}
+    hungry = [owner for owner in total if total[owner] < sum(of(owner, wants))]
+    assert all(max(total.values()) - total[owner] <= 1 for owner in hungry)
+    for owner in total:
+        assert of(owner, shares) == fair_shares(of(owner, wants), total[owner])
+
+
+def test_many_prompts_of_an_owner_do_not_hold_up_another_s() -> None:
+    many, one, decoding = Demand(1000, True, "a"), Demand(1000, True, "b"), Demand(1, False, "c")
+    assert planner(4, 64).share([many, many, many, one]).rows == (11, 11, 11, 31)
+    assert planner(4, 64).share([many, many, many, one, decoding]).rows[3:] == (30, 1)
 
 
 @given(drafts, st.integers(0, 8))

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from drafting import OracleSession, SourceOf, oracle_source
-from stepping import SteppedVerifier
+from stepping import LosingVerifier, SteppedVerifier
 from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 
 from anespec.manifests.errors import RequestError
 from anespec.runtime.engine import Engine
 from anespec.runtime.event_stream import Stream
-from anespec.runtime.passes import PassPlan, StateLostError
+from anespec.runtime.passes import PassPlan
 from anespec.runtime.requests import Event, FinishReason, Request
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.service import ClosedError, Service
@@ -252,7 +252,7 @@ def test_an_engine_that_goes_on_failing_fails_its_streams_and_serves_again(
 
 
 def test_a_state_that_is_lost_costs_passes_and_no_token() -> None:
-    with Service(Engine(LosingVerifier({3, 4, 9}), everything(SHAPE))) as service:
+    with Service(Engine(LosingVerifier(SHAPE, {3, 4, 9}), everything(SHAPE))) as service:
         streams = [service.submit(Request([i, 2], 10)) for i in range(2)]
         for i, stream in enumerate(streams):
             check_whole(events := list(stream))
@@ -330,23 +330,8 @@ def test_a_forked_process_is_told_that_it_has_no_engine(service: Service) -> Non
     assert os.waitpid(child, 0)[1] == 0
 
 
-class LosingVerifier(ToyVerifier):
-    """Loses its state in the passes of these numbers."""
-
-    def __init__(self, losing: set[int]) -> None:
-        super().__init__(SHAPE)
-        self.losing = losing
-
-    def forward(self, plan: PassPlan) -> Any:
-        logits = super().forward(plan)
-        if len(self.passes_run) in self.losing:
-            self.state = [[0] * len(tags) for tags in self.state]
-            raise StateLostError("the worker died")
-        return logits
-
-
 def test_a_state_that_is_lost_again_and_again_fails_its_sequences() -> None:
-    with Service(Engine(LosingVerifier({3, 4, 5}), everything(SHAPE))) as service:
+    with Service(Engine(LosingVerifier(SHAPE, {3, 4, 5}), everything(SHAPE))) as service:
         (*_, end) = service.submit(Request([1, 2], 10))
         assert (end.finish, end.error) == (
             FinishReason.FAILED,

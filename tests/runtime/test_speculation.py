@@ -7,6 +7,7 @@ import pytest
 from drafting import HostileSession, OracleSession, SenselessSession, SourceOf, oracle_source
 from hypothesis import given
 from hypothesis import strategies as st
+from stepping import Clock
 from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 
 from anespec.runtime.calibration import Calibration
@@ -18,16 +19,6 @@ from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.speculation import LATE_FLOOR, BackOff
 
 SHAPE = toy_shape(sequences=3)
-
-
-class Clock:
-    """Time that passes only when told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def text(prompt: Sequence[int], count: int) -> list[int]:

@@ -28,6 +28,7 @@ from anespec.manifests.schema import (
     RopeTable,
     ShardFunction,
     StateSpec,
+    Target,
     TensorSpec,
     WeightFormat,
 )
@@ -101,10 +102,12 @@ def program_of(
     return ProgramScope(4, 16).program(outputs, inputs, (output,), states)
 
 
-def projection_of(source: ArraySource, weight_format: WeightFormat) -> ShardProgram:
+def projection_of(
+    source: ArraySource, weight_format: WeightFormat, target: Target = Target.CPU
+) -> ShardProgram:
     """A projection called `y` of `x`, on its own."""
     spec = TensorSpec(name="x", shape=(1, source.shape[1], None, 1))
-    weight = Projection(DeferredWeight(source, weight_format))
+    weight = Projection(DeferredWeight(source, weight_format, target=target))
     return program_of(lambda inputs: project(inputs["x"], weight, "y"), (spec,), "out")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from anespec.convert.graph.builder import ct
 from anespec.manifests.residency import Device
 from anespec.runtime.backends.portable.mil_package import Operation, read_package
-from anespec.validate.residency.compute_plan import ComputePlan, PlanningTools
+from anespec.validate.residency.coremltools_plan import ComputePlan, PlanningTools
 from anespec.validate.residency.shard_view import ShardView, has_device, view_package
 
 _plan = ct.models.compute_plan

@@ -18,6 +18,7 @@ from anespec.runtime.passes import PassPlan, Verifier
 from anespec.validate import child_answer, repeat_process
 from anespec.validate.exactness import exactness_gate, require_exactness
 from anespec.validate.gates import exactness_of
+from anespec.validate.opening import Opening
 from anespec.validate.repeat_checks import packed, recorded_pass, repeat_probe, unpacked
 
 HERE = Circumstances(backend="numpy", library_version="2", machine="any", threads=1, artifact="0")
@@ -171,7 +172,8 @@ def test_a_process_that_fails_is_said_in_a_sentence(embedded: Artifact) -> None:
 
 
 def test_the_process_ends_with_whoever_started_it(embedded: Artifact) -> None:
-    command = [*child_command("anespec.validate.repeat_process"), str(embedded.root), TORCH, "1"]
+    opening = Opening(artifact=str(embedded.root), backend=TORCH, threads=1)
+    command = [*child_command("anespec.validate.repeat_process"), opening.model_dump_json()]
     ended = subprocess.run(command, env=child_environment(), input=b"", capture_output=True, check=False)
     assert (ended.returncode, ended.stdout) == (1, b"")
 
@@ -181,7 +183,7 @@ def test_a_start_whose_process_fails_does_not_speculate_and_asks_again(
 ) -> None:
     import anespec
 
-    def failing(artifact: Artifact, here: Circumstances) -> None:
+    def failing(artifact: Artifact, here: Circumstances, workers: object) -> None:
         raise AnespecError("killed")
 
     with monkeypatch.context() as patch:

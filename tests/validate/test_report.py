@@ -10,6 +10,7 @@ from numpy_verifier import LaneVariant, NumpyVerifier, shape_of
 from rich.console import Console
 
 from anespec.manifests.errors import GoldenGateError
+from anespec.manifests.residency import PlanSource, ResidencyVerdict, RuleFinding, Severity
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
@@ -23,7 +24,7 @@ from anespec.validate.figures import (
     golden_verdict,
     require_golden,
 )
-from anespec.validate.report import exactness_table, golden_tables
+from anespec.validate.report import exactness_lines, exactness_table, golden_tables, residency_lines
 
 HERE = Circumstances(backend="torch", library_version="2", machine="any", threads=1, artifact="0")
 THERE = HERE.model_copy(update={"machine": "other"})
@@ -166,6 +167,40 @@ def test_unreadable_verdicts_are_measured_again(tmp_path: Path) -> None:
     assert artifact.read_verdicts(GoldenFile).verdicts == ()
     artifact.record_verdict(GoldenFile, verdict())
     assert len(artifact.read_verdicts(GoldenFile).verdicts) == 1
+
+
+def test_where_bits_first_differ_is_said_below_the_table_and_not_in_it() -> None:
+    variant = LaneVariant(shape_of())
+    found = exactness_gate(variant, HERE, form="quick", elsewhere=copied(variant))
+    lines = exactness_lines(found)
+    assert [line.partition(",")[0] for line in lines] == [v.invariance for v in found.invariances if v.detail]
+    assert lines
+    output = io.StringIO()
+    Console(file=output, width=80).print(exactness_table(found))
+    rows = [line for line in output.getvalue().splitlines() if line.startswith("│")]
+    assert len(rows) == len(found.invariances), "no row is folded at 80 columns"
+
+
+def test_a_rule_is_one_line_however_many_shards_it_finds() -> None:
+    found = [
+        RuleFinding(
+            rule="small-shard",
+            severity=Severity.WARN,
+            shard=f"shards/head_{number:02}.mlpackage",
+            subject="head",
+            detail="1 MB",
+            mend="merge",
+        )
+        for number in range(13)
+    ]
+    told = ResidencyVerdict(
+        circumstances=HERE, source=PlanSource.PREDICTED, block=4, shards=(), findings=tuple(found)
+    )
+    (line,) = residency_lines(told)
+    assert line.plain == (
+        "warning: small-shard in head_00, head_01, head_02 and 10 other shards: head: 1 MB "
+        "(and 12 more like it); merge"
+    )
 
 
 def test_tables_show_every_figure_and_colour() -> None:

@@ -15,7 +15,13 @@ from anespec.manifests.child_python import child_command, child_environment
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invariance, InvarianceVerdict
+from anespec.manifests.verdicts import (
+    Circumstances,
+    ExactnessFile,
+    ExactnessVerdict,
+    Invariance,
+    InvarianceVerdict,
+)
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.runtime.completion import TextStream
@@ -26,6 +32,7 @@ from anespec.runtime.service import Service
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate import other_formats, sample_process
 from anespec.validate import sample_run as run_module
+from anespec.validate.opening import Opening
 from anespec.validate.other_formats import FormatsFile
 from anespec.validate.page.extras import measure_extras
 from anespec.validate.prompts import SAMPLE_PROMPTS
@@ -79,8 +86,8 @@ def written(embedded: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Wri
 def already_written(written: WrittenSamples, monkeypatch: pytest.MonkeyPatch) -> None:
     """No other process: its texts are at hand, and drafted where the verdict allows."""
 
-    def samples(artifact: Artifact, backend: str, threads: int) -> WrittenSamples:
-        verdict = artifact.read_verdicts(ExactnessFile).find(circumstances(artifact, backend, threads))
+    def samples(artifact: Artifact, here: Circumstances, workers: object) -> WrittenSamples:
+        verdict = artifact.read_verdicts(ExactnessFile).find(here)
         if verdict is not None and verdict.allows_speculation:
             return written
         plain = tuple(text.model_copy(update={"drafted": None, "same_text": None}) for text in written.texts)
@@ -191,7 +198,8 @@ def test_samples_are_printed_before_a_library_could_crash_as_it_closes(
     monkeypatch.setattr(ArtifactVerifier, "close", lambda self: pytest.fail("closed before it was printed"))
     monkeypatch.setattr(sample_process, "end_with_parent", lambda: None)
     monkeypatch.setattr(os, "_exit", left.append)
-    monkeypatch.setattr(sys, "argv", ["", str(artifact.root), TORCH, "1"])
+    opening = Opening(artifact=str(artifact.root), backend=TORCH, threads=1)
+    monkeypatch.setattr(sys, "argv", ["", opening.model_dump_json()])
     answers = io.BytesIO()
     monkeypatch.setattr(sample_process, "answer_stream", lambda: answers)
     sample_process.main()

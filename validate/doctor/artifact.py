@@ -7,13 +7,14 @@ from anespec.manifests.coreml_errors import error_sentence
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import bytes_text, counted, listed
 from anespec.manifests.residency import PlanSource, Severity
+from anespec.manifests.safe_files import first_link
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact, package_bytes
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, Standing
 from anespec.runtime.backends import AUTO, circumstances
 from anespec.runtime.backends.coreml.compiled import Compiler, known_shard
-from anespec.runtime.backends.coreml.first_contact import remembered
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLTools
+from anespec.runtime.backends.coreml.memory import remembered
 from anespec.validate.doctor.machine import has_engine
 from anespec.validate.doctor.system import System
 from anespec.validate.figures import GoldenFile
@@ -69,6 +70,15 @@ def _target(artifact: Artifact, system: System) -> Iterator[Finding]:
 
 def _whole(artifact: Artifact) -> Iterator[Finding]:
     manifest = artifact.manifest
+    paths = (*(shard.path for shard in manifest.shards), manifest.tokens.path)
+    if links := [path for path in paths if first_link(artifact.root, path) is not None]:
+        yield Finding(
+            subject="files",
+            level=Level.FAIL,
+            text=f"{links[0]} is a link, and none inside an artifact is followed",
+            mend="put what it names in its place",
+        )
+        return
     wrong = []
     for shard in manifest.shards:
         try:
@@ -178,7 +188,7 @@ def _verdicts(artifact: Artifact) -> Iterator[Finding]:
             f"{counted(len(known.residency.shards), 'shard')} are not on the Neural Engine",
             mend="`anespec validate` lists the mends" if fails else None,
         )
-    else:
+    elif artifact.manifest.target is not Target.CPU:
         yield _gate(artifact, "residency", Standing.NOT_RUN, "rules predict it anywhere")
 
 
@@ -227,7 +237,7 @@ def _rules(artifact: Artifact) -> Iterator[Finding]:
     try:
         made = predict(view_artifact(artifact), artifact.fingerprint, artifact.manifest.block)
     except AnespecError as error:
-        yield Finding(subject="rules", level=Level.FAIL, text=str(error), mend="convert the model again")
+        yield Finding(subject="rules", level=Level.FAIL, text=str(error))
         return
     failing = [found for found in made.findings if found.severity is Severity.FAIL]
     for rule in [*dict.fromkeys(found.rule for found in failing)][:MOST_RULES]:

@@ -177,6 +177,17 @@ def _tools(system: System) -> Iterator[Finding]:
         yield _ok("swift", text)
 
 
+def _worker(system: System) -> Iterator[Finding]:
+    if not has_engine(system):
+        return
+    if system.has_worker():
+        yield _ok("worker", "the native worker was built, so `--backend auto` is worker")
+    else:
+        yield _not_here(
+            "worker", "not built, so `--backend auto` is coreml; `anespec worker build` builds it"
+        )
+
+
 def _memory(system: System) -> Iterator[Finding]:
     whole, free = system.memory()
     text = (
@@ -222,4 +233,4 @@ def _power(system: System) -> Iterator[Finding]:
         )
 
 
-PROBES: tuple[Probe, ...] = (_chip, _system, _translated, _packages, _tools, _memory, _disk, _power)
+PROBES: tuple[Probe, ...] = (_chip, _system, _translated, _packages, _tools, _worker, _memory, _disk, _power)

@@ -12,7 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
+from anespec.manifests.errors import AnespecError
 from anespec.manifests.machine import free_memory, machine_memory, machine_name, processors
+from anespec.runtime.backends.worker.build import built_worker
 
 LONGEST_WAIT = 20.0
 """Seconds for a command; system_profiler takes one or two."""
@@ -46,6 +48,10 @@ class System(Protocol):
 
     def has_module(self, module: str) -> bool:
         """Whether a Python module can be found."""
+        ...
+
+    def has_worker(self) -> bool:
+        """Whether the native worker was built."""
         ...
 
     def processors(self) -> int:
@@ -103,6 +109,12 @@ class ThisSystem:
         """See System."""
         with contextlib.suppress(ImportError, ValueError):
             return find_spec(module) is not None
+        return False
+
+    def has_worker(self) -> bool:
+        """See System."""
+        with contextlib.suppress(AnespecError):
+            return built_worker() is not None
         return False
 
     def processors(self) -> int:

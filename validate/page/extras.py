@@ -5,6 +5,7 @@ from pathlib import Path
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile
 from anespec.runtime.backends import circumstances
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.validate.other_formats import FormatsFile, estimate_formats, formats_circumstances
 from anespec.validate.progress import StepReport
 from anespec.validate.sample_figures import SampleFile
@@ -18,6 +19,7 @@ def measure_extras(
     threads: int | None,
     progress: StepReport,
     *,
+    workers: WorkerLimits | None = None,
     again: bool = False,
 ) -> None:
     """Generate a sample here and estimate other weight formats, and record both.
@@ -30,7 +32,7 @@ def measure_extras(
         StorageError: a record cannot be written.
     """
     if again or not _has_sample(artifact, backend, threads):
-        sample_run(artifact, source, backend, threads, progress)
+        sample_run(artifact, source, backend, threads, progress, workers)
     if source is not None and (again or not _has_formats(artifact)):
         progress("other weight formats")
         estimate_formats(artifact, source)

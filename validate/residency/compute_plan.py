@@ -1,294 +1,80 @@
-"""Core ML's own plan: where it would run every operation of a package as it is shipped. macOS only.
+"""Core ML's plan of an artifact: where it would run every operation of the packages as they are shipped.
 
-Everything that needs Core ML is behind the protocol PlanMaker, two calls into coremltools 9; the rest
-runs anywhere. None of it was run on a Mac by this project yet.
+Core ML can end the process that asks it, so no plan is made in this one: the native worker is asked where it
+was built, which plans with the hint that shards are loaded with, and else coremltools in a child process,
+which knows no hints. The worker is not built for a plan: that takes a minute, and Swift. macOS only, and not
+run on a Mac by this project yet.
 """
 
-import contextlib
-import math
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from anespec.manifests.coreml_errors import error_sentence
-from anespec.manifests.formatting import counted
-from anespec.manifests.machine import machine_name
-from anespec.manifests.residency import (
-    Device,
-    FunctionPlan,
-    Plan,
-    PlannedOperation,
-    PlanSource,
-    ShardComputePlan,
-    layers_by_name,
-)
-from anespec.manifests.schema import Manifest, Shard
+from anespec.manifests.residency import Plan, PlanSource, ResidencyVerdict, ShardComputePlan
+from anespec.manifests.schema import Manifest, Shapes, Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
-from anespec.runtime.backends.coreml.library import (
-    NEURAL_ENGINE,
-    CoreMLTools,
-    coremltools,
-    has_neural_engine,
-    library_version,
-)
-from anespec.runtime.backends.portable.mil_package import read_model, root_model
+from anespec.runtime.backends.coreml.library import has_neural_engine
+from anespec.runtime.backends.worker.build import built_worker
 from anespec.validate.progress import StepReport
-from anespec.validate.residency.shard_view import (
-    FunctionView,
-    ShardView,
-    has_device,
-    view_package,
-)
-
-_DEVICES: Mapping[str, Device] = {
-    NEURAL_ENGINE: Device.ANE,
-    "MLGPUComputeDevice": Device.GPU,
-    "MLCPUComputeDevice": Device.CPU,
-}
-
-
-class NamedValueType(Protocol):
-    """MLModelStructureProgramNamedValueType; its type is opaque, so shapes come from the package."""
-
-    @property
-    def name(self) -> str: ...
-
-
-class StructureOperation(Protocol):
-    """MLModelStructureProgramOperation."""
-
-    @property
-    def operator_name(self) -> str: ...
-    @property
-    def inputs(self) -> Mapping[str, Any]: ...
-    @property
-    def outputs(self) -> Sequence[NamedValueType]: ...
-    @property
-    def blocks(self) -> Sequence["StructureBlock"]: ...
-
-
-class StructureBlock(Protocol):
-    """MLModelStructureProgramBlock."""
-
-    @property
-    def operations(self) -> Sequence[StructureOperation]: ...
-
-
-class DeviceUsage(Protocol):
-    """MLComputePlanDeviceUsage."""
-
-    @property
-    def preferred_compute_device(self) -> object: ...
-    @property
-    def supported_compute_devices(self) -> Sequence[object]: ...
-
-
-class Cost(Protocol):
-    """MLComputePlanCost."""
-
-    @property
-    def weight(self) -> float: ...
-
-
-class ComputePlan(Protocol):
-    """MLComputePlan."""
-
-    @property
-    def model_structure(self) -> Any: ...
-
-    def get_compute_device_usage_for_mlprogram_operation(
-        self, operation: StructureOperation
-    ) -> DeviceUsage | None: ...
-
-    def get_estimated_cost_for_mlprogram_operation(self, operation: StructureOperation) -> Cost | None: ...
+from anespec.validate.residency.coremltools_plan import COREMLTOOLS
+from anespec.validate.residency.plan_process import ChildPlans
+from anespec.validate.residency.worker_plan import WorkerPlans
 
 
 class PlanMaker(Protocol):
-    """What is asked of coremltools and of Core ML behind it for a plan; a call may raise anything."""
+    """Who asks Core ML for plans."""
 
-    def compile(self, package: Path, destination: Path) -> Path:
-        """Compile a package; returns the .mlmodelc."""
+    def circumstances(self, artifact: Artifact) -> Circumstances:
+        """Where a plan that it makes of an artifact here holds."""
+        ...
 
-    def load_plan(self, compiled: Path) -> ComputePlan:
-        """The plan for CPU and Neural Engine. Only a compiled model: given a package, Core ML aborts."""
+    def plan(self, artifact: Artifact, shard: Shard) -> ShardComputePlan:
+        """The plan of one shard for each of its functions; what Core ML refuses or dies of is its refusal.
 
-
-class PlanningTools(CoreMLTools):
-    """PlanMaker by coremltools 9."""
-
-    def load_plan(self, compiled: Path) -> ComputePlan:
-        """Needs macOS."""
-        ct = coremltools()
-        plan: ComputePlan = ct.models.compute_plan.MLComputePlan.load_from_path(
-            str(compiled), compute_units=ct.ComputeUnit.CPU_AND_NE
-        )
-        return plan
+        Raises:
+            ArtifactError: the shard is missing or damaged.
+            AnespecError: Core ML cannot be asked, whatever the shard.
+        """
+        ...
 
 
 def neural_engine() -> PlanMaker | None:
-    """The way to Core ML where this machine has a Neural Engine, else None."""
-    return PlanningTools() if has_neural_engine() else None
-
-
-def plan_circumstances(artifact: Artifact) -> Circumstances:
-    """Where a plan that Core ML makes of an artifact here holds."""
-    return Circumstances(
-        backend="coreml",
-        library_version=library_version(),
-        machine=machine_name(),
-        threads=1,
-        artifact=artifact.fingerprint,
-    )
+    """The way to Core ML's plans where this machine has a Neural Engine, else None."""
+    if not has_neural_engine():
+        return None
+    program = built_worker()
+    return ChildPlans() if program is None else WorkerPlans(program)
 
 
 def measure_plan(artifact: Artifact, coreml: PlanMaker, progress: StepReport) -> Plan:
-    """Ask Core ML for the plan of every shard; one that it refuses is kept as its refusal.
+    """Ask Core ML for the plan of every shard; one that it refuses or dies of is kept as its refusal.
 
     Raises:
         ArtifactError: a shard is missing or damaged.
+        AnespecError: Core ML cannot be asked.
     """
-    manifest = artifact.manifest
     shards = []
-    for shard in manifest.shards:
+    for shard in artifact.manifest.shards:
         progress(f"compiling {shard.path}")
-        shards.append(measure_shard(manifest, shard, artifact.shard_path(shard), coreml))
+        shards.append(coreml.plan(artifact, shard))
     return Plan(
         source=PlanSource.MEASURED,
-        circumstances=plan_circumstances(artifact),
-        block=manifest.block,
+        circumstances=coreml.circumstances(artifact),
+        block=artifact.manifest.block,
         shards=tuple(shards),
     )
 
 
-def measure_shard(manifest: Manifest, shard: Shard, package: Path, coreml: PlanMaker) -> ShardComputePlan:
-    """The plan of one shard as it is shipped, for each of its functions, compiled in a temporary folder.
+def hint_caveat(manifest: Manifest, verdict: ResidencyVerdict) -> str | None:
+    """What a plan leaves open that was asked without the hint; None where there is nothing.
 
-    A plan is of the default function, as coremltools asks for it. So for another one a package is compiled
-    that differs in the name of its default function alone and shares the weight file.
+    Shapes that vary can be on the Neural Engine only where they are said to vary rarely (coremltools#2386,
+    A), so a range's plan without the hint is of a model that is never loaded so.
     """
-    view = view_package(package, shard.path, shard.sha256, manifest.block, functions=manifest.functions)
-    if (other := _other_default(view)) is not None:
-        rows = counted(manifest.block, "row")
-        return _refused(
-            shard, f"its default shape is of T = {other}, but passes of {rows} run; convert again"
-        )
-    planned = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for number, function in enumerate(manifest.functions):
-            asked = package if number == 0 else folder / f"{number}.mlpackage"
-            try:
-                if number:
-                    copy_with_default(package, function.name, asked)
-                plan = coreml.load_plan(coreml.compile(asked, folder / f"{number}.mlmodelc"))
-                planned.append(_one_function(read_plan(plan, view), function.name))
-            except Exception as error:
-                # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
-                return _refused(shard, error_sentence(str(error)))
-    return ShardComputePlan(shard=shard.path, sha256=shard.sha256, functions=tuple(planned))
-
-
-def _refused(shard: Shard, sentence: str) -> ShardComputePlan:
-    return ShardComputePlan(shard=shard.path, sha256=shard.sha256, refusal=sentence)
-
-
-def _one_function(plans: Sequence[FunctionPlan], name: str) -> FunctionPlan:
-    for plan in plans:
-        if plan.name == name:
-            return plan
-    raise ValueError(f"the compiled model has no function {name}")
-
-
-def _other_default(view: ShardView) -> int | None:
-    """The T that a range defaults to, where it is not the one that is run: a plan is of the default."""
-    defaults = (size for function in view.functions for f in function.features for size in f.varying_defaults)
-    return next((size for size in defaults if size != view.block), None)
-
-
-def copy_with_default(package: Path, function: str, destination: Path) -> None:
-    """A package whose default function is another, sharing the weight files with the original."""
-    model, _ = read_model(package)
-    model.description.defaultFunctionName = function
-    model_file = root_model(package)
-
-    def share(source: str, target: str) -> None:
-        if Path(source) != model_file:
-            # Another file system's, or another user's, files cannot be linked.
-            with contextlib.suppress(OSError):
-                os.link(source, target)
-                return
-        shutil.copy2(source, target)
-
-    shutil.copytree(package, destination, copy_function=share)
-    (destination / model_file.relative_to(package)).write_bytes(model.SerializeToString(deterministic=True))
-
-
-def read_plan(plan: ComputePlan, view: ShardView) -> tuple[FunctionPlan, ...]:
-    """Every operation of every function, nested blocks too, constants left out.
-
-    `view` is of the package that was compiled; shapes come from there, since a plan has none.
-
-    Raises:
-        ValueError: the compiled model is not an ML program.
-    """
-    program = plan.model_structure.program
-    if program is None:
-        raise ValueError("the compiled model is not an ML program")
-    views = {function.name: function for function in view.functions}
-    return tuple(
-        _function_plan(plan, name, function.block, views.get(name))
-        for name, function in program.functions.items()
+    asked_by = verdict.circumstances.backend
+    measured = verdict.source is not PlanSource.PREDICTED
+    if not measured or asked_by != COREMLTOOLS or manifest.shapes is not Shapes.RANGE:
+        return None
+    return (
+        "the plan was asked through coremltools, which knows no hint for shapes that vary, since no worker "
+        "was built; `anespec worker build`, then `validate --gate residency`, asks with the hint"
     )
-
-
-def _function_plan(
-    plan: ComputePlan, name: str, block: StructureBlock, view: FunctionView | None
-) -> FunctionPlan:
-    operations = [op for op in _walk(block) if has_device(_kind(op))]
-    names = [_name(op) for op in operations]
-    planned = []
-    for op, op_name, layer in zip(operations, names, layers_by_name(names), strict=True):
-        usage = plan.get_compute_device_usage_for_mlprogram_operation(op)
-        cost = plan.get_estimated_cost_for_mlprogram_operation(op)
-        is_known = cost is not None and math.isfinite(cost.weight)
-        known = [view.types[output.name] for output in op.outputs if view and output.name in view.types]
-        planned.append(
-            PlannedOperation(
-                kind=_kind(op),
-                name=op_name,
-                shapes=tuple(tensor.shape for tensor in known),
-                device=_device(usage.preferred_compute_device) if usage else Device.NONE,
-                supported=tuple(_device(d) for d in usage.supported_compute_devices) if usage else (),
-                cost=cost.weight if cost and is_known else None,
-                layer=layer,
-            )
-        )
-    return FunctionPlan(name=name, rows=view.rows if view else None, operations=tuple(planned))
-
-
-def _walk(block: StructureBlock) -> Iterator[StructureOperation]:
-    for operation in block.operations:
-        yield operation
-        for nested in operation.blocks:
-            yield from _walk(nested)
-
-
-def _kind(operation: StructureOperation) -> str:
-    """`ios18.conv` is a conv."""
-    return operation.operator_name.rpartition(".")[2]
-
-
-def _name(operation: StructureOperation) -> str:
-    """The first output; what writes a state has none and is named after the state."""
-    if operation.outputs:
-        return operation.outputs[0].name
-    bindings = operation.inputs["input"].bindings if "input" in operation.inputs else ()
-    return " ".join(binding.name for binding in bindings if binding.name)
-
-
-def _device(device: object) -> Device:
-    return _DEVICES.get(type(device).__name__, Device.NONE)

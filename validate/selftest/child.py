@@ -6,7 +6,6 @@ Lines of JSON on standard output: `{"stage": …}` before each thing that is beg
 `{"measured": …}`, `{"failure": …}`, `{"not_here": …}`. It lives as long as its standard input, a pipe.
 """
 
-import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -16,7 +15,8 @@ from typing import BinaryIO
 from anespec.manifests.child_python import answer_stream, end_with_parent
 from anespec.manifests.schema import Record
 from anespec.validate.selftest.bench import Bench
-from anespec.validate.selftest.device import Device, NotHereError
+from anespec.validate.selftest.device import NotHereError
+from anespec.validate.selftest.devices import make_device
 from anespec.validate.selftest.failures import failure_of
 from anespec.validate.selftest.records import Failure, Measured, Trial
 from anespec.validate.selftest.scale import Scale
@@ -39,13 +39,6 @@ class Told(Record):
     measured: Measured | None = None
     failure: Failure | None = None
     not_here: str | None = None
-
-
-def make_device(name: str) -> Device:
-    """The device that `module:Class` names."""
-    module, _, made = name.partition(":")
-    device: Device = getattr(importlib.import_module(module), made)()
-    return device
 
 
 def run_trial(asked: Asked, tell: Callable[[Told], None]) -> None:

@@ -5,7 +5,7 @@ that it asks for before the clock starts.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,9 +24,19 @@ from anespec.runtime.backends.coreml.library import (
     has_neural_engine,
 )
 from anespec.runtime.backends.coreml.library import LoadedModel as LibraryModel
+from anespec.runtime.backends.worker.build import built_worker
+from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.passes import Verifier
-from anespec.validate.residency.compute_plan import PlanningTools, measure_shard
-from anespec.validate.selftest.device import DeviceFacts, DeviceState, Prediction, Tensor, Units
+from anespec.validate.residency.coremltools_plan import PlanningTools
+from anespec.validate.residency.worker_plan import WorkerPlans
+from anespec.validate.selftest.device import (
+    DeviceFacts,
+    DeviceState,
+    Prediction,
+    Tensor,
+    Units,
+    worker_here,
+)
 
 COMPUTE_UNITS = {Units.DEVICE: ComputeUnits.CPU_AND_NE, Units.CPU: ComputeUnits.CPU_ONLY}
 
@@ -100,8 +110,16 @@ class CoreMLDevice:
         return CoreMLModel(self._core_ml.load(compiled, function, COMPUTE_UNITS[units]))
 
     def plan(self, artifact: Artifact, shard: Shard) -> ShardComputePlan:
-        """Core ML's own plan of the package, at the shape that is run."""
-        return measure_shard(artifact.manifest, shard, artifact.shard_path(shard), PlanningTools())
+        """Core ML's own plan of the package, at the shape that is run: the worker's where it was built.
+
+        Else it is asked in this process, which is a trial's own.
+        """
+        program = built_worker()
+        return (PlanningTools() if program is None else WorkerPlans(program)).plan(artifact, shard)
+
+    def worker(self, say: Callable[[str], None]) -> WorkerProgram:
+        """Built by Swift, which comes with Xcode or its command line tools."""
+        return worker_here(say)
 
     def open(self, artifact: Artifact) -> Verifier:
         """The backend that runs on a Mac with nothing else built."""

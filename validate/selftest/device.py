@@ -1,6 +1,6 @@
 """The seam to what executes packages: compile, load, plan, predict with states, and how long it took."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -9,10 +9,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.errors import AnespecError
+from anespec.manifests.errors import AnespecError, MissingPackageError
 from anespec.manifests.residency import ShardComputePlan
 from anespec.manifests.schema import Record, Shard, Target
 from anespec.manifests.store import Artifact
+from anespec.runtime.backends.worker.build import build_worker
+from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.passes import Verifier
 
 Tensor = NDArray[np.float16]
@@ -27,6 +29,14 @@ class Units(StrEnum):
 
 class NotHereError(AnespecError):
     """This device cannot do it, whatever the package; the sentence says why."""
+
+
+def worker_here(say: Callable[[str], None]) -> WorkerProgram:
+    """The worker as this machine builds it; see Device."""
+    try:
+        return build_worker(say)
+    except MissingPackageError as error:
+        raise NotHereError(str(error)) from None
 
 
 class DeviceFacts(Record):
@@ -103,6 +113,15 @@ class Device(Protocol):
 
         Raises:
             NotHereError: only Core ML makes plans.
+        """
+        ...
+
+    def worker(self, say: Callable[[str], None]) -> WorkerProgram:
+        """The native worker, built where it was not; `say` hears how far that is.
+
+        Raises:
+            NotHereError: there is nothing to build it with.
+            AnespecError: it does not compile.
         """
         ...
 

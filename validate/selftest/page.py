@@ -60,7 +60,12 @@ def verdict(report: SelftestReport) -> str:
     ran = sum(step.level is not Level.NOT_HERE for step in report.steps)
     if not ran:
         return "Nothing of the self-test could be run here."
-    where = "On the Neural Engine" if report.device.engine else "Without a Neural Engine"
+    device = report.device
+    where = (
+        "On the Neural Engine"
+        if device.engine
+        else f"Without a Neural Engine ({device.device} in its place, {device.cpu} in the CPU's)"
+    )
     steps = f"{ran} of {counted(len(report.steps), 'step')} ran"
     if failed:
         return f"{where}, {steps}; something failed in: {', '.join(failed)}."
@@ -68,7 +73,7 @@ def verdict(report: SelftestReport) -> str:
 
 
 def choice_rows(choices: TunedChoices | None) -> list[tuple[str, str, str]]:
-    """Every choice that was made: the option, its value, and why."""
+    """Every choice: the option, its value, and why; those that stay as by default where a reason is known."""
     if choices is None:
         return []
     reasons = {reason.choice: reason.because for reason in choices.provenance}
@@ -76,6 +81,8 @@ def choice_rows(choices: TunedChoices | None) -> list[tuple[str, str, str]]:
     for name in CHOICES:
         if (value := getattr(choices, name)) is not None:
             rows.append((*as_typed(name, value), reasons.get(name, "")))
+        elif name in reasons:
+            rows.append((as_typed(name, "")[0], "default", reasons[name]))
     return rows
 
 

@@ -1,8 +1,10 @@
 """The device where there is no Core ML: OpenVINO runs the packages, and torch stands for the processor."""
 
 import platform
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,6 +20,9 @@ from anespec.runtime.backends.portable.package_predictor import (
     PackagePredictor,
     PredictorState,
 )
+from anespec.runtime.backends.portable.package_server import LIBRARY_VARIABLE
+from anespec.runtime.backends.worker.backend import STAND_IN
+from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.passes import Verifier
 from anespec.validate.selftest.device import (
     DeviceFacts,
@@ -26,6 +31,7 @@ from anespec.validate.selftest.device import (
     Prediction,
     Tensor,
     Units,
+    worker_here,
 )
 
 
@@ -83,6 +89,15 @@ class PortableDevice:
     def plan(self, artifact: Artifact, shard: Shard) -> ShardComputePlan:
         """Core ML alone makes plans."""
         raise NotHereError("only Core ML says where operations would run, on a Mac")
+
+    def worker(self, say: Callable[[str], None]) -> WorkerProgram:
+        """The worker over its stand-in for Core ML, which has OpenVINO compute."""
+        if platform.system() != "Linux":
+            raise NotHereError("the worker runs what Core ML compiled, and here the portable backend runs")
+        program = worker_here(say)
+        python = f"{STAND_IN}={sys.executable}"
+        command = ("/usr/bin/env", python, f"{LIBRARY_VARIABLE}=openvino", *program.command)
+        return replace(program, command=command)
 
     def open(self, artifact: Artifact) -> Verifier:
         """The fast portable backend."""

@@ -7,15 +7,20 @@ libraries and of the system may hold anything.
 import contextlib
 import getpass
 import os
+import pwd
 import re
 import socket
+import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 SHORTEST_NAME = 3
 """A shorter user or host name would be found in the middle of words; it is taken out only by itself."""
 
-_FOLDERS = re.compile(r"/(?:Users|home)/[^/\s\"'\\:;,)]+|/(?:private/)?var/folders/[^\s\"'\\:;,)]+")
+_FOLDERS = re.compile(
+    r"/(?:Users|home|Volumes|media)/[^/\s\"'\\:;,)]+|/(?:private/)?var/folders/[^\s\"'\\:;,)]+"
+)
 _SERIAL = re.compile(r"(?i)(serial(?:[ _-]?number)?[^A-Za-z0-9]{1,20})[A-Z0-9]{8,14}\b")
 _UUID = re.compile(r"\b[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}\b")
 _MAC = re.compile(r"\b(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}\b")
@@ -34,6 +39,10 @@ def personal_names() -> tuple[str, ...]:
     with contextlib.suppress(OSError):
         host = socket.gethostname()
         names |= {host, host.partition(".")[0]}
+    with contextlib.suppress(KeyError):
+        # Whom getpass names, the environment says; this is who it is.
+        own = pwd.getpwuid(os.getuid())
+        names |= {own.pw_name, own.pw_gecos.partition(",")[0]}
     with contextlib.suppress(RuntimeError):
         names.add(Path.home().name)
     return tuple(sorted(names - {""}, key=len, reverse=True))
@@ -41,12 +50,14 @@ def personal_names() -> tuple[str, ...]:
 
 def scrubbed(text: str, folder: Path, names: Iterable[str] | None = None) -> str:
     """The text without personal data; `folder` is the self-test's own, which a home folder may hold."""
-    places = [(str(folder), "FOLDER"), (str(folder.resolve()), "FOLDER")]
+    places = {str(folder): "FOLDER", str(folder.resolve()): "FOLDER", sys.prefix: "PYTHON"}
+    with contextlib.suppress(OSError):
+        places |= {tempfile.gettempdir(): "TMP", str(Path.cwd()): "."}
     with contextlib.suppress(RuntimeError):
-        places.append((str(Path.home()), "~"))
-    for place, word in places:
+        places[str(Path.home())] = "~"
+    for place in sorted(places, key=len, reverse=True):
         if place != os.sep:
-            text = text.replace(place, word)
+            text = text.replace(place, places[place])
     text = _FOLDERS.sub("~", text)
     text = _SERIAL.sub(r"\1…", text)
     text = _UUID.sub("…", _MAC.sub("…", text))

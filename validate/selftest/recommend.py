@@ -8,8 +8,9 @@ from anespec.manifests.formatting import bytes_text
 from anespec.manifests.presets import find_preset
 from anespec.manifests.schema import KVForm, Shapes, WeightFormat
 from anespec.manifests.tuned import ChoiceReason, TunedChoices
+from anespec.runtime.backends import COREML, WORKER
 from anespec.validate.selftest.device import DeviceFacts, Units
-from anespec.validate.selftest.records import Outcome, TrialRecord
+from anespec.validate.selftest.records import BackendAdvice, Outcome, TrialRecord
 from anespec.validate.selftest.scale import FULL, Scale
 from anespec.validate.selftest.steps.step import falls_back, sound, time_of
 
@@ -39,6 +40,22 @@ FORMS_BY_TRUST = (
     KVForm.OUTSIDE,
 )
 """Of equals the one that another project measured resident comes first, and the cache in the graph."""
+
+
+UNTRIED = (
+    ChoiceReason(
+        choice="attention",
+        because="the target's own, for no step tries another; anespec tune does, with your model",
+        measured=False,
+    ),
+    ChoiceReason(
+        choice="head_shards",
+        because="at most 16384 tokens each, for no step cuts a head otherwise; anespec tune does, with your "
+        "model",
+        measured=False,
+    ),
+)
+"""Choices that stay as they are by default, and why."""
 
 
 class Records:
@@ -92,9 +109,26 @@ def recommend(
         machine=f"{facts.machine}, {facts.system}",
         measured_at=measured_at,
         target=facts.target,
-        provenance=tuple(reasons),
+        provenance=(*reasons, *UNTRIED),
         **{name: value for name, value in choices.items() if value is not None},
     )
+
+
+def advise(records: Sequence[TrialRecord], facts: DeviceFacts) -> BackendAdvice | None:
+    """What should run models here; None where there is no Neural Engine, or nobody asked."""
+    record = Records(records, facts).get("worker", "one shard")
+    if record is None or not facts.engine:
+        return None
+    measured, worker = record.measured, record.measured.worker
+    own = time_of(measured.times, Units.DEVICE)
+    if worker is None or own is None:
+        reason = record.failure.text if record.failure is not None else "it found nothing"
+        return BackendAdvice(backend=COREML, because=f"the worker did not run: {reason}")
+    if not sound(record, facts):
+        return BackendAdvice(backend=COREML, because="the worker does not run as it should here")
+    ms = f"{own.median_ms:.2f} ms a pass in the worker, {worker.median_ms_without:.2f} through coremltools"
+    faster = worker.median_ms_without < MUCH_FASTER * own.median_ms
+    return BackendAdvice(backend=COREML if faster else WORKER, because=ms)
 
 
 def _weights(found: Records, reasons: list[ChoiceReason]) -> str | None:
@@ -143,6 +177,8 @@ def _quickest(
         if candidate[1] < MUCH_FASTER * best[1]:
             best = candidate
     why = ", ".join(f"{name} {ms:.2f} ms" for name, ms in timed) + " a pass"
+    if min(timed, key=lambda each: each[1]) != best:
+        why += f"; what is less than {1 - MUCH_FASTER:.0%} faster replaces nothing that is better known"
     tried = {record.trial.name for record in found.of(step) if record.outcome is not Outcome.NOT_HERE}
     if others := [str(name) for name in every if name in tried and name not in dict(timed)]:
         why += f"; not to be used here: {', '.join(others)}"

@@ -61,13 +61,14 @@ class PassTime(Record):
 
 
 class Comparison(Record):
-    """Outputs beside those of the torch table, or of the same machine's processor.
+    """Outputs beside those of the torch table, of the same machine's processor, or of the device without
+    the worker.
 
     The cosine and the error are those of the worst row; the error is relative to what the layers add.
     """
 
     name: str
-    against: Literal["torch", "cpu"]
+    against: Literal["torch", "cpu", "device"]
     cosine: float
     error: float = Field(ge=0)
     not_finite: Index
@@ -89,6 +90,24 @@ class Digest(Record):
     sha256: str
 
 
+class WorkerFacts(Record):
+    """What the native worker did: bytes of outputs of its passes, how many of them were copied since Core ML
+    had not put them where it was asked to, its memory, and the device's time of a pass without it."""
+
+    build_seconds: float = Field(ge=0)
+    written_bytes: Bytes
+    copied_bytes: Bytes
+    resident_bytes: Bytes
+    median_ms_without: float = Field(ge=0)
+
+
+class BackendAdvice(Record):
+    """What should run models here: a name that --backend takes, and why."""
+
+    backend: str
+    because: str
+
+
 class Measured(Record):
     """All that a trial found; what it did not look at is None or empty."""
 
@@ -98,6 +117,7 @@ class Measured(Record):
     weight_bytes: Bytes | None = None
     largest_shard_bytes: Bytes | None = None
     memory_bytes: Bytes | None = Field(default=None, description="what loading and running added")
+    processes: tuple[Bytes, ...] = Field(default=(), description="weights in each, of a whole artifact")
     predicted: ShardComputePlan | None = None
     rule_findings: tuple[RuleFinding, ...] = ()
     planned: ShardComputePlan | None = None
@@ -107,6 +127,7 @@ class Measured(Record):
     checks: tuple[Check, ...] = ()
     digests: tuple[Digest, ...] = ()
     exactness: ExactnessVerdict | None = None
+    worker: WorkerFacts | None = None
 
 
 class Outcome(StrEnum):
@@ -172,3 +193,4 @@ class SelftestReport(Record):
     steps: tuple[StepReport, ...]
     differences: tuple[Finding, ...] = Field(description="where the rules predicted something else")
     choices: TunedChoices | None = None
+    advice: BackendAdvice | None = Field(default=None, description="None where no Neural Engine was tried")

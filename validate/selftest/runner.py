@@ -15,15 +15,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from enum import Enum
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 from pydantic import ValidationError
 
-from anespec.manifests.child_python import child_command, child_environment, lifeline
+from anespec.manifests.child_python import child_command, child_environment, lifeline, signal_name
 from anespec.manifests.errors import StorageError
 from anespec.manifests.formatting import LONGEST_REASON, bytes_text, duration_text, printable
-from anespec.manifests.safe_files import write_atomically
+from anespec.manifests.safe_files import Folder, write_atomically
 from anespec.manifests.schema import Record
 from anespec.manifests.verdicts import Moment
 from anespec.validate.selftest.child import Asked, Told
@@ -31,8 +32,18 @@ from anespec.validate.selftest.records import Failure, Outcome, Trial, TrialReco
 from anespec.validate.selftest.scale import Scale
 
 CHILD = "anespec.validate.selftest.child"
+MOST_SAID = 1 << 26
+"""Characters of a process's lines; the longest, which has a compute plan in it, takes a few millions."""
+
 LAST_WORDS = 2000
-"""Characters of standard error that are kept of a process that was killed."""
+"""Bytes of standard error that are kept of a process that was killed."""
+
+
+class End(Enum):
+    """Why no more lines of a process come."""
+
+    ENDED = 1
+    TOO_MUCH = 2
 
 
 class Identity(Record):
@@ -67,11 +78,13 @@ class Run:
         self._records = folder / "records"
         known = None if again else _identity(folder)
         same = known is not None and known.model_copy(update={"started_at": identity.started_at}) == identity
-        self.resumed = same
         self.identity = known if same and known is not None else identity
         try:
-            if not same and folder.exists():
-                shutil.rmtree(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            if not same:
+                # The folder itself stays: whoever runs this holds it against others.
+                with Folder.open(folder) as opened:
+                    opened.remove_content()
             self._records.mkdir(parents=True, exist_ok=True)
             write_atomically(folder / "run.json", self.identity.model_dump_json())
         except OSError as error:
@@ -79,15 +92,23 @@ class Run:
 
     def record(self, trial: Trial, say: Callable[[str], None]) -> TrialRecord:
         """What became of a trial, now or before it was asked for again."""
+        if (known := self._known(trial)) is not None:
+            return known
         kept, begun = self._records / f"{trial.key}.json", self._records / f"{trial.key}.asked"
-        with suppress(OSError, ValidationError):
-            known = TrialRecord.model_validate_json(kept.read_bytes())
-            if known.trial == trial:
-                return known
         record = self._tried(trial, begun, say)
         write_atomically(kept, record.model_dump_json())
         begun.unlink(missing_ok=True)
         return record
+
+    def knows(self, trial: Trial) -> bool:
+        """Whether it ended before, so that nothing is run for it."""
+        return self._known(trial) is not None
+
+    def _known(self, trial: Trial) -> TrialRecord | None:
+        with suppress(OSError, ValidationError):
+            known = TrialRecord.model_validate_json((self._records / f"{trial.key}.json").read_bytes())
+            return known if known.trial == trial else None
+        return None
 
     def _tried(self, trial: Trial, begun: Path, say: Callable[[str], None]) -> TrialRecord:
         if begun.exists():
@@ -143,7 +164,10 @@ def run_in_child(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialR
                 _kill(process)
                 text = f"nothing for {duration_text(asked.scale.silence)}"
                 return _ended(asked, began, Outcome.HUNG, Failure(stage=stage, text=text))
-            if line is None:
+            if line is End.TOO_MUCH:
+                text = f"it said more than {bytes_text(MOST_SAID)}"
+                return _ended(asked, began, Outcome.KILLED, Failure(stage=stage, text=text))
+            if line is End.ENDED:
                 break
             with suppress(ValidationError):
                 told = Told.model_validate_json(line)
@@ -155,7 +179,7 @@ def run_in_child(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialR
         code = process.wait()
         words = printable(" ".join(_last_words(file).split()), LONGEST_REASON)
     if code < 0:
-        text = f"{signal.Signals(-code).name}{f': {words}' if words else ''}"
+        text = f"{signal_name(-code)}{f': {words}' if words else ''}"
         return _ended(asked, began, Outcome.KILLED, Failure(stage=stage, text=text))
     return _ended(asked, began, Outcome.KILLED, Failure(stage=stage, text=f"it ended with {code}: {words}"))
 
@@ -181,8 +205,8 @@ def _ended(asked: Asked, began: float, outcome: Outcome, failure: Failure) -> Tr
 
 
 @contextmanager
-def _child(file: Path) -> "Iterator[tuple[subprocess.Popen[str], queue.Queue[str | None]]]":
-    """A process at work, and its lines as they come; None after the last. It ends with the block."""
+def _child(file: Path) -> "Iterator[tuple[subprocess.Popen[str], queue.Queue[str | End]]]":
+    """A process at work, and its lines as they come, and their end. It ends with the block."""
     try:
         with lifeline() as held, _words(file).open("w", encoding="utf-8") as words:
             process = subprocess.Popen(
@@ -195,9 +219,8 @@ def _child(file: Path) -> "Iterator[tuple[subprocess.Popen[str], queue.Queue[str
                 errors="replace",
                 start_new_session=True,
             )
-            lines: queue.Queue[str | None] = queue.Queue()
-            assert process.stdout is not None
-            reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
+            lines: queue.Queue[str | End] = queue.Queue()
+            reader = threading.Thread(target=_read, args=(process, lines), daemon=True)
             reader.start()
             try:
                 yield process, lines
@@ -210,11 +233,18 @@ def _child(file: Path) -> "Iterator[tuple[subprocess.Popen[str], queue.Queue[str
             _words(file).unlink()
 
 
-def _read(stream: IO[str], lines: "queue.Queue[str | None]") -> None:
+def _read(process: "subprocess.Popen[str]", lines: "queue.Queue[str | End]") -> None:
+    """Pass lines on; a process that says more than any trial does is ended, or it would fill the memory."""
+    said, end = 0, End.ENDED
     with suppress(ValueError):
-        for line in stream:
+        while process.stdout is not None and (line := process.stdout.readline(MOST_SAID)):
+            said += len(line)
+            if said > MOST_SAID:
+                _kill(process)
+                end = End.TOO_MUCH
+                break
             lines.put(line)
-    lines.put(None)
+    lines.put(end)
 
 
 def _kill(process: "subprocess.Popen[str]") -> None:
@@ -228,6 +258,7 @@ def _words(file: Path) -> Path:
 
 
 def _last_words(file: Path) -> str:
-    with suppress(OSError):
-        return _words(file).read_text("utf-8", "replace")[-LAST_WORDS:]
+    with suppress(OSError), _words(file).open("rb") as words:
+        words.seek(max(0, words.seek(0, os.SEEK_END) - LAST_WORDS))
+        return words.read(LAST_WORDS).decode("utf-8", "replace")
     return ""

@@ -3,6 +3,7 @@
 from pydantic import Field
 
 from anespec.manifests.schema import Bytes, Count, Record
+from anespec.runtime.backends.worker.sharing import BUDGET
 from anespec.validate.selftest.random_gguf import Sizes, stored_bytes
 from anespec.validate.selftest.records import ModelSize
 
@@ -26,7 +27,8 @@ class Scale(Record):
     """Sizes and counts. `main` is the model that speed and residency are judged by.
 
     `judges_rows` is whether the main model is large enough to say what rows cost: a small one lies in caches.
-    `silence` is how many seconds a process may take for one thing, such as compiling one shard.
+    `silence` is how many seconds a process may take for one thing, such as compiling one shard. A whole
+    artifact of more weights than `worker_budget` is loaded in several processes.
     """
 
     sizes: dict[ModelSize, Sizes]
@@ -41,6 +43,7 @@ class Scale(Record):
     repeats: Count = 100
     soak: Count = 500
     silence: float = Field(default=900.0, gt=0)
+    worker_budget: Bytes = BUDGET
 
     def room_for(self, size: ModelSize) -> Bytes:
         """Bytes of disk that a model of this size takes: the GGUF, the artifact and what is compiled."""

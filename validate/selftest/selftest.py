@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anespec import __version__
-from anespec.manifests.errors import RequestError
+from anespec.manifests.errors import UsageError
 from anespec.validate.findings import Level
-from anespec.validate.selftest.child import make_device
 from anespec.validate.selftest.device import Device
+from anespec.validate.selftest.devices import make_device
 from anespec.validate.selftest.differences import differences
-from anespec.validate.selftest.recommend import recommend
+from anespec.validate.selftest.recommend import advise, recommend
 from anespec.validate.selftest.records import SelftestReport, StepReport, Trial, TrialRecord
 from anespec.validate.selftest.runner import Identity, Run, RunTrial, now, run_in_child
 from anespec.validate.selftest.scale import FULL_SCALE, QUICK_SCALE, Scale, shortened
@@ -50,8 +50,11 @@ class Selftest:
         self,
         watch: Callable[[Progress], None] = lambda _: None,
         ended: Callable[[StepReport], None] = lambda _: None,
+        resumed: Callable[[int, int], None] = lambda _, __: None,
     ) -> SelftestReport:
         """Run what is not yet run, and say what it comes to.
+
+        `resumed` is told how many of how many trials an earlier run left, where it left any.
 
         Raises:
             StorageError: the folder cannot be used.
@@ -73,6 +76,8 @@ class Selftest:
         plans = [(step, step.trials(self.scale, facts)) for step in self.steps]
         left = [trial for _, trials in plans for trial in trials]
         total, number = len(left), 0
+        if kept := sum(run.knows(trial) for trial in left):
+            resumed(kept, total)
         reports: list[StepReport] = []
         records: list[TrialRecord] = []
         for step, trials in plans:
@@ -106,6 +111,7 @@ class Selftest:
             steps=tuple(reports),
             differences=differences(records, facts),
             choices=recommend(records, facts, self.scale, started_at),
+            advice=advise(records, facts),
         )
 
     def finish(self) -> None:
@@ -121,11 +127,11 @@ def chosen_steps(names: Collection[str]) -> tuple[Step, ...]:
     """The steps of those names, or all, in their order.
 
     Raises:
-        RequestError: there is no step of a name.
+        UsageError: there is no step of a name.
     """
     if unknown := sorted(set(names) - {step.id for step in STEPS}):
         known = ", ".join(step.id for step in STEPS)
-        raise RequestError(f"there is no step {unknown[0]!r}; the steps are {known}")
+        raise UsageError(f"there is no step {unknown[0]!r}; the steps are {known}")
     return tuple(step for step in STEPS if not names or step.id in names)
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -93,7 +94,11 @@ class ShardSession:
 
 
 def compared(
-    name: str, against: str, steps: Sequence[Pass], expected: Sequence[Tensor], found: Sequence[Tensor]
+    name: str,
+    against: Literal["torch", "cpu", "device"],
+    steps: Sequence[Pass],
+    expected: Sequence[Tensor],
+    found: Sequence[Tensor],
 ) -> Comparison:
     """Outputs beside what was expected; the error is relative to what the layers add to their input."""
     given = rows_of([step.hidden for step in steps]).astype(np.float32)
@@ -101,7 +106,7 @@ def compared(
     close = closeness(wanted, got, wanted - given)
     return Comparison(
         name=name,
-        against="torch" if against == "torch" else "cpu",
+        against=against,
         cosine=close.cosine,
         error=close.error,
         not_finite=close.not_finite,

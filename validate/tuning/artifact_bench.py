@@ -1,9 +1,9 @@
 """The workbench that converts: each probe becomes an artifact, run and judged in a process of its own."""
 
 import hashlib
+import re
 import shutil
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -11,9 +11,11 @@ from pydantic import ValidationError
 from anespec.convert.options import ConvertOptions
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.errors import AnespecError
+from anespec.manifests.errors import AnespecError, StorageError
+from anespec.manifests.formatting import bytes_text
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.validate.child_answer import child_answer
 from anespec.validate.tuning.candidates import Candidate
 from anespec.validate.tuning.trial_process import MODULE, TrialRequest, options_of
@@ -23,49 +25,72 @@ from anespec.validate.tuning.workbench import Measured, Probe
 MOST_SECONDS = 1800.0
 """A first use on a Neural Engine has been seen to take minutes; what takes longer than this hangs."""
 
+ROOM = 2.2
+"""Times an artifact's bytes: the artifact, what Core ML compiles of it, and a tenth each."""
+
 FIRST_LAYERS = "first-{}.gguf"
 """In the work folder, a GGUF of so many layers."""
+
+# A person may name a folder that holds more than what is made here.
+_FIRST = re.compile(r"first-\d+\.gguf")
+_TRIAL = re.compile(r"\.?trial-[0-9a-f]{16}\.anespec(\.partial)?")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What runs the probes, and how long one may take."""
+    """What runs the probes, within which limits where it has workers, and how long one may take."""
 
     backend: str
     threads: int | None
     heed_rules: bool
     most_seconds: float = MOST_SECONDS
+    workers: WorkerLimits | None = None
 
 
 class ArtifactBench:
-    """A Workbench over a GGUF. Artifacts stand in `work` while they are measured."""
+    """A Workbench over a model's GGUF. Artifacts stand in `work` while they are measured."""
 
-    def __init__(self, gguf: Path, target: Target, context: int, work: Path, machine: Machine) -> None:
-        self.gguf = gguf
+    def __init__(
+        self, model: SourceModel, target: Target, context: int, work: Path, machine: Machine
+    ) -> None:
+        self.model = model
+        self.gguf = model.file.path.resolve()
         self.target = target
         self.context = context
         self.work = work
         self.machine = machine
 
-    @cached_property
+    @property
     def layers(self) -> int:
         """Of the whole model."""
-        with GGUFFile(self.gguf) as file:
-            return len(SourceModel(file).facts.layers)
+        return len(self.model.facts.layers)
 
     def topology(self, candidate: Candidate) -> tuple[int, ...]:
         """As `convert` would plan it."""
-        options = options_of(candidate, self.target, self.context)
-        with GGUFFile(self.gguf) as file:
-            return ConversionPlan(SourceModel(file), options).topology.layers
+        return self._plan(candidate).topology.layers
+
+    def _plan(self, candidate: Candidate) -> ConversionPlan:
+        return ConversionPlan(self.model, options_of(candidate, self.target, self.context))
+
+    def _require_room(self, candidate: Candidate) -> None:
+        """Raise StorageError where a whole artifact would fill the disk."""
+        needed = int(ROOM * self._plan(candidate).estimated_bytes())
+        free = shutil.disk_usage(self.work).free
+        if free < needed:
+            raise StorageError(
+                f"{self.work}: a whole artifact takes up to {bytes_text(needed)} here, and "
+                f"{bytes_text(free)} are free"
+            )
 
     def measure(self, probe: Probe) -> Measured:
-        """See Workbench; raises StorageError where the disk refuses."""
+        """See Workbench; raises StorageError where the disk refuses or has no room."""
+        if probe.whole:
+            self._require_room(probe.candidate)
         output = (
             self.work / f"trial-{hashlib.sha256(probe.model_dump_json().encode()).hexdigest()[:16]}.anespec"
         )
         try:
-            gguf, layers = self._first_layers(probe.layers)
+            gguf, layers = (self.gguf, self.layers) if probe.whole else self._first_layers(probe.layers)
             request = TrialRequest(
                 gguf=str(gguf),
                 output=str(output),
@@ -75,6 +100,7 @@ class ArtifactBench:
                 backend=self.machine.backend,
                 threads=self.machine.threads,
                 heed_rules=self.machine.heed_rules,
+                workers=self.machine.workers,
             )
             found = _in_a_process(request, self.machine.most_seconds)
         finally:
@@ -82,10 +108,17 @@ class ArtifactBench:
             shutil.rmtree(output.with_name(f".{output.name}.partial"), ignore_errors=True)
         return found.model_copy(update={"probe": probe})
 
+    def sweep(self) -> None:
+        """Remove the artifacts of trials that were killed."""
+        for path in self.work.iterdir():
+            if _TRIAL.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
+
     def clean(self) -> None:
         """Remove the models of fewer layers, once nothing is measured any more: they may have gigabytes."""
-        for path in self.work.glob(FIRST_LAYERS.format("*")):
-            path.unlink(missing_ok=True)
+        for path in self.work.iterdir():
+            if _FIRST.fullmatch(path.name):
+                path.unlink(missing_ok=True)
 
     def _first_layers(self, layers: int) -> tuple[Path, int]:
         """A GGUF of so many layers, or of the fewest more that are a sound model; the whole one at last."""
@@ -113,6 +146,9 @@ def _in_a_process(request: TrialRequest, seconds: float) -> Measured:
     """Run a trial where Core ML may kill whoever asks it."""
     try:
         return Measured.model_validate_json(child_answer(MODULE, (request.model_dump_json(),), seconds))
+    except StorageError as error:
+        # It says nothing of the candidate, and would of every other one.
+        raise StorageError(f"{error}; run it again with room, or with another --work") from None
     except AnespecError as error:
         return Measured(probe=request.probe, refusal=f"its process failed: {error}")
     except ValidationError:

@@ -6,9 +6,13 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from anespec.manifests.errors import StorageError
+from anespec.manifests.safe_files import Folder
 from anespec.manifests.schema import Record
 from anespec.validate.tuning.candidates import Candidate
 from anespec.validate.tuning.workbench import Measured, Probe, Workbench
+
+LARGEST_JOURNAL = 1 << 28
+"""Bytes; a measurement has a few thousand."""
 
 RecordT = TypeVar("RecordT", bound=Record)
 
@@ -23,13 +27,14 @@ class Heading(Record):
     context: int
     target: str
     heed_rules: bool
+    threads: int | None = None
 
 
 class Journal:
     """A workbench that writes down what another one measures, a line of JSON each, and repeats nothing.
 
-    The first line says what the others are about; a journal about something else is begun anew. A last line
-    that was cut short by the end of a process is dropped.
+    The first line says what the others are about; a journal about something else is begun anew. It is written
+    anew with each measurement, so that it is never half written and never through a link.
     """
 
     def __init__(self, path: Path, heading: Heading, workbench: Workbench) -> None:
@@ -41,21 +46,16 @@ class Journal:
         self.path = path
         self._workbench = workbench
         self._known: dict[Probe, Measured] = {}
-        try:
-            lines = path.read_text("utf-8", "replace").splitlines() if path.exists() else []
-            if _reads_as(Heading, lines[:1]) == [heading]:
-                self._known = {found.probe: found for found in _reads_as(Measured, lines[1:])}
-            kept = [heading, *self._known.values()]
-            partial = path.with_name(f".{path.name}.partial")
-            partial.write_text("".join(f"{record.model_dump_json()}\n" for record in kept), "utf-8")
-            partial.replace(path)
-        except OSError as error:
-            raise StorageError(f"{path}: {error.strerror}; choose another folder with --work") from error
+        self._heading = heading
+        lines = self._read().decode("utf-8", "replace").splitlines()
+        if _reads_as(Heading, lines[:1]) == [heading]:
+            self._known = {found.probe: found for found in _reads_as(Measured, lines[1:])}
+        self._write()
 
     @property
     def kept(self) -> int:
-        """Measurements that need not be made."""
-        return len(self._known)
+        """Candidates that need not be measured."""
+        return sum(not probe.whole for probe in self._known)
 
     def topology(self, candidate: Candidate) -> tuple[int, ...]:
         """Layers per shard of the whole model."""
@@ -68,14 +68,30 @@ class Journal:
             StorageError: it cannot be written.
         """
         if probe not in self._known:
-            found = self._workbench.measure(probe)
-            try:
-                with self.path.open("a", encoding="utf-8") as file:
-                    file.write(f"{found.model_dump_json()}\n")
-            except OSError as error:
-                raise StorageError(f"{self.path}: {error.strerror}; make room and run it again") from error
-            self._known[probe] = found
+            self._known[probe] = self._workbench.measure(probe)
+            self._write()
         return self._known[probe]
+
+    def _read(self) -> bytes:
+        try:
+            with Folder.open(self.path.parent) as folder:
+                return folder.read(self.path.name, LARGEST_JOURNAL)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise StorageError(f"{self.path}: {error.strerror}; choose another folder with --work") from error
+
+    def _write(self) -> None:
+        lines = (
+            f"{record.model_dump_json()}\n".encode() for record in (self._heading, *self._known.values())
+        )
+        try:
+            with Folder.open(self.path.parent) as folder:
+                folder.replace_parts(self.path.name, lines)
+        except OSError as error:
+            raise StorageError(
+                f"{self.path}: {error.strerror}; make room, or choose another folder with --work"
+            ) from error
 
 
 def _reads_as(kind: type[RecordT], lines: list[str]) -> list[RecordT]:

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 
 from anespec.manifests.options import Flag
 from anespec.manifests.schema import Target
-from anespec.runtime.options import BackendOptions
+from anespec.runtime.options import LONGEST_PASS, BackendOptions
 
 
 def _read_formats(value: Any) -> Any:
@@ -40,7 +40,10 @@ class TuneOptions(BackendOptions):
         "knows.",
     )
     trial_seconds: float = Field(
-        default=1800.0, gt=0, description="After how long one measurement counts as hanging."
+        default=1800.0,
+        ge=1,
+        le=LONGEST_PASS,
+        description="After how long one measurement counts as hanging.",
     )
     work: Annotated[Path | None, Flag(metavar="FOLDER", default="beside the report")] = Field(
         default=None,

@@ -2,17 +2,21 @@
 
 import math
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from anespec.manifests.errors import StorageError
 from anespec.manifests.formatting import counted
+from anespec.manifests.grades import Grade
 from anespec.manifests.presets import MatchedModel, Preset, Provenance
 from anespec.manifests.safe_files import write_atomically
 from anespec.manifests.schema import Count, Record, Target, WeightFormat
 from anespec.manifests.tuned import ChoiceReason, TunedChoices
 from anespec.validate.tuning.candidates import SEARCHED, Candidate
 from anespec.validate.tuning.search import Found, Trial
+from anespec.validate.tuning.whole_model import WholeModel
 from anespec.validate.tuning.workbench import Measured
 from anespec.validate.tuning.workload import Workload
 
@@ -34,23 +38,42 @@ class TrialRecord(Record):
         )
 
 
+@dataclass(frozen=True)
+class TunedModel:
+    """What a search was about."""
+
+    matched: MatchedModel
+    machine: str
+    target: Target
+    context: int
+
+
 class TuneReport(Record):
-    """The file. `preset` is null where the weights are of several formats, which a preset does not name."""
+    """The file. `preset` is null where the weights are of several formats, which a preset does not name.
+
+    `whole` is what was predicted of whole models, beside what was measured of them.
+    """
 
     schema_version: Literal[1] = 1
     prompt_tokens: Count
     answer_tokens: Count
     choices: TunedChoices
     preset: Preset | None
+    whole: tuple[WholeModel, ...] = ()
     trials: tuple[TrialRecord, ...]
 
     def write(self, path: Path) -> None:
         """Write it whole or not at all; raises StorageError."""
-        write_atomically(path, self.model_dump_json(indent=2) + "\n")
+        try:
+            write_atomically(path, self.model_dump_json(indent=2) + "\n")
+        except OSError as error:
+            raise StorageError(
+                f"{path}: cannot be written ({error.strerror}); choose another place"
+            ) from error
 
 
 def tune_report(
-    found: Found, model: MatchedModel, machine: str, target: Target, context: int, workload: Workload
+    found: Found, whole: tuple[WholeModel, ...], tuned: TunedModel, workload: Workload
 ) -> TuneReport:
     """Everything that is kept of a search."""
     best = found.best
@@ -60,15 +83,16 @@ def tune_report(
         answer_tokens=workload.answer_tokens,
         choices=TunedChoices(
             source="tune",
-            machine=machine,
+            machine=tuned.machine,
             measured_at=datetime.now(UTC),
-            target=target,
-            model=model,
+            target=tuned.target,
+            model=tuned.matched,
             topology=best.topology,
             provenance=tuple(_reason(name, found) for name in SEARCHED),
             **chosen,
         ),
-        preset=_preset(found, model, machine, target, context),
+        preset=_preset(found, whole, tuned),
+        whole=whole,
         trials=tuple(map(TrialRecord.of, found.trials)),
     )
 
@@ -97,8 +121,8 @@ def _reason(choice: str, found: Found) -> ChoiceReason:
     return ChoiceReason(choice=choice, because=because, measured=bool(others))
 
 
-def _preset(found: Found, model: MatchedModel, machine: str, target: Target, context: int) -> Preset | None:
-    best = found.best
+def _preset(found: Found, whole: tuple[WholeModel, ...], tuned: TunedModel) -> Preset | None:
+    best, model, machine = found.best, tuned.matched, tuned.machine
     try:
         weights = WeightFormat(best.candidate.weights)
     except ValueError:
@@ -109,7 +133,7 @@ def _preset(found: Found, model: MatchedModel, machine: str, target: Target, con
         name=name.strip("-"),
         title=f"{model.architecture}, {counted(model.layers, 'layer')} of d {model.d}, on {machine}",
         model=model,
-        target=target,
+        target=tuned.target,
         weights=weights,
         attention=best.candidate.attention,
         kv_form=best.candidate.kv_form,
@@ -117,12 +141,20 @@ def _preset(found: Found, model: MatchedModel, machine: str, target: Target, con
         topology=best.topology,
         head_shards=best.candidate.head_shards,
         block=block,
-        context=context,
+        context=tuned.context,
         provenance=Provenance(
             source="anespec tune",
-            grade="B",
-            measured=f"{best.milliseconds[block]:.1f} ms for a pass over {counted(block, 'row')}, by shards "
-            f"({best.candidate}); the best of {counted(len(found.trials), 'candidate')}",
+            grade=Grade.OURS,
+            measured=f"{_pass_times(best, whole)} ({best.candidate}); the best of "
+            f"{counted(len(found.trials), 'candidate')} by the times of shards, on this one machine",
             machine=machine,
         ),
     )
+
+
+def _pass_times(best: Trial, whole: tuple[WholeModel, ...]) -> str:
+    """What a pass of the block takes, and how that is known."""
+    rows = best.candidate.block
+    added = f"{best.milliseconds[rows]:.1f} ms for a pass over {counted(rows, 'row')}, its parts added up"
+    taken = [p.measured for model in whole if model.which == "best" for p in model.passes if p.rows == rows]
+    return f"{added}, {taken[0]:.1f} ms measured whole" if taken else f"{added}, not measured whole"

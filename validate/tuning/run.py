@@ -1,6 +1,7 @@
 """A search over a GGUF on this machine, from options to a report."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +14,16 @@ from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.machine import machine_name
 from anespec.manifests.presets import MatchedModel
+from anespec.manifests.safe_files import Folder
 from anespec.runtime.backends import resolve_backend
 from anespec.validate.tuning.artifact_bench import ArtifactBench, Machine
+from anespec.validate.tuning.candidates import Candidate
 from anespec.validate.tuning.journal import Heading, Journal
 from anespec.validate.tuning.options import TuneOptions
-from anespec.validate.tuning.report import TuneReport, tune_report
+from anespec.validate.tuning.report import TunedModel, TuneReport, tune_report
 from anespec.validate.tuning.search import Found, Trial, search
 from anespec.validate.tuning.spaces import default_space
+from anespec.validate.tuning.whole_model import measure_whole
 from anespec.validate.tuning.workload import Workload
 
 JOURNAL = "trials.jsonl"
@@ -35,9 +39,13 @@ class Tuned:
 
 
 def tune(
-    gguf: Path, work: Path, options: TuneOptions, on_trial: Callable[[Trial], None] = lambda _: None
+    gguf: Path,
+    work: Path,
+    options: TuneOptions,
+    on_trial: Callable[[Trial], None] = lambda _: None,
+    on_whole: Callable[[Candidate], None] = lambda _: None,
 ) -> Tuned:
-    """Search, writing down each measurement in `work` as it is made.
+    """Search, writing down each measurement in `work` as it is made; then time what is best whole.
 
     Raises:
         GGUFError, UnsupportedModelError, RequestError: the model cannot be converted, or not so.
@@ -49,27 +57,52 @@ def tune(
     with GGUFFile(gguf) as file:
         model = SourceModel(file)
         plan = ConversionPlan(model, ConvertOptions(target=options.target, context=options.context))
-        space = default_space(plan, options.weights)
-        matched = MatchedModel.of(model.facts.family.architecture, model.sizes)
+        heading = Heading(
+            model_sha256=KnownHashes().file(gguf),
+            machine=machine_name(),
+            backend=backend,
+            version=__version__,
+            context=plan.context,
+            target=options.target,
+            heed_rules=not options.ignore_rules,
+            threads=options.threads,
+        )
+        machine = Machine(
+            backend, options.threads, heading.heed_rules, options.trial_seconds, options.workers
+        )
+        bench = ArtifactBench(model, options.target, plan.context, work.resolve(), machine)
+        workload = Workload(options.prompt_tokens, options.answer_tokens)
+        with _held(work):
+            journal = Journal(work / JOURNAL, heading, bench)
+            kept = journal.kept
+            bench.sweep()
+            if not kept:
+                # What an interrupted search left may be layers of another model.
+                bench.clean()
+            found = search(default_space(plan, options.weights), journal, workload, on_trial)
+            bench.clean()
+            whole = measure_whole(found, journal, workload, on_whole)
+        tuned = TunedModel(
+            matched=MatchedModel.of(model.facts.family.architecture, model.sizes),
+            machine=heading.machine,
+            target=options.target,
+            context=plan.context,
+        )
+    return Tuned(found, tune_report(found, whole, tuned, workload), kept)
+
+
+@contextmanager
+def _held(work: Path) -> Iterator[None]:
+    """The work folder, made where it is missing, for one search at a time: what lies there is trusted later.
+
+    Raises:
+        StorageError: another search has it, it is another user's, or the file system refuses.
+    """
     try:
         work.mkdir(parents=True, exist_ok=True)
+        folder = Folder.open(work)
     except OSError as error:
         raise StorageError(f"{work}: {error.strerror}; choose another folder with --work") from error
-    heading = Heading(
-        model_sha256=KnownHashes().file(gguf),
-        machine=machine_name(),
-        backend=backend,
-        version=__version__,
-        context=plan.context,
-        target=options.target,
-        heed_rules=not options.ignore_rules,
-    )
-    machine = Machine(backend, options.threads, heading.heed_rules, options.trial_seconds)
-    bench = ArtifactBench(gguf.resolve(), options.target, plan.context, work.resolve(), machine)
-    journal = Journal(work / JOURNAL, heading, bench)
-    kept = journal.kept
-    workload = Workload(options.prompt_tokens, options.answer_tokens)
-    found = search(space, journal, workload, on_trial)
-    bench.clean()
-    report = tune_report(found, matched, heading.machine, options.target, plan.context, workload)
-    return Tuned(found, report, kept)
+    with folder, folder.alone("another search"):
+        folder.require_own()
+        yield

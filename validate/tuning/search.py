@@ -98,9 +98,11 @@ def search(
         if best is before:
             break
     if math.isinf(best.seconds):
+        ruled_out = all(trial.measured.objections for trial in known.values())
+        mend = "; --ignore-rules measures what the rules fail, --target cpu is for processors" * ruled_out
         raise AnespecError(
             f"none of {len(known)} ways to convert this model runs here and passes its gates; the first: "
-            f"{best.measured.why_not}"
+            f"{best.measured.why_not}{mend}"
         )
     return Found(best, tuple(known.values()))
 

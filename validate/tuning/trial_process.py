@@ -21,13 +21,14 @@ from anespec.convert.pipeline import convert
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.child_python import answer_stream, end_with_parent
-from anespec.manifests.errors import AnespecError
+from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.residency import Placement, PlanSource, ResidencyVerdict, Severity
 from anespec.manifests.schema import Count, Record, Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
+from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.passes import BEST_LOGIT, RowKind, Verifier, run_pass, whole_plan
 from anespec.runtime.planner import least_spans
 from anespec.runtime.regions import RegionMap
@@ -60,6 +61,7 @@ class TrialRequest(Record):
     backend: str
     threads: Count | None
     heed_rules: bool
+    workers: WorkerLimits | None = None
 
 
 def options_of(candidate: Candidate, target: Target, context: int) -> ConvertOptions:
@@ -80,24 +82,27 @@ def options_of(candidate: Candidate, target: Target, context: int) -> ConvertOpt
 
 
 def run_trial(request: TrialRequest) -> Measured:
-    """Measure a probe; what keeps it from being used is in what is returned."""
+    """Measure a probe; what keeps it from being used is in what is returned.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
     probe, source = request.probe, Path(request.gguf)
     options = options_of(probe.candidate, request.target, request.context)
     try:
         with GGUFFile(source) as file:
-            model = SourceModel(file)
-            whole = options.with_changes(topology=(probe.layers,), shard_bytes=None)
-            artifact = Artifact(
-                convert(ConversionPlan(model, whole), Path(request.output), replace=True).path
-            )
+            if not probe.whole:
+                options = options.with_changes(topology=(probe.layers,), shard_bytes=None)
+            plan = ConversionPlan(SourceModel(file), options)
+            artifact = Artifact(convert(plan, Path(request.output), replace=True).path)
+        if probe.whole:
+            loaded, times = _timed(artifact, request)
+            return Measured(probe=probe, times=times, load_seconds=loaded)
         residency = residency_gate(artifact, lambda _: None, neural_engine())
         objections = _objections(residency) if _heeds_rules(request) else ()
         if objections:
             return Measured(probe=probe, objections=objections, placement=_placement(residency))
-        began = time.perf_counter()
-        with closing(open_verifier(artifact, request.backend, request.threads)) as verifier:
-            loaded = time.perf_counter() - began
-            times = tuple(_pass_time(verifier, rows) for rows in probe.candidate.widths)
+        loaded, times = _timed(artifact, request)
         return Measured(
             probe=probe,
             times=times,
@@ -105,8 +110,18 @@ def run_trial(request: TrialRequest) -> Measured:
             placement=_placement(residency),
             failures=_failures(artifact, source, request),
         )
+    except StorageError:
+        raise
     except AnespecError as error:
         return Measured(probe=probe, refusal=str(error))
+
+
+def _timed(artifact: Artifact, request: TrialRequest) -> tuple[float, tuple[PassTime, ...]]:
+    """Seconds to load it, and what its passes take."""
+    began = time.perf_counter()
+    with closing(open_verifier(artifact, request.backend, request.threads, request.workers)) as verifier:
+        loaded = time.perf_counter() - began
+        return loaded, tuple(_pass_time(verifier, rows) for rows in request.probe.candidate.widths)
 
 
 def _heeds_rules(request: TrialRequest) -> bool:
@@ -127,13 +142,13 @@ def _placement(residency: ResidencyVerdict) -> Placement:
 
 def _failures(artifact: Artifact, source: Path, request: TrialRequest) -> tuple[str, ...]:
     """A sentence for each gate that does not pass."""
-    found = []
-    golden = golden_gate(artifact, source, request.backend, request.threads, lambda *_: None)
+    found, workers = [], request.workers
+    golden = golden_gate(artifact, source, request.backend, request.threads, lambda *_: None, workers)
     try:
         require_golden(golden)
     except AnespecError as error:
         found.append(str(error))
-    exactness = exactness_of(artifact, request.backend, request.threads, "quick", lambda *_: None)
+    exactness = exactness_of(artifact, request.backend, request.threads, "quick", lambda *_: None, workers)
     if not exactness.allows_speculation:
         unproven = [v.invariance.value for v in exactness.invariances if v.unequal]
         found.append(f"the exactness gate found {', '.join(unproven) or 'too little'} unproven")
@@ -172,7 +187,12 @@ def main() -> None:
     """Answer one request; what is answered is not lost to a library's destructors (see anespec.leaving)."""
     end_with_parent()
     answers = answer_stream()
-    found = run_trial(TrialRequest.model_validate_json(sys.argv[1]))
+    try:
+        found = run_trial(TrialRequest.model_validate_json(sys.argv[1]))
+    except StorageError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.stderr.flush()
+        os._exit(error.exit_code)
     answers.write(found.model_dump_json().encode())
     answers.flush()
     os._exit(0)

@@ -55,7 +55,8 @@ def write_first_layers(source: Path, layers: int, path: Path) -> Path:
     except OSError as error:
         path.unlink(missing_ok=True)
         raise StorageError(
-            f"{path}: {error.strerror}; make room, or choose another folder with --work"
+            # Numpy's own error says how much it wrote, and has no number.
+            f"{path}: {error.strerror or error}; make room, or choose another folder with --work"
         ) from error
     return path
 

@@ -12,14 +12,18 @@ Milliseconds = Annotated[float, Field(gt=0)]
 
 
 class Probe(Record):
-    """What is measured of a candidate: one shard of its first `layers` layers, and the whole head."""
+    """What is measured of a candidate: one shard of its first `layers` layers, and the whole head.
+
+    A `whole` one is of all layers, in the candidate's own shards; it is timed and not judged.
+    """
 
     candidate: Candidate
     layers: Count
+    whole: bool = False
 
 
 class PassTime(Record):
-    """The medians of a pass of `rows` rows, in milliseconds: in the layer shard, and in all head shards."""
+    """The medians of a pass of `rows` rows, in milliseconds: in all layer shards, and in all head shards."""
 
     rows: Count
     layers: Milliseconds
@@ -65,5 +69,9 @@ class Workbench(Protocol):
         ...
 
     def measure(self, probe: Probe) -> Measured:
-        """Convert, run, time and judge a probe; what goes wrong with it is in what is returned."""
+        """Convert, run, time and judge a probe; what goes wrong with it is in what is returned.
+
+        Raises:
+            StorageError: the disk refuses, which says nothing of the probe.
+        """
         ...

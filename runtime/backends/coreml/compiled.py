@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,20 +23,29 @@ import psutil
 from anespec.manifests.coreml_errors import error_sentence, known_error
 from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
 from anespec.manifests.machine import system_build
-from anespec.manifests.safe_files import Folder
+from anespec.manifests.safe_files import Folder, first_link
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.user_folders import cache_folder, private_folder
 
 COMPILED_FOLDER = "compiled"
 SUFFIX = ".mlmodelc"
-PARTIAL = re.compile(r"\.(\d+)\.[0-9a-f]+\.partial\.mlmodelc")
-"""What a compilation is called before it is whole; the number is that of the process that works on it."""
+PARTIAL = re.compile(r"\.(\d+)\.[0-9a-f]+\.partial\..+")
+"""What a compilation, or the folder that it works in, is called before it is whole; the number is that of the
+process that works on it."""
 
 KEY_DIGITS = 16
 
 Report = Callable[[str], None]
 """Is told what is done next."""
+
+
+class CompileRefusedError(ArtifactError):
+    """Core ML did not compile a package; `text` is what it said, in its own words."""
+
+    def __init__(self, package: Path, text: str) -> None:
+        super().__init__(f"{package}: {error_sentence(text)}")
+        self.text = text
 
 
 class Compiler(Protocol):
@@ -58,6 +68,11 @@ class CompiledShard:
     path: Path
     made: bool
 
+    @property
+    def doubt(self) -> str | None:
+        """What to say where it is refused: an old one may be damaged, which one made just now is not."""
+        return None if self.made else f"it was compiled before; to compile it again remove {self.path}"
+
     def beside(self, suffix: str) -> Path:
         """A file that is about this compiled shard, and goes with it."""
         return self.path.with_name(f"{self.path.name.removesuffix(SUFFIX)}.{suffix}")
@@ -67,7 +82,7 @@ def compiled_shard(artifact: Artifact, shard: Shard, compiler: Compiler, report:
     """One shard compiled, now or before.
 
     Raises:
-        ArtifactError: the shard is missing or damaged, or Core ML refuses it.
+        ArtifactError: the shard is missing or damaged; a CompileRefusedError where Core ML refuses it.
         StorageError: there is no room for it, or no place.
     """
     if (known := known_shard(artifact, shard, compiler)) is not None:
@@ -83,11 +98,19 @@ def compiled_shard(artifact: Artifact, shard: Shard, compiler: Compiler, report:
 
 
 def known_shard(artifact: Artifact, shard: Shard, compiler: Compiler) -> CompiledShard | None:
-    """One shard as it was compiled before; None where it was not, or by another build or version."""
-    for place in (artifact.root / COMPILED_FOLDER, _cache(artifact)):
-        if (path := place / _name(shard, compiler)).is_dir():
+    """One shard as it was compiled before; None where it was not, or by another build or version.
+
+    What lies behind a link is none: who put it there may have compiled anything.
+    """
+    name = _name(shard, compiler)
+    for root, place in ((artifact.root, COMPILED_FOLDER), (_cache(artifact), ".")):
+        if _is_whole(path := root / place / name) and first_link(root, f"{place}/{name}") is None:
             return CompiledShard(shard, path, made=False)
     return None
+
+
+def _is_whole(path: Path) -> bool:
+    return path.is_dir() and any(path.iterdir())
 
 
 def discard(compiled: CompiledShard) -> None:
@@ -141,6 +164,8 @@ def _compile(package: Path, folder: Folder, name: str, compiler: Compiler) -> Pa
     partial = f".{os.getpid()}.{secrets.token_hex(8)}.partial{SUFFIX}"
     try:
         compiler.compile(package, folder.path / partial)
+        if not stat.S_ISDIR(folder.mode(name) or stat.S_IFDIR):
+            folder.remove(name)
         # Whoever compiled the same shard meanwhile has a folder there, which is as good.
         with contextlib.suppress(FileExistsError), _suppressed(errno.ENOTEMPTY):
             folder.rename(partial, name)
@@ -162,8 +187,9 @@ def _compile(package: Path, folder: Folder, name: str, compiler: Compiler) -> Pa
 
 def _refused(package: Path, text: str) -> AnespecError:
     known = known_error(text)
-    kind = StorageError if known is not None and known.code == "no space" else ArtifactError
-    return kind(f"{package}: {error_sentence(text)}")
+    if known is not None and known.code == "no space":
+        return StorageError(f"{package}: {known.sentence}")
+    return CompileRefusedError(package, text)
 
 
 @contextlib.contextmanager

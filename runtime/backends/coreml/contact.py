@@ -46,9 +46,13 @@ class ContactList(Record):
 
 
 class Outcome(Record):
-    """What came of a contact: how long it took, and Core ML's text where it failed."""
+    """What came of a contact: how long it took, and Core ML's text where it failed.
+
+    `by_itself` where the process failed and not Core ML in it, which says nothing of the shard.
+    """
 
     error: str | None = None
+    by_itself: bool = False
     seconds: float = 0.0
 
 

@@ -1,24 +1,18 @@
-"""First contacts with compiled shards, in a process of their own, since Core ML may kill whoever makes them.
-
-What came of one is remembered beside the compiled shard and goes with it. A failure that may pass (no memory,
-no answer) is not: the next start tries again.
-"""
+"""First contacts with compiled shards, in a process of their own, since Core ML may kill that."""
 
 import contextlib
 import subprocess
 import tempfile
 import threading
 from collections.abc import Generator, Sequence
-from pathlib import Path
 from typing import IO
 
 from pydantic import ValidationError
 
 from anespec.manifests.child_python import child_command, child_environment
-from anespec.manifests.coreml_errors import ended_by, known_error, no_answer
-from anespec.manifests.errors import AnespecError, StorageError
+from anespec.manifests.coreml_errors import ended_by, no_answer
+from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import last_line
-from anespec.manifests.safe_files import Folder
 from anespec.runtime.backends.coreml.contact import Contact, ContactList, Outcome
 
 CHILD = "anespec.runtime.backends.coreml.contact_child"
@@ -29,25 +23,10 @@ LONGEST_CONTACT = 1200.0
 LAST_WORDS = 4096
 """Bytes of the standard error that are looked at when a process dies."""
 
-LARGEST_OUTCOME = 1 << 16
+LARGEST_ANSWER = 1 << 16
+"""Bytes of a line that is read."""
 
-
-def remembered(place: Path) -> Outcome | None:
-    """What came of an earlier contact; None where there was none."""
-    try:
-        with Folder.open(place.parent) as folder:
-            return Outcome.model_validate_json(folder.read(place.name, LARGEST_OUTCOME))
-    except (OSError, StorageError, ValidationError):
-        return None
-
-
-def remember(place: Path, outcome: Outcome) -> None:
-    """Keep what came of a contact, unless it may pass; where it cannot be written it is not kept."""
-    known = None if outcome.error is None else known_error(outcome.error)
-    if known is not None and not known.lasting:
-        return
-    with contextlib.suppress(OSError, StorageError), Folder.open(place.parent) as folder:
-        folder.replace(place.name, outcome.model_dump_json().encode(), durable=False)
+NONSENSE = "the process that tried it gave an answer that cannot be read"
 
 
 def first_contacts(
@@ -63,8 +42,9 @@ def first_contacts(
     Raises:
         AnespecError: no process can be started.
     """
-    with tempfile.TemporaryFile() as words:
+    with contextlib.ExitStack() as stack:
         try:
+            words: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())
             child = subprocess.Popen(
                 command or child_command(CHILD),
                 stdin=subprocess.PIPE,
@@ -80,9 +60,8 @@ def first_contacts(
         try:
             assert child.stdin is not None
             assert child.stdout is not None
-            with contextlib.suppress(BrokenPipeError):
-                child.stdin.write(ContactList(contacts=tuple(contacts)).model_dump_json().encode() + b"\n")
-                child.stdin.flush()
+            # A child that does not listen keeps whoever writes to it waiting, as a long list does.
+            threading.Thread(target=_tell, args=(child.stdin, contacts), daemon=True).start()
             for _ in contacts:
                 outcome = _outcome(child, child.stdout, seconds, words)
                 yield outcome
@@ -90,6 +69,12 @@ def first_contacts(
                     return
         finally:
             _end(child)
+
+
+def _tell(stream: IO[bytes], contacts: Sequence[Contact]) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        stream.write(ContactList(contacts=tuple(contacts)).model_dump_json().encode() + b"\n")
+        stream.flush()
 
 
 def _outcome(
@@ -105,17 +90,19 @@ def _outcome(
     timer = threading.Timer(seconds, give_up)
     timer.start()
     try:
-        line = answers.readline()
+        line = answers.readline(LARGEST_ANSWER)
     finally:
         timer.cancel()
     with contextlib.suppress(ValidationError):
         return Outcome.model_validate_json(line)
+    if line and not late.is_set():
+        return Outcome(error=NONSENSE, by_itself=True)
     code = child.wait()
     if late.is_set():
         return Outcome(error=no_answer(seconds), seconds=seconds)
     # A crash says its reason before it dies, such as the exception that nobody caught.
     end = ended_by(-code) if code < 0 else f"the process ended with code {code}"
-    return Outcome(error=f"{_last_words(words)}\n{end}".strip())
+    return Outcome(error=f"{_last_words(words)}\n{end}".strip(), by_itself=code >= 0)
 
 
 def _last_words(words: IO[bytes]) -> str:

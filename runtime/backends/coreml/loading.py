@@ -6,14 +6,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from anespec.manifests.coreml_errors import error_sentence, known_error
-from anespec.manifests.errors import AnespecError, ArtifactError
 from anespec.manifests.schema import Manifest, Shard, TensorSpec, shape_at
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.compiled import CompiledShard, compiled_shard, discard
 from anespec.runtime.backends.coreml.contact import Contact, Shape, TriedPass
-from anespec.runtime.backends.coreml.first_contact import first_contacts, remember, remembered
+from anespec.runtime.backends.coreml.first_contact import first_contacts
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel
+from anespec.runtime.backends.coreml.memory import is_stale, met_before, refused, remember
 from anespec.runtime.backends.coreml.runner import ANY_WIDTH
 
 _log = logging.getLogger(__name__)
@@ -82,52 +81,40 @@ class ShardLoader:
     def _met(self, shards: Sequence[CompiledShard]) -> list[CompiledShard]:
         """The shards, each of which was loaded and run once by another process, now or before."""
         met = {compiled.shard.path: compiled for compiled in shards}
-        waiting = [compiled for compiled in shards if not self._is_known(compiled)]
+        waiting = [compiled for compiled in shards if not met_before(compiled, self._place(compiled))]
         while waiting:
             _log.info("first contact with %s", ", ".join(compiled.shard.path for compiled in waiting))
             contacts = [self._contact(compiled) for compiled in waiting]
             with closing(first_contacts(contacts, command=self._command, seconds=self._seconds)) as outcomes:
                 for outcome in outcomes:
                     compiled = waiting.pop(0)
-                    if outcome.error is not None and self._is_stale(compiled, outcome.error):
+                    if outcome.error is not None and is_stale(compiled, outcome.error):
                         waiting.insert(0, self._again(compiled))
                         met[compiled.shard.path] = waiting[0]
                         break
                     remember(self._place(compiled), outcome)
                     if outcome.error is not None:
-                        raise _refused(compiled, outcome.error)
+                        raise refused(compiled, outcome.error, compiled.doubt)
         return list(met.values())
-
-    def _is_known(self, compiled: CompiledShard) -> bool:
-        """Whether a contact was made before; raises ArtifactError where it failed for good."""
-        outcome = remembered(place := self._place(compiled))
-        if outcome is not None and outcome.error is not None:
-            raise _refused(compiled, f"{outcome.error}", f"it was so before; to try again remove {place}")
-        return outcome is not None
 
     def _loaded(self, compiled: CompiledShard) -> Models:
         try:
             return self._models(compiled)
         # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
         except Exception as error:
-            if not self._is_stale(compiled, str(error)):
-                raise _refused(compiled, str(error)) from error
+            if not is_stale(compiled, str(error)):
+                raise refused(compiled, str(error), compiled.doubt) from error
         (compiled,) = self._met([self._again(compiled)])
         try:
             return self._models(compiled)
         except Exception as error:
-            raise _refused(compiled, str(error)) from error
+            raise refused(compiled, str(error)) from error
 
     def _models(self, compiled: CompiledShard) -> Models:
         return {
             function.rows: self._core_ml.load(compiled.path, function.name, self._units)
             for function in functions_of(self._artifact.manifest)
         }
-
-    def _is_stale(self, compiled: CompiledShard, text: str) -> bool:
-        """Whether compiling again may mend it: it was not done just now, and it would be another model."""
-        known = known_error(text)
-        return not compiled.made and (not compiled.path.is_dir() or (known is not None and known.stale))
 
     def _again(self, compiled: CompiledShard) -> CompiledShard:
         _log.warning("%s is compiled again, since Core ML cannot load it any more", compiled.shard.path)
@@ -174,8 +161,3 @@ def _tried(shard: Shard, function: str | None, rows: int) -> TriedPass:
     return TriedPass(
         function=function, inputs=shapes(shard.program_inputs), outputs=shapes(shard.program_outputs)
     )
-
-
-def _refused(compiled: CompiledShard, text: str, note: str | None = None) -> AnespecError:
-    sentence = f"{compiled.shard.path}: {error_sentence(text)}"
-    return ArtifactError(f"{sentence} ({note})" if note else sentence)

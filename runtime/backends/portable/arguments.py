@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -24,13 +24,15 @@ ValueT = TypeVar("ValueT")
 class Arguments(Generic[ValueT]):
     """Inputs of `operation`: tensors from `known`, parameters from the program's constants.
 
-    Accessors raise ArtifactError where the operation lacks what is asked for.
+    Accessors raise ArtifactError where the operation lacks what is asked for. Lists of integers are kept in
+    `read`, by input, for when the operation runs again.
     """
 
     operation: Operation
     known: Mapping[str, ValueT]
     constants: Mapping[str, Constant]
     source: str
+    read: dict[str, list[int]] = field(default_factory=dict)
 
     def has(self, key: str) -> bool:
         """Whether the operation has this input."""
@@ -61,11 +63,14 @@ class Arguments(Generic[ValueT]):
         return value.unpacked() if isinstance(value, Packed) else value
 
     def integers(self, key: str) -> list[int]:
-        """A constant list of integers, of fewer than 32 bits each."""
+        """A constant list of integers, of fewer than 32 bits each; not to be changed."""
+        if key in self.read:
+            return self.read[key]
         values = self._of_kinds("iu", key, "integers")
         if values.ndim > 1 or (np.abs(values.astype(np.float64)) >= 2.0**31).any():
             raise self.refused(f"has no list of integers in range for its input {key!r}")
-        return [int(i) for i in np.atleast_1d(values)]
+        self.read[key] = [int(i) for i in np.atleast_1d(values)]
+        return self.read[key]
 
     def integer(self, key: str) -> int:
         """A constant integer."""

@@ -1,7 +1,7 @@
 """Runs a program with torch, operation by operation."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from anespec.manifests.machine import machine_memory
 from anespec.runtime.backends.portable.arguments import Arguments, refusing, unknown_operation
 from anespec.runtime.backends.portable.packed import Packed
-from anespec.runtime.backends.portable.program import Constant, Operation, Program
+from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.soundness import require_room_for_states
 from anespec.runtime.backends.portable.spans import MASK_AXES, STATE_AXIS, followed, slot_axes
 from anespec.runtime.backends.portable.torch_table import TABLE
@@ -79,22 +79,23 @@ class TorchRunner:
             for name, value in program.constants.items()
             if not isinstance(value, str)
         }
-        self.operations: list[Operation] = []
+        self._known: dict[str, torch.Tensor] = {}
+        self.operations: list[Arguments[torch.Tensor]] = []
         for operation in program.operations:
             if operation.kind not in TABLE and operation.kind not in ("read_state", "write_state"):
                 raise unknown_operation(operation, program.source, LIBRARY)
             if operation.kind.startswith("constexpr_"):
-                self._run(operation, self.constants, program.constants)
+                arguments = Arguments(operation, self.constants, program.constants, program.source)
+                self._run(arguments, self.constants, NO_SPANS)
                 for name in (name for names in operation.inputs.values() for name in names):
                     self.constants.pop(name, None)
             else:
-                self.operations.append(operation)
+                self.operations.append(Arguments(operation, self._known, program.constants, program.source))
         self._widen()
 
     def _widen(self) -> None:
-        weights = {op.inputs["weight"][0] for op in self.operations if op.kind == "conv"} & set(
-            self.constants
-        )
+        operations = [arguments.operation for arguments in self.operations]
+        weights = {op.inputs["weight"][0] for op in operations if op.kind == "conv"} & set(self.constants)
         needed = sum(self.constants[name].numel() for name in weights) * torch.float32.itemsize
         if needed <= SHARE_FOR_WIDENED * machine_memory():
             for name in weights:
@@ -110,7 +111,8 @@ class TorchRunner:
         Raises:
             ArtifactError: torch fails.
         """
-        known = dict(self.constants)
+        known = self._known
+        known.update(self.constants)
         for name in self.program.inputs:
             given = np.ascontiguousarray(self._inputs[name], dtype=np.float16)
             known[name] = self.settled(torch.from_numpy(given))
@@ -119,10 +121,13 @@ class TorchRunner:
             for pool in self.pools
             for name in pool.states
         }
-        with torch.no_grad(), refusing(self.program.source, LIBRARY):
-            for operation in self.operations:
-                self._run(operation, known, self.program.constants, spans)
-        return TorchOutputs({name: known[name].contiguous().numpy() for name in self.program.outputs})
+        try:
+            with torch.no_grad(), refusing(self.program.source, LIBRARY):
+                for arguments in self.operations:
+                    self._run(arguments, known, spans)
+            return TorchOutputs({name: known[name].contiguous().numpy() for name in self.program.outputs})
+        finally:
+            known.clear()
 
     def run(self, inputs: Inputs) -> dict[str, Tensor]:
         """Execute once; see ShardRunner."""
@@ -131,16 +136,14 @@ class TorchRunner:
         return {name: outputs.tensor(name) for name in self.program.outputs}
 
     def _run(
-        self,
-        operation: Operation,
-        known: dict[str, torch.Tensor],
-        constants: Mapping[str, Constant],
-        spans: Mapping[str, int] = NO_SPANS,
+        self, arguments: Arguments[torch.Tensor], known: dict[str, torch.Tensor], spans: Mapping[str, int]
     ) -> None:
+        operation = arguments.operation
         if self.axes is not None and operation.name in self.axes:
             x = known[operation.inputs["x"][0]]
-            constants = followed(operation, constants, self.axes[operation.name], tuple(x.shape))
-        arguments = Arguments(operation, known, constants, self.program.source)
+            axis = self.axes[operation.name]
+            constants = followed(operation, arguments.constants, axis, tuple(x.shape))
+            arguments = replace(arguments, constants=constants, read={})
         if operation.kind == "write_state":
             self._write(arguments.state(), arguments.value("data"))
             return
@@ -190,6 +193,7 @@ class TorchRunner:
 
     def close(self) -> None:
         """Release memory."""
+        self.operations.clear()
         self.states.clear()
         self.constants.clear()
 

@@ -4,12 +4,14 @@ Everything is little-endian. A tensor is contiguous fp16 in C order; one that de
 width, under the name that `at_width` gives it.
 """
 
+import errno
 import mmap
 import os
 import struct
+import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from math import prod
 from typing import BinaryIO
 from weakref import finalize
@@ -45,7 +47,7 @@ def at_width(name: str, width: int) -> str:
 class Arena:
     """A file without a name, mapped; it goes when the last process that has it open does.
 
-    Parts take memory once they are written to, so that widths which never run cost nothing.
+    Its room is taken at once: a write to a page for which none is left would kill the process.
     """
 
     def __init__(self, parts: Mapping[str, Shape], build: bytes = NO_BUILD) -> None:
@@ -103,15 +105,29 @@ def _aligned(count: int) -> int:
 
 
 def _nameless_file(size: int) -> BinaryIO:
-    try:
-        file = tempfile.TemporaryFile(prefix="anespec-arena-")  # noqa: SIM115 (the arena's)
-        os.truncate(file.fileno(), size)
-    except OSError as error:
-        raise StorageError(
-            f"{tempfile.gettempdir()}: has no room for the {bytes_text(size)} that are shared with a worker "
-            f"({error.strerror}); set TMPDIR to another folder"
-        ) from error
+    with ExitStack() as undo:
+        try:
+            file: BinaryIO = undo.enter_context(tempfile.TemporaryFile(prefix="anespec-arena-"))
+            os.truncate(file.fileno(), size)
+            _take_room(file.fileno(), size)
+        except OSError as error:
+            raise StorageError(
+                f"the folder for temporary files has no room for the {bytes_text(size)} that are shared with "
+                f"a worker ({error.strerror}); set TMPDIR to another folder"
+            ) from error
+        undo.pop_all()
     return file
+
+
+def _take_room(descriptor: int, size: int) -> None:
+    """See to it that there is room for a whole file, which is empty; raises OSError where there is not."""
+    if sys.platform == "darwin":
+        # Nothing that Python has takes room there; what is free now is all that can be known.
+        disk = os.fstatvfs(descriptor)
+        if disk.f_bavail * disk.f_frsize < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    else:
+        os.posix_fallocate(descriptor, 0, size)
 
 
 def _release(file: BinaryIO, memory: mmap.mmap) -> None:

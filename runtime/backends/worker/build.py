@@ -5,12 +5,14 @@ itself: an arena names the build that it is for, and another one is refused.
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
 import secrets
 import shutil
 import signal
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ import psutil
 
 from anespec.manifests.errors import AnespecError, MissingPackageError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable
-from anespec.manifests.safe_files import Folder
+from anespec.manifests.safe_files import Folder, first_link, open_file
 from anespec.manifests.store import file_sha256
 from anespec.manifests.user_folders import cache_folder, private_folder
 from anespec.runtime.backends.worker.process import WorkerProgram
@@ -37,6 +39,9 @@ NO_TESTS = Path("Tests/AnespecWorkerTests/None.swift")
 
 ZEROS = "0" * 64
 LEAST_SWIFT = (6, 0)
+LONGEST_WAIT = 60.0
+"""Seconds for Swift to say its version; the first time it may look for Xcode."""
+
 INSTALL = "install Xcode or its command line tools (xcode-select --install), elsewhere Swift from swift.org"
 
 _PARTIAL = re.compile(r"\.(\d+)\.[0-9a-f]+\.partial")
@@ -103,14 +108,16 @@ def built_worker(sources: WorkerSources | None = None) -> WorkerProgram | None:
     """
     if by_hand := os.environ.get(BY_HAND):
         try:
-            return WorkerProgram((by_hand,), file_sha256(Path(by_hand)), compared=False)
+            with open_file(Path(by_hand)):
+                return WorkerProgram((by_hand,), file_sha256(Path(by_hand)), compared=False)
         except OSError as error:
             raise StorageError(
                 f"{by_hand}: {BY_HAND} names it, and it cannot be read ({error.strerror})"
             ) from error
     build = (sources or WorkerSources.installed()).build
     path = workers_folder() / build / EXECUTABLE
-    return WorkerProgram((str(path),), build) if os.access(path, os.X_OK) else None
+    is_there = first_link(cache_folder(), f"workers/{build}/{EXECUTABLE}") is None and path.is_file()
+    return WorkerProgram((str(path),), build) if is_there and os.access(path, os.X_OK) else None
 
 
 def build_worker(
@@ -135,6 +142,8 @@ def build_worker(
             _compile(swift, work, report)
             built = work / ".build/release" / EXECUTABLE
             with folder.folder(sources.build, create=True) as place:
+                if stat.S_ISDIR(place.mode(EXECUTABLE) or 0):
+                    place.remove(EXECUTABLE)
                 built.resolve().replace(place.path / EXECUTABLE)
     except OSError as error:
         raise StorageError(
@@ -149,8 +158,18 @@ def build_worker(
 def _require_swift(swift: str) -> None:
     try:
         told = subprocess.run(
-            [swift, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            [swift, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LONGEST_WAIT,
+            check=False,
         )
+    except subprocess.TimeoutExpired:
+        raise MissingPackageError(
+            f"`{swift} --version` says nothing for {LONGEST_WAIT:g} s; {INSTALL}"
+        ) from None
     except OSError:
         raise MissingPackageError(f"the worker is built with Swift, which is not here; {INSTALL}") from None
     found = _VERSION.search(told.stdout)
@@ -172,7 +191,9 @@ def _working_folder(folder: Folder) -> Iterator[str]:
     for path in folder.path.iterdir():
         found = _PARTIAL.fullmatch(path.name)
         if found is not None and not psutil.pid_exists(int(found[1])):
-            folder.remove(path.name)
+            # Another build may be removing it, too.
+            with contextlib.suppress(OSError):
+                folder.remove(path.name)
     name = f".{os.getpid()}.{secrets.token_hex(8)}.partial"
     try:
         (folder.path / name).mkdir(mode=0o700)
@@ -185,6 +206,9 @@ def _compile(swift: str, work: Path, report: Report) -> None:
     """Run `swift build`; what it says ends in one sentence where it fails."""
     command = [swift, "build", "-c", "release", "--product", EXECUTABLE, "--package-path", str(work)]
     report("the worker's sources")
+    # Swift leaves files among the temporary ones, by the name of each folder that it built in.
+    own = work / ".tmp"
+    own.mkdir()
     # A group of its own, so that a ^C ends the compilers that it started, too.
     process = subprocess.Popen(
         command,
@@ -193,6 +217,7 @@ def _compile(swift: str, work: Path, report: Report) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        env=os.environ | {"TMPDIR": str(own)},
         start_new_session=True,
     )
     lines: list[str] = []
@@ -209,6 +234,10 @@ def _compile(swift: str, work: Path, report: Report) -> None:
         if process.stdout is not None:
             process.stdout.close()
     if code:
+        if any(os.strerror(errno.ENOSPC) in line for line in lines):
+            raise StorageError(
+                f"{work.parent}: has no room to build the worker in; make some, and build again"
+            )
         errors = [line for line in lines if "error:" in line] or [line for line in lines if line]
         reason = errors[0].replace(f"{work}{os.sep}", "") if errors else f"swift ended with {code}"
         raise AnespecError(

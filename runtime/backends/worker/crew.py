@@ -42,6 +42,25 @@ class ShardRefusedError(ArtifactError):
         self.text = text
 
 
+class LoadLostError(WorkerLostError):
+    """A worker was lost while it loaded `stages`, these paths."""
+
+    def __init__(self, lost: WorkerLostError, stages: Sequence[str]) -> None:
+        super().__init__(str(lost), lost.text)
+        self.stages = tuple(stages)
+
+
+class WorkersDieError(AnespecError):
+    """A worker is lost again and again while it gets ready; `lost` is the last loss."""
+
+    def __init__(self, lost: WorkerLostError | None) -> None:
+        super().__init__(
+            f"{lost}, {MOST_STARTS} times in a row while it got ready; free memory, give each worker less "
+            "(--worker-budget), or run on another backend (--backend openvino)"
+        )
+        self.lost = lost
+
+
 class Crew:
     """All workers that together hold the stages of an artifact."""
 
@@ -56,7 +75,8 @@ class Crew:
         """Start the workers and have them load.
 
         Raises:
-            AnespecError: a shard cannot be loaded, or a worker dies of it again and again.
+            ShardRefusedError: Core ML cannot load a shard.
+            WorkersDieError: a worker dies again and again.
         """
         self._program = program
         self._arena = arena
@@ -162,7 +182,8 @@ class Crew:
         """Start the workers that are missing or dead, and set all states to zeros.
 
         Raises:
-            AnespecError: one cannot load its shards, or dies again and again.
+            ShardRefusedError: one cannot load a shard.
+            WorkersDieError: one dies again and again.
         """
         for _ in range(MOST_STARTS):
             try:
@@ -172,16 +193,13 @@ class Crew:
                 lost = again
             except Refusal as refusal:
                 raise _failure(refusal) from None
-        raise AnespecError(
-            f"{lost}, {MOST_STARTS} times in a row while it got ready; free memory, give each worker less "
-            "(--worker-budget), or run on another backend (--backend openvino)"
-        )
+        raise WorkersDieError(lost)
 
     def _start_missing(self) -> None:
         """Start all missing workers and have them load at once; then states and caches are set to zeros.
 
         Raises:
-            WorkerLostError: one died; it is missing now.
+            WorkerLostError: one died, a LoadLostError where it was loading; it is missing now.
             Refusal: one cannot load, and is ended.
         """
         for index, worker in enumerate(self._workers):
@@ -197,7 +215,7 @@ class Crew:
                     self._workers[index] = begun[-1]
                     begun[-1].send("load", self._loads[index], self._limits.load_seconds)
             for worker in begun:
-                worker.reply(self._limits.load_seconds)
+                self._await_load(worker)
             for worker in () if is_first else filter(None, self._workers):
                 worker.ask("reset", {}, self._limits.pass_seconds)
         except BaseException:
@@ -205,6 +223,15 @@ class Crew:
             for worker in begun:
                 worker.end()
             raise
+
+    def _await_load(self, worker: WorkerProcess) -> None:
+        try:
+            worker.reply(self._limits.load_seconds)
+        except WorkerLostError as lost:
+            raise LoadLostError(lost, [stage.path for stage in self._share_of(worker)]) from lost
+
+    def _share_of(self, worker: WorkerProcess) -> tuple[Stage, ...]:
+        return self.shares[self._workers.index(worker)]
 
 
 def _spoils(failure: ShardRefusedError) -> bool:

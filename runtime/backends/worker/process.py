@@ -4,6 +4,7 @@ It lives as long as its socket: when this process ends, however it does, the wor
 """
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 from weakref import finalize
 
-from anespec.manifests.child_python import child_environment
+from anespec.manifests.child_python import child_environment, signal_name
+from anespec.manifests.coreml_errors import ended_by, no_answer
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, last_line, printable
 from anespec.runtime.backends.worker.arena import NO_BUILD, Arena
@@ -44,9 +46,22 @@ class WorkerProgram:
         """What an arena for it says, 32 bytes."""
         return bytes.fromhex(self.build) if self.compared else NO_BUILD
 
+    def not_started(self, error: OSError) -> StorageError:
+        """What to raise where the system refuses to start it."""
+        spoilt = error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.EISDIR)
+        mend = "; build it with `anespec worker build --again`" if spoilt and self.compared else ""
+        return StorageError(f"{self.command[0]}: the worker cannot be started ({error.strerror}){mend}")
+
 
 class WorkerLostError(Exception):
-    """A worker died, hangs, or says what cannot be understood: its states are gone."""
+    """A worker died, hangs, or says what cannot be understood: its states are gone.
+
+    `text` is what coreml_errors knows of it: its last line and how it ended.
+    """
+
+    def __init__(self, message: str, text: str | None = None) -> None:
+        super().__init__(message)
+        self.text = text or message
 
 
 @dataclass(eq=False)  # not frozen, since Python adds tracebacks to errors
@@ -71,11 +86,11 @@ class WorkerProcess:
         """
         self.busy = False
         self._asked = 0
-        own, its = socket.socketpair()
         with contextlib.ExitStack() as undo:
-            undo.callback(own.close)
-            with its:
-                try:
+            try:
+                own, its = socket.socketpair()
+                undo.callback(own.close)
+                with its:
                     self._words: BinaryIO = tempfile.TemporaryFile(prefix="anespec-worker-")  # noqa: SIM115
                     undo.callback(self._words.close)
                     command = [*program.command, "serve", "--socket", str(its.fileno())]
@@ -89,10 +104,8 @@ class WorkerProcess:
                         env=child_environment(),
                         start_new_session=True,
                     )
-                except OSError as error:
-                    raise StorageError(
-                        f"{program.command[0]}: the worker cannot be started ({error.strerror})"
-                    ) from error
+            except OSError as error:
+                raise program.not_started(error) from error
             undo.pop_all()
         self._connection = Connection(own)
         self.end = finalize(self, _end, self._process, self._connection, self._words)
@@ -117,7 +130,8 @@ class WorkerProcess:
         try:
             self._connection.send({"id": self._asked, "op": operation, **fields}, seconds)
         except TimeoutError:
-            raise self._lost(f"does not listen to {operation} for {seconds:g} s") from None
+            what = f"does not listen to {operation} for {seconds:g} s"
+            raise self._lost(what, no_answer(seconds)) from None
         except OSError:
             raise self._lost(None) from None
         except FramingError as error:
@@ -136,7 +150,8 @@ class WorkerProcess:
                 if answer.get("id") is None:
                     raise self._lost(f"gave up: {_refusal(answer).text}")
         except TimeoutError:
-            raise self._lost(f"gave no answer for {seconds:g} s and was ended") from None
+            what = f"gave no answer for {seconds:g} s and was ended"
+            raise self._lost(what, no_answer(seconds)) from None
         except (EOFError, OSError):
             raise self._lost(None) from None
         except FramingError as error:
@@ -160,14 +175,17 @@ class WorkerProcess:
                     self._process.wait(SECONDS_TO_STOP)
         self.end()
 
-    def _lost(self, what: str | None) -> WorkerLostError:
+    def _lost(self, what: str | None, text: str | None = None) -> WorkerLostError:
         """End it, and say how it ended by itself where nothing else is known of it."""
         if what is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(SECONDS_TO_STOP)
-            what = _ending(self._process.poll(), _last_words(self._words))
+            code, words = self._process.poll(), _last_words(self._words)
+            what = _ending(code, words)
+            if code is not None and code < 0:
+                text = f"{words}\n{ended_by(-code)}".strip()
         self.end()
-        return WorkerLostError(f"the worker {what}")
+        return WorkerLostError(f"the worker {what}", text)
 
 
 def _end(process: "subprocess.Popen[bytes]", connection: Connection, words: BinaryIO) -> None:
@@ -186,7 +204,7 @@ def _ending(code: int | None, words: str) -> str:
         return f"ended with {code}{said}"
     if -code == signal.SIGKILL:
         return f"was killed{said}"
-    return f"died of {signal.Signals(-code).name}{said}"
+    return f"died of {signal_name(-code)}{said}"
 
 
 def _last_words(words: BinaryIO) -> str:

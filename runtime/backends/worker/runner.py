@@ -30,6 +30,18 @@ class WorkerOutputs:
         return self.places[name][0, :, lane, 0]
 
 
+@dataclass(frozen=True)
+class WorkerStats:
+    """What a worker counts of itself since it loaded: milliseconds of predictions, and bytes.
+
+    `copied` are those of outputs that Core ML put elsewhere than it was asked to.
+    """
+
+    milliseconds: float
+    copied: int
+    resident_bytes: int
+
+
 class WorkerRunner:
     """A ShardRunner over a worker that holds one stage. Where it dies, its states are zeros again."""
 
@@ -105,6 +117,11 @@ class WorkerRunner:
         values = self._slots.export(pool, first, value.shape[2])
         values[index] = np.asarray(value, np.float16)
         self._slots.import_(pool, first, values)
+
+    def stats(self) -> WorkerStats:
+        """What the worker counted since it loaded; raises like `finish`."""
+        told = self._crew.ask(0, "stats", {})
+        return WorkerStats(sum(told["stages"]), told["copied"], told["resident_bytes"])
 
     def close(self) -> None:
         """End the worker."""

@@ -8,6 +8,8 @@ from pydantic import BeforeValidator, Field
 from anespec.runtime.options import MOST_CHOICES, MOST_STOPS, GenerationOptions
 from anespec.runtime.server.bodies import Body
 
+MOST_BIASES = 4096
+
 
 def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
@@ -34,7 +36,9 @@ class SamplingFields(Body):
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     repeat_penalty: float | None = Field(default=None, ge=0.01, le=100)
-    logit_bias: dict[str, float] | None = None
+    logit_bias: (
+        dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] | None
+    ) = Field(default=None, max_length=MOST_BIASES)
     stop: Annotated[list[str] | None, BeforeValidator(_listed)] = Field(default=None, max_length=MOST_STOPS)
     n: int | None = Field(default=None, ge=1, le=MOST_CHOICES)
     stream: bool | None = None

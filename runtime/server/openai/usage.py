@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel
 
 from anespec.runtime.completion import Summary
+from anespec.runtime.drafters import REFERENCE
 
 
 class PromptDetails(BaseModel):
@@ -55,10 +56,6 @@ class Timings(BaseModel):
     decode_passes: int
     tokens_per_pass: float
     drafts: dict[str, SourceTimings]
-
-
-REFERENCE = "reference"
-"""The source of drafts that were copied from a reference text."""
 
 
 def usage_of(summaries: Sequence[Summary], reasoning_tokens: int = 0) -> Usage:

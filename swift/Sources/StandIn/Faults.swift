@@ -8,7 +8,7 @@ final class Faults {
 
     private struct Planted: Decodable {
         enum Action: String, Decodable {
-            case fail, kill, decline, refuse
+            case fail, kill, abort, decline, refuse
         }
 
         /// Part of the model's path; nil is every model.
@@ -50,7 +50,7 @@ final class Faults {
     /// Count a call, and fail or die where that is planted.
     func raise(at place: Place) throws {
         if place == .predict { calls += 1 }
-        for fault in planted where fault.at == place && [.fail, .kill].contains(fault.action) {
+        for fault in planted where fault.at == place && [.fail, .kill, .abort].contains(fault.action) {
             if place == .predict {
                 let nth = fault.nth ?? 1
                 guard calls == nth || (fault.every ?? false) && calls > nth else { continue }
@@ -59,6 +59,7 @@ final class Faults {
                 guard FileManager.default.createFile(atPath: once, once: ()) else { continue }
             }
             if fault.action == .kill { kill(getpid(), SIGKILL) }
+            if fault.action == .abort { abort() }
             throw NSError(
                 domain: fault.domain ?? "com.apple.CoreML", code: fault.code ?? 0,
                 userInfo: [NSLocalizedDescriptionKey: fault.text ?? "a planted fault"])

@@ -136,7 +136,7 @@ def test_torch_gives_the_same_bits_where_weights_are_not_kept_widened(
     narrow = open_verifier(path, "torch", threads=1)
     for verifier, kept in ((wide, torch.float32), (narrow, torch.float16)):
         runner = verifier.layers[0].runner
-        convs = [operation for operation in runner.operations if operation.kind == "conv"]
+        convs = [a.operation for a in runner.operations if a.operation.kind == "conv"]
         assert {runner.constants[conv.inputs["weight"][0]].dtype for conv in convs} == {kept}
     assert same_bits(run_tokens(wide, PROMPT), run_tokens(narrow, PROMPT))
 

@@ -255,6 +255,19 @@ def test_no_grammar_harms_the_process(kind: str, text: str, sentence: str | None
     assert len(str(error.value)) < 5000
 
 
+def test_a_prepared_grammar_is_kept_for_its_owner_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How soon an answer begins must not tell whether somebody else had used the grammar."""
+    tokens = GrammarTokens(vocabulary_of("gpt-2")[0], 50_262)
+    prepared: list[Grammar] = []
+    prepare = tokens._prepare
+    monkeypatch.setattr(tokens, "_prepare", lambda grammar: prepared.append(grammar) or prepare(grammar))
+    grammar = Grammar(kind="regex", text="a+")
+    for owner in ("me", "me", "you", "you", "me"):
+        parameters = SamplingParameters(grammar=grammar)
+        assert Sampler(parameters, [1], 50_262, tokens, owner).forced() == ()
+    assert prepared == [grammar] * 2
+
+
 def test_a_grammar_needs_the_model_s_tokens() -> None:
     with pytest.raises(RequestError, match="not the tokens of the model"):
         Sampler(SamplingParameters(grammar=KINDS["regex"][0]), [1], 100)
@@ -303,3 +316,38 @@ def test_json_may_be_indented_but_has_no_endless_white_space(text: str) -> None:
 def test_any_schema_is_taken(schema: str) -> None:
     _, tokens = vocabulary_of("gpt-2")
     assert not tokens.follow(Grammar(kind="json_schema", text=schema)).finished
+
+
+def test_a_frame_says_what_stands_before_and_beside_the_answer() -> None:
+    tokens = vocabulary_of("llama-spm")[1]
+    frame = 'start: thought (@answer | "none")\nthought[suffix="</t>"]: /(?s:.*)/'
+    for kind, text, answer in (
+        ("json_schema", '{"enum": [7]}', "7"),
+        ("gbnf", 'root ::= "yes"', "yes"),
+        ("regex", "ye+s", "yees"),
+    ):
+        grammar = Grammar(kind=kind, text=text, frame=frame)
+        for output in (f"so it </is</t>{answer}", "</t>none"):
+            assert accepts(tokens, grammar, output), (kind, output)
+        assert not accepts(tokens, grammar, answer)
+
+
+def test_a_grammar_may_name_special_tokens_by_their_ids() -> None:
+    tokenizer, tokens = vocabulary_of("llama-spm")
+    (marker,) = tokenizer.special_ids(["<s>"])
+    grammar = Grammar(kind="lark", text=f'start: <[{marker}]> "yes"')
+    state = tokens.follow(grammar)
+    assert list(np.flatnonzero(state.allowed())) == [marker]
+    with pytest.raises(RequestError, match="not valid"):
+        tokens.follow(Grammar(kind="lark", text="start: <[9999999]>"))
+
+
+def accepts(tokens: GrammarTokens, grammar: Grammar, output: str) -> bool:
+    """Whether an output may be all that comes."""
+    tokenizer = vocabulary_of("llama-spm")[0]
+    state = tokens.follow(grammar)
+    for token in tokenizer.encode(output, add_special=False, continues=True):
+        if not state.allowed()[token]:
+            return False
+        state.accept(token)
+    return bool(state.finished or state.allowed()[tokenizer.eos_id])

@@ -26,6 +26,7 @@ class RecordedSystem:
     bytes_of_memory: tuple[int, int]
     bytes_free: int | None
     bytes_held: int
+    worker: bool = True
 
     @classmethod
     def read(cls, name: str) -> "RecordedSystem":
@@ -57,6 +58,9 @@ class RecordedSystem:
 
     def has_module(self, module: str) -> bool:
         return module in self.modules
+
+    def has_worker(self) -> bool:
+        return self.worker
 
     def processors(self) -> int:
         return self.count

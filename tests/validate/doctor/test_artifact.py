@@ -15,8 +15,8 @@ from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invarian
 from anespec.runtime.backends import circumstances
 from anespec.runtime.backends.coreml.compiled import compiled_shard
 from anespec.runtime.backends.coreml.contact import Outcome
-from anespec.runtime.backends.coreml.first_contact import remember
 from anespec.runtime.backends.coreml.library import ComputeUnits
+from anespec.runtime.backends.coreml.memory import remember
 from anespec.validate.doctor.artifact import look_into
 from anespec.validate.findings import Finding, Level
 
@@ -43,7 +43,6 @@ def test_an_artifact_of_this_machine_is_only_unjudged(made: dict[Target, Path]) 
         "compiled": Level.NOT_HERE,
         "golden gate": Level.WARN,
         "exactness gate": Level.WARN,
-        "residency gate": Level.WARN,
     }
     assert "without speculation" in found["exactness gate"].text
     assert (found["golden gate"].mend or "").startswith("anespec validate")
@@ -122,3 +121,13 @@ def test_verdicts_of_other_circumstances_are_told(made: dict[Target, Path], tmp_
     assert found["exactness gate"].level is Level.OK
     assert "exactness pass on torch" in found["elsewhere"].text
     assert "7 threads" in found["elsewhere"].text
+
+
+def test_what_a_link_stands_for_is_found(made: dict[Target, Path], tmp_path: Path) -> None:
+    """Every start refuses it."""
+    copy = shutil.copytree(made[Target.CPU], tmp_path / "m.anespec")
+    moved = (copy / "tokens.gguf").rename(tmp_path / "tokens.gguf")
+    (copy / "tokens.gguf").symlink_to(moved)
+    found = findings(copy, LINUX)["files"]
+    assert found.level is Level.FAIL
+    assert "tokens.gguf is a link" in found.text

@@ -32,6 +32,13 @@ def test_a_healthy_mac_has_nothing_to_mend() -> None:
     assert "command line tools, without coremlcompiler" in texts["xcode"]
     assert texts["swift"] == "Swift 6.2.1"
     assert "14 processors" in texts["memory"]
+    assert "auto` is worker" in texts["worker"]
+
+
+def test_a_worker_that_was_never_built_is_no_fault_and_says_how_to_build_it() -> None:
+    finding = found(replace(MAC, worker=False), "worker")
+    assert finding.level is Level.NOT_HERE
+    assert "anespec worker build" in finding.text
 
 
 def test_nothing_that_names_the_machine_is_said() -> None:

@@ -32,7 +32,8 @@ from anespec.manifests.residency import (
 )
 from anespec.manifests.schema import Shapes, Target
 from anespec.manifests.store import LARGEST_JSON, Artifact, package_sha256
-from anespec.validate.residency.compute_plan import measure_shard, neural_engine, read_plan
+from anespec.validate.residency.compute_plan import neural_engine
+from anespec.validate.residency.coremltools_plan import measure_shard, read_plan
 from anespec.validate.residency.gate import residency_gate
 from anespec.validate.residency.recorded_plan import record_plan, replay_plan
 from anespec.validate.residency.shard_view import ShardView

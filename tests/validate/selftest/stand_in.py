@@ -20,11 +20,19 @@ from anespec.manifests.schema import Record, Shard, Target
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.portable.package_predictor import PackagePredictor, PredictorState
+from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.passes import Verifier
 from anespec.validate.residency.prediction import predict
 from anespec.validate.residency.shard_view import view_artifact
 from anespec.validate.selftest.child import Asked, Told, run_trial
-from anespec.validate.selftest.device import DeviceFacts, DeviceState, Prediction, Tensor, Units
+from anespec.validate.selftest.device import (
+    DeviceFacts,
+    DeviceState,
+    NotHereError,
+    Prediction,
+    Tensor,
+    Units,
+)
 from anespec.validate.selftest.portable_device import PortableDevice
 from anespec.validate.selftest.random_gguf import Sizes
 from anespec.validate.selftest.records import Failure, Outcome, TrialRecord
@@ -224,6 +232,13 @@ class StandInDevice:
             )
             plan = plan.model_copy(update={"functions": functions})
         return plan
+
+    def worker(self, say: Callable[[str], None]) -> WorkerProgram:
+        """The one that WORKER names: over its own stand-in for Core ML, with its own faults."""
+        if not (path := os.environ.get("WORKER")):
+            raise NotHereError("the worker is built with Swift, which is not here")
+        say("1 of 1")
+        return WorkerProgram((path,), "by hand", compared=False)
 
     def open(self, artifact: Artifact) -> Verifier:
         return open_verifier(artifact, "torch", 1)

@@ -15,6 +15,7 @@ from anespec.manifests.tuned import TunedChoices
 from anespec.manifests.verdicts import Invariance
 from anespec.validate.selftest.device import Units
 from anespec.validate.selftest.differences import differences
+from anespec.validate.selftest.page import choice_rows
 from anespec.validate.selftest.recommend import recommend
 from anespec.validate.selftest.records import Build, Measured, Outcome, PassTime, Trial, TrialRecord
 from anespec.validate.selftest.steps.step import falls_back
@@ -42,6 +43,10 @@ def test_a_healthy_machine_takes_the_defaults(monkeypatch: pytest.MonkeyPatch, f
     assert chosen is not None
     assert chosen.weights == "int8-channel"
     assert chosen.machine == "Apple M4 Max, macOS 26.1"
+    untried = {option: why for option, value, why in choice_rows(chosen) if value == "default"}
+    assert untried.keys() == {"--attention", "--head-shards"}
+    assert all("anespec tune" in why for why in untried.values())
+    assert (chosen.attention, chosen.head_shards) == (None, None)
     told = said(records, "plans")
     assert all(texts[0].startswith("ok:") for name, texts in told.items() if name != "int4-block32")
     assert told["int4-block32"][0].startswith("not here:")

@@ -1,5 +1,6 @@
 """Trials in processes of their own: what ends one ends nothing else, and an interrupted run goes on."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,9 @@ from pathlib import Path
 import pytest
 from stand_in import DEVICE, SCALE, StandInDevice, inline, planted
 
+from anespec.validate.selftest import runner
 from anespec.validate.selftest.child import Asked
+from anespec.validate.selftest.device import DeviceFacts
 from anespec.validate.selftest.records import Failure, Outcome, Trial, TrialRecord
 from anespec.validate.selftest.runner import run_in_child
 from anespec.validate.selftest.scale import FULL_SCALE, Scale, shortened
@@ -92,10 +95,12 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         selftest(folder, first).run()
     second = Counting()
-    report = selftest(folder, second).run()
+    told: list[tuple[int, int]] = []
+    report = selftest(folder, second).run(resumed=lambda kept, total: told.append((kept, total)))
     keys = [record.trial.key for step in report.steps for record in step.trials]
     assert first.asked[:2] + second.asked == keys
     assert first.asked[2] == second.asked[0]
+    assert told == [(2, len(keys))]
     third = Counting()
     assert selftest(folder, third).run().steps == report.steps
     assert third.asked == []
@@ -154,3 +159,29 @@ def test_the_full_model_can_be_cut_short() -> None:
     assert chosen_scale(False, None, True) is FULL_SCALE
     assert chosen_scale(False, None, False).sizes["full"].layers == 2
     assert "full" not in chosen_scale(True, None, True).sizes
+
+
+class Flooding(StandInDevice):
+    """A device whose library writes without end to where answers go."""
+
+    def facts(self) -> DeviceFacts:
+        """It never gets there."""
+        line = b"x" * 65536
+        while True:
+            os.write(int(os.environ["ANSWERS"]), line)
+
+
+def test_a_process_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr(runner, "MOST_SAID", 1 << 20)
+    monkeypatch.syspath_prepend(str(HERE))
+    # The lifeline is 0, errors go to 2; answers get the next number that is free.
+    monkeypatch.setenv("ANSWERS", "3")
+    asked = Asked(
+        trial=trial("cpu", "d=32"), scale=SCALE, device="test_processes:Flooding", folder=str(folder)
+    )
+    file = folder / "flood.asked"
+    file.write_text(asked.model_dump_json())
+    record = run_in_child(asked, file, lambda _: None)
+    assert record.outcome is Outcome.KILLED
+    assert record.failure is not None
+    assert "said more than" in record.failure.text

@@ -1,7 +1,10 @@
 """What is sent back: complete, self-contained, and nobody's name in it."""
 
 import json
+import pwd
 import re
+import sys
+import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -121,3 +124,21 @@ def test_the_json_is_what_it_was_made_of(tmp_path: Path, report: SelftestReport)
     assert read == cleaned
     with pytest.raises(StorageError, match="cannot be written"):
         write_archive(cleaned, tmp_path / "absent" / "r.zip")
+
+
+def test_folders_that_name_a_customer_or_a_disk_are_taken_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "acme").mkdir()
+    monkeypatch.chdir(tmp_path / "acme")
+    monkeypatch.setattr(sys, "prefix", "/srv/acme/venv")
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/scratch/acme")
+    said = f"{tmp_path}/acme/x, /srv/acme/venv/lib/y, /scratch/acme/z, /Volumes/Acme/m.gguf, /media/acme/n"
+    assert scrubbed(said, tmp_path / "run", []) == "./x, PYTHON/lib/y, TMP/z, ~/m.gguf, ~/n"
+
+
+def test_a_persons_own_name_is_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "someone")
+    known = pwd.struct_passwd(("jdoe", "x", 1000, 1000, "Jane Doe,,,", "/elsewhere", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: known)
+    assert {"jdoe", "Jane Doe", "someone"} <= {*personal_names()}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from itertools import product
 
+from anespec.manifests.errors import StorageError
 from anespec.manifests.residency import Placement
 from anespec.manifests.schema import AttentionShape, KVForm, Shapes
 from anespec.validate.tuning.candidates import SEARCHED, Candidate, Space
@@ -29,6 +30,8 @@ SPACE = Space(
 class SimulatedEngine:
     """A Workbench of its own. Every field is something that differs from machine to machine.
 
+    A whole model takes `whole_takes` times what its shards do, if there is `room` for one.
+
     `on_cpu` are values of any choice with which a shard runs on the CPU and says nothing; `refused` those
     that end in an error, `killed` those that end the process, `wrong` those that a gate finds out.
     """
@@ -49,6 +52,8 @@ class SimulatedEngine:
     most_states: int = 1000
     most_held: int = 100_000_000_000
     widest_head: int = 16384
+    whole_takes: float = 1.0
+    room: bool = True
     asked: list[Probe] = field(default_factory=list)
 
     def topology(self, candidate: Candidate) -> tuple[int, ...]:
@@ -59,8 +64,27 @@ class SimulatedEngine:
 
     def measure(self, probe: Probe) -> Measured:
         """What this engine makes of a probe."""
+        if probe.whole:
+            return self._whole(probe)
         self.asked.append(probe)
         return self.behaves(probe)
+
+    def _whole(self, probe: Probe) -> Measured:
+        if not self.room:
+            raise StorageError("there is no room for it")
+        parts = [
+            self.behaves(Probe(candidate=probe.candidate, layers=layers))
+            for layers in self.topology(probe.candidate)
+        ]
+        times = tuple(
+            PassTime(
+                rows=first.rows,
+                layers=self.whole_takes * sum(part.times[number].layers for part in parts),
+                head=first.head,
+            )
+            for number, first in enumerate(parts[0].times)
+        )
+        return Measured(probe=probe, times=times)
 
     def behaves(self, probe: Probe) -> Measured:
         """The same unheard."""

@@ -1,21 +1,25 @@
 """Probes that are really converted, run, timed and judged, each in a process of its own."""
 
+import resource
 from pathlib import Path
 
 import pytest
 from gguf import GGUFReader
 from tiny_model import TinyModel, write_gguf
+from trials import trial_here
 
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
+from anespec.manifests.errors import StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import AttentionShape, KVForm, Shapes, Target
 from anespec.validate.tuning import artifact_bench
 from anespec.validate.tuning.artifact_bench import ArtifactBench, Machine
 from anespec.validate.tuning.candidates import Candidate
-from anespec.validate.tuning.trial_process import options_of
+from anespec.validate.tuning.options import TuneOptions
+from anespec.validate.tuning.trial_process import TrialRequest, options_of
 from anespec.validate.tuning.truncated_gguf import write_first_layers
-from anespec.validate.tuning.workbench import Probe
+from anespec.validate.tuning.workbench import Measured, Probe
 
 CANDIDATE = Candidate(
     weights="int8-channel",
@@ -38,7 +42,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def bench(model: Path, work: Path, target: Target = Target.CPU, **machine: object) -> ArtifactBench:
     settings = {"backend": "torch", "threads": 1, "heed_rules": True} | machine
-    return ArtifactBench(model, target, 64, work, Machine(**settings))  # type: ignore[arg-type]
+    source = SourceModel(GGUFFile(model))
+    return ArtifactBench(source, target, 64, work, Machine(**settings))  # type: ignore[arg-type]
 
 
 def test_a_probe_runs_and_passes_its_gates(model: Path, tmp_path: Path) -> None:
@@ -51,7 +56,10 @@ def test_a_probe_runs_and_passes_its_gates(model: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["first-2.gguf"]
 
 
-def test_what_the_rules_fail_is_not_run_and_is_without_them(model: Path, tmp_path: Path) -> None:
+def test_what_the_rules_fail_is_not_run_and_is_without_them(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifact_bench, "child_answer", trial_here)
     probe = Probe(
         candidate=CANDIDATE.model_copy(update={"shapes": Shapes.STATIC, "prefill_block": None}), layers=1
     )
@@ -71,7 +79,7 @@ def test_a_candidate_that_cannot_be_converted_says_why(model: Path, tmp_path: Pa
 def test_a_process_that_hangs_is_ended(model: Path, tmp_path: Path) -> None:
     found = bench(model, tmp_path, most_seconds=0.05).measure(Probe(candidate=CANDIDATE, layers=1))
     assert found.refusal is not None
-    assert "took more than" in found.refusal
+    assert "no answer within" in found.refusal
 
 
 def test_a_process_that_is_killed_is_told_of(
@@ -83,7 +91,23 @@ def test_a_process_that_is_killed_is_told_of(
     monkeypatch.syspath_prepend(str(plant))
     found = bench(model, tmp_path).measure(Probe(candidate=CANDIDATE, layers=1))
     assert found.refusal is not None
-    assert "-9" in found.refusal
+    assert "Killed: 9" in found.refusal
+
+
+def test_the_limits_of_workers_reach_a_trial(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def answered(module: str, arguments: tuple[str], seconds: float) -> bytes:
+        asked.append(arguments[0])
+        return Measured(probe=TrialRequest.model_validate_json(arguments[0]).probe).model_dump_json().encode()
+
+    monkeypatch.setattr(artifact_bench, "child_answer", answered)
+    limits = TuneOptions(worker_budget="2GB", worker_timeout=30).workers
+    bench(model, tmp_path, workers=limits).measure(Probe(candidate=CANDIDATE, layers=1))
+    assert limits.budget == 2_000_000_000
+    assert TrialRequest.model_validate_json(asked[0]).workers == limits
 
 
 def test_an_answer_that_is_none_is_told_of(
@@ -118,3 +142,50 @@ def test_every_family_has_first_layers_or_is_taken_whole(name: str, tmp_path: Pa
     with GGUFFile(path) as file:
         assert len(SourceModel(file).facts.layers) == layers
     assert path.stat().st_size <= whole.stat().st_size
+
+
+def test_a_full_disk_ends_the_search_and_not_the_candidate(model: Path, tmp_path: Path) -> None:
+    """Kept in the journal, it would say for ever that this candidate does not run."""
+    tried, probe = bench(model, tmp_path), Probe(candidate=CANDIDATE, layers=1)
+    tried._first_layers(1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(StorageError, match="--work"):
+            tried.measure(probe)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["first-1.gguf"]
+
+
+def test_first_layers_that_the_disk_has_no_room_for_are_one_sentence(model: Path, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(StorageError, match="make room") as caught:
+            write_first_layers(model, 2, tmp_path / "part.gguf")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "None" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_whole_model_is_timed_in_its_own_shards(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifact_bench, "child_answer", trial_here)
+    candidate = CANDIDATE.model_copy(update={"shapes": Shapes.STATIC, "prefill_block": None})
+    tried, probe = bench(model, tmp_path), Probe(candidate=candidate, layers=3, whole=True)
+    found = tried.measure(probe)
+    assert found.usable, found.why_not
+    assert (found.probe, [time.rows for time in found.times]) == (probe, [4])
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(artifact_bench, "ROOM", 1e12)
+    with pytest.raises(StorageError, match="a whole artifact takes up to"):
+        tried.measure(probe)
+
+
+def test_the_model_is_read_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = bench(model, tmp_path)
+    monkeypatch.setattr(artifact_bench, "GGUFFile", None)
+    assert [tried.topology(CANDIDATE), tried.topology(CANDIDATE)] == [(3,)] * 2

@@ -1,6 +1,8 @@
 """What was measured is on disk before it is used, and is measured once."""
 
+import contextlib
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,42 @@ def test_a_folder_in_its_place_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "trials.jsonl").mkdir()
     with pytest.raises(StorageError, match="--work"):
         Journal(tmp_path / "trials.jsonl", HEADING, SimulatedEngine())
+
+
+def test_a_pipe_in_its_place_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "trials.jsonl")
+    with pytest.raises(StorageError, match="is a pipe or a device"):
+        Journal(tmp_path / "trials.jsonl", HEADING, SimulatedEngine())
+
+
+@pytest.mark.parametrize("name", ["trials.jsonl", ".trials.jsonl.partial"])
+def test_nothing_is_written_through_a_link(tmp_path: Path, name: str) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (tmp_path / name).symlink_to(precious)
+    with contextlib.suppress(StorageError):
+        search(SPACE, Journal(tmp_path / "trials.jsonl", HEADING, SimulatedEngine()), WORKLOAD)
+    assert precious.read_text() == "mine"
+
+
+def test_a_full_disk_leaves_a_whole_journal(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    with pytest.raises(StoppedError):
+        search(SPACE, Journal(path, HEADING, Stopping()), WORKLOAD)
+    before = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, hard))
+    try:
+        with pytest.raises(StorageError, match="File too large; make room"):
+            search(SPACE, Journal(path, HEADING, SimulatedEngine()), WORKLOAD)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["trials.jsonl"]
+
+
+def test_other_threads_are_another_measurement(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    with pytest.raises(StoppedError):
+        search(SPACE, Journal(path, HEADING, Stopping()), WORKLOAD)
+    assert Journal(path, HEADING.model_copy(update={"threads": 1}), SimulatedEngine()).kept == 0

@@ -4,11 +4,13 @@ from pathlib import Path
 
 from simulated import SPACE, SimulatedEngine
 
+from anespec.manifests.grades import Grade
 from anespec.manifests.presets import MatchedModel, Preset
 from anespec.manifests.schema import Target
 from anespec.manifests.tuned import read_choices
-from anespec.validate.tuning.report import TuneReport, tune_report
+from anespec.validate.tuning.report import TunedModel, TuneReport, tune_report
 from anespec.validate.tuning.search import search
+from anespec.validate.tuning.whole_model import measure_whole
 from anespec.validate.tuning.workload import Workload
 
 MODEL = MatchedModel(
@@ -17,10 +19,11 @@ MODEL = MatchedModel(
 ENGINE = SimulatedEngine(on_cpu=frozenset({"int8-channel"}), wrong=frozenset({"lut4", "lut6"}))
 
 
-def report() -> TuneReport:
+def report(engine: SimulatedEngine = ENGINE) -> TuneReport:
     """Of an engine on which lut8 is best."""
-    found = search(SPACE, ENGINE, Workload())
-    return tune_report(found, MODEL, "Apple M9, macOS 30", Target.MAC, 2048, Workload())
+    found = search(SPACE, engine, Workload())
+    tuned = TunedModel(MODEL, "Apple M9, macOS 30", Target.MAC, 2048)
+    return tune_report(found, measure_whole(found, engine, Workload()), tuned, Workload())
 
 
 def test_convert_reads_the_choices_back(tmp_path: Path) -> None:
@@ -45,6 +48,8 @@ def test_the_preset_is_one_that_convert_could_ship_with() -> None:
     assert preset is not None
     assert Preset.model_validate_json(preset.model_dump_json()) == preset
     assert preset.provenance.source == "anespec tune"
+    assert preset.provenance.grade is Grade.OURS
+    assert "measured whole" in preset.provenance.measured
     assert not preset.differences(MODEL, Target.MAC, "lut8")
 
 

@@ -35,7 +35,10 @@ class StateWidth(ShardRule):
     looks_at = "the last axis of every state"
     severity = Severity.FAIL
     effect = Effect.COMPILER_ERROR
-    mend = "pad the heads to a multiple of 32; where a model's head size is none, it stays on the CPU"
+    mend = (
+        "no option changes a model's heads: convert with --kv-form outside, which has no states, or with "
+        "--target cpu"
+    )
 
     def check_shard(self, shard: ShardView) -> Iterator[Finding]:
         for function in shard.functions:
@@ -77,7 +80,7 @@ class FlexibleBesideState(ShardRule):
     )
     looks_at = "functions that have states and inputs whose shape varies"
     severity = Severity.WARN
-    mend = "compare with --shapes static and --shapes functions by a compute plan"
+    mend = "compare with --shapes static and --shapes functions on a Mac, as `anespec selftest` does"
 
     def check_shard(self, shard: ShardView) -> Iterator[Finding]:
         for function in shard.functions:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from anespec.manifests.element_types import ElementType
+from anespec.manifests.formatting import counted, listed
 from anespec.manifests.residency import Severity, shape_text
 from anespec.runtime.backends.portable.mil_package import Operation
 from anespec.validate.residency.rule import Effect, Finding, Grade, OperationRule, ShardRule
@@ -11,6 +12,7 @@ from anespec.validate.residency.shard_view import FunctionView, ShardView
 LARGEST_RANK = 5
 TYPES = (ElementType.FP16, ElementType.INT8, ElementType.INT16)
 NARROW = 32
+MOST_NAMED = 4
 WIDE = 16384
 WIDEST = 65536
 
@@ -62,8 +64,10 @@ class NarrowLastAxis(ShardRule):
             shapes = {name: function.types[name].shape for name in names}
             narrow = [name for name, shape in shapes.items() if shape and (shape[-1] or shard.block) < NARROW]
             if narrow:
-                sizes = ", ".join(f"{name} {shape_text(shapes[name])}" for name in narrow)
-                yield self.found(shard, sizes, f"less than {NARROW} elements in the last axis")
+                sizes = [f"{name} {shape_text(shapes[name])}" for name in narrow[:MOST_NAMED]]
+                if len(narrow) > MOST_NAMED:
+                    sizes.append(counted(len(narrow) - MOST_NAMED, "other"))
+                yield self.found(shard, listed(sizes), f"less than {NARROW} elements in the last axis")
 
 
 class WideDimension(ShardRule):

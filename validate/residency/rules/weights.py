@@ -60,7 +60,7 @@ class Int8PerChannel(Rule):
     )
     looks_at = "bits and the shape of scales of every compressed weight"
     severity = Severity.WARN
-    mend = "measure with a compute plan; where it says CPU, convert with --weights lut8"
+    mend = "validate on a Mac; where its plan says CPU, convert with --weights lut8"
 
     def check(self, artifact: ArtifactView) -> Iterator[Finding]:
         weights = sum(

@@ -9,8 +9,9 @@ from anespec.validate.selftest.steps.states import STATES
 from anespec.validate.selftest.steps.step import Step
 from anespec.validate.selftest.steps.topology import TOPOLOGY
 from anespec.validate.selftest.steps.variants import KV, PLANS
+from anespec.validate.selftest.steps.worker import WORKER
 
 STEPS: tuple[Step, ...] = (
-    CPU, TABLE, PLANS, KV, SHAPES, STATES, NUMBERS, REPEATS, EXACTNESS, TOPOLOGY,
+    CPU, TABLE, WORKER, PLANS, KV, SHAPES, STATES, NUMBERS, REPEATS, EXACTNESS, TOPOLOGY,
 )  # fmt: skip
 """As people meet them."""

@@ -1,4 +1,4 @@
-"""Step 9: the exactness gate on this device: what speculation needs, and region, width and span."""
+"""Step 10: the exactness gate on this device: what speculation needs, and region, width and span."""
 
 from collections.abc import Sequence
 from contextlib import closing

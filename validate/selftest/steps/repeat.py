@@ -1,4 +1,4 @@
-"""Step 8: is the same pass the same again, in another process, compiled again, and after 500 others?"""
+"""Step 9: is the same pass the same again, in another process, compiled again, and after 500 others?"""
 
 from collections.abc import Sequence
 from contextlib import closing

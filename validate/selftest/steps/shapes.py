@@ -1,4 +1,4 @@
-"""Step 5: which shapes a package may take: a range, one, or a function for each; plan, load time, again."""
+"""Step 6: which shapes a package may take: a range, one, or a function for each; plan, load time, again."""
 
 import statistics
 from collections.abc import Sequence

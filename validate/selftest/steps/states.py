@@ -1,4 +1,4 @@
-"""Step 6: are states zero at the start, kept between passes, and left alone where nothing is written?"""
+"""Step 7: are states zero at the start, kept between passes, and left alone where nothing is written?"""
 
 from collections.abc import Sequence
 from contextlib import closing

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from anespec.manifests.formatting import duration_text
+from anespec.manifests.formatting import counted, duration_text
 from anespec.manifests.residency import Device as PlanDevice
 from anespec.manifests.residency import DeviceTotals, Placement, ShardComputePlan
 from anespec.validate.figures import THRESHOLDS
@@ -171,7 +171,7 @@ def times_text(record: TrialRecord) -> str:
     measured, parts = record.measured, []
     for time in measured.times:
         where = "" if time.units is Units.DEVICE else " on the CPU alone"
-        parts.append(f"{time.median_ms:.2f} ms a pass of {time.rows} rows{where}")
+        parts.append(f"{time.median_ms:.2f} ms a pass of {counted(time.rows, 'row')}{where}")
     if measured.load_seconds is not None:
         parts.append(f"loaded in {duration_text(measured.load_seconds)}")
     return ", ".join(parts) or "ran"

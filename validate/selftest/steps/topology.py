@@ -1,19 +1,20 @@
-"""Step 10: real sizes: passes of 1 to 64 rows, 512 to 2048 slots, and all of Phi-4-mini's layers."""
+"""Step 11: real sizes: passes of 1 to 64 rows, 512 to 2048 slots, and all of Phi-4-mini's layers."""
 
 import statistics
+import time
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
-
-import numpy as np
+from contextlib import closing
 
 from anespec.manifests.formatting import bytes_text, duration_text
-from anespec.manifests.schema import HIDDEN_IN, HeadShard, Shapes, Target
+from anespec.manifests.schema import Shapes, Target
+from anespec.runtime.backends.worker.sharing import shared_out
 from anespec.validate.findings import Finding
 from anespec.validate.selftest.bench import Bench, memory_now
-from anespec.validate.selftest.device import DeviceFacts, LoadedModel, Units
+from anespec.validate.selftest.device import DeviceFacts, Units
+from anespec.validate.selftest.groups import Group, open_groups
 from anespec.validate.selftest.records import Build, Check, Measured, PassTime, Trial, TrialRecord
 from anespec.validate.selftest.scale import Scale
-from anespec.validate.selftest.session import WARMING, ShardSession
+from anespec.validate.selftest.session import WARMING
 from anespec.validate.selftest.steps.step import Step, judged, times_text
 from anespec.validate.selftest.stimulus import Pass, passes
 
@@ -67,38 +68,38 @@ def _run(trial: Trial, bench: Bench) -> Measured:
 
 
 def _full(trial: Trial, bench: Bench) -> Measured:
-    """Everything loaded at once, as the runtime would, and passed through; then the same on the processor."""
-    measured = []
-    for units in (Units.DEVICE, Units.CPU):
-        with ExitStack() as stack:
-            measured.append(_stack(trial, bench, units, stack))
-    on_device, on_cpu = measured
-    return on_device.model_copy(update={"times": (*on_device.times, *on_cpu.times)})
+    """Everything loaded at once, as the worker would, and passed through; then the same on the processor.
+
+    What is more than one process may hold is shared out to several, by the worker's own rule.
+    """
+    build, manifest = trial.build, bench.artifact(trial.build).manifest
+    compiling = sum(bench.compiled(build, shard)[1] for shard in manifest.shards)
+    sizes = [shard.bytes * len(manifest.functions) for shard in manifest.shards]
+    shares = shared_out(sizes, bench.scale.worker_budget)
+    on_device, on_cpu = (_stack(trial, bench, units, shares) for units in (Units.DEVICE, Units.CPU))
+    return on_device.model_copy(
+        update={
+            "compile_seconds": compiling,
+            "times": (*on_device.times, *on_cpu.times),
+            "processes": tuple(sum(sizes[number] for number in share) for share in shares),
+        }
+    )
 
 
-def _stack(trial: Trial, bench: Bench, units: Units, stack: ExitStack) -> Measured:
-    manifest, before = bench.artifact(trial.build).manifest, memory_now()
-    layers: list[ShardSession] = []
-    heads: list[LoadedModel] = []
-    compiling = loading = 0.0
-    for number, _ in enumerate(manifest.layer_shards):
-        opened = bench.open(trial.build, units, shard=number)
-        layers.append(stack.enter_context(closing(opened.session)))
-        compiling, loading = compiling + opened.compile_seconds, loading + opened.load_seconds
-    for head in manifest.head_shards:
-        model, spent = bench.open_head(trial.build, head, units)
-        heads.append(stack.enter_context(closing(model)))
-        loading += spent
-    steps = list(passes(manifest, trial.build.block, FULL_PASSES))
-    bench.say(f"passing through all layers on {units}")
-    found = [_pass(layers, heads, manifest.head_shards, step) for step in steps]
+def _stack(trial: Trial, bench: Bench, units: Units, shares: Sequence[range]) -> Measured:
+    manifest = bench.artifact(trial.build).manifest
+    began = time.perf_counter()
+    with open_groups(bench, trial.build, shares, units) as groups:
+        loaded = [group.loaded() for group in groups]
+        loading = time.perf_counter() - began
+        bench.say(f"passing through all layers on {units}")
+        found = [_pass(groups, step) for step in passes(manifest, trial.build.block, FULL_PASSES)]
     times = [1000 * seconds for seconds, _ in found][WARMING:]
     return Measured(
-        compile_seconds=compiling,
         load_seconds=loading,
         weight_bytes=sum(shard.bytes for shard in manifest.shards),
         largest_shard_bytes=max(shard.bytes for shard in manifest.layer_shards),
-        memory_bytes=max(0, memory_now() - before),
+        memory_bytes=sum(group.memory_bytes for group in loaded),
         checks=(
             Check(name="every output is finite", held=all(fine for _, fine in found), detail="some are not"),
         ),
@@ -115,19 +116,12 @@ def _stack(trial: Trial, bench: Bench, units: Units, stack: ExitStack) -> Measur
     )
 
 
-def _pass(
-    layers: Sequence[ShardSession], heads: Sequence[LoadedModel], shards: Sequence[HeadShard], step: Pass
-) -> tuple[float, bool]:
+def _pass(groups: Sequence[Group], step: Pass) -> tuple[float, bool]:
     """The seconds of one pass through everything, and whether all of it is finite."""
     total, finite, hidden = 0.0, True, step.hidden
-    for session in layers:
-        hidden, seconds = session.run(Pass(step.rows, hidden))
-        total += seconds
-    finite = bool(np.isfinite(hidden).all())
-    for model, shard in zip(heads, shards, strict=True):
-        found = model.predict({HIDDEN_IN: hidden}, None)
-        total += found.seconds
-        finite = finite and bool(np.isfinite(found.outputs[shard.outputs[0].name]).all())
+    for group in groups:
+        hidden, passed = group.run(Pass(step.rows, hidden))
+        total, finite = total + passed.seconds, finite and passed.finite
     return total, finite
 
 
@@ -137,9 +131,17 @@ def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
         if record.trial.build.size == "full":
             compiled = duration_text(record.measured.compile_seconds or 0)
             text += f", compiled in {compiled}, {bytes_text(record.measured.memory_bytes or 0)} of memory"
+            text += f", {_processes(record.measured.processes)}"
         return text
 
     return judged(records, facts, described)
+
+
+def _processes(weights: Sequence[int]) -> str:
+    """How the shards were shared out."""
+    if len(weights) < 2:
+        return "in one process"
+    return f"in {len(weights)} processes ({', '.join(bytes_text(each) for each in weights)} of weights)"
 
 
 TOPOLOGY = Step(

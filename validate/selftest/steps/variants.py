@@ -1,4 +1,4 @@
-"""Steps 3 and 4: each weight format and each form of keys and values, as shipped: plan, numbers and time."""
+"""Steps 4 and 5: each weight format and each form of keys and values, as shipped: plan, numbers and time."""
 
 from collections.abc import Sequence
 from contextlib import closing

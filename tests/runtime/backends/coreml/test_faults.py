@@ -1,8 +1,13 @@
 """What Core ML may do to a start becomes one sentence, or is mended."""
 
+import errno
 import json
+import os
 import shutil
 import signal
+import subprocess
+import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +18,10 @@ from light_core_ml import COMMAND, STALE, LightCoreML, meet_here
 from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.backend import CoreMLBackend
-from anespec.runtime.backends.coreml.first_contact import remembered
+from anespec.runtime.backends.coreml.contact import Contact, Outcome, TriedPass
+from anespec.runtime.backends.coreml.first_contact import NONSENSE, first_contacts
 from anespec.runtime.backends.coreml.library import ComputeUnits
+from anespec.runtime.backends.coreml.memory import remember, remembered
 from anespec.runtime.backends.verifier import ArtifactVerifier
 
 SECONDS = 60.0
@@ -239,3 +246,137 @@ def test_a_damaged_memory_of_a_contact_is_none(known: Artifact) -> None:
     assert remembered(place) is not None
     place.write_text(json.dumps({"error": 7}))
     assert remembered(place) is None
+
+
+def child(text: str) -> tuple[str, ...]:
+    """A process that tries shards, or should."""
+    return (sys.executable, "-I", "-c", f"import sys, time\n{text}")
+
+
+def contact(passes: int = 1) -> Contact:
+    tried = TriedPass(function="a name" * 20, inputs={}, outputs={})
+    return Contact(
+        shard="layers",
+        compiled="/nowhere",
+        units=ComputeUnits.CPU_AND_NE,
+        passes=(tried,) * passes,
+        states={},
+        masks=(),
+        writes=(),
+    )
+
+
+@pytest.mark.parametrize("said", ["b'nonsense' + bytes(10)", "b'1' * (1 << 20)"])
+def test_an_answer_that_is_none_does_not_keep_a_start_waiting(said: str) -> None:
+    command = child(f"sys.stdout.buffer.write({said} + b'\\n')\nsys.stdout.flush()\ntime.sleep(600)")
+    (outcome,) = first_contacts([contact()], command=command, seconds=SECONDS)
+    assert outcome == Outcome(error=NONSENSE, by_itself=True)
+
+
+def test_a_process_that_does_not_listen_is_given_up() -> None:
+    (outcome,) = first_contacts([contact(5000)], command=child("time.sleep(600)"), seconds=0.3)
+    assert outcome.error == "no answer within 0.3 s"
+
+
+def test_what_ended_by_itself_is_tried_again_at_the_next_start(tmp_path: Path) -> None:
+    """It fails for want of memory or of a package as well, which says nothing of the shard."""
+    (outcome,) = first_contacts([contact()], command=child("raise ImportError('no torch')"), seconds=SECONDS)
+    assert outcome.error is not None
+    assert "no torch" in outcome.error
+    remember(tmp_path / "a.json", outcome)
+    assert remembered(tmp_path / "a.json") is None
+
+
+def test_no_room_for_what_a_process_says_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    with pytest.raises(AnespecError, match=r"cannot be started .No usable temporary directory found"):
+        next(first_contacts([contact()], command=child(""), seconds=SECONDS))
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("planted", ["link", "link to nowhere", "file"])
+def test_what_is_no_folder_of_ours_is_compiled_again(known: Artifact, tmp_path: Path, planted: str) -> None:
+    compiled = next((known.root / "compiled").glob("*.mlmodelc"))
+    moved = compiled.rename(tmp_path / "moved.mlmodelc")
+    if planted == "file":
+        compiled.write_text("a file")
+    else:
+        compiled.symlink_to(moved if planted == "link" else tmp_path / "nowhere")
+    core_ml = LightCoreML()
+    opened(known, core_ml).close()
+    assert core_ml.compiled == [compiled.name.partition(".")[0]]
+    assert compiled.is_dir()
+    assert not compiled.is_symlink()
+    assert moved.is_dir()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_folder_of_links_is_not_trusted(known: Artifact, tmp_path: Path) -> None:
+    (known.root / "compiled").rename(tmp_path / "elsewhere")
+    (known.root / "compiled").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="compiled: is a link"):
+        opened(known, LightCoreML())
+
+
+@pytest.mark.usefixtures("here")
+def test_what_a_killed_compilation_left_is_removed(artifact: Artifact) -> None:
+    """The worker compiles into a folder of its own beside, whose name goes on."""
+    folder = artifact.root / "compiled"
+    folder.mkdir()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for end in ("mlmodelc", "k3f_92ab"):
+        (folder / f".{gone.pid}.0123456789abcdef.partial.{end}" / "inside").mkdir(parents=True)
+    (folder / f".{os.getpid()}.0123456789abcdef.partial.mlmodelc").mkdir()
+    opened(artifact, LightCoreML()).close()
+    assert [path.name.split(".")[1] for path in folder.glob(".*")] == [str(os.getpid())]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{", b"null", b"[]", b'{"error": 1}', b"[" * 60_000, b'{"seconds": 1e999}', b"\xff\xfe",
+        b'{"error": "' + b"x" * 70_000 + b'"}', b'{"seconds": ' + b"9" * 5000 + b"}",
+    ],
+)  # fmt: skip
+def test_a_memory_of_contacts_that_is_none_is_not_believed(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    assert remembered(tmp_path / "a.json") is None
+
+
+@pytest.mark.parametrize("planted", ["pipe", "folder", "link"])
+def test_a_memory_of_contacts_that_is_no_file_is_none(tmp_path: Path, planted: str) -> None:
+    path = tmp_path / "a.json"
+    match planted:
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case _:
+            (tmp_path / "other").write_text("{}")
+            path.symlink_to(tmp_path / "other")
+    assert remembered(path) is None
+    remember(path, Outcome())
+
+
+@pytest.mark.usefixtures("here")
+def test_a_compiled_shard_that_was_emptied_is_compiled_again(known: Artifact) -> None:
+    compiled = next((known.root / "compiled").glob("*.mlmodelc"))
+    shutil.rmtree(compiled)
+    compiled.mkdir()
+    core_ml = LightCoreML()
+    opened(known, core_ml).close()
+    assert core_ml.compiled == [compiled.name.partition(".")[0]]
+
+
+@pytest.mark.usefixtures("here")
+def test_an_old_compiled_shard_that_is_refused_says_how_to_have_it_made_again(known: Artifact) -> None:
+    compiled = next((known.root / "compiled").glob("*.mlmodelc"))
+    (compiled / STALE).write_text("something new")
+    with pytest.raises(
+        ArtifactError, match=r"something new \(it was compiled before; .* remove .*\.mlmodelc\)"
+    ):
+        opened(known, LightCoreML())

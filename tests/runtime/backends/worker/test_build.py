@@ -1,5 +1,6 @@
 """Building the worker: found again by its sources, and one clear sentence for whatever is in the way."""
 
+import os
 import signal
 import stat
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from anespec.manifests.errors import AnespecError, MissingPackageError
+from anespec.manifests.errors import AnespecError, MissingPackageError, StorageError
+from anespec.manifests.safe_files import Folder
+from anespec.runtime.backends.worker import build
 from anespec.runtime.backends.worker.build import (
     IDENTITY,
     WorkerSources,
@@ -128,3 +131,83 @@ def test_an_interrupt_ends_the_compilers_too_and_leaves_nothing(
     is_over = not psutil.pid_exists(compiler) or psutil.Process(compiler).status() == psutil.STATUS_ZOMBIE
     assert is_over
     assert not list(workers_folder().iterdir())
+
+
+def test_swift_that_says_nothing_is_one_sentence(
+    sources: WorkerSources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "LONGEST_WAIT", 0.2)
+    silent = tmp_path / "silent"
+    silent.write_text("#!/bin/sh\nexec sleep 60\n")
+    silent.chmod(0o755)
+    with pytest.raises(MissingPackageError, match=r"says nothing for 0\.2 s; install"):
+        build_worker(lambda _: None, sources, swift=str(silent))
+
+
+def test_a_version_that_is_no_text_is_one_sentence(sources: WorkerSources, tmp_path: Path) -> None:
+    odd = tmp_path / "odd"
+    odd.write_text("#!/bin/sh\nprintf '\\377\\376'\n")
+    odd.chmod(0o755)
+    with pytest.raises(MissingPackageError, match="names no version"):
+        build_worker(lambda _: None, sources, swift=str(odd))
+
+
+@pytest.mark.parametrize("planted", ["folder", "link"])
+def test_what_is_no_executable_of_ours_is_not_taken_for_one(
+    sources: WorkerSources, tmp_path: Path, planted: str
+) -> None:
+    place = workers_folder() / sources.build
+    place.mkdir(parents=True, mode=0o700)
+    if planted == "folder":
+        (place / "anespec-worker" / "inside").mkdir(parents=True)
+    else:
+        (place / "anespec-worker").symlink_to("/bin/true")
+    assert built_worker(sources) is None
+    found = build_worker(lambda _: None, sources, swift=swift(tmp_path))
+    assert not Path(found.command[0]).is_symlink()
+    assert Path(found.command[0]).is_file()
+
+
+def test_a_worker_by_hand_that_is_a_pipe_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setenv("ANESPEC_WORKER", str(tmp_path / "pipe"))
+    with pytest.raises(StorageError, match="is a pipe or a device"):
+        built_worker()
+
+
+def test_two_builds_may_remove_what_a_killed_one_left(
+    sources: WorkerSources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    (workers_folder() / f".{gone.pid}.0123456789abcdef.partial").mkdir(parents=True)
+    removes = Folder.remove
+
+    def taken_away(folder: Folder, name: str) -> None:
+        removes(folder, name)
+        if name.startswith(f".{gone.pid}."):
+            raise FileNotFoundError(name)
+
+    monkeypatch.setattr(Folder, "remove", taken_away)
+    build_worker(lambda _: None, sources, swift=swift(tmp_path))
+    assert [path.name for path in workers_folder().iterdir()] == [sources.build]
+
+
+def test_a_full_disk_is_what_the_sentence_says(sources: WorkerSources, tmp_path: Path) -> None:
+    says = 'echo "error: Invalid manifest"\necho "LLVM ERROR: IO failure: No space left on device"\nexit 1\n'
+    with pytest.raises(StorageError, match="has no room to build the worker in; make some"):
+        build_worker(lambda _: None, sources, swift=swift(tmp_path, says))
+
+
+def test_what_swift_leaves_among_temporary_files_goes(sources: WorkerSources, tmp_path: Path) -> None:
+    """It keeps lock files there, named by the path of every folder that it ever built in."""
+    seen = tmp_path / "seen"
+    program = build_worker(
+        lambda _: None,
+        sources,
+        swift=swift(tmp_path, f'touch "$TMPDIR/lock"; echo "$TMPDIR" > {seen}\n{BUILDS}'),
+    )
+    assert Path(seen.read_text()).is_relative_to(workers_folder())
+    assert [path.name for path in workers_folder().iterdir()] == [Path(program.command[0]).parent.name]

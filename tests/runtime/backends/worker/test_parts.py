@@ -1,21 +1,28 @@
 """The arena's layout, framing, how stages are shared out, and how what workers found is merged."""
 
+import errno
 import json
 import mmap
+import os
 import socket
 import struct
+import tempfile
 from itertools import accumulate, pairwise
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anespec.convert.shard_limits import PROCESS_BYTES
-from anespec.manifests.errors import ArtifactError
+from anespec.manifests.errors import ArtifactError, StorageError
 from anespec.runtime.backends.worker.arena import ALIGNMENT, HEADER_BYTES, Arena, at_width
+from anespec.runtime.backends.worker.compiling import WorkerCompiler
 from anespec.runtime.backends.worker.framing import LARGEST, Connection, FramingError
 from anespec.runtime.backends.worker.merging import SliceRow, merged
+from anespec.runtime.backends.worker.process import WorkerProcess, WorkerProgram
 from anespec.runtime.backends.worker.sharing import BUDGET, shared_out
 from anespec.runtime.passes import Candidate, Need
 from anespec.runtime.row_logits import row_logits
@@ -148,3 +155,59 @@ def test_a_slice_that_lacks_what_is_needed_is_refused() -> None:
         merged([SliceRow(None, (), ())], Need(best=True), None)
     with pytest.raises(ValueError, match="unpack"):
         merged([SliceRow(None, (), (None,))], Need(chosen=(1,)), None)
+
+
+def test_an_arena_that_the_disk_has_no_room_for_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the first write to a page for which there is no room killed the process."""
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(
+        StorageError, match=r"no room for the 8\.0 MB .* \(No space left on device\); set TMPDIR"
+    ):
+        Arena({"x": (4_000_000,)})
+
+
+def test_an_arenas_room_is_taken_before_it_is_written_to() -> None:
+    arena = Arena({"x": (4_000_000,)})
+    assert os.fstat(arena.descriptor).st_blocks * 512 >= 8_000_000
+    arena.close()
+
+
+def test_nowhere_to_put_an_arena_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    monkeypatch.setattr(tempfile, "_sanitize_params", lambda *_: nowhere())
+    with pytest.raises(StorageError, match=r"No usable temporary directory found.; set TMPDIR"):
+        Arena({"x": (1,)})
+
+
+@pytest.mark.parametrize("spoilt", ["empty", "folder"])
+def test_a_worker_that_cannot_be_started_names_the_mend(tmp_path: Path, spoilt: str) -> None:
+    path = tmp_path / "anespec-worker"
+    if spoilt == "empty":
+        path.touch(mode=0o755)
+    else:
+        path.mkdir()
+    arena, before = Arena({"x": (1,)}), psutil.Process().num_fds()
+    with pytest.raises(
+        StorageError, match=r"cannot be started .*; build it with `anespec worker build --again`"
+    ):
+        WorkerProcess(WorkerProgram((str(path),), "0" * 64), arena)
+    assert psutil.Process().num_fds() == before
+    arena.close()
+
+
+@pytest.mark.parametrize("says", ["", "/", "/somewhere/else.mlmodelc"])
+def test_what_a_worker_says_that_it_compiled_moves_nothing_else(tmp_path: Path, says: str) -> None:
+    stub = tmp_path / "stub"
+    stub.write_text(f"#!/bin/sh\necho '{says}'\n")
+    stub.chmod(0o755)
+    compiler = WorkerCompiler(WorkerProgram((str(stub),), "0" * 64), "a system")
+    with pytest.raises((StorageError, RuntimeError)):
+        compiler.compile(tmp_path / "a.mlpackage", tmp_path / "a.mlmodelc")
+    assert [path.name for path in tmp_path.iterdir()] == ["stub"]

@@ -10,8 +10,9 @@ from scripted_chat import Script, scripted
 from serving import Running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Not for longer: while it runs, this thread has an event loop, so that no other test can run one."""
     with chromium() as found:
         yield found
 

@@ -1,0 +1,152 @@
+"""The file that `anespec serve --config` reads: TOML with the options of the verb, and a table of models.
+
+    port = 8081
+    memory = "12GB"
+
+    [models]
+    small = "small.anespec"
+
+    [models.large]
+    path = "large.gguf"
+    threads = 8
+
+Paths are relative to the file's folder.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_origin
+
+from pydantic.fields import FieldInfo
+
+from anespec.manifests.errors import RequestError, StorageError, UsageError
+from anespec.manifests.formatting import LONGEST_REASON, listed, printable, quoted, shown
+from anespec.manifests.options import Options, flag_of, type_of
+from anespec.model_path import is_path
+from anespec.runtime.options import LoadOptions
+from anespec.runtime.server.options import ServeOptions
+from anespec.serving.options import ModelEntry, PoolOptions
+
+MODELS = "models"
+GROUPS: tuple[type[Options], ...] = (ServeOptions, PoolOptions, LoadOptions)
+
+LARGEST_FILE = 1 << 20
+"""Bytes."""
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A file's options by name, as it says them, and its models in their order."""
+
+    path: Path
+    options: Mapping[str, Any]
+    models: Mapping[str, ModelEntry]
+
+
+def file_options() -> dict[str, type[Options]]:
+    """The options that a file may have, and what declares each."""
+    return {
+        name: group
+        for group in GROUPS
+        for name, field in group.model_fields.items()
+        if flag_of(field).shown and name != MODELS
+    }
+
+
+def read_config(path: Path) -> ConfigFile:
+    """Read and check a file.
+
+    Raises:
+        StorageError: it cannot be read.
+        UsageError: it is no TOML, has an unknown key, or a value that cannot be.
+    """
+    try:
+        with path.open("rb") as stream:
+            text = stream.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+    if len(text) > LARGEST_FILE:
+        raise UsageError(f"{path}: is larger than {LARGEST_FILE} bytes, so it is no file of options")
+    try:
+        found = tomllib.loads(text.decode())
+    except ValueError as error:
+        raise UsageError(f"{path}: is no TOML ({printable(str(error), LONGEST_REASON)})") from None
+    folder = path.absolute().parent
+    models = found.pop(MODELS, {})
+    if not isinstance(models, dict):
+        raise UsageError(f"{path}: {MODELS} is a table of models; write [{MODELS}] and lines NAME = PATH")
+    return ConfigFile(
+        path,
+        _options(path, folder, found),
+        {name: _entry(path, folder, name, value) for name, value in models.items()},
+    )
+
+
+def _options(path: Path, folder: Path, found: Mapping[str, Any]) -> dict[str, Any]:
+    known = file_options()
+    options: dict[str, Any] = {}
+    for key, value in found.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            raise UsageError(f"{path}: there is no option {quoted(key)}; {_mend(name, known)}")
+        group = known[name]
+        checked = _checked(group, {name: value}, str(path))
+        is_file = type_of(group.model_fields[name]) is Path
+        options[name] = folder / getattr(checked, name).expanduser() if is_file else value
+    return options
+
+
+def _mend(name: str, known: Mapping[str, object]) -> str:
+    if name == "model":
+        return f"models stand in a table: [{MODELS}], and lines NAME = PATH"
+    near = difflib.get_close_matches(name, known, 1)
+    return f"is it {near[0]}?" if near else f"the options are {listed([*known, MODELS])}"
+
+
+def _entry(path: Path, folder: Path, name: str, value: object) -> ModelEntry:
+    where = f"{path}: {MODELS}.{printable(name)}"
+    if not isinstance(value, str | dict):
+        raise UsageError(f"{where} is neither a path nor a table with one; write {name} = PATH")
+    facts = {"path": value} if isinstance(value, str) else value
+    if "path" not in facts:
+        raise UsageError(f"{where} has no path; write path = PATH in it")
+    entry = _checked(ModelEntry, facts, where)
+    model = entry.path.expanduser()
+    return entry.with_changes(path=folder / model if is_path(model, folder) else model)
+
+
+def _checked(group: type[OptionsT], values: Mapping[str, object], where: str) -> OptionsT:
+    """The values as options; strictly, as TOML has types of its own."""
+    fields = group.model_fields
+    try:
+        found = {
+            name: _value(name, fields[name], value) if name in fields else value
+            for name, value in values.items()
+        }
+        return group.model_validate(found, strict=True)
+    except RequestError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
+def _value(name: str, field: FieldInfo, value: object) -> object:
+    """What TOML has no type for: paths, and lists that do not change."""
+    kind, choices = type_of(field), flag_of(field).choices
+    if choices and value not in choices:
+        raise RequestError(f"{name} is {shown(value)}; it must be {listed(choices, 'or')}")
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(value)
+    wanted = "true or false" if kind is bool else "a path" if kind is Path else _wanted_list(kind)
+    if wanted and not isinstance(value, bool):
+        raise RequestError(f"{name} is {shown(value)}; it must be {wanted}")
+    return value
+
+
+def _wanted_list(kind: object) -> str:
+    return 'a list, as in ["one", "two"]' if get_origin(kind) is tuple else ""

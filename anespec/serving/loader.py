@@ -1,0 +1,58 @@
+"""Artifacts and GGUFs as models of a daemon."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from anespec.hub import fetched
+from anespec.manifests.errors import StorageError
+from anespec.model_cache import is_gguf, resolve_artifact
+from anespec.serving.file_marks import FileMarks
+from anespec.serving.room import memory_of
+from anespec.serving.sources import Found, ModelSource
+from anespec.watching import Watcher
+
+if TYPE_CHECKING:
+    from anespec.model import Model
+
+USUAL_SEQUENCES = 4
+"""That a GGUF is converted with to be served: so many clients share passes."""
+
+
+class ArtifactLoader:
+    """Finds and loads models (see sources.Loader)."""
+
+    def __init__(self, watch: Callable[[], Watcher]) -> None:
+        """`watch` gives who hears of the progress of what is begun now."""
+        self._watch = watch
+
+    def find(self, source: ModelSource) -> Found:
+        """Where a source leads; a GGUF is converted and gated first, where that was never done."""
+        from anespec.manifests.store import MANIFEST_NAME, Artifact
+
+        display = self._watch().shares
+        model, sequences = fetched(source.path, display), source.sequences
+        if sequences is None and is_gguf(model):
+            sequences = USUAL_SEQUENCES
+        path = resolve_artifact(
+            model,
+            backend=source.loading.backend,
+            threads=source.loading.threads,
+            workers=source.loading.workers,
+            context=source.context,
+            sequences=sequences,
+            display=display,
+        )
+        artifact = Artifact(path)
+        manifest = artifact.manifest
+        names = [MANIFEST_NAME, manifest.tokens.path, *(shard.path for shard in manifest.shards)]
+        try:
+            files = FileMarks.below(path / name for name in names)
+        except OSError as error:
+            raise StorageError(f"{error.filename or path}: cannot be read ({error.strerror})") from error
+        return Found(path, artifact.fingerprint, memory_of(manifest), files)
+
+    def load(self, source: ModelSource, found: Found) -> "Model":
+        """Bring it into memory; raises as `load_model` does."""
+        from anespec.model import load_model
+
+        return load_model(found.path, source.loading, self._watch())

@@ -1,0 +1,21 @@
+"""What systemd is told of a daemon that it has started (sd_notify); nobody else is told anything."""
+
+import contextlib
+import os
+import socket
+
+VARIABLE = "NOTIFY_SOCKET"
+READY = "READY=1"
+STOPPING = "STOPPING=1"
+
+
+def tell_system(state: str) -> None:
+    """Say how the daemon stands; a system that does not listen is none of its business."""
+    address = os.environ.get(VARIABLE, "")
+    if not address:
+        return
+    # A name that begins with @ lies in no file system.
+    place = f"\0{address[1:]}" if address.startswith("@") else address
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as found:
+        found.connect(place)
+        found.sendall(state.encode())

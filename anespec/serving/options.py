@@ -1,0 +1,43 @@
+"""What a person may choose of the models of a daemon."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import ByteSize, Field
+
+from anespec.manifests.options import Flag, Options
+from anespec.runtime.options import LoadOptions
+from anespec.serving.loader import USUAL_SEQUENCES
+
+
+class BuildOptions(Options):
+    """What a GGUF is converted with."""
+
+    context: int | None = Field(
+        default=None, ge=1, description="Tokens of the context that a GGUF is converted with."
+    )
+    sequences: Annotated[int | None, Flag(default=f"{USUAL_SEQUENCES}")] = Field(
+        default=None, ge=1, description="Sequences that a GGUF is converted for, which then run at a time."
+    )
+
+
+class PoolOptions(BuildOptions):
+    """Which models a daemon serves, and how many stay in memory."""
+
+    models: Annotated[tuple[str, ...], Flag(names=("--model",), metavar="NAME=MODEL", multiple=True)] = Field(
+        default=(),
+        description="Serve another model under this name, loaded when it is asked for; may be given several "
+        "times.",
+    )
+    memory: Annotated[ByteSize | None, Flag(metavar="BYTES", default="0.8 of the machine's")] = Field(
+        default=None,
+        ge=1,
+        description="What all models in memory may take; those not used for the longest time give way.",
+    )
+    preload: bool = Field(default=False, description="Load all models at the start, not the first one alone.")
+
+
+class ModelEntry(BuildOptions, LoadOptions):
+    """A model in a file of options: where it is, and how this one is loaded."""
+
+    path: Path

@@ -1,0 +1,123 @@
+"""Which daemons of this user run: each keeps a private record while it does.
+
+    STATE/anespec/daemons/PID.json
+
+A record whose process has ended, or whose number another process has by now, is removed by whoever meets it.
+One that cannot be read, as another version's may not, is left alone.
+"""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+from pydantic import ValidationError
+
+from anespec import __version__
+from anespec.manifests.errors import StorageError
+from anespec.manifests.schema import Record
+from anespec.manifests.user_folders import private_folder, state_folder
+from anespec.runtime.server.options import ServeOptions
+
+FOLDER = "daemons"
+LARGEST_RECORD = 1 << 16
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+_log = logging.getLogger("anespec.serve")
+
+
+class DaemonRecord(Record):
+    """A daemon: `started` is when its process began, seconds since 1970; `models` are its names.
+
+    `birth` tells its process from a later one with the same number.
+    """
+
+    pid: int
+    birth: str
+    started: float
+    address: str
+    models: tuple[str, ...]
+    drain_seconds: float
+    version: str
+
+    @property
+    def process(self) -> psutil.Process | None:
+        """Its process; None where that has ended."""
+        try:
+            found = psutil.Process(self.pid)
+            runs = _birth(self.pid) == self.birth and found.status() != psutil.STATUS_ZOMBIE
+        except (psutil.Error, OSError):
+            return None
+        return found if runs else None
+
+    def is_called(self, name: str) -> bool:
+        """Whether a person may mean this one: by its number, or by a model that it serves."""
+        return name == str(self.pid) or name in self.models
+
+
+def _birth(pid: int) -> str:
+    """When a process began, in a way that no change of the clock touches; raises OSError, psutil.Error."""
+    if BOOT.exists():
+        after_name = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        return f"{BOOT.read_text().strip()} {after_name[19]}"
+    return repr(psutil.Process(pid).create_time())
+
+
+@contextlib.contextmanager
+def recorded(address: str, options: ServeOptions, models: Sequence[str]) -> Iterator[None]:
+    """Keep this process's record while the block lasts; where that cannot be, it is logged."""
+    found = DaemonRecord(
+        pid=os.getpid(),
+        birth=_birth(os.getpid()),
+        started=psutil.Process().create_time(),
+        address=address,
+        models=tuple(models),
+        drain_seconds=options.drain_seconds,
+        version=__version__,
+    )
+    name = f"{found.pid}.json"
+    try:
+        with private_folder(_folder()) as folder:
+            folder.replace_parts(name, (found.model_dump_json().encode(),), durable=False, mode=0o600)
+    except (StorageError, OSError) as error:
+        _log.warning("`anespec ps` will not show this daemon: %s", error)
+    try:
+        yield
+    finally:
+        _remove(name)
+
+
+def running_daemons() -> list[DaemonRecord]:
+    """Those that run, the oldest first; what others have left is removed.
+
+    Raises:
+        StorageError: the folder of records is another user's, or cannot be read.
+    """
+    path = _folder()
+    if not path.is_dir():
+        return []
+    found: list[DaemonRecord] = []
+    with private_folder(path) as folder:
+        for name in sorted(each.name for each in path.iterdir() if each.name.endswith(".json")):
+            with contextlib.suppress(OSError, StorageError, ValidationError):
+                record = DaemonRecord.model_validate_json(folder.read(name, LARGEST_RECORD))
+                if record.process is not None:
+                    found.append(record)
+                else:
+                    folder.remove(name)
+    return sorted(found, key=lambda record: record.started)
+
+
+def _remove(name: str) -> None:
+    path = _folder()
+    with contextlib.suppress(StorageError, OSError):
+        if path.is_dir():
+            with private_folder(path) as folder:
+                folder.remove(name)
+
+
+def _folder() -> Path:
+    return state_folder() / FOLDER

@@ -1,0 +1,88 @@
+"""What a daemon is asked to be: options and models out of flags, the environment and a file."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from anespec.hub_name import is_hub_name
+from anespec.manifests.errors import UsageError
+from anespec.manifests.formatting import quoted
+from anespec.model_cache import cached_artifact
+from anespec.model_path import model_name
+from anespec.runtime.options import LoadOptions
+from anespec.runtime.server.options import ServeOptions
+from anespec.serving.config_file import ConfigFile
+from anespec.serving.options import ModelEntry, PoolOptions
+from anespec.serving.sources import ModelSource, Names
+
+
+@dataclass(frozen=True)
+class ServeRequest:
+    """What a daemon is asked to be. `firm` are the options that no table of a single model overrules."""
+
+    model: Path | None
+    serving: ServeOptions
+    pool: PoolOptions
+    loading: LoadOptions
+    config: ConfigFile | None = None
+    firm: frozenset[str] = frozenset()
+
+    def names(self, config: ConfigFile | None) -> Names:
+        """What is served: MODEL, the models of flags, those of the file `config`; the first is the default.
+
+        Raises:
+            UsageError: two have one name, or there is none.
+        """
+        asked = [] if self.model is None else [(model_name(self.model), self.model)]
+        asked += [_named(text) for text in self.pool.models]
+        _require_distinct([name for name, _ in asked])
+        found = {name: self._source(path) for name, path in asked}
+        for name, entry in (config.models if config is not None else {}).items():
+            # A flag goes before the file.
+            found.setdefault(name, self._source_of(entry))
+        if not found:
+            raise UsageError(
+                "there is no model to serve; name one, as in `anespec serve model.gguf`, or write it into "
+                "the [models] of a file for --config"
+            )
+        return found
+
+    def require_there(self, config: ConfigFile | None) -> None:
+        """Raise UsageError where a model is no path, no name in the cache and none of the hub."""
+        for name, source in self.names(config).items():
+            path = source.path
+            if not (is_hub_name(path) or path.exists() or cached_artifact(path) is not None):
+                raise UsageError(f"{path}: is no file, no folder and no model in the cache; {name} needs one")
+
+    def _source(self, path: Path) -> ModelSource:
+        return ModelSource(path, self.loading, self.pool.context, self.pool.sequences)
+
+    def _source_of(self, entry: ModelEntry) -> ModelSource:
+        own = {name: getattr(entry, name) for name in entry.model_fields_set - self.firm}
+        loading = {name: value for name, value in own.items() if name in LoadOptions.model_fields}
+        return ModelSource(
+            entry.path,
+            self.loading.with_changes(**loading),
+            own.get("context", self.pool.context),
+            own.get("sequences", self.pool.sequences),
+        )
+
+
+def _named(text: str) -> tuple[str, Path]:
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise UsageError(f"--model {quoted(text)} is not NAME=MODEL, as in --model small=small.anespec")
+    return name, Path(path)
+
+
+def _require_distinct(names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(
+                f"two models have the name {quoted(name)}; give each its own with --model NAME=MODEL"
+            )
+
+
+def firm_options(given: Collection[str]) -> frozenset[str]:
+    """Those of the given options that no table of a single model overrules."""
+    return frozenset(given) & frozenset(ModelEntry.model_fields)

@@ -1,0 +1,160 @@
+"""Models in memory: who uses them, what they take, and which go when others need the room."""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from anespec.leaving import keep
+from anespec.manifests.errors import UsageError
+from anespec.manifests.formatting import bytes_text
+from anespec.runtime.server.errors import ApiError
+from anespec.serving.room import MemoryLimit
+from anespec.serving.sources import Found, ResidentModel
+from anespec.serving.threads import in_own_thread
+
+SECONDS_BETWEEN_LOOKS = 1.0
+"""At a model's files, while it is asked for."""
+
+_log = logging.getLogger("anespec.serve")
+
+
+@dataclass(eq=False)
+class Resident:
+    """A model in memory. A retired one goes once nobody uses it; `used` orders the last uses of all."""
+
+    name: str
+    found: Found
+    model: ResidentModel
+    leases: int = 0
+    used: int = 0
+    is_retired: bool = False
+    looked: float = field(default_factory=time.monotonic)
+    going: asyncio.Task[None] | None = None
+
+    async def is_sound(self) -> bool:
+        """Whether no file of it was written into since it was loaded, by a look that is not long ago."""
+        now = time.monotonic()
+        if now - self.looked < SECONDS_BETWEEN_LOOKS:
+            return True
+        self.looked = now
+        changed = await asyncio.to_thread(lambda: self.found.files.written_into)
+        if changed is not None:
+            _log.error(
+                "%s: was written into while %s was in memory, which is loaded anew", changed, self.name
+            )
+        return changed is None
+
+
+class Residents:
+    """All models in memory. Belongs to the event loop."""
+
+    def __init__(self, limit: MemoryLimit | None, room_seconds: float) -> None:
+        """A `limit` of None is none. Whoever needs room waits for it so many seconds."""
+        self._limit = limit
+        self._room_seconds = room_seconds
+        self._all: list[Resident] = []
+        self._reserved = 0
+        self._uses = itertools.count(1)
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def hold(self, resident: Resident) -> None:
+        """Somebody uses it."""
+        resident.leases += 1
+
+    def let_go(self, resident: Resident) -> None:
+        """Somebody is done with it."""
+        resident.leases -= 1
+        resident.used = next(self._uses)
+        if resident.is_retired and not resident.leases:
+            self._send_away(resident)
+        self._tell_change()
+
+    def retire(self, resident: Resident) -> None:
+        """Nobody gets it any more."""
+        resident.is_retired = True
+        if not resident.leases:
+            self._send_away(resident)
+
+    async def reserve(self, name: str, needed: int, give_way: Callable[[Resident], bool]) -> None:
+        """Have so many bytes for a model; those that nobody uses go for it, what was used longest ago first.
+
+        `give_way` retires one, unless somebody waits for it. `add` or `give_up` ends the reservation.
+
+        Raises:
+            UsageError: it never fits.
+            ApiError: others did not let go in time (503).
+        """
+        limit = self._limit
+        if limit is not None and limit.is_firm and needed > limit.bytes:
+            raise UsageError(
+                f"{name} takes about {bytes_text(needed)} of memory, more than the {bytes_text(limit.bytes)} "
+                "of --memory; give it more"
+            )
+        deadline = time.monotonic() + self._room_seconds
+        while limit is not None and not limit.holds(self._taken, needed):
+            idle = [each for each in self._all if not (each.leases or each.is_retired)]
+            for each in sorted(idle, key=lambda each: each.used):
+                if give_way(each):
+                    _log.info("%s gives way to %s", each.name, name)
+                    break
+            taken, change = self._taken, self._changed
+            try:
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    await change.wait()
+            except TimeoutError:
+                raise ApiError(
+                    503,
+                    f"there is no room for {name} while other models are in use (they take "
+                    f"{bytes_text(taken)} of {bytes_text(limit.bytes)}); try again later",
+                    "no_room",
+                    headers={"retry-after": "10"},
+                ) from None
+        self._reserved += needed
+
+    def add(self, name: str, found: Found, model: ResidentModel) -> Resident:
+        """What was reserved for is there."""
+        resident = Resident(name, found, model, used=next(self._uses))
+        self._all.append(resident)
+        self.give_up(found.memory)
+        return resident
+
+    def give_up(self, reserved: int) -> None:
+        """So many bytes are not needed any more."""
+        self._reserved -= reserved
+        self._tell_change()
+
+    async def close(self) -> None:
+        """Stop all, whoever uses them; they stay what they are until the process ends (see leaving)."""
+        self._closed = True
+        going = [each.going for each in self._all if each.going is not None]
+        staying = [each for each in self._all if each.going is None]
+        await asyncio.gather(*(asyncio.to_thread(each.model.stop) for each in staying), *going)
+        for each in staying:
+            keep(each.model)
+        self._all.clear()
+        self._tell_change()
+
+    @property
+    def _taken(self) -> int:
+        return self._reserved + sum(each.found.memory for each in self._all)
+
+    def _send_away(self, resident: Resident) -> None:
+        if resident.going is None and not self._closed:
+            resident.going = asyncio.create_task(self._close(resident))
+
+    async def _close(self, resident: Resident) -> None:
+        try:
+            await in_own_thread(resident.model.close)
+        except Exception:
+            _log.exception("%s could not be closed", resident.name)
+        self._all.remove(resident)
+        _log.info("%s is out of memory", resident.name)
+        self._tell_change()
+
+    def _tell_change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,59 @@
+"""What a daemon serves: names, and where the model of each comes from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from anespec.runtime.options import LoadOptions
+from anespec.runtime.server.models import ServingModel
+from anespec.serving.file_marks import FileMarks
+
+Names = Mapping[str, "ModelSource"]
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """An artifact, a GGUF or a name of either, as a person gave it, and how it is loaded.
+
+    `context` and `sequences` are those of the conversion of a GGUF, None for what is usual.
+    """
+
+    path: Path
+    loading: LoadOptions
+    context: int | None = None
+    sequences: int | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """The artifact that a source leads to: what it is, its files, and the bytes of memory that it takes."""
+
+    path: Path
+    fingerprint: str
+    memory: int
+    files: FileMarks
+
+
+class ResidentModel(ServingModel, Protocol):
+    """A model that can be taken out of memory."""
+
+    def stop(self) -> None:
+        """End all that runs."""
+        ...
+
+    def close(self) -> None:
+        """Stop it and give its memory back."""
+        ...
+
+
+class Loader(Protocol):
+    """Finds and loads models; called in threads, also in several at once."""
+
+    def find(self, source: ModelSource) -> Found:
+        """Where a source leads; a GGUF is converted first. Raises AnespecError."""
+        ...
+
+    def load(self, source: ModelSource, found: Found) -> ResidentModel:
+        """Bring it into memory. Raises AnespecError."""
+        ...

@@ -1,0 +1,140 @@
+"""A daemon from its first line to its last: listen, load, warm up, serve, leave nothing behind."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from anespec import __version__
+from anespec.console import out, watcher
+from anespec.manifests.errors import AnespecError, UsageError
+from anespec.manifests.formatting import listed, printable
+from anespec.runtime.callers import Caller
+from anespec.runtime.options import GenerationOptions
+from anespec.runtime.server.app import build_app
+from anespec.runtime.server.daemon import Daemon
+from anespec.runtime.server.endpoints import ENDPOINTS
+from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.keys import KeyRing
+from anespec.runtime.server.lifecycle import Lifecycle, Phase
+from anespec.runtime.server.listening import address_text, listen_on, serve_until_ended
+from anespec.runtime.server.metrics import Metrics
+from anespec.runtime.server.models import ServingModel
+from anespec.runtime.server.options import ServeOptions
+from anespec.serving.config_file import read_config
+from anespec.serving.loader import ArtifactLoader
+from anespec.serving.notify import READY, STOPPING, tell_system
+from anespec.serving.pool import ModelLoadError, ModelPool
+from anespec.serving.records import recorded
+from anespec.serving.request import ServeRequest
+from anespec.serving.room import MemoryLimit
+from anespec.serving.sources import Names
+from anespec.verbosity import is_quiet
+from anespec.watching import Watcher
+
+ONE_PASS = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True)
+
+NOBODYS = Caller(owner="the first pass")
+"""No client goes on from what it leaves."""
+
+_log = logging.getLogger("anespec.serve")
+
+
+async def serve(asked: ServeRequest) -> None:
+    """Serve until somebody ends it.
+
+    Raises:
+        AnespecError: it cannot listen, or what is loaded at the start cannot be.
+    """
+    options, lifecycle = asked.serving, Lifecycle()
+    watch = _said_aloud()
+    # Once it is ready its log says what is loaded.
+    loader = ArtifactLoader(lambda: watch if lifecycle.phase is Phase.STARTING else _LOGGED)
+    keys = _keys(options)
+
+    def reread() -> Names:
+        config = None if asked.config is None else read_config(asked.config.path)
+        found = asked.names(config)
+        keys.take(_keys(options))
+        return found
+
+    models = ModelPool(asked.names(asked.config), loader, MemoryLimit.of(asked.pool.memory), reread=reread)
+    daemon = Daemon(__version__, options, models, keys, Metrics(models), lifecycle)
+    with _listening(options) as listening, recorded(address_text(listening), options, models.names):
+
+        async def begin() -> None:
+            watch.note(f"listening on {address_text(listening)}")
+            for name in models.names if asked.pool.preload else models.names[:1]:
+                await _warm_up(models, name, watch)
+            tell_system(READY)
+            out().print(_ready(listening, models.names))
+
+        try:
+            await serve_until_ended(daemon, build_app(daemon, ENDPOINTS), listening, begin)
+        finally:
+            tell_system(STOPPING)
+
+
+def _keys(options: ServeOptions) -> KeyRing:
+    return KeyRing() if options.api_key_file is None else KeyRing.of_file(options.api_key_file)
+
+
+async def _warm_up(models: ModelPool, name: str, watch: Watcher) -> None:
+    """Load a model and run one pass, so that no client waits for what the first one costs."""
+    try:
+        async with models.lease(name) as leased:
+            with watch.steps(f"warming up {name}") as report:
+                report("the first pass")
+                await asyncio.to_thread(_run_one_pass, leased.model)
+    except ModelLoadError as error:
+        if isinstance(error.__cause__, AnespecError):
+            raise error.__cause__ from None
+        raise
+    except ApiError as error:
+        raise UsageError(error.message) from None
+
+
+def _run_one_pass(model: ServingModel) -> None:
+    (run,) = model.run((model.tokenizer.bos_id or 0,), ONE_PASS, NOBODYS)
+    for _ in run:
+        pass
+
+
+def _ready(listening: socket.socket, names: Sequence[str]) -> str:
+    served, address = listed([printable(name) for name in names]), address_text(listening)
+    if listening.family == socket.AF_UNIX:
+        path = listening.getsockname()
+        return f"Serving {served} at {address} (curl --unix-socket {path} http://localhost/v1/models)."
+    return f"Serving {served} at {address}/v1 for clients of OpenAI's API; {address}/ is a page to chat."
+
+
+@contextlib.contextmanager
+def _listening(options: ServeOptions) -> Iterator[socket.socket]:
+    """The socket while the block lasts; a Unix socket leaves no file behind."""
+    found = listen_on(options)
+    path = options.unix
+    bound = None if path is None else _inode(path)
+    try:
+        yield found
+    finally:
+        found.close()
+        if path is not None and _inode(path) == bound:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.lstat().st_ino
+    except OSError:
+        return None
+
+
+_LOGGED = Watcher(note=_log.warning)
+
+
+def _said_aloud() -> Watcher:
+    """Notes and progress on standard error; asked now, since a thread does not know of -q."""
+    return Watcher(note=_log.info) if is_quiet() else watcher(shown=True)

@@ -1,0 +1,163 @@
+"""What has the system start a daemon when its user logs in: a launchd agent, or a systemd user unit.
+
+Both end it with SIGTERM and leave it the time to drain, and start it again after a failure. The agent was
+never run on a Mac.
+"""
+
+import os
+import plistlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from anespec.manifests.errors import (
+    ArtifactError,
+    GGUFError,
+    RequestError,
+    StorageError,
+    UnsupportedModelError,
+    UsageError,
+)
+from anespec.serving.stopping import SECONDS_TO_CLOSE
+
+MARK = "Written by anespec serve, which also removes it."
+"""No two hyphens: it stands in a comment of XML, too."""
+AGENT = "anespec.serve"
+UNIT = "anespec.service"
+SECONDS_BETWEEN_STARTS = 5
+
+KEPT_VARIABLES = (
+    "XDG_CACHE_HOME",
+    "XDG_STATE_HOME",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_ENDPOINT",
+    "HF_TOKEN_PATH",
+)
+"""Where caches lie. A token itself is written nowhere."""
+
+HOPELESS = (UsageError, GGUFError, UnsupportedModelError, ArtifactError, RequestError)
+"""Failures that another start does not mend."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to run: a command of absolute paths, its environment, and the seconds that its end may take."""
+
+    command: Sequence[str]
+    variables: Mapping[str, str]
+    stop_seconds: int
+
+    @classmethod
+    def of(cls, arguments: Sequence[str], drain_seconds: float) -> "Job":
+        """`anespec serve` with these arguments, by this Python."""
+        return cls(
+            (sys.executable, "-m", "anespec", "serve", *arguments),
+            {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ},
+            int(drain_seconds + SECONDS_TO_CLOSE) + 1,
+        )
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A file that the system reads; `start` and `end` are what a person runs once it is written, or gone."""
+
+    path: Path
+    text: str
+    start: tuple[str, ...]
+    end: tuple[str, ...]
+
+
+def unit_for(platform: str, job: Job) -> Unit:
+    """The file for a `sys.platform`.
+
+    Raises:
+        UsageError: there is none for it, or a word holds what no file can say.
+    """
+    for word in (*job.command, *job.variables.values()):
+        if not word.isprintable():
+            raise UsageError(f"{word!r} has characters that a unit cannot hold; give the path another name")
+    if platform == "darwin":
+        return _agent(job)
+    if platform.startswith("linux"):
+        return _unit(job)
+    raise UsageError(f"there is no way to install a daemon on {platform}; run `anespec serve` as you like")
+
+
+def _agent(job: Job) -> Unit:
+    home = _home()
+    log = str(home / "Library" / "Logs" / "anespec.log")
+    facts = {
+        "Label": AGENT,
+        "ProgramArguments": list(job.command),
+        "EnvironmentVariables": dict(job.variables),
+        "WorkingDirectory": str(home),
+        "RunAtLoad": True,
+        "KeepAlive": {"SuccessfulExit": False},
+        "ThrottleInterval": SECONDS_BETWEEN_STARTS,
+        "ExitTimeOut": job.stop_seconds,
+        # What it computes is waited for, so it is no background job to the scheduler.
+        "ProcessType": "Interactive",
+        "StandardOutPath": log,
+        "StandardErrorPath": log,
+        "Umask": 0o077,
+    }
+    text = plistlib.dumps(facts, sort_keys=False).decode()
+    head, opening, rest = text.partition("<plist")
+    path = home / "Library" / "LaunchAgents" / f"{AGENT}.plist"
+    return Unit(
+        path,
+        f"{head}<!-- {MARK} -->\n{opening}{rest}",
+        (f'launchctl bootstrap gui/$(id -u) "{path}"', f'tail -f "{log}"'),
+        (f"launchctl bootout gui/$(id -u)/{AGENT}",),
+    )
+
+
+def _unit(job: Job) -> Unit:
+    codes = " ".join(str(code) for code in sorted({error.exit_code for error in HOPELESS}))
+    variables = "".join(f"Environment={_word(f'{name}={value}')}\n" for name, value in job.variables.items())
+    text = f"""# {MARK}
+[Unit]
+Description=anespec serve
+
+[Service]
+Type=notify
+ExecStart={" ".join(map(_word, job.command))}
+ExecReload=/bin/kill -HUP $MAINPID
+{variables}Restart=on-failure
+RestartSec={SECONDS_BETWEEN_STARTS}
+RestartPreventExitStatus={codes}
+KillSignal=SIGTERM
+TimeoutStartSec=infinity
+TimeoutStopSec={job.stop_seconds}
+UMask=0077
+
+[Install]
+WantedBy=default.target
+"""
+    given = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    base = given if given.is_absolute() else _home() / ".config"
+    return Unit(
+        base / "systemd" / "user" / UNIT,
+        text,
+        (
+            "systemctl --user daemon-reload",
+            f"systemctl --user enable --now {UNIT}",
+            f"journalctl --user -fu {UNIT}",
+        ),
+        (f"systemctl --user disable --now {UNIT}", "systemctl --user daemon-reload"),
+    )
+
+
+def _word(text: str) -> str:
+    """A word of a command or a variable, as systemd reads it: quoted, with nothing that it would replace."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise StorageError("this user has no home folder; set HOME") from None

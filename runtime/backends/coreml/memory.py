@@ -1,0 +1,61 @@
+"""What is remembered of a compiled shard: whether it loaded, and what Core ML said where it did not.
+
+It lies beside the compiled shard and goes with it, so it holds for one machine, one build of the system and
+one compiler. A failure that may pass (no memory, no answer) is not kept: the next start tries again.
+"""
+
+import contextlib
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from anespec.manifests.coreml_errors import error_sentence, known_error
+from anespec.manifests.errors import ArtifactError, StorageError
+from anespec.manifests.safe_files import Folder
+from anespec.runtime.backends.coreml.compiled import CompiledShard
+from anespec.runtime.backends.coreml.contact import Outcome
+
+LARGEST_OUTCOME = 1 << 16
+
+
+def remembered(place: Path) -> Outcome | None:
+    """What came of an earlier contact; None where there was none."""
+    try:
+        with Folder.open(place.parent) as folder:
+            return Outcome.model_validate_json(folder.read(place.name, LARGEST_OUTCOME))
+    except (OSError, StorageError, ValidationError):
+        return None
+
+
+def remember(place: Path, outcome: Outcome) -> None:
+    """Keep what came of a contact, unless it may pass; where it cannot be written it is not kept."""
+    if outcome.by_itself or (outcome.error is not None and not lasts(outcome.error)):
+        return
+    with contextlib.suppress(OSError, StorageError), Folder.open(place.parent) as folder:
+        folder.replace(place.name, outcome.model_dump_json().encode(), durable=False)
+
+
+def lasts(text: str) -> bool:
+    """Whether a failure is one that another start meets too, as far as is known."""
+    known = known_error(text)
+    return known is None or known.lasting
+
+
+def met_before(compiled: CompiledShard, place: Path) -> bool:
+    """Whether a contact is remembered there; raises ArtifactError where it failed for good."""
+    outcome = remembered(place)
+    if outcome is not None and outcome.error is not None:
+        raise refused(compiled, outcome.error, f"it was so before; to try again remove {place}")
+    return outcome is not None
+
+
+def refused(compiled: CompiledShard, text: str, note: str | None = None) -> ArtifactError:
+    """What Core ML's text about a compiled shard comes to."""
+    sentence = f"{compiled.shard.path}: {error_sentence(text)}"
+    return ArtifactError(f"{sentence} ({note})" if note else sentence)
+
+
+def is_stale(compiled: CompiledShard, text: str) -> bool:
+    """Whether compiling again may mend what was said: it was not done just now, and makes another model."""
+    known = known_error(text)
+    return not compiled.made and (not compiled.path.is_dir() or (known is not None and known.stale))

@@ -1,0 +1,84 @@
+"""The worker's commands that do one thing and end: a process each, which may die or hang."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from anespec.manifests.child_python import child_environment
+from anespec.manifests.coreml_errors import ended_by, no_answer
+from anespec.manifests.errors import AnespecError
+from anespec.manifests.formatting import last_line
+from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
+from anespec.runtime.backends.worker.process import WorkerProgram
+
+WRONG_USAGE = 64
+
+
+class CommandFailedError(RuntimeError):
+    """Core ML refused, ended the process or did not end: in its own words, or those of coreml_errors."""
+
+
+def compile_package(
+    program: WorkerProgram, package: Path, folder: Path, seconds: float = LONGEST_CONTACT
+) -> Path:
+    """Compile a package into a folder; returns the .mlmodelc. Raises like `_run`."""
+    said = _run(program, ("compile", str(package.absolute()), str(folder)), seconds)
+    # What is moved lies in this folder, whatever is said.
+    if not (name := Path(said.strip()).name):
+        raise CommandFailedError("the worker does not say what it compiled")
+    return folder / name
+
+
+def plan_json(
+    program: WorkerProgram, compiled: Path, function: str | None, seconds: float = LONGEST_CONTACT
+) -> str:
+    """Core ML's plan of a function of a compiled shard, as the worker prints it; None is the only function.
+
+    Raises like `_run`.
+    """
+    named = () if function is None else ("--function", function)
+    return _run(program, ("plan", str(compiled.absolute()), *named), seconds)
+
+
+def _run(program: WorkerProgram, words: tuple[str, ...], seconds: float) -> str:
+    """What the command prints.
+
+    Raises:
+        CommandFailedError: Core ML refuses, ends it, or takes more seconds than that.
+        StorageError: the worker cannot be started.
+        AnespecError: it is no command of this executable.
+    """
+    try:
+        done = subprocess.run(
+            [*program.command, *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=child_environment(),
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise CommandFailedError(no_answer(seconds)) from None
+    except OSError as error:
+        raise program.not_started(error) from error
+    if done.returncode == WRONG_USAGE:
+        raise AnespecError(
+            f"the worker knows no command {words[0]}; build it again with `anespec worker build --again`"
+        )
+    if done.returncode:
+        raise CommandFailedError(_reason(done))
+    return done.stdout
+
+
+def _reason(done: "subprocess.CompletedProcess[str]") -> str:
+    """What a worker that failed said: an error as in its replies, or else its last line and how it ended."""
+    try:
+        error = json.loads(done.stdout)["error"]
+        code = "" if error.get("code") is None else f" ({error.get('domain') or 'code'} {error['code']})"
+        return f"{error['text']}{code}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        status = done.returncode
+        end = ended_by(-status) if status < 0 else f"the worker ended with {status}"
+        return f"{last_line(done.stderr)}\n{end}".strip()

@@ -1,0 +1,118 @@
+"""From an artifact's shards to workers that hold them: what fails there is remembered.
+
+Workers are processes that Core ML may kill, so theirs is the first contact with a shard: what one dies of, or
+Core ML refuses, is remembered beside the compiled shard, for this build of the worker (see coreml.memory).
+Where a worker holds several shards, each is loaded alone to find the one that it dies of.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from anespec.manifests.errors import AnespecError, ArtifactError
+from anespec.manifests.schema import Shard
+from anespec.manifests.store import Artifact
+from anespec.runtime.backends.coreml.compiled import KEY_DIGITS, CompiledShard, compiled_shard, discard
+from anespec.runtime.backends.coreml.contact import Outcome
+from anespec.runtime.backends.coreml.memory import is_stale, lasts, met_before, refused, remember
+from anespec.runtime.backends.worker.compiling import WorkerCompiler
+from anespec.runtime.backends.worker.crew import LoadLostError, ShardRefusedError, WorkersDieError
+from anespec.runtime.backends.worker.runner import WorkerRunner
+from anespec.runtime.backends.worker.sharing import WorkerLimits
+from anespec.runtime.backends.worker.stages import Stage, stages_of
+
+_log = logging.getLogger(__name__)
+
+OpenedT = TypeVar("OpenedT")
+
+
+class WorkerLoader:
+    """Has workers load shards of one artifact."""
+
+    def __init__(self, artifact: Artifact, compiler: WorkerCompiler, limits: WorkerLimits) -> None:
+        self._artifact = artifact
+        self._compiler = compiler
+        self._limits = limits
+
+    def load(self, shards: Sequence[Shard], load: Callable[[Sequence[Stage]], OpenedT]) -> OpenedT:
+        """What `load` makes of these shards' stages; one that an upgrade of the system made stale is compiled
+        again, once.
+
+        Raises:
+            ArtifactError: Core ML refuses a shard or kills the worker that loads it, now or before.
+            AnespecError: workers die again and again, and not of one shard.
+            StorageError: there is no room for compiled shards or shared memory.
+        """
+        made: dict[str, CompiledShard] = {}
+        while True:
+            for shard in shards:
+                if shard.path not in made:
+                    made[shard.path] = self._compiled(shard)
+            known = list(made.values())
+            for compiled in known:
+                met_before(compiled, self._place(compiled))
+            try:
+                return load(self._stages(known))
+            except ShardRefusedError as error:
+                culprit = next((c for c in known if _path(c) == error.stage), None)
+                if culprit is None:
+                    raise
+                if not is_stale(culprit, error.text):
+                    raise self._remembered(culprit, error.text) from error
+            except WorkersDieError as error:
+                raise self._blamed(known, error) from error
+            _log.warning("%s is compiled again, since Core ML cannot load it any more", culprit.shard.path)
+            discard(culprit)
+            del made[culprit.shard.path]
+
+    def forget(self, shards: Sequence[Shard]) -> None:
+        """Remove what is kept of compiled shards, and what is remembered of them.
+
+        Raises:
+            StorageError: it cannot be removed.
+        """
+        for shard in shards:
+            discard(self._compiled(shard))
+
+    def _blamed(self, known: Sequence[CompiledShard], died: WorkersDieError) -> AnespecError:
+        """The shard that workers die of, remembered; what they said where it is none alone, or may pass."""
+        if not isinstance(died.lost, LoadLostError) or not lasts(died.lost.text):
+            return died
+        suspects = [compiled for compiled in known if _path(compiled) in died.lost.stages]
+        if len(suspects) == 1:
+            return self._remembered(suspects[0], died.lost.text)
+        for suspect in suspects:
+            _log.info("loading %s alone", suspect.shard.path)
+            if (text := self._failure_alone(suspect)) is not None:
+                return self._remembered(suspect, text)
+        return died
+
+    def _failure_alone(self, compiled: CompiledShard) -> str | None:
+        (stage,) = self._stages([compiled])
+        try:
+            WorkerRunner(stage, self._artifact.manifest, self._compiler.program, self._limits).close()
+        except ShardRefusedError as error:
+            return error.text
+        except WorkersDieError as error:
+            return str(error) if error.lost is None else error.lost.text
+        return None
+
+    def _remembered(self, compiled: CompiledShard, text: str) -> ArtifactError:
+        remember(self._place(compiled), Outcome(error=text))
+        return refused(compiled, text, compiled.doubt)
+
+    def _place(self, compiled: CompiledShard) -> Path:
+        return compiled.beside(f"worker-{self._compiler.program.build[:KEY_DIGITS]}.json")
+
+    def _compiled(self, shard: Shard) -> CompiledShard:
+        return compiled_shard(self._artifact, shard, self._compiler, _log.info)
+
+    def _stages(self, shards: Sequence[CompiledShard]) -> tuple[Stage, ...]:
+        paths = {compiled.shard.path: compiled.path.absolute() for compiled in shards}
+        return stages_of(self._artifact.manifest, [compiled.shard for compiled in shards], paths)
+
+
+def _path(compiled: CompiledShard) -> str:
+    """As a stage names it."""
+    return str(compiled.path.absolute())

@@ -1,0 +1,145 @@
+"""The messages of a chat as clients send them, and as chat templates read them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from anespec.runtime.server.bodies import Body
+from anespec.runtime.server.errors import ApiError
+
+MOST_MESSAGES = 4096
+MOST_PARTS = 4096
+"""Of one message."""
+
+MOST_CALLS = 256
+"""Of one message."""
+
+MOST_CHARACTERS = 1 << 22
+"""Of all messages, a million tokens or so."""
+
+_KINDS: Mapping[str, str] = {
+    "image_url": "an image",
+    "input_image": "an image",
+    "image": "an image",
+    "input_audio": "audio",
+    "audio": "audio",
+    "video_url": "a video",
+    "file": "a file",
+    "input_file": "a file",
+}
+
+
+class ContentPart(Body):
+    """A part of a content; texts are what can be read."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+Content = str | list[ContentPart]
+
+
+class CalledFunction(Body):
+    """A function that was called; its arguments are JSON, written out."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class ToolCallBody(Body):
+    """A tool call that the model made earlier."""
+
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class MessageBody(Body):
+    """One message."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallBody] | None = Field(default=None, max_length=MOST_CALLS)
+    tool_call_id: str | None = None
+
+
+def template_messages(messages: Sequence[MessageBody]) -> list[dict[str, object]]:
+    """The messages as chat templates read them: contents are texts, tool results bear their tool's name.
+
+    Raises:
+        ApiError: one has something that cannot be read, or there is too much of them.
+    """
+    if not messages:
+        raise ApiError(400, "messages is empty; send at least one", "invalid_value", "messages")
+    names: dict[str, str] = {}
+    found: list[dict[str, object]] = []
+    for number, message in enumerate(messages):
+        place = f"messages.{number}"
+        # Templates know no developers; what those write came from the system before.
+        fact: dict[str, object] = {"role": "system" if message.role == "developer" else message.role}
+        fact["content"] = text_of(message.content, f"{place}.content")
+        if fact["content"] is None and message.refusal is not None:
+            fact["content"] = message.refusal
+        if fact["content"] is None and not message.tool_calls:
+            raise ApiError(400, f"{place} has no content", "invalid_value", f"{place}.content")
+        if message.name is not None:
+            fact["name"] = message.name
+        if message.reasoning_content is not None:
+            fact["reasoning_content"] = message.reasoning_content
+        if message.tool_calls:
+            fact["tool_calls"] = [call.model_dump() for call in message.tool_calls]
+            names |= {call.id: call.function.name for call in message.tool_calls}
+        if message.tool_call_id is not None:
+            fact["tool_call_id"] = message.tool_call_id
+            if message.role == "tool":
+                fact.setdefault("name", names.get(message.tool_call_id))
+        found.append({name: value for name, value in fact.items() if value is not None or name == "content"})
+    if sum(map(_characters, messages)) > MOST_CHARACTERS:
+        raise ApiError(
+            400,
+            f"the messages have more than {MOST_CHARACTERS} characters; send fewer",
+            "context_length_exceeded",
+            "messages",
+        )
+    return found
+
+
+def text_of(content: Content | None, place: str) -> str | None:
+    """The text of a content. Raises ApiError, naming its `place`, for a part that is none."""
+    if content is None or isinstance(content, str):
+        return content
+    if len(content) > MOST_PARTS:
+        raise ApiError(400, f"{place} has more than {MOST_PARTS} parts; join some", "invalid_value", place)
+    return "\n".join(_part_text(part, f"{place}.{number}") for number, part in enumerate(content))
+
+
+def _part_text(part: ContentPart, place: str) -> str:
+    text = part.refusal if part.type == "refusal" else part.text
+    if part.type in ("text", "input_text", "output_text", "refusal") and text is not None:
+        return text
+    if part.type in _KINDS:
+        kind = _KINDS[part.type]
+        raise ApiError(
+            400,
+            f"{place} is {kind}, and this model reads text alone; leave it out",
+            "unsupported_content",
+            place,
+        )
+    raise ApiError(
+        400, f"{place} is no text; send parts of the type text, with their text", "invalid_value", place
+    )
+
+
+def _characters(message: MessageBody) -> int:
+    contents = [message.content] if isinstance(message.content, str) else []
+    if isinstance(message.content, list):
+        contents = [part.text or part.refusal or "" for part in message.content]
+    calls = [
+        text for call in message.tool_calls or () for text in (call.function.name, call.function.arguments)
+    ]
+    return sum(map(len, [*contents, *calls, message.reasoning_content or ""]))

@@ -1,0 +1,33 @@
+"""How much JSON of its own, such as a schema, a request may bring: told before anything works on it."""
+
+from anespec.runtime.server.errors import ApiError
+
+MOST_VALUES = 20_000
+MOST_DEEP = 32
+MOST_CHARACTERS = 200_000
+
+
+def require_modest(value: object, place: str) -> None:
+    """Raise ApiError, naming the `place`, where a JSON value is too large or nests too deeply."""
+    values = characters = depth = 0
+    level = [value]
+    while level:
+        depth += 1
+        values += len(level)
+        characters += sum(len(item) for item in level if isinstance(item, str))
+        below: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                characters += sum(map(len, item))
+                below += item.values()
+            elif isinstance(item, list):
+                below += item
+        if values + len(below) > MOST_VALUES or characters > MOST_CHARACTERS or depth > MOST_DEEP:
+            raise ApiError(
+                400,
+                f"{place} is larger than {MOST_VALUES} values or {MOST_CHARACTERS} characters, "
+                f"or nests deeper than {MOST_DEEP}; simplify it",
+                "invalid_value",
+                place,
+            )
+        level = below

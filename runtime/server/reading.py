@@ -1,0 +1,78 @@
+"""From an answer's text, as it comes, to its parts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from anespec.runtime.completion import Summary
+from anespec.runtime.server.parts import AnswerPart, Said, Thought
+from anespec.runtime.server.tools.call_reader import CallReader
+from anespec.runtime.server.tools.form import ToolForm
+from anespec.runtime.text.reasoning import TAGS, Part, ReasoningSplitter
+from anespec.runtime.text.stream import StreamDecoder
+from anespec.runtime.text.tokenizer import Tokenizer
+
+REASONING_MARKERS = tuple(tag for tags in TAGS for tag in tags)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the answers to a prompt are read. `tail` is the prompt's end; without `calls` none are looked for.
+
+    `sure`: a grammar allows nothing but calls in their form, wherever one is begun.
+    """
+
+    tokenizer: Tokenizer
+    tail: str
+    calls: ToolForm | None = None
+    sure: bool = False
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """What the text must show also where it is a special token."""
+        return REASONING_MARKERS + (self.calls.markers if self.calls is not None else ())
+
+    def reader(self) -> "AnswerReader":
+        """A reader of one answer."""
+        calls = CallReader(self.calls, sure=self.sure) if self.calls is not None else None
+        return AnswerReader(self.tail, calls)
+
+    def reasoning_tokens(self, summary: Summary) -> int:
+        """How many leading tokens of an answer are reasoning, its tags among them."""
+        splitter = ReasoningSplitter(self.tail)
+        shown = self.tokenizer.special_ids(self.markers)
+        decoder = StreamDecoder(self.tokenizer, continues=True, shown=shown)
+        for number, token in enumerate(summary.tokens, start=1):
+            pieces = list(splitter.push(decoder.push(token.id)))
+            if splitter.answering:
+                return number if any(piece.reasoning for piece in pieces) else 0
+        return len(summary.tokens) if splitter.begun else 0
+
+
+class AnswerReader:
+    """Takes an answer's text as it comes. Its parts are the same however the text was cut."""
+
+    def __init__(self, tail: str, calls: CallReader | None = None) -> None:
+        """`tail` is the prompt's end; without `calls` no tool calls are looked for."""
+        self._splitter = ReasoningSplitter(tail)
+        self._calls = calls
+
+    def push(self, text: str) -> Iterator[AnswerPart]:
+        """What can be told of the text now."""
+        for piece in self._splitter.push(text):
+            yield from self._part(piece.text, piece.part)
+
+    def end(self) -> Iterator[AnswerPart]:
+        """What was held, once nothing more comes."""
+        for piece in self._splitter.flush():
+            yield from self._part(piece.text, piece.part)
+        if self._calls is not None:
+            yield from self._calls.end()
+
+    def _part(self, text: str, part: Part) -> Iterator[AnswerPart]:
+        if part is Part.THOUGHT:
+            yield Thought(text)
+        elif part is Part.ANSWER:
+            if self._calls is None:
+                yield Said(text)
+            else:
+                yield from self._calls.push(text)

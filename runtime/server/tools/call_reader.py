@@ -1,0 +1,125 @@
+"""Tells tool calls from the text of an answer while both still come."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from anespec.runtime.server.parts import AnswerPart, Argued, Called, Said
+from anespec.runtime.server.tools.form import ToolForm
+from anespec.runtime.server.tools.source import Begun, Found, NoCall, Piece, Source
+from anespec.runtime.text.reasoning import overlap
+
+
+class CallReader:
+    """Takes an answer as it comes. What is no call comes out as it was, and nothing depends on the cuts.
+
+    White space next to a call belongs to it. A call is told once it is complete, since before that it may
+    still turn out to be text. Where a grammar makes `sure` that it is one, it is told as it comes, and one
+    that the answer's end cuts off stays a call with what there is of its arguments.
+    """
+
+    def __init__(self, form: ToolForm, *, sure: bool = False) -> None:
+        self._form = form
+        self._sure = sure
+        self._begins = re.compile("|".join(map(re.escape, form.begins)))
+        self._held = ""
+        self._attempt: _Attempt | None = None
+        self._any_text = False
+        self._after_call = False
+        self._calls = 0
+
+    def push(self, text: str) -> Iterator[AnswerPart]:
+        """What can be told of the text now."""
+        yield from self._advance(text, ended=False)
+
+    def end(self) -> Iterator[AnswerPart]:
+        """What was held, once nothing more comes."""
+        yield from self._advance("", ended=True)
+        if self._held and not (self._after_call and self._held.isspace()):
+            yield from self._say(len(self._held))
+
+    def _advance(self, text: str, ended: bool) -> Iterator[AnswerPart]:
+        if self._attempt is None:
+            self._held += text
+        else:
+            self._attempt.source.text += text
+        while True:
+            if self._attempt is None:
+                yield from self._seek()
+            if self._attempt is None:
+                return
+            self._attempt.source.ended = ended
+            yield from self._follow(self._attempt)
+            if self._attempt is not None:
+                return
+
+    def _seek(self) -> Iterator[AnswerPart]:
+        """Say what is before a possible call, and begin to read that; or what is surely before one."""
+        start = self._start()
+        if start is None:
+            before = len(self._held) - max(overlap(self._held, begin) for begin in self._form.begins)
+        else:
+            before = start
+        if said := len(self._held[:before].rstrip()):
+            yield from self._say(said)
+        if start is not None:
+            source = Source(self._held[start - said :])
+            self._attempt = _Attempt(self._held[: start - said], source, self._form.read(source))
+            self._held = ""
+
+    def _start(self) -> int | None:
+        """Where a call may begin in what is held."""
+        white = len(self._held) - len(self._held.lstrip())
+        if self._form.bare and not self._any_text and self._held.startswith("{", white):
+            return white
+        found = self._begins.search(self._held)
+        return found.start() if found is not None else None
+
+    def _follow(self, attempt: "_Attempt") -> Iterator[AnswerPart]:
+        """Read on; afterwards there is no attempt where it came to an end."""
+        try:
+            for found in attempt.reading:
+                if found is None and attempt.source.ended:
+                    raise NoCall
+                if found is None:
+                    return
+                attempt.found.append(found)
+                if self._sure:
+                    yield from self._tell(attempt)
+        except NoCall:
+            self._attempt = None
+            if attempt.told:
+                self._held = attempt.source.left
+            else:
+                self._held = attempt.white + attempt.source.text
+                yield from self._say(len(attempt.white) + 1)
+        else:
+            self._attempt, self._held = None, attempt.source.left
+            yield from self._tell(attempt)
+            self._any_text = self._after_call = True
+
+    def _tell(self, attempt: "_Attempt") -> Iterator[AnswerPart]:
+        for found in attempt.found:
+            if isinstance(found, Begun):
+                self._calls += 1
+                yield Called(self._calls - 1, self._form.new_id(), found.name)
+            elif found.text:
+                yield Argued(self._calls - 1, found.text)
+        attempt.told = attempt.told or bool(attempt.found)
+        attempt.found.clear()
+
+    def _say(self, count: int) -> Iterator[AnswerPart]:
+        self._any_text, self._after_call = True, False
+        text, self._held = self._held[:count], self._held[count:]
+        yield Said(text)
+
+
+@dataclass
+class _Attempt:
+    """Text that may be a call, what was found in it that is not told yet, and whether some of it was."""
+
+    white: str
+    source: Source
+    reading: Found
+    found: list[Begun | Piece] = field(default_factory=list)
+    told: bool = False

@@ -1,0 +1,157 @@
+"""Reads one JSON object as it comes, and says where its members stand, or that it is none."""
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+MOST_DEEP = 200
+"""Objects and lists within one another; what nests deeper is not taken for JSON."""
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_IN_STRING = re.compile(r'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*')
+_ESCAPE_BEGUN = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
+_SCALAR = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null")
+_NUMBER_BEGUN = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?)?")
+_WORDS = ("true", "false", "null")
+
+
+class Reading(Enum):
+    """MORE: what is there may begin an object. WHOLE: it is one, up to `end`. BROKEN: it begins none."""
+
+    MORE = auto()
+    WHOLE = auto()
+    BROKEN = auto()
+
+
+@dataclass
+class Member:
+    """Where a member's value stands in the text; None as far as it has not come."""
+
+    start: int | None = None
+    end: int | None = None
+
+
+class _Due(Enum):
+    OBJECT = auto()
+    FIRST_KEY = auto()
+    KEY = auto()
+    COLON = auto()
+    VALUE = auto()
+    FIRST_VALUE = auto()
+    COMMA = auto()
+
+
+@dataclass
+class JsonReader:
+    """An object that begins at the start of `text`; `end` is how far it is read.
+
+    No key of its own may come twice. What it says does not depend on how the text was cut.
+    """
+
+    text: str = ""
+    end: int = 0
+    members: dict[str, Member] = field(default_factory=dict)
+    _due: _Due = _Due.OBJECT
+    _open: list[str] = field(default_factory=list)
+    _string: int | None = None
+    _member: Member | None = None
+
+    def push(self, text: str) -> Reading:
+        """Take more text; how it stands now."""
+        self.text += text
+        while True:
+            if self._string is not None:
+                reading = self._read_string()
+            else:
+                space = _SPACE.match(self.text, self.end)
+                assert space is not None
+                # White space before the object is not part of it.
+                self.end = self.end if self._due is _Due.OBJECT else space.end()
+                reading = Reading.MORE if self.end == len(self.text) else self._read_token()
+            if reading is not None:
+                return reading
+
+    def _read_token(self) -> Reading | None:
+        """Read what stands at `end`; None where it is read, and there may be more."""
+        character = self.text[self.end]
+        match self._due:
+            case _Due.OBJECT:
+                return self._enter("{") if character == "{" else Reading.BROKEN
+            case _Due.COLON:
+                return self._step(_Due.VALUE) if character == ":" else Reading.BROKEN
+            case _Due.FIRST_KEY | _Due.KEY:
+                if character == '"':
+                    self._string = self.end
+                    return self._step(self._due)
+                return self._leave("}") if self._due is _Due.FIRST_KEY else Reading.BROKEN
+            case _Due.COMMA:
+                if character == ",":
+                    return self._step(_Due.KEY if self._open[-1] == "{" else _Due.VALUE)
+                return self._leave("}" if self._open[-1] == "{" else "]")
+            case _Due.FIRST_VALUE if character == "]":
+                return self._leave("]")
+        return self._read_value(character)
+
+    def _read_value(self, character: str) -> Reading | None:
+        if len(self._open) == 1 and self._member is not None and self._member.start is None:
+            self._member.start = self.end
+        if character in "{[":
+            return self._enter(character)
+        if character == '"':
+            self._string = self.end
+            return self._step(_Due.VALUE)
+        # A number at the text's end may go on.
+        if _NUMBER_BEGUN.fullmatch(self.text, self.end):
+            return Reading.MORE
+        scalar = _SCALAR.match(self.text, self.end)
+        if scalar is not None:
+            self.end = scalar.end()
+            return self._value_ended()
+        begun = len(self.text) - self.end < 5 and any(
+            word.startswith(self.text[self.end :]) for word in _WORDS
+        )
+        return Reading.MORE if begun else Reading.BROKEN
+
+    def _read_string(self) -> Reading | None:
+        inside = _IN_STRING.match(self.text, self.end)
+        assert inside is not None and self._string is not None
+        self.end = inside.end()
+        if self.end == len(self.text) or _ESCAPE_BEGUN.fullmatch(self.text, self.end):
+            return Reading.MORE
+        if self.text[self.end] != '"':
+            return Reading.BROKEN
+        self.end += 1
+        start, self._string = self._string, None
+        if self._due is _Due.VALUE:
+            return self._value_ended()
+        if len(self._open) == 1:
+            key = self.text[start + 1 : self.end - 1]
+            if key in self.members:
+                return Reading.BROKEN
+            self._member = self.members[key] = Member()
+        self._due = _Due.COLON
+        return None
+
+    def _enter(self, bracket: str) -> Reading | None:
+        if len(self._open) == MOST_DEEP:
+            return Reading.BROKEN
+        self._open.append(bracket)
+        return self._step(_Due.FIRST_KEY if bracket == "{" else _Due.FIRST_VALUE)
+
+    def _leave(self, bracket: str) -> Reading | None:
+        if self.text[self.end] != bracket:
+            return Reading.BROKEN
+        self._open.pop()
+        self.end += 1
+        return self._value_ended() if self._open else Reading.WHOLE
+
+    def _value_ended(self) -> Reading | None:
+        if len(self._open) == 1 and self._member is not None:
+            self._member.end = self.end
+        self._due = _Due.COMMA
+        return None
+
+    def _step(self, due: _Due) -> Reading | None:
+        self.end += 1
+        self._due = due
+        return None

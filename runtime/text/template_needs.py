@@ -1,0 +1,122 @@
+"""What chat templates want of tool calls in a conversation, found out by having them render one.
+
+Clients write a call's arguments as JSON text, and a message that is nothing but calls has no content. Some
+templates write the text as it is, most want the object that it stands for; some ask whether the content is
+none, others add it to texts. So each is given what it writes well.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from anespec.manifests.errors import RequestError
+from anespec.runtime.text.chat import render_chat
+
+_NEEDLE = "needle"
+_ARGUMENTS = {_NEEDLE: "x"}
+_NINE = re.compile(r"length\s*(?:[!=]=|<)\s*9\b")
+_NINE_LETTERS = re.compile(r"[A-Za-z0-9]{9}")
+
+Facts = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class TemplateNeeds:
+    """`text`: arguments as text. `empty`: no content is an empty one. `nine`: ids have nine letters."""
+
+    text: bool = False
+    empty: bool = True
+    nine: bool = False
+
+
+def as_template_reads(messages: Sequence[Facts], template: str) -> list[Facts]:
+    """The messages as `template` renders them best; raises AnespecError where nothing can be rendered."""
+    if not any(message.get("tool_calls") or message.get("tool_call_id") for message in messages):
+        return [_with_reasoning(message) for message in messages]
+    needs = template_needs(template)
+    return [_with_reasoning(_fitted(message, needs)) for message in messages]
+
+
+@lru_cache(maxsize=32)
+def template_needs(template: str) -> TemplateNeeds:
+    """What a template wants."""
+    nine = _NINE.search(template) is not None
+    for empty in (False, True):
+        by_text, by_object = (_tried(template, text, empty) for text in (True, False))
+        if by_object is not None:
+            # Where both come to the same, the text as the model wrote it was read before.
+            return TemplateNeeds(by_text == by_object, empty, nine)
+    for empty in (False, True):
+        if _tried(template, True, empty) is not None:
+            return TemplateNeeds(True, empty, nine)
+    return TemplateNeeds(nine=nine)
+
+
+def _tried(template: str, text: bool, empty: bool) -> str | None:
+    """A call as the template writes it; None where it cannot, or writes what Python writes."""
+    call = {"name": "f", "arguments": json.dumps(_ARGUMENTS) if text else _ARGUMENTS}
+    messages: list[Facts] = [
+        {"role": "user", "content": "q"},
+        {
+            "role": "assistant",
+            "content": "" if empty else None,
+            "tool_calls": [{"id": "abcdefghi", "type": "function", "function": call}],
+        },
+        {"role": "tool", "content": "r", "tool_call_id": "abcdefghi", "name": "f"},
+    ]
+    try:
+        found = render_chat(template, messages, add_generation_prompt=True, bos="", eos="")
+    except RequestError:
+        return None
+    sound = _NEEDLE in found and f"'{_NEEDLE}'" not in found and "None" not in found
+    return found if sound else None
+
+
+def _fitted(message: Facts, needs: TemplateNeeds) -> Facts:
+    found = dict(message)
+    calls = message.get("tool_calls")
+    if isinstance(calls, list) and calls:
+        found["tool_calls"] = [_fitted_call(call, needs) for call in calls]
+        if needs.empty and found.get("content") is None:
+            found["content"] = ""
+    id = message.get("tool_call_id")
+    if isinstance(id, str):
+        found["tool_call_id"] = _fitted_id(id, needs)
+    return found
+
+
+def _fitted_call(call: Facts, needs: TemplateNeeds) -> Facts:
+    found = dict(call)
+    if isinstance(found.get("id"), str):
+        found["id"] = _fitted_id(str(found["id"]), needs)
+    function = call.get("function")
+    if isinstance(function, Mapping):
+        found["function"] = {**function, "arguments": _arguments(function.get("arguments"), needs.text)}
+    return found
+
+
+def _arguments(written: object, text: bool) -> object:
+    if text:
+        return written if isinstance(written, str) else json.dumps(written, ensure_ascii=False)
+    if not isinstance(written, str):
+        return written
+    try:
+        value = json.loads(written)
+    except (ValueError, RecursionError):
+        return written
+    return value if isinstance(value, dict) else written
+
+
+def _fitted_id(id: str, needs: TemplateNeeds) -> str:
+    if not needs.nine or _NINE_LETTERS.fullmatch(id):
+        return id
+    return hashlib.sha256(id.encode("utf-8", "surrogatepass")).hexdigest()[:9]
+
+
+def _with_reasoning(message: Facts) -> Facts:
+    """Reasoning under the two names that templates know it by, as transformers hands it over."""
+    reasoning = message.get("reasoning_content")
+    return message if reasoning is None else {"thinking": reasoning, **message}

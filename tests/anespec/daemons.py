@@ -1,0 +1,72 @@
+"""A daemon in a process of its own, as `anespec serve` starts one."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from commands import CommandResult, command_of
+
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Started:
+    """A daemon that serves at `url`; `log` is its standard error."""
+
+    process: subprocess.Popen[str]
+    url: str
+    ready: str
+    log: Path
+    environment: Mapping[str, str]
+
+    def get(self, path: str, key: str | None = None) -> httpx.Response:
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        return httpx.get(f"{self.url}{path}", headers=headers, timeout=PATIENCE)
+
+    def models(self, key: str | None = None) -> dict[str, bool]:
+        """The models by name, and whether they are loaded."""
+        return {card["id"]: card["loaded"] for card in self.get("/v1/models", key).json()["data"]}
+
+    def command(self, *arguments: object) -> CommandResult:
+        """Run `anespec` where the daemon's records are."""
+        done = subprocess.run(
+            command_of(*arguments), env=self.environment, capture_output=True, text=True, check=False
+        )
+        return CommandResult(done.returncode, done.stdout, done.stderr)
+
+
+@contextlib.contextmanager
+def started(folder: Path, *arguments: object, **variables: str) -> Iterator[Started]:
+    """Serve while the block lasts; `folder` gets the state folder and the log."""
+    environment = dict(os.environ) | {"XDG_STATE_HOME": str(folder / "state")} | variables
+    log = folder / "log"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            command_of("serve", "--port", 0, "--threads", 1, *arguments),
+            cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True,
+        )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        ready = process.stdout.readline()
+        assert ready.startswith("Serving"), log.read_text()
+        url = next((word for word in ready.split() if word.startswith("http")), "").removesuffix("/v1")
+        yield Started(process, url, ready, log, environment)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE)
+        process.stdout.close()
+
+
+def until_true(condition: object) -> None:
+    """Wait for what another process does."""
+    deadline = time.monotonic() + PATIENCE
+    assert callable(condition)
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

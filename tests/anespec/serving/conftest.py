@@ -1,0 +1,14 @@
+"""An artifact that a daemon serves at once."""
+
+from pathlib import Path
+
+import pytest
+
+import anespec
+
+
+@pytest.fixture(scope="session")
+def measured(artifact: Path) -> Path:
+    """The artifact, once exactness was measured with the one thread that the daemons here have."""
+    with anespec.load(artifact, threads=1):
+        return artifact

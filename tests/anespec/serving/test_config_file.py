@@ -1,0 +1,167 @@
+"""A file of options says what flags say; what is wrong in it is named with the file, the key and the mend."""
+
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anespec.main import cli
+from anespec.manifests.errors import StorageError, UsageError
+from anespec.option_origins import with_origin
+from anespec.runtime.options import LoadOptions
+from anespec.runtime.server.options import ServeOptions
+from anespec.serving.config_file import LARGEST_FILE, file_options, read_config
+from anespec.serving.options import PoolOptions
+from anespec.serving.request import ServeRequest, firm_options
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "serve.toml"
+    path.write_text(text)
+    return path
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    found = read_config(
+        write(
+            tmp_path, 'unix = "s"\n[models]\na = "a.anespec"\nb = "Qwen"\nc = { path = "/c", threads = 2 }\n'
+        )
+    )
+    assert found.options == {"unix": tmp_path / "s"}
+    assert {name: entry.path for name, entry in found.models.items()} == {
+        "a": tmp_path / "a.anespec",
+        "b": Path("Qwen"),
+        "c": Path("/c"),
+    }
+    assert found.models["c"].threads == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("prot = 1", "there is no option 'prot'; is it port?"),
+        ("zzz = 1", "there is no option 'zzz'; the options are host, port"),
+        ("port = '80'", "port is '80'; it must be an integer between 0 and 65535"),
+        ("port = true", "port is True; it must be an integer"),
+        ("preload = 'yes'", "preload is 'yes'; it must be true or false"),
+        ("unix = 3", "unix is 3; it must be a path"),
+        ("allow-host = 'x'", 'allow_host is \'x\'; it must be a list, as in ["one", "two"]'),
+        ("backend = 'cuda'", "backend is 'cuda'; it must be auto, torch"),
+        ("request_seconds = inf", "request_seconds is inf; it must be at most"),
+        ("port = 1979-05-27", "it must be an integer"),
+        ("memory = 'lots'", "memory is 'lots'"),
+        ("model = ['a=b']", "models stand in a table: [models]"),
+        ("models = 3", "write [models]"),
+        ("[models]\na = 3", "models.a is neither a path nor a table"),
+        ("[models.a]\nthreads = 1", "models.a has no path"),
+        ("[models.a]\npath = 'x'\nthread = 1", "models.a: there is no option 'thread'"),
+        ("[models.a]\npath = 'x'\nthreads = 0", "models.a: threads is 0"),
+        ("=", "is no TOML"),
+        ("#" * (LARGEST_FILE + 1), "is larger than"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(UsageError) as refused:
+        read_config(path)
+    assert str(refused.value).startswith(str(path))
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot be read"):
+        read_config(tmp_path / "none.toml")
+
+
+@given(st.sampled_from(sorted(file_options())), st.text(max_size=5) | st.integers() | st.booleans())
+def test_no_value_is_more_than_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, name: str, value: object
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    literal = (
+        repr(value).lower() if isinstance(value, bool) else value if isinstance(value, int) else f"{value!a}"
+    )
+    path = write(folder, f"{name} = {literal}")
+    try:
+        read_config(path)
+    except UsageError as error:
+        assert str(error).startswith(f"{path}: ")
+
+
+def test_every_flag_but_those_about_the_file_may_stand_in_it() -> None:
+    assert isinstance(cli, click.Group)
+    flags = {parameter.name for parameter in cli.commands["serve"].params}
+    about_the_run = {"config", "show_config", "model", "models", "verbose", "quiet"}
+    about_the_run |= {"install", "uninstall", "print_it", "force"} & flags
+    assert flags - about_the_run == set(file_options())
+
+
+def shown(arguments: list[str], variables: dict[str, str]) -> str:
+    outcome = CliRunner().invoke(cli, ["serve", *arguments, "--show-config"], env=variables)
+    assert outcome.exit_code == 0, outcome.output
+    return outcome.output
+
+
+def test_a_flag_goes_before_the_environment_that_before_the_file_and_that_before_the_default(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path, 'port = 1\nqueue = 1\nthreads = 1\nbackend = "torch"\n[models]\na = "a.anespec"\n')
+    variables = {
+        "ANESPEC_SERVE_PORT": "2",
+        "ANESPEC_SERVE_QUEUE": "2",
+        "ANESPEC_SERVE_CONFIG": str(path),
+        "ANESPEC_SERVE_ALLOW_HOST": "x y",
+        "ANESPEC_SERVE_PRELOAD": "true",
+    }
+    text = shown(["--port", "3"], variables)
+    lines = {line.split(" = ")[0]: line for line in text.splitlines() if " = " in line}
+    assert lines["port"] == "port = 3  # the command line"
+    assert lines["queue"] == "queue = 2  # ANESPEC_SERVE_QUEUE"
+    assert lines["allow_host"] == 'allow_host = ["x", "y"]  # ANESPEC_SERVE_ALLOW_HOST'
+    assert lines["preload"] == "preload = true  # ANESPEC_SERVE_PRELOAD"
+    assert lines["threads"] == f"threads = 1  # {path}"
+    assert lines["host"] == 'host = "127.0.0.1"  # default'
+    assert tomllib.loads(text)["models"] == {"a": str(tmp_path / "a.anespec")}
+
+
+def test_what_is_shown_is_a_file_that_says_the_same(tmp_path: Path) -> None:
+    first = write(
+        tmp_path, 'port = 1\nmemory = "3GB"\n[models]\nq = { path = "q.gguf", threads = 2, context = 64 }\n'
+    )
+    once = shown(["--config", str(first), "--allow-origin", "http://a"], {})
+    second = tmp_path / "shown.toml"
+    second.write_text(once)
+    again = read_config(second)
+    assert again.models["q"] == read_config(first).models["q"]
+    assert tomllib.loads(shown(["--config", str(second)], {})) == tomllib.loads(once)
+
+
+def test_a_wrong_variable_is_named() -> None:
+    runner = CliRunner(env={"ANESPEC_SERVE_PORT": "http"})
+    refused = runner.invoke(cli, ["serve", "x"], standalone_mode=False).exception
+    assert isinstance(refused, click.BadParameter)
+    assert "(from the environment variable ANESPEC_SERVE_PORT)" in with_origin(refused).format_message()
+    typed = runner.invoke(cli, ["serve", "x", "--port", "http"], standalone_mode=False).exception
+    assert isinstance(typed, click.BadParameter)
+    assert with_origin(typed) is typed
+
+
+def test_a_models_own_options_hold_unless_a_flag_says_otherwise(tmp_path: Path) -> None:
+    config = read_config(
+        write(tmp_path, '[models.a]\npath = "a"\nthreads = 2\nbackend = "torch"\nsequences = 8\n')
+    )
+
+    def source(*given: str) -> LoadOptions:
+        loading, pool = LoadOptions(threads=1, drafter="none"), PoolOptions(sequences=2)
+        asked = ServeRequest(None, ServeOptions(), pool, loading, config, firm_options(given))
+        found = asked.names(config)["a"]
+        assert found.sequences == (2 if "sequences" in given else 8)
+        return found.loading
+
+    assert source() == LoadOptions(threads=2, backend="torch", drafter="none")
+    assert source("threads", "sequences", "port") == LoadOptions(threads=1, backend="torch", drafter="none")

@@ -1,0 +1,99 @@
+"""`anespec serve` as a process: ready when it says so, found by ps, and gone without a trace."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import run
+from daemons import Started, started, until_true
+
+KEY, OTHER_KEY = "one:0123456789abcdef", "two:fedcba9876543210"
+SECRET, OTHER_SECRET = KEY[4:], OTHER_KEY[4:]
+
+
+def write_keys(path: Path, *keys: str) -> None:
+    path.write_text("\n".join(keys))
+    path.chmod(0o600)
+
+
+@pytest.fixture(scope="module")
+def daemon(measured: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+    folder = tmp_path_factory.mktemp("daemon")
+    write_keys(folder / "keys", KEY)
+    (folder / "serve.toml").write_text(f'api_key_file = "keys"\n[models]\ntiny = "{measured}"\n')
+    with started(folder, "--config", "serve.toml", ANESPEC_SERVE_DRAIN_SECONDS="3") as found:
+        yield found
+
+
+def test_it_is_ready_when_it_says_so(daemon: Started) -> None:
+    assert daemon.ready.startswith("Serving tiny at http://127.0.0.1:")
+    assert daemon.get("/health").status_code == 200
+    assert daemon.models(SECRET) == {"tiny": True}
+    assert daemon.get("/v1/models").status_code == 401
+
+
+def test_ps_shows_it_and_nobody_else_may_read_that(daemon: Started) -> None:
+    (record,) = daemon.command("ps", "--json").json["daemons"]
+    assert (record["pid"], record["address"]) == (daemon.process.pid, daemon.url)
+    assert record["models"] == ["tiny"]
+    assert daemon.url in daemon.command("ps").out
+    (file,) = (Path(daemon.environment["XDG_STATE_HOME"]) / "anespec" / "daemons").iterdir()
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_it_reads_models_and_keys_again(daemon: Started, measured: Path) -> None:
+    folder = daemon.log.parent
+    before = (folder / "serve.toml").read_text()
+    (folder / "serve.toml").write_text(before + f'second = "{measured}"\n')
+    write_keys(folder / "keys", KEY, OTHER_KEY)
+    os.kill(daemon.process.pid, signal.SIGHUP)
+    until_true(lambda: daemon.get("/v1/models", OTHER_SECRET).status_code == 200)
+    assert daemon.models(OTHER_SECRET) == {"tiny": True, "second": False}
+    (folder / "serve.toml").write_text("what = \n")
+    os.kill(daemon.process.pid, signal.SIGHUP)
+    until_true(lambda: "is no TOML" in daemon.log.read_text())
+    assert daemon.models(SECRET) == {"tiny": True, "second": False}
+
+
+def test_stop_ends_it_and_it_leaves_nothing(measured: Path, tmp_path: Path) -> None:
+    socket = tmp_path / "s.sock"
+    with started(tmp_path, measured, "--unix", socket) as daemon:
+        assert f"unix:{socket}" in daemon.ready
+        assert socket.stat().st_mode & 0o077 == 0
+        assert daemon.command("stop", "nobody").is_one_sentence()
+        stopped = daemon.command("stop", "--json")
+        assert stopped.json == {"stopped": [daemon.process.pid], "forced": []}
+        assert daemon.process.wait(30) == 0
+        assert not socket.exists()
+        assert daemon.command("ps", "--json").json == {"daemons": []}
+        assert daemon.command("stop").code == 2
+
+
+def test_what_goes_wrong_at_the_start_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    socket = tmp_path / "s.sock"
+    (tmp_path / "empty.anespec").mkdir()
+    outcome = run("serve", "empty.anespec", "--unix", socket, cwd=tmp_path)
+    assert outcome.code == 5
+    assert outcome.ends_in_one_sentence(), outcome.err
+    assert outcome.out == ""
+    assert not socket.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "name one"),
+        (("a", "--model", "a=b"), "two models have the name 'a'"),
+        (("a", "--model", "b"), "is not NAME=MODEL"),
+        (("a", "--config", "none.toml"), "none.toml: cannot be read"),
+    ],
+)
+def test_wrong_usage_is_said_before_anything_is_loaded(
+    arguments: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    outcome = run("serve", *arguments, cwd=tmp_path)
+    assert outcome.code in (2, 6)
+    assert outcome.is_one_sentence()
+    assert said in outcome.err

@@ -1,0 +1,332 @@
+"""Models come when they are asked for, go when others need the room, and are never taken from who has one."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import pytest
+
+from anespec.manifests.errors import ArtifactError, UsageError
+from anespec.runtime.options import LoadOptions
+from anespec.runtime.server.errors import ApiError, api_error
+from anespec.serving.file_marks import FileMarks
+from anespec.serving.pool import ModelLoadError, ModelPool
+from anespec.serving.room import MemoryLimit
+from anespec.serving.sources import Found, ModelSource, ResidentModel
+
+T = TypeVar("T")
+
+
+@dataclass
+class FakeModel:
+    """A model of which a test sees whether it is in memory."""
+
+    name: str
+    version: str
+    is_open: bool = True
+    context: int = 64
+
+    def stop(self) -> None:
+        pass
+
+    def close(self) -> None:
+        assert self.is_open
+        self.is_open = False
+
+
+@dataclass
+class FakeLoader:
+    """Artifacts by path: a version and a size each; a load waits until its gate is open."""
+
+    sizes: dict[str, int]
+    versions: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, Exception] = field(default_factory=dict)
+    gates: dict[str, threading.Event] = field(default_factory=dict)
+    files: dict[str, FileMarks] = field(default_factory=dict)
+    made: list[FakeModel] = field(default_factory=list)
+
+    def find(self, source: ModelSource) -> Found:
+        name = source.path.name
+        if name in self.failures:
+            raise self.failures[name]
+        return Found(
+            source.path, self.versions.get(name, "1"), self.sizes[name], self.files.get(name, FileMarks())
+        )
+
+    def load(self, source: ModelSource, found: Found) -> ResidentModel:
+        name = source.path.name
+        if name in self.gates:
+            assert self.gates[name].wait(10)
+        model = FakeModel(name, found.fingerprint)
+        self.made.append(model)
+        return cast(ResidentModel, model)
+
+    @property
+    def in_memory(self) -> list[str]:
+        return [model.name for model in self.made if model.is_open]
+
+
+def sources(*names: str) -> dict[str, ModelSource]:
+    return {name: ModelSource(Path("/models") / name, LoadOptions()) for name in names}
+
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    async def within() -> T:
+        async with asyncio.timeout(10):
+            return await work()
+
+    return asyncio.run(within())
+
+
+async def use(pool: ModelPool, name: str | None) -> FakeModel:
+    async with pool.lease(name) as leased:
+        return cast(Any, leased.model)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def test_those_who_want_one_model_wait_for_one_load_while_others_are_served() -> None:
+    loader = FakeLoader({"a": 1, "b": 1}, gates={"b": threading.Event()})
+
+    async def work() -> None:
+        pool = ModelPool(sources("a", "b"), loader)
+        waiting = [asyncio.create_task(use(pool, "b")) for _ in range(3)]
+        assert (await use(pool, None)).name == "a"
+        assert [(card.id, card.loaded) for card in pool.cards] == [("a", True), ("b", False)]
+        loader.gates["b"].set()
+        found = await asyncio.gather(*waiting)
+        assert len({id(model) for model in found}) == 1
+        assert [model.name for model in loader.made] == ["a", "b"]
+        assert list(pool.loaded) == ["a", "b"]
+        await pool.close()
+
+    run(work)
+
+
+def test_one_who_goes_away_does_not_take_the_load_from_the_others() -> None:
+    loader = FakeLoader({"a": 1}, gates={"a": threading.Event()})
+
+    async def work() -> None:
+        pool = ModelPool(sources("a"), loader)
+        gone, stays = (asyncio.create_task(use(pool, "a")) for _ in range(2))
+        await asyncio.sleep(0.01)
+        gone.cancel()
+        await asyncio.sleep(0.01)
+        loader.gates["a"].set()
+        assert (await stays).is_open
+        assert len(loader.made) == 1
+
+    run(work)
+
+
+def test_a_failure_is_told_to_all_and_can_be_tried_again() -> None:
+    loader = FakeLoader({"a": 1}, failures={"a": ArtifactError("/models/a: the shard is missing")})
+
+    async def work() -> None:
+        pool = ModelPool(sources("a"), loader)
+        found = await asyncio.gather(use(pool, "a"), use(pool, "a"), return_exceptions=True)
+        for error in found:
+            assert isinstance(error, ModelLoadError)
+            assert str(error) == "the model a cannot be loaded: a: the shard is missing"
+            assert isinstance(error.__cause__, ArtifactError)
+            assert api_error(error).status == 500
+        del loader.failures["a"]
+        assert (await use(pool, "a")).name == "a"
+
+    run(work)
+
+
+def test_no_such_model() -> None:
+    async def work() -> None:
+        with pytest.raises(ApiError) as refused:
+            await use(ModelPool(sources("a"), FakeLoader({})), "b")
+        assert refused.value.status == 404
+
+    run(work)
+
+
+def test_what_was_used_longest_ago_gives_way() -> None:
+    loader = FakeLoader({"a": 4, "b": 4, "c": 4})
+
+    async def work() -> None:
+        pool = ModelPool(sources("a", "b", "c"), loader, MemoryLimit(9))
+        for name in ("a", "b", "a", "c"):
+            await use(pool, name)
+        assert loader.in_memory == ["a", "c"]
+        await use(pool, "b")
+        assert loader.in_memory == ["c", "b"]
+        assert list(pool.loaded) == ["b", "c"]
+
+    run(work)
+
+
+def test_one_that_is_held_stays_and_the_other_waits() -> None:
+    loader = FakeLoader({"a": 6, "b": 6})
+
+    async def work() -> None:
+        pool = ModelPool(sources("a", "b"), loader, MemoryLimit(9))
+        async with pool.lease("a") as leased:
+            waiting = asyncio.create_task(use(pool, "b"))
+            await asyncio.sleep(0.02)
+            assert not waiting.done()
+            assert cast(Any, leased.model).is_open
+        assert (await waiting).name == "b"
+        assert loader.in_memory == ["b"]
+
+    run(work)
+
+
+def test_nobody_waits_for_room_for_ever() -> None:
+    loader = FakeLoader({"a": 6, "b": 6})
+
+    async def work() -> None:
+        pool = ModelPool(sources("a", "b"), loader, MemoryLimit(9), room_seconds=0.02)
+        async with pool.lease("a"):
+            with pytest.raises(ApiError) as refused:
+                await use(pool, "b")
+        assert (refused.value.status, refused.value.code) == (503, "no_room")
+        assert "retry-after" in refused.value.headers
+        assert (await use(pool, "b")).name == "b"
+
+    run(work)
+
+
+def test_one_that_never_fits_is_refused_at_once_and_takes_nobodys_place() -> None:
+    loader = FakeLoader({"a": 6, "b": 60})
+
+    async def work() -> None:
+        pool = ModelPool(sources("a", "b"), loader, MemoryLimit(9))
+        await use(pool, "a")
+        with pytest.raises(ModelLoadError, match="--memory") as refused:
+            await use(pool, "b")
+        assert isinstance(refused.value.__cause__, UsageError)
+        assert loader.in_memory == ["a"]
+
+    run(work)
+
+
+def test_without_a_limit_of_somebodys_one_alone_may_be_larger() -> None:
+    loader = FakeLoader({"a": 6, "b": 60})
+
+    async def work() -> None:
+        pool = ModelPool(sources("a", "b"), loader, MemoryLimit(9, is_firm=False))
+        await use(pool, "a")
+        await use(pool, "b")
+        assert loader.in_memory == ["b"]
+
+    run(work)
+
+
+def test_a_changed_artifact_is_opened_anew_and_the_old_one_goes_after_its_last_user() -> None:
+    loader = FakeLoader({"a": 1, "b": 1})
+
+    async def work() -> None:
+        pool = ModelPool(sources("a", "b"), loader)
+        await use(pool, "b")
+        async with pool.lease("a") as old:
+            loader.versions["a"] = "2"
+            await pool.reload()
+            assert (await use(pool, "a")).version == "2"
+            assert cast(Any, old.model).is_open
+        await until(lambda: not cast(Any, old.model).is_open)
+        assert [(model.name, model.version) for model in loader.made] == [("b", "1"), ("a", "1"), ("a", "2")]
+        assert len(loader.in_memory) == 2
+
+    run(work)
+
+
+def test_an_unreadable_one_stays_as_it_was() -> None:
+    loader = FakeLoader({"a": 1})
+
+    async def work() -> None:
+        pool = ModelPool(sources("a"), loader)
+        before = await use(pool, "a")
+        loader.failures["a"] = ArtifactError("half of it")
+        await pool.reload()
+        assert await use(pool, "a") is before
+
+    run(work)
+
+
+def test_a_reload_takes_new_names_and_drops_old_ones() -> None:
+    loader = FakeLoader({"a": 1, "b": 1, "c": 1})
+    served = sources("a", "b")
+
+    async def work() -> None:
+        pool = ModelPool(served, loader, reread=lambda: served)
+        kept, dropped = await use(pool, "a"), await use(pool, "b")
+        del served["b"]
+        served.update(sources("c"))
+        await pool.reload()
+        await until(lambda: not dropped.is_open)
+        assert [card.id for card in pool.cards] == ["a", "c"]
+        assert await use(pool, "a") is kept
+        with pytest.raises(ApiError):
+            await use(pool, "b")
+
+    run(work)
+
+
+def test_a_reload_that_cannot_be_read_changes_nothing() -> None:
+    def refuse() -> dict[str, ModelSource]:
+        raise UsageError("serve.toml: no TOML")
+
+    async def work() -> None:
+        pool = ModelPool(sources("a"), FakeLoader({"a": 1}), reread=refuse)
+        before = await use(pool, "a")
+        await pool.reload()
+        assert await use(pool, "a") is before
+
+    run(work)
+
+
+def test_what_is_written_into_is_loaded_anew_and_what_is_gone_is_not(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("anespec.serving.residents.SECONDS_BETWEEN_LOOKS", 0.0)
+    file = tmp_path / "weights"
+    file.write_bytes(b"one")
+    loader = FakeLoader({"a": 1}, files={"a": FileMarks.below([tmp_path])})
+
+    async def work() -> None:
+        pool = ModelPool(sources("a"), loader)
+        first = await use(pool, "a")
+        file.rename(tmp_path / "elsewhere")
+        assert await use(pool, "a") is first
+        file.write_bytes(b"another file")
+        assert await use(pool, "a") is first
+        (tmp_path / "elsewhere").rename(file)
+        file.write_bytes(b"two in its place")
+        loader.files["a"] = FileMarks.below([tmp_path])
+        second = await use(pool, "a")
+        assert second is not first
+        assert await use(pool, "a") is second
+
+    run(work)
+
+
+def test_closing_ends_all_and_whoever_still_waits_is_told() -> None:
+    loader = FakeLoader({"a": 1, "b": 1}, gates={"b": threading.Event()})
+
+    async def work() -> None:
+        pool = ModelPool(sources("a", "b"), loader)
+        async with pool.lease("a"):
+            waiting = asyncio.create_task(use(pool, "b"))
+            await asyncio.sleep(0.01)
+            await pool.close()
+        with pytest.raises(ApiError, match="ending"):
+            await waiting
+        with pytest.raises(ApiError, match="ending"):
+            await use(pool, "a")
+        assert pool.loaded == {}
+        # What comes after all is closed, too.
+        loader.gates["b"].set()
+        await until(lambda: [model.name for model in loader.made if not model.is_open] == ["b"])
+
+    run(work)

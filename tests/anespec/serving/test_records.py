@@ -1,0 +1,115 @@
+"""Records of daemons: private, gone with them, and never taken for another process."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from anespec.manifests.user_folders import state_folder
+from anespec.runtime.server.options import ServeOptions
+from anespec.serving import records, stopping
+from anespec.serving.records import DaemonRecord, recorded, running_daemons
+from anespec.serving.stopping import stop
+
+SLEEPS = "import time; print(flush=True); time.sleep(60)"
+IGNORES_TERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEPS
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def folder() -> Path:
+    return state_folder() / "daemons"
+
+
+@contextlib.contextmanager
+def process(program: str = SLEEPS) -> Iterator[DaemonRecord]:
+    """Something that runs, and its record as a daemon of the model `m` that drains for no time."""
+    running = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert running.stdout is not None
+    running.stdout.readline()
+    try:
+        yield write(
+            DaemonRecord(
+                pid=running.pid,
+                birth=records._birth(running.pid),
+                started=time.time(),
+                address="http://127.0.0.1:1",
+                models=("m",),
+                drain_seconds=0,
+                version="0",
+            )
+        )
+    finally:
+        running.kill()
+        running.wait()
+        running.stdout.close()
+
+
+def write(record: DaemonRecord) -> DaemonRecord:
+    folder().mkdir(parents=True, exist_ok=True)
+    (folder() / f"{record.pid}.json").write_text(record.model_dump_json())
+    return record
+
+
+def test_a_daemon_is_found_while_it_runs() -> None:
+    with recorded("http://127.0.0.1:1", ServeOptions(), ["a", "b"]):
+        (found,) = running_daemons()
+        assert (found.pid, found.models) == (os.getpid(), ("a", "b"))
+        assert found.is_called("b") and found.is_called(str(os.getpid())) and not found.is_called("c")
+    assert running_daemons() == []
+    assert list(folder().iterdir()) == []
+
+
+def test_what_a_killed_one_has_left_is_removed() -> None:
+    with process() as record:
+        assert running_daemons() == [record]
+        os.kill(record.pid, signal.SIGKILL)
+        # A zombie, until its parent looks, has ended too.
+        while running_daemons():
+            time.sleep(0.01)
+        assert list(folder().iterdir()) == []
+
+
+def test_another_process_with_its_number_is_left_alone() -> None:
+    with process() as other:
+        stale = write(other.model_copy(update={"birth": "an earlier boot 1"}))
+        assert stop([stale], now=True, report=lambda note, share: None) == []
+        assert other.process is not None
+        assert running_daemons() == []
+        assert list(folder().iterdir()) == []
+
+
+def test_what_cannot_be_read_is_left_alone() -> None:
+    folder().mkdir(parents=True)
+    (folder() / "1.json").write_text('{"pid": 1, "of": "a later version"}')
+    assert running_daemons() == []
+    assert len(list(folder().iterdir())) == 1
+
+
+def test_stop_waits_and_kills_what_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "SECONDS_TO_CLOSE", 0.2)
+    said: list[str] = []
+    with process() as gentle, process(IGNORES_TERM) as deaf:
+        forced = stop([gentle, deaf], now=False, report=lambda note, share: said.append(note))
+        assert forced == [deaf]
+        assert said[0].endswith("left")
+        while deaf.process is not None:
+            time.sleep(0.01)
+
+
+def test_a_daemon_runs_also_where_no_record_can_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with recorded("http://127.0.0.1:1", ServeOptions(), ["a"]):
+        assert running_daemons() == []

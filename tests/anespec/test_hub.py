@@ -1,0 +1,183 @@
+"""Models of the Hugging Face hub, over a stand-in for it: downloaded once, whole, and gone on with."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import CommandResult, command_of
+from hub_server import Hub, serving
+
+from anespec.hub import fetched
+from anespec.hub_name import HubName
+from anespec.manifests.errors import Interrupted, RequestError, StorageError, UsageError
+from anespec.model_path import model_name
+
+CONTENT = b"GGUF" + bytes(range(256)) * 400
+OLD = b"GGUF, an older one"
+NAME = Path("hf:owner/repo/files/model.gguf")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    from huggingface_hub import constants, file_download
+
+    found = Hub(
+        {"owner/repo": {"main": {"files/model.gguf": CONTENT, "README.md": b"#"}, "v1": {"model.gguf": OLD}}}
+    )
+    with serving(found):
+        monkeypatch.setattr(constants, "ENDPOINT", found.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", found.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 500)
+        monkeypatch.setattr(file_download.time, "sleep", lambda seconds: None)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "none"))
+        yield found
+
+
+def shown(said: list[str]) -> Callable[[str], Any]:
+    @contextlib.contextmanager
+    def display(title: str) -> Iterator[Callable[..., None]]:
+        said.append(title)
+        yield lambda note, share=None: said.append(f"{note}: {share:.2f}")
+
+    return display
+
+
+def test_a_file_is_downloaded_once_into_the_hubs_own_cache(hub: Hub, tmp_path: Path) -> None:
+    said: list[str] = []
+    found = fetched(NAME, shown(said))
+    assert found.read_bytes() == CONTENT
+    assert found.is_relative_to(tmp_path / "hub" / "models--owner--repo" / "snapshots")
+    assert said[0] == "downloading model.gguf"
+    assert said[-1].endswith(": 1.00")
+    assert fetched(NAME) == found
+    assert len(hub.ranges) == 1
+    assert [path.name for path in found.resolve().parent.iterdir() if "incomplete" in path.name] == []
+
+
+def test_a_revision(hub: Hub) -> None:
+    assert fetched(Path("hf:owner/repo/model.gguf@v1")).read_bytes() == OLD
+    commit = hub.commit("owner/repo", "v1")
+    asked = len(hub.asked)
+    assert fetched(Path(f"hf:owner/repo/model.gguf@{commit}")).read_bytes() == OLD
+    assert len(hub.asked) == asked, "a commit never changes, so nobody is asked"
+
+
+def test_without_the_hub_what_was_downloaded_is_used(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = fetched(NAME)
+    hub.status = 503
+    assert fetched(NAME) == found
+
+
+def test_a_connection_that_breaks_is_gone_on_with(hub: Hub) -> None:
+    hub.drops = [1000, 5000]
+    assert fetched(NAME).read_bytes() == CONTENT
+    assert hub.ranges == [None, "bytes=1000-", "bytes=6000-"]
+
+
+def test_the_next_run_goes_on_where_one_was_interrupted(hub: Hub) -> None:
+    @contextlib.contextmanager
+    def display(title: str) -> Iterator[Callable[..., None]]:
+        def report(note: str, share: float | None = None) -> None:
+            raise KeyboardInterrupt
+
+        yield report
+
+    with pytest.raises(Interrupted, match="is kept"):
+        fetched(NAME, display)
+    (partial,) = blobs().iterdir()
+    partial.write_bytes(CONTENT[:3000])
+    assert fetched(NAME).read_bytes() == CONTENT
+    assert hub.ranges[-1] == "bytes=3000-"
+
+
+def blobs() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE) / "models--owner--repo" / "blobs"
+
+
+def test_what_is_damaged_is_not_used(hub: Hub) -> None:
+    hub.lies = True
+    with pytest.raises(StorageError, match="is not what the hub says"):
+        fetched(NAME)
+    assert list(blobs().iterdir()) == []
+    hub.lies = False
+    assert fetched(NAME).read_bytes() == CONTENT
+
+
+def test_a_gated_one_needs_a_token_that_its_store_never_sees(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.gated.add("owner/repo")
+    with pytest.raises(RequestError, match="gated; accept its terms"):
+        fetched(NAME)
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    assert fetched(NAME).read_bytes() == CONTENT
+    assert hub.tokens == [None]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("hf:owner/other/model.gguf", "no such repository"),
+        ("hf:owner/repo/other.gguf", "it has files/model.gguf"),
+        ("hf:owner/repo/model.gguf@v7", "no revision v7"),
+    ],
+)
+def test_what_the_hub_does_not_have(hub: Hub, name: str, said: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        fetched(Path(name))
+    assert str(refused.value).startswith(f"{name}: ")
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_hub_that_is_down(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(StorageError, match="cannot be reached"):
+        fetched(NAME)
+
+
+def test_a_full_disk_is_said_before_anything_comes(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=100))
+    with pytest.raises(StorageError, match="has room for 100 B"):
+        fetched(NAME)
+    assert hub.ranges == []
+
+
+@pytest.mark.parametrize(
+    "text", ["hf:", "hf:a", "hf:a/b", "hf:a/b/c.bin", "hf:a/b/../c.gguf", "hf:a/b/c.gguf@"]
+)
+def test_what_names_no_file(text: str) -> None:
+    with pytest.raises(UsageError, match="names no file of the hub"):
+        HubName.parse(text)
+
+
+def test_names() -> None:
+    assert HubName.parse("hf:a/b/c/d-Q8_0.gguf@refs/pr/1") == HubName("a/b", "c/d-Q8_0.gguf", "refs/pr/1")
+    assert model_name(Path("hf:a/b/c/d-Q8_0.gguf@v1")) == "d-Q8_0"
+    assert fetched(Path("model.gguf")) == Path("model.gguf")
+
+
+def test_verbs_take_one(hub: Hub, gguf: Path, tmp_path: Path) -> None:
+    hub.repositories["owner/repo"]["main"]["llama.gguf"] = gguf.read_bytes()
+    environment = dict(os.environ) | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
+    arguments = ("inspect", "hf:owner/repo/llama.gguf", "--json")
+    done = subprocess.run(
+        command_of(*arguments), env=environment, capture_output=True, text=True, check=False
+    )
+    outcome = CommandResult(done.returncode, done.stdout, done.stderr)
+    assert outcome.code == 0, outcome.err
+    assert outcome.json["architecture"] == "llama"

@@ -1,0 +1,110 @@
+"""A shard that a worker died of, or that Core ML refused, is remembered, and is not tried at every start."""
+
+import json
+import platform
+import shutil
+from pathlib import Path
+
+import pytest
+
+from anespec.manifests.coreml_errors import ended_by, error_sentence
+from anespec.manifests.errors import AnespecError, ArtifactError
+from anespec.manifests.store import Artifact
+from anespec.runtime.backends import WORKER
+from anespec.runtime.backends.worker import backend as backend_module
+from anespec.runtime.backends.worker.backend import WorkerBackend
+from anespec.runtime.backends.worker.process import WorkerProgram
+from anespec.runtime.backends.worker.sharing import WorkerLimits
+
+CRASH = error_sentence(ended_by(6))
+
+
+@pytest.fixture
+def artifact(small: Artifact, tmp_path: Path) -> Artifact:
+    """A copy that is compiled nowhere yet."""
+    skipped = shutil.ignore_patterns("compiled", "gates")
+    return Artifact(shutil.copytree(small.root, tmp_path / "m.anespec", ignore=skipped))
+
+
+@pytest.fixture
+def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where faults are planted; none yet."""
+    if platform.system() != "Linux":
+        pytest.skip("the stand-in is for Linux")
+    monkeypatch.setenv("ANESPEC_STANDIN_PYTHON", "python")
+    path = tmp_path / "faults.json"
+    monkeypatch.setenv("ANESPEC_STANDIN_FAULTS", str(path))
+    path.write_text("[]")
+    return path
+
+
+def plant(faults: Path, **fault: object) -> None:
+    faults.write_text(json.dumps([fault]))
+
+
+def backend(worker: WorkerProgram, budget: int = 1 << 30) -> WorkerBackend:
+    return WorkerBackend(WORKER, WorkerLimits(budget), find=lambda: worker)
+
+
+def notes(artifact: Artifact) -> list[Path]:
+    return sorted((artifact.root / "compiled").glob("*.json"))
+
+
+def nobody_starts(patch: pytest.MonkeyPatch) -> None:
+    def started(*_: object) -> None:
+        pytest.fail("a worker was started")
+
+    patch.setattr(backend_module, "WorkerVerifier", started)
+
+
+@pytest.mark.parametrize("budget", [1 << 30, 1])
+def test_a_shard_that_workers_die_of_is_found_named_and_not_tried_again(
+    artifact: Artifact, swift_worker: WorkerProgram, faults: Path, budget: int
+) -> None:
+    """Whether it shares its worker with others, or has one for itself."""
+    plant(faults, path="layer_01", at="load", action="abort")
+    ours = backend(swift_worker, budget)
+    with pytest.raises(ArtifactError) as first:
+        ours.open(artifact, 1)
+    assert str(first.value) == f"shards/layer_01.mlpackage: {CRASH}"
+    (note,) = notes(artifact)
+    assert note.name.startswith("layer_01.")
+    assert note.name.endswith(".worker-by hand.json")
+    with pytest.MonkeyPatch.context() as patch:
+        nobody_starts(patch)
+        with pytest.raises(ArtifactError, match="it was so before; to try again remove") as again:
+            ours.open(artifact, 1)
+    assert str(again.value).startswith(str(first.value))
+    faults.write_text("[]")
+    note.unlink()
+    ours.open(artifact, 1).close()
+
+
+def test_another_build_and_another_compilation_try_again(
+    artifact: Artifact, swift_worker: WorkerProgram, faults: Path
+) -> None:
+    plant(faults, path="layer_01", at="load", action="fail", code=0, text="an unknown complaint")
+    with pytest.raises(ArtifactError, match=r"layer_01.*an unknown complaint"):
+        backend(swift_worker).open(artifact, 1)
+    assert len(notes(artifact)) == 1
+    faults.write_text("[]")
+    newer = WorkerProgram(swift_worker.command, "built again", compared=False)
+    backend(newer).open(artifact, 1).close()
+    with pytest.raises(ArtifactError, match="it was so before"):
+        backend(swift_worker).open(artifact, 1)
+    backend(swift_worker).open_again(artifact, 1).close()
+    assert not notes(artifact)
+
+
+@pytest.mark.parametrize(
+    ("action", "text"), [("kill", "was killed, 3 times in a row .*--worker-budget"), ("fail", "disk is")]
+)
+def test_what_may_pass_is_not_remembered(
+    artifact: Artifact, swift_worker: WorkerProgram, faults: Path, action: str, text: str
+) -> None:
+    plant(faults, path="layer_01", at="load", action=action, text="No space left on device")
+    with pytest.raises(AnespecError, match=text):
+        backend(swift_worker).open(artifact, 1)
+    assert not notes(artifact)
+    faults.write_text("[]")
+    backend(swift_worker).open(artifact, 1).close()

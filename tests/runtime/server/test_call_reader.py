@@ -1,0 +1,225 @@
+"""Tool calls are told from text in every form, however it is cut, and text stays what it was."""
+
+import json
+from collections.abc import Iterable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anespec.runtime.server.parts import AnswerPart, Argued, Called, Said, Thought
+from anespec.runtime.server.reading import AnswerReader
+from anespec.runtime.server.tools.call_reader import CallReader
+from anespec.runtime.server.tools.form import ToolForm
+from anespec.runtime.server.tools.hermes import Hermes
+from anespec.runtime.server.tools.json_reader import JsonReader, Reading
+from anespec.runtime.server.tools.llama3 import Llama3
+from anespec.runtime.server.tools.mistral import Mistral
+
+FORMS: dict[str, ToolForm] = {
+    "hermes": Hermes(),
+    "llama3": Llama3(["f", "go.to"]),
+    "mistral": Mistral(named=False),
+    "mistral-named": Mistral(named=True),
+}
+Told = list[tuple[str, str, str]]
+
+
+def told(parts: Iterable[AnswerPart]) -> Told:
+    """What was thought, said and called, neighbours joined; ids are left out."""
+    found: Told = []
+    for part in parts:
+        match part:
+            case Said(text) | Thought(text):
+                kind = "said" if isinstance(part, Said) else "thought"
+                if found and found[-1][0] == kind:
+                    found[-1] = (kind, found[-1][1] + text, "")
+                else:
+                    found.append((kind, text, ""))
+            case Called(index, _, name):
+                assert index == sum(kind == "called" for kind, _, _ in found)
+                found.append(("called", name, ""))
+            case Argued(_, text):
+                kind, name, arguments = found[-1]
+                assert kind == "called"
+                found[-1] = (kind, name, arguments + text)
+    return found
+
+
+def read(form: ToolForm, parts: Sequence[str], sure: bool = False, tail: str = "") -> Told:
+    reader = AnswerReader(tail, CallReader(form, sure=sure))
+    return told([*(part for text in parts for part in reader.push(text)), *reader.end()])
+
+
+CALLS = [
+    ("hermes", '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>', ['{"a": 1}']),
+    (
+        "hermes",
+        '<tool_call>{"arguments":{"a":"</tool_call>"},"name":"f"}</tool_call>',
+        ['{"a":"</tool_call>"}'],
+    ),
+    ("hermes", '<tool_call>{"name":"f","arguments":"{\\"a\\": 1}"}</tool_call>', ['{"a": 1}']),
+    ("hermes", '<tool_call>{"name":"f"}</tool_call>', ["{}"]),
+    (
+        "hermes",
+        '<tool_call>{"name":"f","arguments":{}}</tool_call>\n\n<tool_call>{"name":"f","arguments":{"b":[]}}'
+        "</tool_call>\n",
+        ["{}", '{"b":[]}'],
+    ),
+    ("llama3", '{"name": "f", "parameters": {"a": "{"}}', ['{"a": "{"}']),
+    ("llama3", '\n{"type": "function", "name": "f", "parameters": {}}\n', ["{}"]),
+    ("llama3", '<|python_tag|>{"name": "f", "parameters": {"a": null}}', ['{"a": null}']),
+    (
+        "llama3",
+        '{"name": "f", "parameters": {}}; {"name": "f", "parameters": {"a": 1.5e3}}',
+        ["{}", '{"a": 1.5e3}'],
+    ),
+    ("mistral", '[TOOL_CALLS] [{"name": "f", "arguments": {"a": "]"}, "id": "abcdefghi"}]', ['{"a": "]"}']),
+    (
+        "mistral",
+        '[TOOL_CALLS][{"name":"f","arguments":{}},{"name":"f","arguments":{"a":1}}]',
+        ["{}", '{"a":1}'],
+    ),
+    ("mistral-named", '[TOOL_CALLS]f[ARGS]{"a": 1}', ['{"a": 1}']),
+    ("mistral-named", '[TOOL_CALLS]f[CALL_ID]abc[ARGS]{}[TOOL_CALLS]f[ARGS]{"a": 1}', ["{}", '{"a": 1}']),
+]
+
+
+@pytest.mark.parametrize("sure", [False, True])
+@pytest.mark.parametrize(("form", "text", "arguments"), CALLS)
+def test_calls_are_found(form: str, text: str, arguments: list[str], sure: bool) -> None:
+    expected = [("called", "f", found) for found in arguments]
+    assert read(FORMS[form], [text], sure) == expected
+    assert read(FORMS[form], list(text), sure) == expected
+
+
+@pytest.mark.parametrize("form", ["hermes", "mistral", "mistral-named"])
+def test_text_before_and_behind_a_call_is_said(form: str) -> None:
+    call = next(text for name, text, _ in CALLS if name == form)
+    found = read(FORMS[form], list(f"I look.\n\n{call}\nDone. "))
+    assert [found[0], found[-1]] == [("said", "I look.", ""), ("said", "\nDone. ", "")]
+    assert found[1][:2] == ("called", "f")
+
+
+NO_CALLS = [
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": }}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1}'),
+    ("hermes", '<tool_call>{"name": "f", "arguments": [1]}</tool_call>'),
+    ("hermes", '<tool_call>{"name": 1, "arguments": {}}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "", "arguments": {}}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "f", "name": "g"}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "f"} and more</tool_call>'),
+    ("hermes", "The tag <tool_call> begins a call, </tool_call> ends it. \n"),
+    ("hermes", "[TOOL_CALLS] 1 < 2 <tool"),
+    ("llama3", '{"name": "unknown", "parameters": {}}'),
+    ("llama3", '{"name": "f", "parameters": {}} is how it is called'),
+    ("llama3", 'So: {"name": "f", "parameters": {}}'),
+    ("llama3", '{"first_name": "Ada", "parameters": 3}'),
+    ("llama3", '<|python_tag|>search.call(query="x")'),
+    ("mistral", '[TOOL_CALLS] [{"name": "f", "arguments": {}}'),
+    ("mistral", "[TOOL_CALLS] []"),
+    ("mistral-named", "[TOOL_CALLS]f {}"),
+    ("mistral-named", "[TOOL_CALLS][ARGS]{}"),
+    ("mistral-named", '[TOOL_CALLS]f[ARGS]{"a": 1'),
+    ("hermes", " \n"),
+    ("hermes", ""),
+]
+
+
+@pytest.mark.parametrize(("form", "text"), NO_CALLS)
+def test_what_is_no_call_stays_text(form: str, text: str) -> None:
+    expected = [("said", text, "")] if text else []
+    assert read(FORMS[form], [text]) == expected
+    assert read(FORMS[form], list(text)) == expected
+
+
+def test_a_sure_call_is_told_as_it_comes_and_stays_one_where_it_is_cut_off() -> None:
+    reader = CallReader(Hermes(), sure=True)
+    early = told(reader.push('<tool_call>\n{"name": "f", "arguments": {"text": "Once upon'))
+    assert early == [("called", "f", '{"text": "Once upon')]
+    assert told([Called(0, "", "f"), *reader.push(" a ti"), *reader.end()]) == [("called", "f", " a ti")]
+
+
+def test_reasoning_is_told_from_calls_and_holds_none() -> None:
+    call = '<tool_call>{"name":"f","arguments":{}}</tool_call>'
+    text = f"<think>\nI call {call} \n</think>\n\nNow.\n{call}"
+    expected = [("thought", f"I call {call}", ""), ("said", "Now.", ""), ("called", "f", "{}")]
+    assert read(Hermes(), list(text)) == expected
+    assert read(Hermes(), [text.removeprefix("<think>\n")], tail="<think>\n") == expected
+
+
+PIECES = [
+    "<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "<think>",
+    "</think>",
+    '{"name": "f", "arguments": {"x": [1, {"y": "\\"}"}]}}', '{"name": "f", "parameters": {}}',
+    '{"name": ', '"f"', ', "arguments": ', "{", "}", "[", "]", ",", ":", ";", '"', "\\", "\\u00e9",
+    "-1.5e+3", "tru", "null", "f", "go.to", " ", "\n", "é", "Hm, ",
+]  # fmt: skip
+
+
+@st.composite
+def cut_answers(draw: st.DrawFn) -> list[str]:
+    """An answer that may hold calls and reasoning, whole or broken, cut anywhere."""
+    text = "".join(draw(st.lists(st.sampled_from(PIECES), max_size=14)))
+    cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=10)))
+    return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+
+@given(cut_answers(), st.sampled_from(sorted(FORMS)), st.booleans(), st.sampled_from(["", "<think>\n"]))
+@settings(max_examples=400, deadline=None)
+def test_cuts_do_not_matter(parts: list[str], form: str, sure: bool, tail: str) -> None:
+    text = "".join(parts)
+    found = read(FORMS[form], parts, sure, tail)
+    assert found == read(FORMS[form], [text], sure, tail)
+    assert found == read(FORMS[form], list(text), sure, tail)
+    if not sure:
+        for kind, _, arguments in found:
+            assert kind != "called" or isinstance(json.loads(arguments), dict)
+    if not tail and "think>" not in text and not any(kind == "called" for kind, _, _ in found):
+        assert found == ([("said", text, "")] if text else [])
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(st.text(max_size=4), json_values, max_size=4),
+    st.booleans(),
+    st.sampled_from([None, 2]),
+    st.text(max_size=3),
+    st.data(),
+)
+@settings(max_examples=150, deadline=None)
+def test_objects_are_read_as_json_reads_them(
+    value: dict[str, object], plain: bool, indent: int | None, behind: str, data: st.DataObject
+) -> None:
+    text = json.dumps(value, ensure_ascii=plain, indent=indent)
+    cut = data.draw(st.integers(0, len(text)))
+    reader = JsonReader()
+    assert reader.push(text[:cut]) is (Reading.WHOLE if cut == len(text) else Reading.MORE)
+    if cut < len(text):
+        assert reader.push(text[cut:] + behind) is Reading.WHOLE
+    assert reader.end == len(text)
+    members = {key: json.loads(text[member.start : member.end]) for key, member in reader.members.items()}
+    assert list(members.values()) == list(value.values())
+
+
+@given(st.text(alphabet='{}[]",:\\u0019.eE+-truefalsn \n', max_size=20))
+@settings(max_examples=300, deadline=None)
+def test_whatever_is_taken_for_an_object_is_json(text: str) -> None:
+    reader = JsonReader()
+    if reader.push("{" + text) is Reading.WHOLE:
+        assert isinstance(json.loads(reader.text[: reader.end]), dict)
+
+
+def test_what_nests_without_end_is_no_object() -> None:
+    assert JsonReader().push('{"a":' * 10_000) is Reading.BROKEN

@@ -1,0 +1,13 @@
+"""What a process that opens an artifact by itself is told: the artifact, and what runs it."""
+
+from anespec.manifests.schema import Count, Record
+from anespec.runtime.backends.worker.sharing import WorkerLimits
+
+
+class Opening(Record):
+    """The one argument of such a process, as JSON; `workers` of None are the limits by default."""
+
+    artifact: str
+    backend: str
+    threads: Count
+    workers: WorkerLimits | None = None

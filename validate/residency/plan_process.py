@@ -1,0 +1,72 @@
+"""The plan of one shard through coremltools, in a process of its own, since Core ML may end whoever asks.
+
+    python -P -m anespec.validate.residency.plan_process ARTIFACT SHARD
+
+SHARD is a path in the manifest; a ShardComputePlan is printed as JSON. It lives as long as its standard
+input, a pipe from whoever started it. Not run on a Mac yet.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from anespec.manifests.child_python import answer_stream, end_with_parent
+from anespec.manifests.coreml_errors import error_sentence
+from anespec.manifests.errors import AnespecError
+from anespec.manifests.known_hashes import KnownHashes
+from anespec.manifests.residency import ShardComputePlan
+from anespec.manifests.schema import Shard
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import Circumstances
+from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
+from anespec.validate.child_answer import ChildLostError, child_answer
+from anespec.validate.residency.coremltools_plan import PlanningTools, refused
+
+MODULE = "anespec.validate.residency.plan_process"
+
+
+@dataclass(frozen=True)
+class ChildPlans:
+    """A PlanMaker (see compute_plan): one process a shard. `module` is what that runs."""
+
+    module: str = MODULE
+    seconds: float = LONGEST_CONTACT
+
+    def circumstances(self, artifact: Artifact) -> Circumstances:
+        """See PlanMaker."""
+        return PlanningTools().circumstances(artifact)
+
+    def plan(self, artifact: Artifact, shard: Shard) -> ShardComputePlan:
+        """See PlanMaker."""
+        artifact.shard_path(shard)
+        try:
+            asked = (str(artifact.root.resolve()), shard.path)
+            plan = ShardComputePlan.model_validate_json(child_answer(self.module, asked, self.seconds))
+        except ChildLostError as lost:
+            return refused(shard, error_sentence(lost.text))
+        except (AnespecError, ValidationError) as error:
+            raise AnespecError(f"{shard.path}: Core ML cannot be asked for its plan ({error})") from None
+        return plan
+
+
+def main() -> None:
+    """Print the plan, or one sentence on standard error; nothing is closed, since a library may crash."""
+    folder, path = sys.argv[1:]
+    end_with_parent()
+    answers = answer_stream()
+    try:
+        artifact = Artifact(Path(folder), KnownHashes())
+        shard = next(shard for shard in artifact.manifest.shards if shard.path == path)
+        plan = PlanningTools().plan(artifact, shard)
+    except AnespecError as error:
+        raise SystemExit(str(error)) from None
+    answers.write(plan.model_dump_json().encode())
+    answers.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Core ML's own plan of a shard through the native worker, with the hint that shards are loaded with.
+
+Compiling and planning are processes of the worker's, so that Core ML ends nothing else. What is planned is
+the compiled shard that the backend `worker` loads. Never run on a Mac; on Linux plans come from a file.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from anespec.manifests.coreml_errors import error_sentence
+from anespec.manifests.errors import AnespecError
+from anespec.manifests.formatting import LONGEST_REASON, printable
+from anespec.manifests.machine import machine_name
+from anespec.manifests.residency import FunctionPlan, PlannedOperation, ShardComputePlan
+from anespec.manifests.schema import Manifest, Shard, ShardFunction
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import Circumstances
+from anespec.runtime.backends.coreml.compiled import CompileRefusedError, compiled_shard
+from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
+from anespec.runtime.backends.worker.backend import system_of_core_ml
+from anespec.runtime.backends.worker.commands import CommandFailedError, plan_json
+from anespec.runtime.backends.worker.compiling import WorkerCompiler
+from anespec.runtime.backends.worker.process import WorkerProgram
+from anespec.validate.residency.coremltools_plan import one_function, other_default, refused
+from anespec.validate.residency.shard_view import FunctionView, ShardView, view_package
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WorkerPlans:
+    """A PlanMaker (see compute_plan) by `anespec-worker plan`, each function's within so many seconds."""
+
+    program: WorkerProgram
+    seconds: float = LONGEST_CONTACT
+
+    def circumstances(self, artifact: Artifact) -> Circumstances:
+        """See PlanMaker."""
+        return Circumstances(
+            backend="worker",
+            library_version=f"anespec-worker {self.program.build[:16]}, {system_of_core_ml()}",
+            machine=machine_name(),
+            threads=1,
+            artifact=artifact.fingerprint,
+        )
+
+    def plan(self, artifact: Artifact, shard: Shard) -> ShardComputePlan:
+        """See PlanMaker."""
+        manifest = artifact.manifest
+        package = artifact.shard_path(shard)
+        view = view_package(package, shard.path, shard.sha256, manifest.block, functions=manifest.functions)
+        if (reason := other_default(view)) is not None:
+            return refused(shard, reason)
+        try:
+            compiler = WorkerCompiler(self.program, system_of_core_ml(), self.seconds)
+            compiled = compiled_shard(artifact, shard, compiler, _log.info).path
+            functions = tuple(self._function(manifest, each, view, compiled) for each in manifest.functions)
+        except CompileRefusedError as error:
+            return refused(shard, error_sentence(error.text))
+        except CommandFailedError as error:
+            return refused(shard, error_sentence(str(error)))
+        except ValueError as error:
+            raise AnespecError(
+                f"{shard.path}: the worker's plan of it makes no sense "
+                f"({printable(str(error), LONGEST_REASON)}); build it again with "
+                "`anespec worker build --again`"
+            ) from None
+        return ShardComputePlan(shard=shard.path, sha256=shard.sha256, functions=functions)
+
+    def _function(
+        self, manifest: Manifest, function: ShardFunction, view: ShardView, compiled: Path
+    ) -> FunctionPlan:
+        """One function as it is loaded: asked by its name where a package has several.
+
+        Raises:
+            CommandFailedError: Core ML refuses, ends the worker, or does not answer.
+            ValueError: the answer is no plan of this function.
+        """
+        printed = plan_json(self.program, compiled, manifest.loaded_name(function), self.seconds)
+        plan = one_function(ShardComputePlan.model_validate_json(printed).functions, function.name)
+        return with_shapes(plan, next(each for each in view.functions if each.name == function.name))
+
+
+def with_shapes(plan: FunctionPlan, view: FunctionView) -> FunctionPlan:
+    """A worker's plan, which has no shapes, with those of the package that was compiled."""
+    made = {op.outputs[0]: view.made(op) for op in view.all_operations if op.outputs}
+
+    def shaped(operation: PlannedOperation) -> PlannedOperation:
+        shapes = tuple(value.type.shape for value in made.get(operation.name, ()))
+        return operation.model_copy(update={"shapes": shapes})
+
+    return FunctionPlan(
+        name=plan.name, rows=view.rows, operations=tuple(shaped(operation) for operation in plan.operations)
+    )

@@ -1,0 +1,217 @@
+"""Groups of consecutive shards of one artifact, shared out as native workers share them: one here, or several
+in a process each, since one process may hold only so many bytes of weights on a Neural Engine."""
+
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import IO, Protocol
+
+import numpy as np
+
+from anespec.manifests.child_python import child_command, child_environment
+from anespec.manifests.coreml_errors import ended_by
+from anespec.manifests.formatting import last_line
+from anespec.manifests.schema import HIDDEN_IN, Bytes, HeadShard, Index, Record
+from anespec.validate.selftest.bench import Bench, memory_now
+from anespec.validate.selftest.device import LoadedModel, Tensor, Units
+from anespec.validate.selftest.devices import name_of
+from anespec.validate.selftest.records import Build
+from anespec.validate.selftest.scale import Scale
+from anespec.validate.selftest.session import ShardSession
+from anespec.validate.selftest.stimulus import Pass
+
+MODULE = "anespec.validate.selftest.group_process"
+LAST_WORDS = 4096
+
+
+class GroupFailedError(Exception):
+    """A group's process failed or died; the text is that of the library, or of coreml_errors."""
+
+
+class GroupAsked(Record):
+    """What a process is to hold: the shards from `first` to before `end`, in the manifest's order."""
+
+    build: Build
+    first: Index
+    end: Index
+    units: Units
+    device: str
+    scale: Scale
+    folder: str
+
+
+class GroupLoaded(Record):
+    """What loading took, in seconds, and what it added to the process's memory."""
+
+    seconds: float
+    memory_bytes: Bytes
+
+
+class GroupPassed(Record):
+    """The seconds of a pass's predictions, and whether all that they gave is finite."""
+
+    seconds: float
+    finite: bool
+
+
+class GroupTold(Record):
+    """One line of what a process says; one of the fields is set. The hidden state follows `passed`."""
+
+    stage: str | None = None
+    loaded: GroupLoaded | None = None
+    passed: GroupPassed | None = None
+    failed: str | None = None
+
+
+class Group(Protocol):
+    """Shards that a pass goes through."""
+
+    def loaded(self) -> GroupLoaded:
+        """Wait until all are loaded."""
+        ...
+
+    def run(self, step: Pass) -> tuple[Tensor, GroupPassed]:
+        """A pass: the hidden state after it."""
+        ...
+
+
+class GroupHere:
+    """Shards loaded in this process, when they are first waited for."""
+
+    def __init__(self, bench: Bench, build: Build, share: range, units: Units) -> None:
+        self._bench, self._build, self._share, self._units = bench, build, share, units
+        self._layers: list[ShardSession] = []
+        self._heads: list[tuple[HeadShard, LoadedModel]] = []
+
+    def loaded(self) -> GroupLoaded:
+        """See Group."""
+        before, seconds = memory_now(), 0.0
+        shards = self._bench.artifact(self._build).manifest.shards
+        for number in self._share:
+            shard = shards[number]
+            if isinstance(shard, HeadShard):
+                model, spent = self._bench.open_head(self._build, shard, self._units)
+                self._heads.append((shard, model))
+                seconds += spent
+            else:
+                opened = self._bench.open(self._build, self._units, shard=number)
+                self._layers.append(opened.session)
+                seconds += opened.load_seconds
+        return GroupLoaded(seconds=seconds, memory_bytes=max(0, memory_now() - before))
+
+    def run(self, step: Pass) -> tuple[Tensor, GroupPassed]:
+        """See Group."""
+        total, hidden = 0.0, step.hidden
+        for session in self._layers:
+            hidden, seconds = session.run(Pass(step.rows, hidden))
+            total += seconds
+        finite = bool(np.isfinite(hidden).all())
+        for shard, model in self._heads:
+            found = model.predict({HIDDEN_IN: hidden}, None)
+            total += found.seconds
+            finite = finite and bool(np.isfinite(found.outputs[shard.outputs[0].name]).all())
+        return hidden, GroupPassed(seconds=total, finite=finite)
+
+    def close(self) -> None:
+        """Release the models."""
+        for session in self._layers:
+            session.close()
+        for _, model in self._heads:
+            model.close()
+
+
+@dataclass(frozen=True)
+class GroupElsewhere:
+    """Shards that another process holds; it was started, and loads."""
+
+    process: "subprocess.Popen[bytes]"
+    words: IO[bytes]
+    say: Callable[[str], None]
+
+    def loaded(self) -> GroupLoaded:
+        """See Group; raises GroupFailedError."""
+        while (told := self._line()).loaded is None:
+            continue
+        return told.loaded
+
+    def run(self, step: Pass) -> tuple[Tensor, GroupPassed]:
+        """See Group; raises GroupFailedError."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(step.hidden.tobytes())
+            self.process.stdin.flush()
+        while (told := self._line()).passed is None:
+            continue
+        data = self.process.stdout.read(step.hidden.nbytes)
+        if len(data) != step.hidden.nbytes:
+            raise self._lost()
+        return np.frombuffer(data, np.float16).reshape(step.hidden.shape), told.passed
+
+    def _line(self) -> GroupTold:
+        assert self.process.stdout is not None
+        if not (line := self.process.stdout.readline()):
+            raise self._lost()
+        told = GroupTold.model_validate_json(line)
+        if told.failed is not None:
+            raise GroupFailedError(told.failed)
+        if told.stage is not None:
+            self.say(told.stage)
+        return told
+
+    def _lost(self) -> GroupFailedError:
+        code = self.process.wait()
+        self.words.seek(0)
+        said = last_line(self.words.read()[-LAST_WORDS:].decode("utf-8", "replace"))
+        end = ended_by(-code) if code < 0 else f"the process ended with {code}"
+        return GroupFailedError(f"{said}\n{end}".strip())
+
+
+@contextmanager
+def open_groups(
+    bench: Bench, build: Build, shares: Sequence[range], units: Units
+) -> Iterator[tuple[Group, ...]]:
+    """A group per share: here where there is one alone, else each in a process; these load at once."""
+    with ExitStack() as stack:
+        if len(shares) == 1:
+            yield (stack.enter_context(closing(GroupHere(bench, build, shares[0], units))),)
+            return
+        yield tuple(
+            stack.enter_context(_elsewhere(bench, build, share, units, f"{number} of {len(shares)}"))
+            for number, share in enumerate(shares, 1)
+        )
+
+
+@contextmanager
+def _elsewhere(
+    bench: Bench, build: Build, share: range, units: Units, place: str
+) -> Iterator[GroupElsewhere]:
+    asked = GroupAsked(
+        build=build,
+        first=share.start,
+        end=share.stop,
+        units=units,
+        device=name_of(bench.device),
+        scale=bench.scale,
+        folder=str(bench.folder),
+    )
+    with tempfile.TemporaryFile() as words:
+        # In the trial's own process group, which is killed as one.
+        process = subprocess.Popen(
+            [*child_command(MODULE), asked.model_dump_json()],
+            env=child_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=words,
+        )
+        try:
+            yield GroupElsewhere(process, words, lambda stage: bench.say(f"process {place}: {stage}"))
+        finally:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                with suppress(OSError):
+                    if stream is not None:
+                        stream.close()

@@ -1,0 +1,154 @@
+"""Step 3: the native worker: is it built here, and does it compute what the device computes without it?"""
+
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import closing
+
+import numpy as np
+
+from anespec.manifests.formatting import bytes_text, duration_text
+from anespec.manifests.schema import HIDDEN_OUT
+from anespec.runtime.backends.pass_inputs import PassInputs
+from anespec.runtime.backends.worker.runner import WorkerRunner
+from anespec.runtime.backends.worker.sharing import WorkerLimits
+from anespec.runtime.backends.worker.stages import stages_of
+from anespec.validate.findings import Finding, Level
+from anespec.validate.selftest.bench import Bench
+from anespec.validate.selftest.device import DeviceFacts, Tensor, Units
+from anespec.validate.selftest.records import (
+    Build,
+    Check,
+    Measured,
+    PassTime,
+    Trial,
+    TrialRecord,
+    WorkerFacts,
+)
+from anespec.validate.selftest.scale import Scale
+from anespec.validate.selftest.session import WARMING, compared
+from anespec.validate.selftest.steps.step import Step, judged, time_of
+from anespec.validate.selftest.stimulus import Pass, passes
+
+SAME_BITS = "the same bits as without the worker"
+
+
+def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
+    build = Build(size=scale.main)
+    return (Trial(step="worker", name="one shard", build=build, needs_bytes=scale.room_for(scale.main)),)
+
+
+def _run(trial: Trial, bench: Bench) -> Measured:
+    build, artifact = trial.build, bench.artifact(trial.build)
+    manifest = artifact.manifest
+    shard = manifest.layer_shards[0]
+    bench.say("building the worker")
+    began = time.perf_counter()
+    program = bench.device.worker(lambda step: bench.say(f"building the worker: {step}"))
+    building = time.perf_counter() - began
+    compiled, compile_seconds = bench.compiled(build, shard)
+    steps = list(passes(manifest, build.block, WARMING + bench.scale.timed_passes))
+    with closing(bench.open(build, Units.DEVICE).session) as session:
+        bench.say("passes without the worker")
+        expected, seconds = _both([session.run(step) for step in steps])
+    with closing(bench.open(build, Units.CPU).session) as other:
+        cpu = bench.timed(other, Units.CPU, build.block)
+    (stage,) = stages_of(manifest, (shard,), {shard.path: compiled.absolute()})
+    bench.say("loading the shard in the worker")
+    began = time.perf_counter()
+    limits = WorkerLimits(pass_seconds=bench.scale.silence, load_seconds=bench.scale.silence)
+    with closing(WorkerRunner(stage, manifest, program, limits)) as runner:
+        load_seconds = time.perf_counter() - began
+        bench.say("passes in the worker")
+        inputs = PassInputs(manifest)
+        found, own_seconds = _both([_pass(runner, inputs, step) for step in steps])
+        stats = runner.stats()
+    wanted, got = np.stack(expected), np.stack(found)
+    different = int((wanted.view(np.uint16) != got.view(np.uint16)).sum())
+    most = float(np.abs(wanted.astype(np.float32) - got).max())
+    return Measured(
+        compile_seconds=compile_seconds,
+        load_seconds=load_seconds,
+        weight_bytes=shard.bytes,
+        comparisons=(compared("the hidden state", "device", steps, expected, found),),
+        checks=(
+            Check(
+                name=SAME_BITS,
+                held=not different,
+                detail=f"{different} of {got.size} values differ, by {most:.3g} at most",
+                severity=Level.WARN,
+            ),
+        ),
+        times=(_time(build.block, manifest.pools[0].slots, own_seconds), cpu),
+        worker=WorkerFacts(
+            build_seconds=building,
+            written_bytes=got.nbytes,
+            copied_bytes=stats.copied,
+            resident_bytes=stats.resident_bytes,
+            median_ms_without=_time(build.block, manifest.pools[0].slots, seconds).median_ms,
+        ),
+    )
+
+
+def _pass(runner: WorkerRunner, inputs: PassInputs, step: Pass) -> tuple[Tensor, float]:
+    """The hidden state after a pass, and the seconds of the prediction as the worker counts them."""
+    before = runner.stats().milliseconds
+    output = runner.run(inputs.of(step.rows, step.hidden))[HIDDEN_OUT]
+    return output, (runner.stats().milliseconds - before) / 1000
+
+
+def _both(found: Sequence[tuple[Tensor, float]]) -> tuple[list[Tensor], list[float]]:
+    return [output for output, _ in found], [seconds for _, seconds in found]
+
+
+def _time(rows: int, slots: int, seconds: Sequence[float]) -> PassTime:
+    timed = [1000 * each for each in seconds[WARMING:]]
+    return PassTime(
+        rows=rows,
+        slots=slots,
+        units=Units.DEVICE,
+        median_ms=statistics.median(timed),
+        least_ms=min(timed),
+        count=len(timed),
+    )
+
+
+def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
+    def described(record: TrialRecord) -> str:
+        measured, worker = record.measured, record.measured.worker
+        own = time_of(measured.times, Units.DEVICE)
+        assert worker is not None
+        assert own is not None
+        return (
+            f"the same bits; {own.median_ms:.2f} ms a pass, {worker.median_ms_without:.2f} without it; "
+            f"loaded in {duration_text(measured.load_seconds or 0)}, "
+            f"{bytes_text(worker.resident_bytes)} of memory"
+        )
+
+    return judged(records, facts, described, _copies)
+
+
+def _copies(record: TrialRecord) -> list[Finding]:
+    """Whether Core ML wrote outputs where it was asked to, by outputBackings."""
+    worker = record.measured.worker
+    if worker is None or not worker.copied_bytes:
+        return []
+    copied = f"{bytes_text(worker.copied_bytes)} of {bytes_text(worker.written_bytes)}"
+    return [
+        Finding(
+            subject=record.trial.name,
+            level=Level.WARN,
+            text=f"outputs were not put where they were asked for: {copied} were copied",
+            mend="it costs a copy a pass and shard; send the report back",
+        )
+    ]
+
+
+WORKER = Step(
+    id="worker",
+    title="The native worker",
+    asks="Can it be built, and are its passes the device's own?",
+    trials=_trials,
+    run=_run,
+    judge=_judge,
+)
