@@ -39,7 +39,7 @@ export class Run {
       }
     }
     // The daemon's own figures come with the end of an answer, which one that was broken off never had.
-    message.timings ??= this.counted();
+    this.message.timings ??= this.counted();
     this.become("ended");
   }
 
