@@ -57,6 +57,7 @@ export class Run {
       } catch (error) {
         const isPassing = error.status === 429 || error.status === 503;
         if (!isPassing || error.wait === null) throw error;
+        this.controller.signal.throwIfAborted();
         this.refusal = error;
         await this.pause(Math.max(1, error.wait));
         this.refusal = null;
