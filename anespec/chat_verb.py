@@ -46,7 +46,7 @@ def chat(
     no_history: bool,
     **chosen: Any,
 ) -> None:
-    """Talk with MODEL: an artifact, a GGUF, or the name of a model in the cache.
+    """Talk with MODEL: an artifact, a GGUF, hf:OWNER/REPO/FILE.gguf, or the name of a model in the cache.
 
     A GGUF is converted and gated once, and kept in the cache. /help lists the commands of a chat. Without a
     terminal every line of standard input is a message, and standard output gets the answers.
@@ -54,6 +54,7 @@ def chat(
     \b
     Example:
       anespec chat model.gguf --system "Answer in one sentence."
+      anespec chat hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf
     """
     loading = read_flags(LoadOptions, chosen)
     options = read_flags(GenerationOptions, chosen, max_tokens=max_tokens)

@@ -66,9 +66,10 @@ def serve(
 ) -> None:
     """Keep MODEL resident and answer OpenAI's API.
 
-    MODEL is an artifact, a GGUF, which is converted and checked once, or the name of a model in the cache.
-    Others are loaded when they are asked for. SIGTERM lets answers that have begun end; SIGHUP reads --config
-    and the keys again, and opens artifacts that have changed anew.
+    MODEL is an artifact, a GGUF, which is converted and checked once, hf:OWNER/REPO/FILE.gguf of the Hugging
+    Face hub, or the name of a model in the cache. Others are loaded when they are asked for. SIGTERM lets
+    answers that have begun end; SIGHUP reads --config and the keys again, and opens artifacts that have
+    changed anew.
 
     \b
     Example:

@@ -1,5 +1,6 @@
 """Models and artifacts that several folders of tests share; each artifact is converted once a session."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,11 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
+
+# A shell's background job ignores ^C, and under nohup the terminal's end; so would all that tests start.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 FAMILIES = Path(__file__).parent / "data" / "families"
 SHARED_MODELS = Path(__file__).resolve().parents[1].parent / "shared" / "models"

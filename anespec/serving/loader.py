@@ -28,6 +28,7 @@ class ArtifactLoader:
     def find(self, source: ModelSource) -> Found:
         """Where a source leads; a GGUF is converted and gated first, where that was never done."""
         from anespec.manifests.store import MANIFEST_NAME, Artifact
+        from anespec.runtime.backends import resolve_backend
 
         display = self._watch().shares
         model, sequences = fetched(source.path, display), source.sequences
@@ -44,12 +45,13 @@ class ArtifactLoader:
         )
         artifact = Artifact(path)
         manifest = artifact.manifest
+        backend = resolve_backend(source.loading.backend, manifest.target)
         names = [MANIFEST_NAME, manifest.tokens.path, *(shard.path for shard in manifest.shards)]
         try:
             files = FileMarks.below(path / name for name in names)
         except OSError as error:
             raise StorageError(f"{error.filename or path}: cannot be read ({error.strerror})") from error
-        return Found(path, artifact.fingerprint, memory_of(manifest), files)
+        return Found(path, artifact.fingerprint, memory_of(manifest, backend), files)
 
     def load(self, source: ModelSource, found: Found) -> "Model":
         """Bring it into memory; raises as `load_model` does."""

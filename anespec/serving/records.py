@@ -9,7 +9,7 @@ One that cannot be read, as another version's may not, is left alone.
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -44,6 +44,11 @@ class DaemonRecord(Record):
     version: str
 
     @property
+    def file_name(self) -> str:
+        """What its record is called."""
+        return f"{self.pid}.json"
+
+    @property
     def process(self) -> psutil.Process | None:
         """Its process; None where that has ended."""
         try:
@@ -67,8 +72,13 @@ def _birth(pid: int) -> str:
 
 
 @contextlib.contextmanager
-def recorded(address: str, options: ServeOptions, models: Sequence[str]) -> Iterator[None]:
-    """Keep this process's record while the block lasts; where that cannot be, it is logged."""
+def recorded(
+    address: str, options: ServeOptions, models: Sequence[str]
+) -> Iterator[Callable[[Sequence[str]], None]]:
+    """Keep this process's record while the block lasts; where that cannot be, it is logged.
+
+    Call the result with other models once they are what is served.
+    """
     found = DaemonRecord(
         pid=os.getpid(),
         birth=_birth(os.getpid()),
@@ -78,16 +88,11 @@ def recorded(address: str, options: ServeOptions, models: Sequence[str]) -> Iter
         drain_seconds=options.drain_seconds,
         version=__version__,
     )
-    name = f"{found.pid}.json"
+    _write(found)
     try:
-        with private_folder(_folder()) as folder:
-            folder.replace_parts(name, (found.model_dump_json().encode(),), durable=False, mode=0o600)
-    except (StorageError, OSError) as error:
-        _log.warning("`anespec ps` will not show this daemon: %s", error)
-    try:
-        yield
+        yield lambda models: _write(found.model_copy(update={"models": tuple(models)}))
     finally:
-        _remove(name)
+        _remove(found.file_name)
 
 
 def running_daemons() -> list[DaemonRecord]:
@@ -109,6 +114,15 @@ def running_daemons() -> list[DaemonRecord]:
                 else:
                     folder.remove(name)
     return sorted(found, key=lambda record: record.started)
+
+
+def _write(record: DaemonRecord) -> None:
+    try:
+        with private_folder(_folder()) as folder:
+            content = record.model_dump_json().encode()
+            folder.replace_parts(record.file_name, (content,), durable=False, mode=0o600)
+    except (StorageError, OSError) as error:
+        _log.warning("`anespec ps` will not show how this daemon is: %s", error)
 
 
 def _remove(name: str) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from anespec import __version__
@@ -19,10 +19,11 @@ from anespec.runtime.server.endpoints import ENDPOINTS
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.keys import KeyRing
 from anespec.runtime.server.lifecycle import Lifecycle, Phase
-from anespec.runtime.server.listening import address_text, listen_on, serve_until_ended
+from anespec.runtime.server.listening import address_text, listen_on
 from anespec.runtime.server.metrics import Metrics
 from anespec.runtime.server.models import ServingModel
 from anespec.runtime.server.options import ServeOptions
+from anespec.runtime.server.running import serve_until_ended
 from anespec.serving.config_file import read_config
 from anespec.serving.loader import ArtifactLoader
 from anespec.serving.notify import READY, STOPPING, tell_system
@@ -53,21 +54,33 @@ async def serve(asked: ServeRequest) -> None:
     # Once it is ready its log says what is loaded.
     loader = ArtifactLoader(lambda: watch if lifecycle.phase is Phase.STARTING else _LOGGED)
     keys = _keys(options)
+    said: list[Callable[[Sequence[str]], None]] = []
 
     def reread() -> Names:
         config = None if asked.config is None else read_config(asked.config.path)
         found = asked.names(config)
+        if config is not None and asked.config is not None and config.options != asked.config.options:
+            _log.warning("%s: models are read again; its other options hold from the next start", config.path)
         keys.take(_keys(options))
+        for tell in said:
+            tell(tuple(found))
         return found
 
     models = ModelPool(asked.names(asked.config), loader, MemoryLimit.of(asked.pool.memory), reread=reread)
     daemon = Daemon(__version__, options, models, keys, Metrics(models), lifecycle)
-    with _listening(options) as listening, recorded(address_text(listening), options, models.names):
+    with (
+        _listening(options) as listening,
+        recorded(address_text(listening), options, models.names) as record,
+    ):
+        said.append(record)
 
         async def begin() -> None:
             watch.note(f"listening on {address_text(listening)}")
-            for name in models.names if asked.pool.preload else models.names[:1]:
+            # The default comes last: where not all fit, it is not the one that gave way.
+            for name in reversed(models.names if asked.pool.preload else models.names[:1]):
                 await _warm_up(models, name, watch)
+            _say_what_did_not_fit(models, asked.pool.preload, watch)
+            lifecycle.ready()
             tell_system(READY)
             out().print(_ready(listening, models.names))
 
@@ -94,6 +107,12 @@ async def _warm_up(models: ModelPool, name: str, watch: Watcher) -> None:
         raise
     except ApiError as error:
         raise UsageError(error.message) from None
+
+
+def _say_what_did_not_fit(models: ModelPool, all_are_wanted: bool, watch: Watcher) -> None:
+    missing = [printable(name) for name in models.names if name not in models.loaded]
+    if all_are_wanted and missing:
+        watch.note(f"{listed(missing)}: no room beside the others (--memory), so loaded when asked for")
 
 
 def _run_one_pass(model: ServingModel) -> None:

@@ -14,6 +14,9 @@ SECONDS_TO_CLOSE = 15.0
 """What a daemon gets to close its models once no answer is under way."""
 
 SECONDS_AT_ONCE = 5.0
+SECONDS_TO_REMIND = 0.2
+"""Two signals that come together are one."""
+
 SECONDS_BETWEEN_LOOKS = 0.05
 
 Report = Callable[[str, float | None], None]
@@ -39,7 +42,7 @@ def stop(records: Sequence[DaemonRecord], now: bool, report: Report) -> list[Dae
             for record in running:
                 _send(record, signal.SIGKILL)
             break
-        if not reminded:
+        if not reminded and passed >= SECONDS_TO_REMIND:
             # The second says that no answer is worth waiting for.
             reminded = True
             for record in running:

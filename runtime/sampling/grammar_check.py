@@ -32,7 +32,7 @@ _TOKEN = re.compile(r"<\[([0-9]{1,7})\]>")
 def parser_limits() -> LLParserLimits:
     """What preparing a grammar and following it for one token may take."""
     return LLParserLimits(
-        max_items_in_row=2_000,
+        max_items_in_row=1_000,
         initial_lexer_fuel=1_000_000,
         step_lexer_fuel=200_000,
         step_max_items=50_000,

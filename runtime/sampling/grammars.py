@@ -10,8 +10,8 @@ import re
 import subprocess
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
@@ -21,7 +21,10 @@ from anespec.manifests.child_python import child_command, child_environment
 from anespec.manifests.errors import AnespecError, GrammarError
 from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.runtime.sampling import grammar_check
+from anespec.runtime.sampling.grammar_effort import GrammarEffort
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
+
+T = TypeVar("T")
 
 MOST_CHARACTERS = 1 << 18
 """Of a grammar's text."""
@@ -98,11 +101,16 @@ class GrammarState:
     """Where an output stands in its grammar."""
 
     def __init__(
-        self, tokens: GrammarTokens, matcher: LLMatcher, forced: tuple[int, ...] | None = None
+        self,
+        tokens: GrammarTokens,
+        matcher: LLMatcher,
+        forced: tuple[int, ...] | None = None,
+        effort: GrammarEffort | None = None,
     ) -> None:
         self._tokens = tokens
         self._matcher = matcher
         self._forced = forced
+        self._effort = effort or GrammarEffort()
         self._allowed: NDArray[np.bool_] | None = None
 
     def forced(self) -> tuple[int, ...]:
@@ -112,16 +120,15 @@ class GrammarState:
         """
         if self._forced is None:
             self._require_sound()
-            found = () if self._matcher.is_stopped() else tuple(self._matcher.compute_ff_tokens())
+            found = () if self._matcher.is_stopped() else self._timed(self._matcher.compute_ff_tokens)
             last = next((i for i, token in enumerate(found) if token in self._tokens.end_ids), len(found))
-            self._forced = found[:last]
+            self._forced = tuple(found[:last])
         return self._forced
 
     def allowed(self) -> NDArray[np.bool_]:
         """Which tokens may come next [vocabulary]."""
         if self._allowed is None:
-            bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-            self._require_sound()
+            bits = np.frombuffer(self._timed(self._matcher.compute_bitmask), dtype=np.uint8)
             vocabulary = self._tokens.vocabulary
             self._allowed = np.unpackbits(bits, count=vocabulary, bitorder="little").view(np.bool_)
         return self._allowed
@@ -133,18 +140,23 @@ class GrammarState:
             return False
         if self._matcher.is_stopped():
             return True
-        if not self._matcher.is_accepting():
+        if not self._timed(self._matcher.is_accepting):
             return False
         allowed = self.allowed()
         return int(np.count_nonzero(allowed)) == sum(int(allowed[id]) for id in self._tokens.end_ids)
 
     def allows_prefix(self, tokens: Sequence[int]) -> int:
-        """How many leading ones of `tokens` may follow; the state stays as it is."""
+        """How many leading ones of `tokens` may follow, or fewer where checking that takes long.
+
+        The state stays as it is.
+        """
         forced = self.forced()
         agreed = next(
             (i for i, (token, due) in enumerate(zip(tokens, forced, strict=False)) if token != due),
             len(tokens),
         )
+        if self._effort.is_slow:
+            return min(agreed, len(forced))
         return min(agreed, self._matcher.validate_tokens(list(tokens)))
 
     def accept(self, token: int) -> None:
@@ -154,14 +166,25 @@ class GrammarState:
             AnespecError: the grammar does not allow it, or takes too much to be followed any further.
         """
         due = self.forced()
-        self._matcher.consume_token(token)
-        self._require_sound()
+        self._timed(lambda: self._matcher.consume_token(token))
+        self._effort.next_token()
         self._forced = due[1:] if len(due) > 1 and due[0] == token else None
         self._allowed = None
 
     def fork(self) -> "GrammarState":
         """A copy with its own state."""
-        return GrammarState(self._tokens, self._matcher.deep_copy(), self._forced)
+        return GrammarState(self._tokens, self._matcher.deep_copy(), self._forced, self._effort.fork())
+
+    def _timed(self, call: Callable[[], T]) -> T:
+        """What native code finds; raises AnespecError where the output cannot be followed any further."""
+        found = self._effort.timed(call)
+        self._require_sound()
+        if self._effort.is_spent:
+            raise AnespecError(
+                "the output cannot follow its grammar any further: it takes too long, as where one text "
+                "matches in very many ways; make it smaller or less ambiguous"
+            )
+        return found
 
     def _require_sound(self) -> None:
         if self._matcher.is_error():

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from anespec.runtime.callers import Caller
@@ -17,7 +17,8 @@ from anespec.runtime.server.bodies import read_body
 from anespec.runtime.server.daemon import Daemon
 from anespec.runtime.server.endpoint import Call, Endpoint, openai_error
 from anespec.runtime.server.errors import ApiError, api_error
-from anespec.runtime.server.guards import LOOPBACK, Guard
+from anespec.runtime.server.guards import Guard
+from anespec.runtime.server.hosts import Hosts
 from anespec.runtime.server.lifecycle import Phase
 
 _log = logging.getLogger("anespec.serve")
@@ -26,26 +27,47 @@ _log = logging.getLogger("anespec.serve")
 def build_app(daemon: Daemon, endpoints: Sequence[Endpoint]) -> Starlette:
     """The application; raises ValueError where two endpoints have one path and method."""
     options = daemon.options
-    hosts = None if options.unix is not None else {*LOOPBACK, options.host, *options.allow_host}
     paths = [(endpoint.method, endpoint.path) for endpoint in endpoints]
     if len(set(paths)) < len(paths):
         raise ValueError("two endpoints have one path and method")
-    return Starlette(
+    app = Starlette(
         routes=[
             Route(endpoint.path, _Serving(daemon, endpoint), methods=[endpoint.method])
             for endpoint in endpoints
         ],
-        middleware=[Middleware(Guard, hosts=hosts, origins=options.allow_origin)],
+        middleware=[
+            Middleware(
+                Guard,
+                hosts=Hosts.of(options),
+                origins=options.allow_origin,
+                ends=lambda: daemon.lifecycle.phase is Phase.DRAINING,
+            )
+        ],
         exception_handlers={HTTPException: _say_http_error},
     )
+    app.router.redirect_slashes = False
+    return app
 
 
 async def _say_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    known = {404: "there is no such path; see /openapi.json", 405: "this path takes another method"}
+    if error.status_code == 405:
+        return _wrong_method(request)
+    known = {404: "there is no such path; see /openapi.json"}
     return openai_error(
         ApiError(error.status_code, known.get(error.status_code, error.detail), headers=error.headers or {})
     )
+
+
+def _wrong_method(request: Request) -> Response:
+    """Says which methods there are. Each has a route of its own, so no single one knows."""
+    methods: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    allowed = ", ".join(sorted(methods))
+    message = f"this path takes {allowed}, and no other method"
+    return openai_error(ApiError(405, message, "method_not_allowed", headers={"allow": allowed}))
 
 
 class _Serving:
@@ -95,6 +117,6 @@ class _Serving:
         body = (
             None
             if endpoint.body is None
-            else await read_body(request, endpoint.body, daemon.options.body_bytes)
+            else await read_body(request, endpoint.body, daemon.options.body_bytes, endpoint.as_curl)
         )
         return await endpoint.serve(Call(daemon, request, body, caller))

@@ -17,15 +17,19 @@ class Body(BaseModel):
 
 BodyT = TypeVar("BodyT", bound=Body)
 
+_CURLS = ("", "application/x-www-form-urlencoded")
 
-async def read_body(request: Request, kind: type[BodyT], most: int) -> BodyT:
+
+async def read_body(request: Request, kind: type[BodyT], most: int, as_curl: bool = False) -> BodyT:
     """The request's JSON, of at most `most` bytes, as a `kind`.
+
+    With `as_curl` its content type may also be none, or what `curl -d` states, unless a browser sent it.
 
     Raises:
         ApiError: it is larger (413), no JSON by its content type (415), or no `kind` (400).
     """
     stated = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if stated != "application/json":
+    if stated != "application/json" and not (as_curl and stated in _CURLS and not _by_browser(request)):
         # Also what keeps other sites' pages out: without it a browser sends without asking first.
         raise ApiError(
             415, "the body must be JSON: send Content-Type: application/json", "unsupported_media_type"
@@ -35,6 +39,14 @@ async def read_body(request: Request, kind: type[BodyT], most: int) -> BodyT:
         return kind.model_validate_json(data)
     except ValidationError as error:
         raise _complaint(error) from None
+
+
+def _by_browser(request: Request) -> bool:
+    """Whether it has what browsers send along with a page's requests, and other programs leave out.
+
+    No page can keep a browser from sending Origin with a POST to another site, nor Sec-Fetch-Site.
+    """
+    return any(name in request.headers for name in ("origin", "referer", "sec-fetch-site"))
 
 
 async def _read(request: Request, most: int) -> bytes:

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from anespec.runtime.callers import Caller
 from anespec.runtime.server.bodies import Body
 from anespec.runtime.server.daemon import Daemon
-from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.errors import ApiError, ErrorAnswer
 
 BodyT = TypeVar("BodyT", bound=Body | None)
 
@@ -38,7 +38,8 @@ class Endpoint:
     `body` is what a request must be, None where it has none; `answer` is what comes back, None for what is
     no JSON; `streams` is the media type of an answer that may come in parts. `is_open`: no key is needed, and
     it is served also while the daemon starts or ends. `refusal` says an error in the words of the API that
-    it belongs to.
+    it belongs to, as a `refused`; with `refuses` nothing else comes back. `as_curl`: a body need not be
+    called JSON (see `read_body`). `is_kept`: clients keep what came, and are told where it is the same (304).
     """
 
     method: str
@@ -48,5 +49,9 @@ class Endpoint:
     body: type[Body] | None = None
     answer: type[BaseModel] | None = None
     is_open: bool = False
+    is_kept: bool = False
     streams: str | None = None
     refusal: Callable[[ApiError], Response] = openai_error
+    refused: type[BaseModel] = ErrorAnswer
+    refuses: bool = False
+    as_curl: bool = False

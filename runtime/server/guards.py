@@ -1,17 +1,18 @@
 """What stands before all endpoints: who is called, from which page, and what browsers are told."""
 
+import re
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anespec.runtime.server.endpoint import openai_error
 from anespec.runtime.server.errors import ApiError
-
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+from anespec.runtime.server.hosts import Hosts
 
 SECURITY_HEADERS: Mapping[str, str] = MappingProxyType(
     {
@@ -25,19 +26,31 @@ SECURITY_HEADERS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""One that a client may choose: it stands in logs and headers."""
+
+PREFLIGHT_SECONDS = 600
+ASKED_HEADERS = frozenset({"authorization", "content-type", "x-request-id"})
+_ASKED_PREFIX = "x-stainless-"
+"""What OpenAI's own client for browsers tells of itself in every request."""
+
+SHOWN_HEADERS = "x-request-id, retry-after"
+
 
 class Guard:
     """Gives each request an id, refuses those that a browser was tricked into, and sets headers.
 
-    A page of another site can reach this machine under a name of its own (DNS rebinding), so the Host header
-    must be one of `hosts`; None is any, for a socket that no browser reaches. A page that says its origin
-    must come from one of `origins` or from here.
+    The Host header must be one of `hosts`. A page that says its origin must come from one of `origins` or
+    from here. While `ends` says so, connections are closed once they are answered.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str] | None, origins: Collection[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, hosts: Hosts, origins: Collection[str], ends: Callable[[], bool]
+    ) -> None:
         self._app = app
         self._hosts = hosts
         self._origins = frozenset(origins)
+        self._ends = ends
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -45,8 +58,10 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        origin = headers.get("origin")
-        scope.setdefault("state", {})["request_id"] = request_id = f"req-{secrets.token_hex(8)}"
+        origin, host = headers.get("origin"), headers.get("host", "")
+        scope.setdefault("state", {})["request_id"] = request_id = _request_id(headers)
+
+        intake = Intake(receive)
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -54,23 +69,37 @@ class Guard:
                 found["x-request-id"] = request_id
                 for name, value in SECURITY_HEADERS.items():
                     found.setdefault(name, value)
-                if origin is not None and origin in self._origins:
-                    found["access-control-allow-origin"] = origin
-                    found["cross-origin-resource-policy"] = "cross-origin"
+                if self._origins:
                     found.add_vary_header("origin")
+                if origin in self._origins:
+                    found["access-control-allow-origin"] = origin
+                    found["access-control-expose-headers"] = SHOWN_HEADERS
+                    found["cross-origin-resource-policy"] = "cross-origin"
+                if self._ends():
+                    # Who still sends when the connection is closed never hears the answer.
+                    await intake.finish()
+                    found["connection"] = "close"
             await send(message)
 
-        refusal = self._refusal(headers.get("host", ""), origin)
-        await (self._app if refusal is None else openai_error(refusal))(scope, receive, send_guarded)
+        if not scope["path"].startswith("/"):
+            # A proxy's form of a request, http://HOST/PATH: the host in it is the one that holds.
+            host, scope["path"] = _absolute(scope["path"])
+        refusal = self._refusal(host, origin)
+        if refusal is not None:
+            await openai_error(refusal)(scope, intake, send_guarded)
+        elif origin in self._origins and _is_preflight(scope, headers):
+            await _allowed(headers)(scope, intake, send_guarded)
+        else:
+            await self._app(scope, intake, send_guarded)
 
     def _refusal(self, host: str, origin: str | None) -> ApiError | None:
-        if self._hosts is not None and host_name(host) not in self._hosts:
+        if host not in self._hosts:
             return ApiError(
                 403,
                 "this server is not known by that host name; start it with --allow-host NAME",
                 "host_refused",
             )
-        if origin is not None and origin not in self._origins and urlsplit(origin).netloc != host:
+        if origin is not None and origin not in self._origins and not _is_of(origin, host):
             return ApiError(
                 403,
                 "pages of that origin may not call; start it with --allow-origin ORIGIN",
@@ -79,9 +108,62 @@ class Guard:
         return None
 
 
-def host_name(host: str) -> str:
-    """The name in a Host header, without its port; an empty one where it is malformed."""
+class Intake:
+    """A request's body as it comes, and whether all of it has come."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._ended = False
+
+    async def __call__(self) -> Message:
+        """The next part of it, or that the client is gone."""
+        message = await self._receive()
+        self._ended = message["type"] != "http.request" or not message.get("more_body", False)
+        return message
+
+    async def finish(self) -> None:
+        """Throw away what is still to come; a connection lets no client take too long for it."""
+        while not self._ended:
+            await self()
+
+
+def _request_id(headers: Headers) -> str:
+    """The client's own where it can stand in a log, else a new one."""
+    given = headers.get("x-request-id", "")
+    return given if REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(8)}"
+
+
+def _absolute(target: str) -> tuple[str, str]:
+    """Host and path of a target that is no path; empty and no path of ours where it is malformed."""
     try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
+        found = urlsplit(target)
     except ValueError:
-        return ""
+        return "", target
+    return (found.netloc, found.path or "/") if found.scheme in ("http", "https") else ("", target)
+
+
+def _is_of(origin: str, host: str) -> bool:
+    """Whether a page of that origin came from the host that is called."""
+    try:
+        found = urlsplit(origin).netloc
+    except ValueError:
+        return False
+    return bool(found) and found.lower() == host.lower()
+
+
+def _is_preflight(scope: Scope, headers: Headers) -> bool:
+    return scope["method"] == "OPTIONS" and "access-control-request-method" in headers
+
+
+def _allowed(headers: Headers) -> Response:
+    """What a browser wants to hear before it sends a request for a page of another origin."""
+    asked = {name.strip().lower() for name in headers.get("access-control-request-headers", "").split(",")}
+    allowed = ASKED_HEADERS | {name for name in asked if re.fullmatch(rf"{_ASKED_PREFIX}[a-z-]+", name)}
+    return Response(
+        status_code=204,
+        headers={
+            "access-control-allow-methods": "GET, POST, DELETE",
+            "access-control-allow-headers": ", ".join(sorted(allowed)),
+            "access-control-max-age": str(PREFLIGHT_SECONDS),
+        },
+    )

@@ -2,6 +2,9 @@
 
 import hashlib
 import hmac
+import os
+import re
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +16,14 @@ from anespec.runtime.server.errors import ApiError
 
 SHORTEST_KEY = 16
 """Characters: what can be guessed keeps nobody out."""
+
+LARGEST_FILE = 1 << 20
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""Names stand in logs."""
+
+_SECRET = re.compile(rf"[!-~]{{{SHORTEST_KEY},4096}}")
+"""What a header can hold."""
 
 
 @dataclass(frozen=True)
@@ -35,28 +46,25 @@ class KeyRing:
 
         Raises:
             StorageError: it cannot be read.
-            UsageError: others may read it, or a line is no key.
+            UsageError: others may read or have written it, or a line is no key.
         """
-        try:
-            mode, text = path.stat().st_mode, path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise StorageError(f"{path}: cannot be read as a file of keys ({error})") from error
-        if mode & 0o077:
-            raise UsageError(f"{path}: others may read this file of keys; chmod 600 it")
-        keys = []
-        for number, line in enumerate(text.splitlines(), start=1):
+        keys: list[Key] = []
+        for number, line in enumerate(_private_text(path).splitlines(), start=1):
             if not line.strip() or line.startswith("#"):
                 continue
-            name, colon, secret = line.strip().partition(":")
-            if not (name and colon) or len(secret) < SHORTEST_KEY:
+            name, _, secret = line.strip().partition(":")
+            if not (_NAME.fullmatch(name) and _SECRET.fullmatch(secret)):
                 raise UsageError(
-                    f"{path}: line {number} is not NAME:KEY with a key of {SHORTEST_KEY} characters or more"
+                    f"{path}: line {number} is not NAME:KEY with a name of letters, digits, dots, dashes and "
+                    f"a key of {SHORTEST_KEY} characters or more without spaces"
                 )
             keys.append(Key(name, _digest(secret)))
         if not keys:
             raise UsageError(f"{path}: holds no key; write a line NAME:KEY")
         if len({key.name for key in keys}) < len(keys):
             raise UsageError(f"{path}: two keys have one name; give each its own")
+        if len({key.digest for key in keys}) < len(keys):
+            raise UsageError(f"{path}: two names have one key; give each its own")
         return cls(keys)
 
     def take(self, other: "KeyRing") -> None:
@@ -80,6 +88,7 @@ class KeyRing:
         digest = _digest(secret.strip())
         found = [key for key in self._keys if hmac.compare_digest(key.digest, digest)]
         if scheme.lower() != "bearer" or not found:
+            # What was sent is said to nobody, logs included.
             raise ApiError(
                 401,
                 "this server needs an API key: send Authorization: Bearer KEY",
@@ -87,6 +96,31 @@ class KeyRing:
                 headers={"www-authenticate": "Bearer"},
             )
         return Caller(owner=found[0].name)
+
+
+def _private_text(path: Path) -> str:
+    """The text of a file that is ours alone. It is opened once, so what is checked is what is read."""
+    try:
+        # Opening a pipe must not wait for its writer.
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(opened, "rb") as file:
+            found = os.fstat(opened)
+            if not stat.S_ISREG(found.st_mode):
+                raise UsageError(f"{path}: is no file; name one with a line NAME:KEY for each key")
+            if found.st_uid not in (os.geteuid(), 0):
+                raise UsageError(f"{path}: belongs to another user, who knows its keys; copy it to your own")
+            if found.st_mode & 0o077:
+                raise UsageError(f"{path}: others may read this file of keys; chmod 600 it")
+            data = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read as a file of keys ({error.strerror or error})") from error
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: is no text; write a line NAME:KEY for each key") from None
+    if len(data) > LARGEST_FILE:
+        raise UsageError(f"{path}: has more than {LARGEST_FILE} bytes; keep only the keys in it")
+    return text
 
 
 def _digest(secret: str) -> bytes:

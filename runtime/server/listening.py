@@ -1,38 +1,56 @@
-"""Sockets, and the HTTP server on them, from its first request to its last answer."""
+"""Sockets: where a daemon listens, and who reaches it there."""
 
-import asyncio
 import contextlib
+import errno
 import os
-import signal
 import socket
 import stat
-from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-
-import uvicorn
-from starlette.types import ASGIApp
+from typing import Any
 
 from anespec.manifests.errors import StorageError, UsageError
-from anespec.runtime.server.daemon import Daemon
+from anespec.manifests.formatting import printable
+from anespec.runtime.server.hosts import is_loopback
 from anespec.runtime.server.options import ServeOptions
 
 BACKLOG = 2048
-SECONDS_TO_CLOSE = 5
-"""What connections get to end once all answers have."""
 
 
 def listen_on(options: ServeOptions) -> socket.socket:
     """The socket that the options name, listening.
 
     Raises:
-        UsageError: another program listens there.
+        UsageError: another program listens there, or others could reach it and no key is needed.
         StorageError: it cannot be made.
     """
+    if options.unix is not None:
+        try:
+            return _unix(options.unix)
+        except OSError as error:
+            raise _unusable(str(options.unix), error) from error
+    where = f"{options.host} port {options.port}"
     try:
-        return _unix(options.unix) if options.unix is not None else _tcp(options.host, options.port)
+        found, address = _resolved(options)
+    except (OSError, UnicodeError) as error:
+        raise _unusable(where, error) from error
+    try:
+        if not is_loopback(address[0]) and options.api_key_file is None:
+            raise UsageError(
+                f"{options.host} is reached from other machines, so clients must need a key; give "
+                "--api-key-file FILE, or leave --host at 127.0.0.1"
+            )
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(BACKLOG)
     except OSError as error:
-        where = options.unix if options.unix is not None else f"{options.host} port {options.port}"
-        raise StorageError(f"{where}: cannot be listened on ({error.strerror or error})") from error
+        found.close()
+        if error.errno == errno.EADDRINUSE:
+            raise UsageError(f"{where}: another program listens there; choose another --port") from error
+        raise _unusable(where, error) from error
+    except BaseException:
+        found.close()
+        raise
+    return found
 
 
 def address_text(found: socket.socket) -> str:
@@ -43,17 +61,16 @@ def address_text(found: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _tcp(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    found = socket.socket(family, kind, protocol)
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen(BACKLOG)
-    except BaseException:
-        found.close()
-        raise
-    return found
+def _resolved(options: ServeOptions) -> tuple[socket.socket, tuple[Any, ...]]:
+    """A socket, and the address that the host's name stands for now; no other is listened on later."""
+    found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    return socket.socket(family, kind, protocol), address
+
+
+def _unusable(where: str, error: Exception) -> StorageError:
+    reason = error.strerror if isinstance(error, OSError) else None
+    return StorageError(f"{printable(where)}: cannot be listened on ({reason or error})")
 
 
 def _unix(path: Path) -> socket.socket:
@@ -79,73 +96,3 @@ def _unix(path: Path) -> socket.socket:
     finally:
         os.umask(before)
     return found
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to whoever runs it."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def server_config(app: ASGIApp) -> uvicorn.Config:
-    """How the server runs an application."""
-    return uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        ws="none",
-        lifespan="off",
-        timeout_graceful_shutdown=SECONDS_TO_CLOSE,
-    )
-
-
-async def serve_until_ended(
-    daemon: Daemon, app: ASGIApp, listening: socket.socket, begin: Callable[[], Awaitable[None]]
-) -> None:
-    """Serve until SIGTERM or SIGINT, then let the answers that have begun end; a second one waits for none.
-
-    `begin` loads what is needed first; meanwhile the daemon answers that it starts. What `begin` raises ends
-    it. SIGHUP reloads the models.
-    """
-    server = _Server(server_config(app))
-    asked = asyncio.Event()
-
-    def ask() -> None:
-        if asked.is_set():
-            server.should_exit = server.force_exit = True
-        asked.set()
-
-    loop = asyncio.get_running_loop()
-    reloads: set[asyncio.Task[None]] = set()
-
-    def reload() -> None:
-        task = asyncio.ensure_future(daemon.models.reload())
-        reloads.add(task)
-        task.add_done_callback(reloads.discard)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ask)
-    loop.add_signal_handler(signal.SIGHUP, reload)
-    serving = asyncio.ensure_future(server.serve(sockets=[listening]))
-    beginning = asyncio.ensure_future(begin())
-    ending = asyncio.ensure_future(asked.wait())
-    try:
-        await asyncio.wait({serving, beginning, ending}, return_when=asyncio.FIRST_COMPLETED)
-        if beginning.done():
-            beginning.result()
-            daemon.lifecycle.ready()
-        await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
-        await daemon.lifecycle.drain(daemon.options.drain_seconds)
-    finally:
-        beginning.cancel()
-        ending.cancel()
-        # Whoever is still answered is told that the daemon ends.
-        await daemon.models.close()
-        server.should_exit = True
-        await serving
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.remove_signal_handler(number)

@@ -1,11 +1,11 @@
 """`/openapi.json`: the daemon's API, described from the endpoints themselves (OpenAPI 3.1)."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import JsonSchemaValue, models_json_schema
 from starlette.responses import JSONResponse, Response
 
 from anespec.runtime.server.endpoint import Call, Endpoint
@@ -13,7 +13,10 @@ from anespec.runtime.server.errors import ErrorAnswer
 
 PATH = "/openapi.json"
 _PLACE = re.compile(r"\{(\w+)(?::\w+)?\}")
+_WORD = re.compile(r"\w+")
 _REFERENCES = "#/components/schemas/{model}"
+
+_References = Mapping[object, JsonSchemaValue]
 
 
 def describing(endpoints: Sequence[Endpoint]) -> Endpoint:
@@ -31,12 +34,15 @@ def description(endpoints: Sequence[Endpoint], version: str, needs_key: bool) ->
     """The OpenAPI document of some endpoints."""
     models: set[type[BaseModel]] = {ErrorAnswer}
     for endpoint in endpoints:
-        models |= {model for model in (endpoint.body, endpoint.answer) if model is not None}
-    ordered = sorted(models, key=lambda model: model.__name__)
-    _, schemas = models_json_schema([(model, "validation") for model in ordered], ref_template=_REFERENCES)
+        models |= {model for model in (endpoint.body, endpoint.answer, endpoint.refused) if model is not None}
+    ordered = sorted(models, key=lambda model: (model.__name__, model.__module__))
+    found, schemas = models_json_schema(
+        [(model, "validation") for model in ordered], ref_template=_REFERENCES
+    )
+    references: _References = {model: reference for (model, _), reference in found.items()}
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
-        operation = _operation(endpoint, needs_key)
+        operation = _operation(endpoint, references, needs_key)
         paths.setdefault(_PLACE.sub(r"{\1}", endpoint.path), {})[endpoint.method.lower()] = operation
     return {
         "openapi": "3.1.0",
@@ -49,16 +55,23 @@ def description(endpoints: Sequence[Endpoint], version: str, needs_key: bool) ->
     }
 
 
-def _operation(endpoint: Endpoint, needs_key: bool) -> dict[str, Any]:
+def _operation(endpoint: Endpoint, references: _References, needs_key: bool) -> dict[str, Any]:
+    answer = references[endpoint.answer] if endpoint.answer is not None else None
+    refused = {"application/json": {"schema": references[endpoint.refused]}}
     found: dict[str, Any] = {
-        "operationId": f"{endpoint.serve.__name__}",
+        "operationId": "_".join([endpoint.method.lower(), *_WORD.findall(_PLACE.sub(r"\1", endpoint.path))]),
         "summary": endpoint.summary,
         "responses": {
-            "200": _content("The answer.", endpoint.answer, streams=endpoint.streams),
-            "4XX": _content("The request is refused.", ErrorAnswer),
-            "5XX": _content("It cannot be served now.", ErrorAnswer),
+            **({} if endpoint.refuses else {"200": _answered(answer, endpoint.streams)}),
+            "4XX": {"description": "The request is refused.", "content": refused},
+            "5XX": {"description": "It cannot be served now.", "content": refused},
         },
     }
+    if endpoint.is_kept:
+        found["responses"]["304"] = {"description": "It is what the client has."}
+    if endpoint.refused is not ErrorAnswer:
+        own = {"application/json": {"schema": references[ErrorAnswer]}}
+        found["responses"]["403"] = {"description": "No page of that origin may call.", "content": own}
     if needs_key and not endpoint.is_open:
         found["security"] = [{"key": []}]
     if places := _PLACE.findall(endpoint.path):
@@ -68,17 +81,13 @@ def _operation(endpoint: Endpoint, needs_key: bool) -> dict[str, Any]:
     if endpoint.body is not None:
         found["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": _of(endpoint.body)}},
+            "content": {"application/json": {"schema": references[endpoint.body]}},
         }
     return found
 
 
-def _content(what: str, model: type[BaseModel] | None, streams: str | None = None) -> dict[str, Any]:
-    content: dict[str, Any] = {} if model is None else {"application/json": {"schema": _of(model)}}
+def _answered(reference: JsonSchemaValue | None, streams: str | None) -> dict[str, Any]:
+    content: dict[str, Any] = {} if reference is None else {"application/json": {"schema": reference}}
     if streams is not None:
         content[streams] = {"schema": {"type": "string"}}
-    return {"description": what, **({"content": content} if content else {})}
-
-
-def _of(model: type[BaseModel]) -> dict[str, str]:
-    return {"$ref": _REFERENCES.format(model=model.__name__)}
+    return {"description": "The answer.", **({"content": content} if content else {})}

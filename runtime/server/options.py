@@ -43,6 +43,18 @@ class ServeOptions(Options):
     body_bytes: Annotated[ByteSize, Flag(metavar="BYTES", default="16MB")] = Field(
         default=ByteSize(16_000_000), ge=1, description="The largest request."
     )
+    connections: int = Field(
+        default=2048, ge=1, le=1 << 20, description="Connections at a time; more are refused."
+    )
+    receive_seconds: float = Field(
+        default=30.0, gt=0, le=LONGEST_WAIT, description="How long a client may take to send a request."
+    )
+    send_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        le=LONGEST_WAIT,
+        description="How long a client may leave an answer lying before it is given up.",
+    )
     drain_seconds: float = Field(
         default=30.0,
         ge=0,

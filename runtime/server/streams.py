@@ -9,8 +9,6 @@ from sse_starlette import EventSourceResponse
 from starlette.responses import Response
 
 PING_SECONDS = 15.0
-SEND_SECONDS = 60.0
-"""A client that takes nothing for so long is given up."""
 
 EVENTS = "text/event-stream"
 LINES = "application/x-ndjson"
@@ -32,7 +30,7 @@ def line(data: BaseModel | Mapping[str, Any]) -> bytes:
 def as_json(data: BaseModel | Mapping[str, Any]) -> str:
     """On one line, as JSON writes it."""
     if isinstance(data, BaseModel):
-        return data.model_dump_json(exclude_unset=True)
+        return data.model_dump_json(exclude_unset=True, by_alias=True)
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -43,9 +41,9 @@ def json_answer(data: BaseModel) -> Response:
 
 def event_stream(parts: AsyncIterator[bytes]) -> Response:
     """Sends `event`s as they come, with comments in between so that nobody takes a silence for an end."""
-    return EventSourceResponse(parts, ping=PING_SECONDS, sep="\n", send_timeout=SEND_SECONDS)
+    return EventSourceResponse(parts, ping=PING_SECONDS, sep="\n")
 
 
 def line_stream(parts: AsyncIterator[bytes]) -> Response:
     """Sends `line`s as they come."""
-    return EventSourceResponse(parts, ping=0, media_type=LINES, send_timeout=SEND_SECONDS)
+    return EventSourceResponse(parts, ping=0, media_type=LINES)

@@ -25,11 +25,15 @@ Facts = Mapping[str, object]
 
 @dataclass(frozen=True)
 class TemplateNeeds:
-    """`text`: arguments as text. `empty`: no content is an empty one. `nine`: ids have nine letters."""
+    """`text`: arguments as text. `empty`: no content is an empty one. `nine`: ids have nine letters.
+
+    `single`: a message has one call at most.
+    """
 
     text: bool = False
     empty: bool = True
     nine: bool = False
+    single: bool = False
 
 
 def as_template_reads(messages: Sequence[Facts], template: str) -> list[Facts]:
@@ -43,27 +47,33 @@ def as_template_reads(messages: Sequence[Facts], template: str) -> list[Facts]:
 @lru_cache(maxsize=32)
 def template_needs(template: str) -> TemplateNeeds:
     """What a template wants."""
-    nine = _NINE.search(template) is not None
+    text, empty = _writing(template)
+    single = _tried(template, text, empty) is not None and _tried(template, text, empty, 2) is None
+    return TemplateNeeds(text, empty, _NINE.search(template) is not None, single)
+
+
+def _writing(template: str) -> tuple[bool, bool]:
+    """Whether it wants arguments as text, and empty contents."""
     for empty in (False, True):
         by_text, by_object = (_tried(template, text, empty) for text in (True, False))
         if by_object is not None:
             # Where both come to the same, the text as the model wrote it was read before.
-            return TemplateNeeds(by_text == by_object, empty, nine)
+            return by_text == by_object, empty
     for empty in (False, True):
         if _tried(template, True, empty) is not None:
-            return TemplateNeeds(True, empty, nine)
-    return TemplateNeeds(nine=nine)
+            return True, empty
+    return False, True
 
 
-def _tried(template: str, text: bool, empty: bool) -> str | None:
-    """A call as the template writes it; None where it cannot, or writes what Python writes."""
+def _tried(template: str, text: bool, empty: bool, calls: int = 1) -> str | None:
+    """Calls as the template writes them; None where it cannot, or writes what Python writes."""
     call = {"name": "f", "arguments": json.dumps(_ARGUMENTS) if text else _ARGUMENTS}
     messages: list[Facts] = [
         {"role": "user", "content": "q"},
         {
             "role": "assistant",
             "content": "" if empty else None,
-            "tool_calls": [{"id": "abcdefghi", "type": "function", "function": call}],
+            "tool_calls": [{"id": "abcdefghi", "type": "function", "function": call}] * calls,
         },
         {"role": "tool", "content": "r", "tool_call_id": "abcdefghi", "name": "f"},
     ]

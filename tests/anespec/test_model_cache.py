@@ -331,3 +331,19 @@ def test_asking_from_another_users_cache_is_refused(
     with pytest.raises(StorageError, match="another user"):
         ask(cache, model)
     assert not maker.made
+
+
+def test_another_number_of_sequences_is_another_model_and_none_the_one_that_chats_have(
+    cache: ModelCache, model: Path, maker: Maker
+) -> None:
+    alone = ask(cache, model)
+    several = ask(cache, model, Build(Target.CPU, sequences=4))
+    assert several != alone
+    assert ask(cache, model, Build(Target.CPU, None, None)) == alone
+    assert ask(cache, model, Build(Target.CPU, sequences=4)) == several
+    assert len(maker.made) == 2
+
+
+def test_sequences_are_chosen_for_a_gguf_alone(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a number of sequences can only be chosen for a GGUF"):
+        resolve_artifact(tmp_path, sequences=4)

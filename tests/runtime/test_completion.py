@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from drafting import oracle_source
@@ -12,11 +13,13 @@ from stepping import SteppedVerifier
 from toy import ToyVerifier, everything, sequential_text, toy_shape
 
 from anespec.manifests.errors import AnespecError, RequestError
-from anespec.runtime.completion import Chunk, TextAssembly, TextStream
+from anespec.runtime import engine as engine_module
+from anespec.runtime.completion import Chunk, TextAssembly, TextStream, start_together
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import RowKind
 from anespec.runtime.requests import Event, FinishReason, OutputToken, Request
-from anespec.runtime.sampling import SamplingParameters, TokenLogprob
+from anespec.runtime.room import QueueFullError
+from anespec.runtime.sampling import Sampler, SamplingParameters, TokenLogprob
 from anespec.runtime.service import ClosedError, Service
 from anespec.runtime.statistics import Statistics
 
@@ -180,6 +183,51 @@ def test_another_thread_can_give_a_completion_up(service: Service) -> None:
     run.start()
     threading.Thread(target=run.cancel).start()
     assert run.summary.finish in (FinishReason.CANCELLED, FinishReason.LENGTH)
+
+
+def test_runs_that_are_started_together_all_start_or_none_does() -> None:
+    verifier = SteppedVerifier(SHAPE)
+    with Service(Engine(verifier, everything(SHAPE)), queue=1) as service:
+        first, second = (completion(service, [i, 5], 4) for i in range(2))
+        start_together([first, second])
+        runs = [completion(service, [i, 6], 4) for i in range(2)]
+        with pytest.raises(QueueFullError):
+            start_together(runs)
+        assert service.load.waiting == 0
+        start_together([first, runs[0]])
+        with pytest.raises(QueueFullError):
+            runs[1].start()
+        verifier.let(100)
+        assert first.summary.output_ids == tuple(text_ids([0, 5], 4))
+        assert runs[0].summary.output_ids == tuple(text_ids([0, 6], 4))
+        assert runs[1].summary.output_ids == tuple(text_ids([1, 6], 4))
+
+
+def test_a_run_is_checked_once_and_started_later(monkeypatch: pytest.MonkeyPatch, service: Service) -> None:
+    made: list[Sampler] = []
+
+    class Counted(Sampler):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self)
+
+    monkeypatch.setattr(engine_module, "Sampler", Counted)
+    run = completion(service, [5, 2], 4)
+    run.prepare()
+    assert run.summary.output_ids == tuple(text_ids([5, 2], 4))
+    assert len(made) == 1
+    with pytest.raises(RequestError, match="empty"):
+        completion(service, [], 4).prepare()
+
+
+def test_a_run_that_is_given_up_while_it_starts_does_not_run_on() -> None:
+    verifier = SteppedVerifier(SHAPE)
+    with Service(Engine(verifier, everything(SHAPE))) as service:
+        run = completion(service, [5, 2], 50)
+        run.cancel()
+        run.start()
+        verifier.let(100)
+        assert (run.summary.finish, len(run.summary.tokens) < 50) == (FinishReason.CANCELLED, True)
 
 
 def test_a_closed_service_and_an_impossible_prompt_say_so() -> None:

@@ -18,6 +18,7 @@ from anespec.runtime.engine import Engine
 from anespec.runtime.event_stream import Stream
 from anespec.runtime.passes import PassPlan
 from anespec.runtime.requests import Event, FinishReason, Request
+from anespec.runtime.room import QueueFullError
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.service import ClosedError, Service
 
@@ -196,6 +197,58 @@ def test_closing_ends_all_streams_and_takes_no_more(stepped: tuple[SteppedVerifi
         service.submit(Request([1], 2))
     streams[0].cancel()
     service.close()
+
+
+@pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.TIME])
+def test_closing_tells_everyone_the_reason_with_what_came_before(
+    stepped: tuple[SteppedVerifier, Service], reason: FinishReason
+) -> None:
+    verifier, service = stepped
+    running = [service.submit(Request([i, 1], 50)) for i in range(2)]
+    queued = service.submit(Request([5], 50))
+    for _ in range(4):
+        verifier.let(1)
+        verifier.await_pass()
+    closer = threading.Thread(target=service.close, args=(reason,))
+    closer.start()
+    while not service._closing:
+        threading.Event().wait(0.001)
+    late = threading.Thread(target=service.close, args=(FinishReason.FAILED,))
+    late.start()
+    verifier.let(100)
+    closer.join(timeout=10)
+    late.join(timeout=10)
+    for i, stream in enumerate(running):
+        check_whole(events := list(stream))
+        assert events[-1].finish is reason
+        found = ids(events)
+        assert found and found == text([i, 1], 50)[: len(found)]
+        assert events[-1].statistics.output_tokens == len(found)
+    (last,) = queued
+    assert (last.finish, last.tokens) == (reason, ())
+    assert service.load.waiting == service.load.active == 0
+
+
+def test_requests_come_in_together_or_not_at_all() -> None:
+    verifier = SteppedVerifier(SHAPE)
+    with Service(Engine(verifier, everything(SHAPE)), queue=2) as service:
+        first = service.begin([service.prepare(Request([i], 2)) for i in range(3)])
+        with pytest.raises(QueueFullError, match="1 requests wait"):
+            service.begin([service.prepare(Request([i], 2)) for i in range(2)])
+        assert service.load.waiting == 1
+        with pytest.raises(RequestError, match="5 answers are asked for at once, but only 4"):
+            service.begin([service.prepare(Request([i], 2)) for i in range(5)])
+        (second,) = service.begin([service.prepare(Request([7], 2))])
+        service.require_room("another")
+        with pytest.raises(QueueFullError):
+            service.require_room()
+        with pytest.raises(QueueFullError):
+            service.submit(Request([8], 2))
+        other = service.submit(Request([8], 2, owner="another"))
+        verifier.let(100)
+        for stream, prompt in [*zip(first, ([0], [1], [2]), strict=True), (second, [7]), (other, [8])]:
+            assert ids(list(stream)) == text(prompt, 2)
+        assert len(service.begin([service.prepare(Request([i], 2)) for i in range(4)])) == 4
 
 
 def test_an_impossible_request_is_refused_where_it_is_made(service: Service) -> None:

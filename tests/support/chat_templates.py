@@ -165,3 +165,12 @@ def with_template(model: Model, template: str, special: Sequence[str] = ()) -> M
     twin._opened = replace(model._opened, tokenizer=tokenizer)
     twin.__dict__.pop("_grammar_tokens", None)
     return twin
+
+
+SPECIAL = {
+    "hermes": ["<tool_call>", "</tool_call>"],
+    "mistral": ["[TOOL_CALLS]"],
+    "mistral-named": ["[TOOL_CALLS]", "[ARGS]"],
+    "thinking": ["<think>", "</think>"],
+}
+"""Where the markers are special tokens, as in most of these families' vocabularies."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import httpx
-import uvicorn
+from described import Described
 
 from anespec.runtime.server.app import build_app
 from anespec.runtime.server.daemon import Daemon
@@ -16,10 +16,12 @@ from anespec.runtime.server.endpoints import ENDPOINTS
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.keys import KeyRing
 from anespec.runtime.server.lifecycle import Lifecycle
-from anespec.runtime.server.listening import listen_on, server_config
+from anespec.runtime.server.listening import listen_on
 from anespec.runtime.server.metrics import Metrics
 from anespec.runtime.server.models import Leased, ModelCard, ServingModel
+from anespec.runtime.server.openapi import description
 from anespec.runtime.server.options import ServeOptions
+from anespec.runtime.server.running import Server, server_of
 
 
 class LoadedModels:
@@ -68,27 +70,28 @@ def running(
     endpoints: Sequence[Endpoint] = ENDPOINTS,
     **options: object,
 ) -> Iterator[Running]:
-    """Serve models while the block lasts, on a port that is free."""
+    """Serve models while the block lasts, on a free port. All answers must be as they are described."""
     loaded = LoadedModels(models)
     chosen = ServeOptions(**{"port": 0, **options})
     listening = listen_on(chosen)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     begun = threading.Event()
-    found: list[tuple[uvicorn.Server, Daemon]] = []
+    found: list[tuple[Server, Daemon, Described]] = []
 
     async def serve() -> None:
         lifecycle = Lifecycle()
         daemon = Daemon("0", chosen, loaded, keys or KeyRing(), Metrics(loaded), lifecycle)
-        server = uvicorn.Server(server_config(build_app(daemon, endpoints)))
+        app = Described(build_app(daemon, endpoints), description(endpoints, "0", daemon.keys.needed))
+        server = server_of(app, chosen)
         lifecycle.ready()
-        found.append((server, daemon))
+        found.append((server, daemon, app))
         begun.set()
         await server.serve(sockets=[listening])
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
     assert begun.wait(30)
-    server, daemon = found[0]
+    server, daemon, app = found[0]
     with httpx.Client(base_url=url, timeout=60) as client:
         try:
             yield Running(url, daemon, loaded, client)
@@ -96,3 +99,4 @@ def running(
             server.should_exit = True
             thread.join(30)
             assert not thread.is_alive()
+            assert not app.strays, "\n".join(app.strays[:5])

@@ -4,7 +4,7 @@ from starlette.responses import Response
 
 from anespec.manifests.errors import GrammarError
 from anespec.runtime.server.answering import Prepared, answer
-from anespec.runtime.server.constraints import constrained
+from anespec.runtime.server.conversing import Conversation
 from anespec.runtime.server.endpoint import Call, Endpoint
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.models import Leased
@@ -12,17 +12,18 @@ from anespec.runtime.server.openai.chat_answer import ChatAnswer
 from anespec.runtime.server.openai.chat_body import ChatBody
 from anespec.runtime.server.openai.chat_messages import template_messages
 from anespec.runtime.server.openai.chat_writer import ChatWriter, Wanted
-from anespec.runtime.server.reading import Reading
-from anespec.runtime.server.tools.choosing import takes_tools
+from anespec.runtime.server.streams import EVENTS
 
 
 async def chat(call: Call[ChatBody]) -> Response:
     """Answer a conversation."""
     body = call.body
     body.require_text()
-    messages = template_messages(body.messages)
-    logprobs, reference = body.wanted_logprobs, body.reference
-    variables, tools, grammar = body.variables, body.tool_use, body.wanted_grammar
+    conversation = Conversation(
+        template_messages(body.messages), body.variables, body.tool_use, body.wanted_grammar
+    )
+    logprobs = body.wanted_logprobs
+    options = body.options(max_tokens=body.most_tokens, logprobs=logprobs, reference=body.reference)
     wanted = Wanted(
         logprobs=logprobs is not None,
         usage=body.stream_options is not None and body.stream_options.include_usage,
@@ -30,27 +31,8 @@ async def chat(call: Call[ChatBody]) -> Response:
     )
 
     def prepare(leased: Leased) -> Prepared:
-        model = leased.model
-        template = model.chat_template or ""
-        if tools.functions and not takes_tools(template):
-            raise ApiError(
-                400, "this model's chat template has no place for tools", "unsupported_value", "tools"
-            )
-        prompt = model.chat_prompt(messages, {**variables, "tools": tools.described or None})
-        calls = tools.constraint(template, model.tokenizer)
-        held_to = constrained(grammar, calls, template, prompt.tail, model.tokenizer)
-        form = calls.form if calls is not None else None
-        sure = calls is not None and calls.sure and (calls.required or grammar is None)
-        reading = Reading(model.tokenizer, prompt.tail, form, sure)
-        options = body.options(
-            max_tokens=body.most_tokens,
-            logprobs=logprobs,
-            reference=reference,
-            show_special=reading.markers,
-            grammar=held_to,
-        )
-        runs = model.run(prompt.ids, options, call.caller)
-        return Prepared(runs, ChatWriter(leased.id, model.tokenizer, reading, wanted, len(runs)))
+        runs, reading = conversation.begin(leased.model, options, call.caller)
+        return Prepared(runs, ChatWriter(leased.id, leased.model.tokenizer, reading, wanted, len(runs)))
 
     try:
         return await answer(call, body.model, prepare, bool(body.stream))
@@ -65,4 +47,5 @@ ENDPOINT = Endpoint(
     chat,
     body=ChatBody,
     answer=ChatAnswer,
+    streams=EVENTS,
 )

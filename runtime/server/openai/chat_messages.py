@@ -64,8 +64,14 @@ class MessageBody(Body):
     name: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     tool_calls: list[ToolCallBody] | None = Field(default=None, max_length=MOST_CALLS)
     tool_call_id: str | None = None
+
+    @property
+    def thought(self) -> str | None:
+        """Its reasoning, under either of the names that clients give it."""
+        return self.reasoning if self.reasoning_content is None else self.reasoning_content
 
 
 def template_messages(messages: Sequence[MessageBody]) -> list[dict[str, object]]:
@@ -89,8 +95,8 @@ def template_messages(messages: Sequence[MessageBody]) -> list[dict[str, object]
             raise ApiError(400, f"{place} has no content", "invalid_value", f"{place}.content")
         if message.name is not None:
             fact["name"] = message.name
-        if message.reasoning_content is not None:
-            fact["reasoning_content"] = message.reasoning_content
+        if message.thought is not None:
+            fact["reasoning_content"] = message.thought
         if message.tool_calls:
             fact["tool_calls"] = [call.model_dump() for call in message.tool_calls]
             names |= {call.id: call.function.name for call in message.tool_calls}
@@ -142,4 +148,4 @@ def _characters(message: MessageBody) -> int:
     calls = [
         text for call in message.tool_calls or () for text in (call.function.name, call.function.arguments)
     ]
-    return sum(map(len, [*contents, *calls, message.reasoning_content or ""]))
+    return sum(map(len, [*contents, *calls, message.thought or ""]))

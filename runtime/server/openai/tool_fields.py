@@ -12,15 +12,18 @@ from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.openai.schema_limits import require_modest
 from anespec.runtime.server.tools.choosing import form_of
 from anespec.runtime.server.tools.functions import ToolFunction
+from anespec.runtime.text.template_needs import template_needs
 from anespec.runtime.text.tokenizer import Tokenizer
 
 MOST_TOOLS = 128
+NAME = r"^[A-Za-z0-9_.-]{1,64}$"
+"""What a function may be called."""
 
 
 class FunctionBody(Body):
     """A function that may be called; `parameters` is the JSON schema of its arguments."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    name: str = Field(pattern=NAME)
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -60,6 +63,8 @@ class AllowedChoice(Body):
     allowed_tools: AllowedTools
 
 
+_ORDER = list(FunctionBody.model_fields)
+
 ToolChoice = Literal["none", "auto", "required"] | NamedTool | AllowedChoice
 
 
@@ -77,7 +82,9 @@ class ToolUse:
         if not self.functions:
             return None
         form = form_of(template, tokenizer, [function.name for function in self.functions])
-        return CallConstraint(form, self.functions, self.parallel, self.required)
+        # What the template cannot write the next time must not be written now.
+        parallel = self.parallel and not template_needs(template).single
+        return CallConstraint(form, self.functions, parallel, self.required)
 
 
 def tool_use(tools: Sequence[ToolBody], choice: ToolChoice | None, parallel: bool) -> ToolUse:
@@ -93,7 +100,7 @@ def tool_use(tools: Sequence[ToolBody], choice: ToolChoice | None, parallel: boo
         raise ApiError(400, "two tools have one name", "invalid_value", "tools")
     if choice == "none":
         return ToolUse()
-    described = tuple(tool.model_dump(exclude_unset=True) for tool in tools)
+    described = tuple(map(_described, tools))
     if choice is None or isinstance(choice, str):
         return ToolUse(described, tuple(known.values()), choice == "required", parallel)
     named = [choice] if isinstance(choice, NamedTool) else choice.allowed_tools.tools
@@ -106,6 +113,15 @@ def tool_use(tools: Sequence[ToolBody], choice: ToolChoice | None, parallel: boo
     functions = {tool.function.name: replace(known[tool.function.name], strict=True) for tool in named}
     one = isinstance(choice, NamedTool)
     return ToolUse(described, tuple(functions.values()), required, parallel and not one)
+
+
+def _described(tool: ToolBody) -> dict[str, object]:
+    """A tool as templates read it: many of them take a description and parameters for granted."""
+    assert tool.function is not None
+    given = tool.function.model_dump(exclude_unset=True)
+    given["description"] = given.get("description") or ""
+    given["parameters"] = given.get("parameters") or {"type": "object", "properties": {}}
+    return {"type": "function", "function": {name: given[name] for name in sorted(given, key=_ORDER.index)}}
 
 
 def _functions(tools: Sequence[ToolBody]) -> list[ToolFunction]:

@@ -22,7 +22,7 @@ async def show_file(call: Call[None]) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/", "A page to chat on.", show_page, is_open=True),
-    Endpoint("GET", "/page/{name:path}", "A file of that page.", show_file, is_open=True),
+    Endpoint("GET", "/", "A page to chat on.", show_page, is_open=True, is_kept=True),
+    Endpoint("GET", "/page/{name:path}", "A file of that page.", show_file, is_open=True, is_kept=True),
     stats.ENDPOINT,
 )

@@ -1,13 +1,21 @@
 """`anespec serve` as a process: ready when it says so, found by ps, and gone without a trace."""
 
+import contextlib
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
+from click.testing import CliRunner
 from commands import run
 from daemons import Started, started, until_true
+
+from anespec.main import cli
+from anespec.manifests.errors import StorageError, UsageError
 
 KEY, OTHER_KEY = "one:0123456789abcdef", "two:fedcba9876543210"
 SECRET, OTHER_SECRET = KEY[4:], OTHER_KEY[4:]
@@ -51,15 +59,31 @@ def test_it_reads_models_and_keys_again(daemon: Started, measured: Path) -> None
     os.kill(daemon.process.pid, signal.SIGHUP)
     until_true(lambda: daemon.get("/v1/models", OTHER_SECRET).status_code == 200)
     assert daemon.models(OTHER_SECRET) == {"tiny": True, "second": False}
+    (record,) = daemon.command("ps", "--json").json["daemons"]
+    assert record["models"] == ["tiny", "second"]
     (folder / "serve.toml").write_text("what = \n")
     os.kill(daemon.process.pid, signal.SIGHUP)
     until_true(lambda: "is no TOML" in daemon.log.read_text())
     assert daemon.models(SECRET) == {"tiny": True, "second": False}
 
 
+def watch_health(socket: Path, seen: list[tuple[int, int]]) -> None:
+    """Ask until it is ready whether it is, and whether it runs."""
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://localhost") as client:
+        while not seen or seen[-1][1] != 200:
+            with contextlib.suppress(httpx.HTTPError):
+                seen.append((client.get("/livez").status_code, client.get("/health").status_code))
+            time.sleep(0.01)
+
+
 def test_stop_ends_it_and_it_leaves_nothing(measured: Path, tmp_path: Path) -> None:
     socket = tmp_path / "s.sock"
+    seen: list[tuple[int, int]] = []
+    watching = threading.Thread(target=watch_health, args=(socket, seen), daemon=True)
+    watching.start()
     with started(tmp_path, measured, "--unix", socket) as daemon:
+        watching.join(30)
+        assert seen[0] == (200, 503) and seen[-1] == (200, 200)
         assert f"unix:{socket}" in daemon.ready
         assert socket.stat().st_mode & 0o077 == 0
         assert daemon.command("stop", "nobody").is_one_sentence()
@@ -91,9 +115,9 @@ def test_what_goes_wrong_at_the_start_is_one_sentence_and_leaves_nothing(tmp_pat
     ],
 )
 def test_wrong_usage_is_said_before_anything_is_loaded(
-    arguments: tuple[str, ...], said: str, tmp_path: Path
+    arguments: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcome = run("serve", *arguments, cwd=tmp_path)
-    assert outcome.code in (2, 6)
-    assert outcome.is_one_sentence()
-    assert said in outcome.err
+    monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(cli, ["serve", *arguments], standalone_mode=False).exception
+    assert isinstance(refused, UsageError | StorageError)
+    assert said in str(refused)

@@ -18,6 +18,14 @@ from anespec.serving.records import DaemonRecord, recorded, running_daemons
 from anespec.serving.stopping import stop
 
 SLEEPS = "import time; print(flush=True); time.sleep(60)"
+WAITS_FOR_TWO = """
+import signal, time
+heard = []
+signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+print(flush=True)
+while len(heard) < 2:
+    time.sleep(0.01)
+"""
 IGNORES_TERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEPS
 
 
@@ -104,6 +112,12 @@ def test_stop_waits_and_kills_what_does_not_end(monkeypatch: pytest.MonkeyPatch)
         assert said[0].endswith("left")
         while deaf.process is not None:
             time.sleep(0.01)
+
+
+def test_stop_now_asks_twice_and_kills_nobody() -> None:
+    with process(WAITS_FOR_TWO) as slow:
+        assert stop([slow], now=True, report=lambda note, share: None) == []
+        assert slow.process is None
 
 
 def test_a_daemon_runs_also_where_no_record_can_be_kept(

@@ -1,5 +1,6 @@
 """Outputs match their grammar, however they are run, and no grammar harms the process."""
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -14,7 +15,13 @@ from hypothesis import strategies as st
 from anespec.manifests.errors import AnespecError, RequestError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.runtime.passes import RowLogits
-from anespec.runtime.sampling import Grammar, GrammarTokens, Sampler, SamplingParameters
+from anespec.runtime.sampling import (
+    Grammar,
+    GrammarTokens,
+    Sampler,
+    SamplingParameters,
+    grammar_effort,
+)
 from anespec.runtime.text.tokenizer import Tokenizer
 
 SHARED = Path(__file__).parents[4] / "shared" / "tokenizers"
@@ -253,6 +260,59 @@ def test_no_grammar_harms_the_process(kind: str, text: str, sentence: str | None
         tokens.follow(grammar)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 5000
+
+
+def test_a_grammar_that_its_text_matches_in_very_many_ways_is_given_up() -> None:
+    tokenizer, tokens = vocabulary_of("gpt-2")
+    state = tokens.follow(Grammar(kind="lark", text='start: s\ns: s s s | s s | "-" | "--"'))
+    dashes = max(range(tokenizer.vocabulary_size), key=lambda id: tokenizer.token_bytes(id).count(b"-"))
+    with pytest.raises(AnespecError, match=r"takes too long.*less ambiguous"):
+        for _ in range(20):
+            assert state.allowed()[dashes]
+            state.allows_prefix([dashes] * 3)
+            state.accept(dashes)
+
+
+class Ticking:
+    """A clock that goes on by `step` seconds whenever it is read."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+@pytest.mark.parametrize(("step", "given_up"), [(0.002, False), (0.03, True)])
+def test_time_is_counted_by_the_token(monkeypatch: pytest.MonkeyPatch, step: float, given_up: bool) -> None:
+    _, tokens = vocabulary_of("gpt-2")
+    state = tokens.follow(Grammar(kind="regex", text="[a-z]*"))
+    monkeypatch.setattr(grammar_effort, "thread_time", Ticking(step))
+    done, letter = 0, int(np.flatnonzero(state.allowed())[0])
+    with contextlib.suppress(AnespecError):
+        for _ in range(100):
+            state.allowed()
+            state.accept(letter)
+            done += 1
+    assert (done < 100) == given_up
+
+
+def test_a_slow_grammar_takes_no_drafts_but_those_that_it_forces(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, tokens = vocabulary_of("gpt-2")
+    forced = tokenizer.encode("a yellow submarine", add_special=False)
+    state = tokens.follow(Grammar(kind="regex", text="[a-z]a yellow submarine[a-z]*"))
+    letter = tokenizer.encode("z", add_special=False)
+    drafts = [*letter, *forced, *letter]
+    quick = state.fork()
+    monkeypatch.setattr(grammar_effort, "thread_time", Ticking(0.01))
+    state.allowed()
+    state.accept(letter[0])
+    due = state.forced()
+    assert due
+    assert state.allows_prefix([*due, *letter]) == len(due)
+    monkeypatch.setattr(grammar_effort, "thread_time", Ticking(0.0))
+    assert quick.allows_prefix(drafts) == len(drafts)
 
 
 def test_a_prepared_grammar_is_kept_for_its_owner_alone(monkeypatch: pytest.MonkeyPatch) -> None:

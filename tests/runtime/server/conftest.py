@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from chat_templates import SPECIAL, TEMPLATES, with_template
 from chatty_model import write_chatty
 from converting import build
 from serving import Running, running
@@ -32,4 +33,14 @@ def model(chatty: Path) -> Iterator[Model]:
 def served(model: Model) -> Iterator[Running]:
     """A daemon without keys that serves it as `chatty`."""
     with running({"chatty": model}) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def tooled(model: Model) -> Iterator[Running]:
+    """The model under several templates, by their names."""
+    models = {name: with_template(model, template) for name, template in TEMPLATES.items()}
+    for name, markers in SPECIAL.items():
+        models[f"{name}-special"] = with_template(model, TEMPLATES[name], markers)
+    with running(models) as found:
         yield found

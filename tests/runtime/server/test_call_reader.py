@@ -60,6 +60,7 @@ CALLS = [
     ),
     ("hermes", '<tool_call>{"name":"f","arguments":"{\\"a\\": 1}"}</tool_call>', ['{"a": 1}']),
     ("hermes", '<tool_call>{"name":"f"}</tool_call>', ["{}"]),
+    ("hermes", '<tool_call>{"name":"f","parameters":{"a":1},"arguments":{"b":2}}</tool_call>', ['{"a":1}']),
     (
         "hermes",
         '<tool_call>{"name":"f","arguments":{}}</tool_call>\n\n<tool_call>{"name":"f","arguments":{"b":[]}}'
@@ -99,6 +100,12 @@ def test_text_before_and_behind_a_call_is_said(form: str) -> None:
     found = read(FORMS[form], list(f"I look.\n\n{call}\nDone. "))
     assert [found[0], found[-1]] == [("said", "I look.", ""), ("said", "\nDone. ", "")]
     assert found[1][:2] == ("called", "f")
+
+
+def test_a_call_may_come_right_behind_what_is_none() -> None:
+    text = 'So: <tool_call> <tool_call>{"name":"f"}</tool_call>'
+    expected = [("said", "So: <tool_call>", ""), ("called", "f", "{}")]
+    assert read(Hermes(), [text]) == read(Hermes(), list(text)) == expected
 
 
 NO_CALLS = [

@@ -1,16 +1,16 @@
 """Tools and forms of answers over `/v1/chat/completions`: what is asked for comes, in every family's form."""
 
 import json
-from collections.abc import Iterator
 from typing import Literal
 
 import pytest
-from chat_templates import TEMPLATES, with_template
-from openai import BadRequestError, OpenAI
+from chat_templates import SPECIAL, TEMPLATES, with_template
+from openai import BadRequestError, OpenAI, pydantic_function_tool
 from pydantic import BaseModel
-from serving import Running, running
+from serving import Running
 
 from anespec.model import Model
+from anespec.runtime.server.openai.tool_fields import ToolBody, tool_use
 
 USER = {"role": "user", "content": "Once upon a time"}
 TURN = {
@@ -30,23 +30,6 @@ TURN = {
 }
 STOP = {"type": "function", "function": {"name": "stop"}}
 FORMS = ["hermes", "llama3", "mistral", "mistral-named"]
-SPECIAL = {
-    "hermes": ["<tool_call>", "</tool_call>"],
-    "mistral": ["[TOOL_CALLS]"],
-    "mistral-named": ["[TOOL_CALLS]", "[ARGS]"],
-    "thinking": ["<think>", "</think>"],
-}
-"""Where the markers are special tokens, as in most of these families' vocabularies."""
-
-
-@pytest.fixture(scope="module")
-def tooled(model: Model) -> Iterator[Running]:
-    """The model under several templates, by their names."""
-    models = {name: with_template(model, template) for name, template in TEMPLATES.items()}
-    for name, markers in SPECIAL.items():
-        models[f"{name}-special"] = with_template(model, TEMPLATES[name], markers)
-    with running(models) as found:
-        yield found
 
 
 @pytest.fixture
@@ -61,7 +44,7 @@ def require_call_of_turn(arguments: str) -> None:
     assert len(found) == 2
 
 
-@pytest.mark.parametrize("form", [*FORMS, "hermes-special", "mistral-special", "mistral-named-special"])
+@pytest.mark.parametrize("form", [*FORMS, "hermes-special", "mistral-named-special"])
 def test_a_call_that_is_required_comes_and_fits_its_schema(client: OpenAI, form: str) -> None:
     fields = {
         "model": form,
@@ -86,7 +69,7 @@ def test_a_call_that_is_required_comes_and_fits_its_schema(client: OpenAI, form:
     assert parts[-1].choices[0].finish_reason == "tool_calls"
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["hermes", "mistral-named"])
 def test_the_named_tool_is_the_one_that_is_called(client: OpenAI, form: str) -> None:
     choice = {"type": "function", "function": {"name": "stop"}}
     found = (
@@ -115,21 +98,31 @@ def test_the_stream_helper_puts_calls_together(client: OpenAI) -> None:
     require_call_of_turn(call.function.arguments)
 
 
-def test_without_parallel_calls_there_is_one_and_with_them_there_may_be_more(client: OpenAI) -> None:
-    counts = set()
-    for seed in range(6):
-        found = client.chat.completions.create(
-            model="llama3",
-            messages=[USER],
-            tools=[TURN, STOP],
-            tool_choice="required",
-            seed=seed,
-            max_tokens=200,
-        )
-        calls = found.choices[0].message.tool_calls or []
-        assert len({call.id for call in calls}) == len(calls)
-        counts.add(len(calls))
-    assert max(counts) > 1
+def test_without_parallel_calls_there_is_one_and_with_them_there_may_be_more(
+    client: OpenAI, model: Model
+) -> None:
+    fields = {
+        "messages": [USER],
+        "tools": [STOP],
+        "tool_choice": "required",
+        "max_tokens": 120,
+        "logit_bias": {str(id): -100 for id in model.tokenizer.end_ids},
+    }
+    many = client.chat.completions.create(model="hermes", **fields).choices[0].message.tool_calls or []
+    assert len({call.id for call in many}) == len(many) > 1
+    for name, more in (("hermes", {"parallel_tool_calls": False}), ("llama3", {})):
+        found = client.chat.completions.create(model=name, **fields, **more).choices[0].message
+        assert len(found.tool_calls or []) == 1
+
+
+def test_guesses_change_no_call(tooled: Running) -> None:
+    fields = {"model": "hermes", "messages": [USER], "tools": [TURN], "tool_choice": "required", "seed": 3}
+    answers = [
+        tooled.client.post("/v1/chat/completions", json={**fields, "max_tokens": 60, "speculate": speculate})
+        for speculate in (True, False)
+    ]
+    calls = [answer.json()["choices"][0]["message"]["tool_calls"] for answer in answers]
+    assert [call["function"] for call in calls[0]] == [call["function"] for call in calls[1]]
 
 
 def test_a_call_that_is_cut_off_stays_one(client: OpenAI) -> None:
@@ -154,13 +147,22 @@ def test_a_call_that_is_cut_off_stays_one(client: OpenAI) -> None:
         json.loads(call.function.arguments)
 
 
-def test_strict_tools_may_be_left_out_but_not_called_wrongly(client: OpenAI) -> None:
+def test_strict_tools_may_be_left_out_but_not_called_wrongly(client: OpenAI, model: Model) -> None:
     strict = {**TURN, "function": {**TURN["function"], "strict": True}}
-    found = client.chat.completions.create(
-        model="hermes", messages=[USER], tools=[strict], max_tokens=20, seed=1
+    fields = {"model": "hermes-special", "messages": [USER], "max_tokens": 60, "parallel_tool_calls": False}
+    said = client.chat.completions.create(**fields, tools=[strict], seed=1).choices[0].message
+    assert said.content and said.tool_calls is None
+    (marker,) = with_template(model, TEMPLATES["hermes"], SPECIAL["hermes"]).tokenizer.special_ids(
+        ["<tool_call>"]
     )
-    assert found.choices[0].message.content
-    assert found.choices[0].message.tool_calls is None
+    urged = {**fields, "logit_bias": {str(marker): 100}}
+    called = client.chat.completions.create(**urged, tools=[strict]).choices[0]
+    (call,) = called.message.tool_calls or []
+    require_call_of_turn(call.function.arguments)
+    assert (called.finish_reason, called.message.content) == ("tool_calls", None)
+    # Without a grammar nothing but markers comes, which are no calls.
+    free = client.chat.completions.create(**urged, tools=[TURN]).choices[0].message
+    assert (free.content, free.tool_calls) == ("<tool_call>" * 60, None)
 
 
 def test_only_allowed_tools_are_called(client: OpenAI) -> None:
@@ -211,6 +213,25 @@ def test_parse_gives_what_the_model_class_says(client: OpenAI) -> None:
         )
         assert isinstance(found.choices[0].message.parsed, Step)
         assert found.choices[0].finish_reason == "stop"
+
+
+def test_tools_may_be_model_classes(client: OpenAI) -> None:
+    found = client.chat.completions.parse(
+        model="llama3", messages=[USER], tools=[pydantic_function_tool(Step)], tool_choice="required", seed=1
+    )
+    (call,) = found.choices[0].message.tool_calls or []
+    assert isinstance(call.function.parsed_arguments, Step)
+
+
+def test_tools_need_neither_description_nor_parameters(model: Model) -> None:
+    template = "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    for tool in (STOP, {"type": "function", "function": {"name": "stop", "parameters": None}}):
+        use = tool_use([ToolBody.model_validate(tool)], None, True)
+        told = with_template(model, template).chat_prompt([USER], {"tools": use.described})
+        assert model.tokenizer.decode(told.ids) == (
+            "[{'type': 'function', 'function': {'name': 'stop', 'description': '', "
+            "'parameters': {'type': 'object', 'properties': {}}}}]Once upon a time"
+        )
 
 
 def test_any_object_and_llama_servers_schema_and_grammar(tooled: Running) -> None:

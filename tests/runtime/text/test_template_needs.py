@@ -88,6 +88,7 @@ def test_needs_are_found_out_by_rendering() -> None:
     assert template_needs(HERMES) == TemplateNeeds(text=False, empty=True)
     assert template_needs(QWEN3) == TemplateNeeds(text=True, empty=True)
     assert template_needs(MISTRAL) == TemplateNeeds(text=False, empty=False, nine=True)
+    assert template_needs(LLAMA3) == TemplateNeeds(text=False, empty=False, single=True)
     assert template_needs(DEEPSEEK) == TemplateNeeds(text=True, empty=False)
     assert template_needs("{{ raise_exception('no') }}") == TemplateNeeds()
 

@@ -1,0 +1,50 @@
+"""From a conversation to runs of a model and how their answers are read, whatever API it came by."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from anespec.runtime.callers import Caller
+from anespec.runtime.completion import TextStream
+from anespec.runtime.options import GenerationOptions
+from anespec.runtime.sampling.parameters import Grammar
+from anespec.runtime.server.constraints import constrained
+from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.models import ServingModel
+from anespec.runtime.server.openai.tool_fields import ToolUse
+from anespec.runtime.server.reading import Reading
+from anespec.runtime.server.tools.choosing import takes_tools
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Messages and `variables` as chat templates read them, and what the answer may be.
+
+    It may call the `tools`; where it calls none it must match the `grammar`, if there is one.
+    """
+
+    messages: Sequence[Mapping[str, object]]
+    variables: Mapping[str, object]
+    tools: ToolUse
+    grammar: Grammar | None
+
+    def begin(
+        self, model: ServingModel, options: GenerationOptions, caller: Caller
+    ) -> tuple[list[TextStream], Reading]:
+        """The runs, none of them begun, with `options` in all else. It takes time: ask in a thread.
+
+        Raises:
+            ApiError, RequestError: the model cannot answer that.
+        """
+        template = model.chat_template or ""
+        if self.tools.functions and not takes_tools(template):
+            raise ApiError(
+                400, "this model's chat template has no place for tools", "unsupported_value", "tools"
+            )
+        prompt = model.chat_prompt(self.messages, {**self.variables, "tools": self.tools.described or None})
+        calls = self.tools.constraint(template, model.tokenizer)
+        held_to = constrained(self.grammar, calls, template, prompt.tail, model.tokenizer)
+        form = calls.form if calls is not None else None
+        sure = calls is not None and calls.sure and (calls.required or self.grammar is None)
+        reading = Reading(model.tokenizer, prompt.tail, form, sure)
+        chosen = options.with_changes(show_special=reading.markers, grammar=held_to)
+        return model.run(prompt.ids, chosen, caller), reading

@@ -1,0 +1,101 @@
+"""What Ollama's API answers: one object, or a line for each piece of text and a last one with the counts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from anespec.runtime.completion import Summary
+from anespec.runtime.server.openai.chat_answer import TokenLogprobs
+from anespec.runtime.server.openai.finish import finish_reason
+
+
+class OllamaFunction(BaseModel):
+    """A function that the model calls."""
+
+    index: int
+    name: str
+    arguments: dict[str, Any]
+
+
+class OllamaCall(BaseModel):
+    """A call."""
+
+    id: str
+    function: OllamaFunction
+
+
+class OllamaAnswer(BaseModel):
+    """The message, or what of it has come."""
+
+    role: Literal["assistant"]
+    content: str
+    thinking: str = ""
+    tool_calls: list[OllamaCall] = []
+
+
+class Line(BaseModel):
+    """What all answers have. Durations are in nanoseconds; what is known at the end comes with the last."""
+
+    model: str
+    created_at: datetime
+    done: bool
+    done_reason: Literal["stop", "length", "load"] | None = None
+    total_duration: int = 0
+    load_duration: int = 0
+    prompt_eval_count: int = 0
+    prompt_eval_duration: int = 0
+    eval_count: int = 0
+    eval_duration: int = 0
+    logprobs: list[TokenLogprobs] = []
+
+    def end(self, summary: Summary, total: int, load: int) -> None:
+        """Make it the last one; `total` and `load` are nanoseconds."""
+        counts = summary.statistics
+        self.done, self.done_reason = True, finish_reason(summary)
+        self.total_duration, self.load_duration = total, load
+        self.prompt_eval_count, self.eval_count = counts.prompt_tokens, counts.output_tokens
+        self.prompt_eval_duration = round(counts.prefill_seconds * 1e9)
+        self.eval_duration = round(counts.decode_seconds * 1e9)
+
+
+class ChatLine(Line):
+    """Of `/api/chat`."""
+
+    message: OllamaAnswer
+
+
+class GenerateLine(Line):
+    """Of `/api/generate`."""
+
+    response: str
+    thinking: str = ""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a line tells."""
+
+    content: str = ""
+    thinking: str = ""
+    calls: Sequence[OllamaCall] = ()
+
+
+def chat_line(model: str, piece: Piece) -> ChatLine:
+    """A piece of a chat's answer."""
+    message = OllamaAnswer(role="assistant", content=piece.content)
+    if piece.thinking:
+        message.thinking = piece.thinking
+    if piece.calls:
+        message.tool_calls = list(piece.calls)
+    return ChatLine(model=model, created_at=datetime.now(UTC), done=False, message=message)
+
+
+def generate_line(model: str, piece: Piece) -> GenerateLine:
+    """A piece of a continuation."""
+    found = GenerateLine(model=model, created_at=datetime.now(UTC), done=False, response=piece.content)
+    if piece.thinking:
+        found.thinking = piece.thinking
+    return found

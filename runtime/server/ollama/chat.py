@@ -1,0 +1,137 @@
+"""`/api/chat`: conversations are answered."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+from starlette.responses import Response
+
+from anespec.runtime.completion import TextStream
+from anespec.runtime.options import GenerationOptions
+from anespec.runtime.server.bodies import Body
+from anespec.runtime.server.conversing import Conversation
+from anespec.runtime.server.endpoint import Call, Endpoint
+from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.models import ServingModel
+from anespec.runtime.server.ollama.answers import ChatLine, chat_line
+from anespec.runtime.server.ollama.errors import OllamaError, ollama_error
+from anespec.runtime.server.ollama.fields import OllamaBody
+from anespec.runtime.server.ollama.replying import load, reply
+from anespec.runtime.server.openai.chat_messages import (
+    MOST_CALLS,
+    MOST_MESSAGES,
+    CalledFunction,
+    MessageBody,
+    ToolCallBody,
+    template_messages,
+)
+from anespec.runtime.server.openai.tool_fields import MOST_TOOLS, ToolBody, tool_use
+from anespec.runtime.server.reading import AnswerReader
+from anespec.runtime.server.streams import LINES
+
+
+class OllamaCalled(Body):
+    """A function that was called."""
+
+    name: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+class OllamaPastCall(Body):
+    """A call that the model made earlier; `id` is what newer clients tell it by."""
+
+    id: str | None = None
+    function: OllamaCalled
+
+
+class OllamaMessage(Body):
+    """One message."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    thinking: str | None = None
+    images: list[Any] | None = None
+    tool_calls: list[OllamaPastCall] | None = Field(default=None, max_length=MOST_CALLS)
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+class OllamaChatBody(OllamaBody):
+    """A conversation, and what may be called. An empty one asks for the model to be loaded."""
+
+    messages: list[OllamaMessage] = Field(default_factory=list, max_length=MOST_MESSAGES)
+    tools: list[ToolBody] | None = Field(default=None, max_length=MOST_TOOLS)
+
+
+async def chat(call: Call[OllamaChatBody]) -> Response:
+    """Answer a conversation."""
+    body = call.body
+    if not body.messages:
+        return await load(call, chat_line)
+    messages = template_messages(_read(body.messages))
+    tools = tool_use(body.tools or (), None, parallel=True)
+    conversation = Conversation(messages, body.variables, tools, body.grammar)
+
+    def begin(model: ServingModel, options: GenerationOptions) -> tuple[Sequence[TextStream], AnswerReader]:
+        runs, reading = conversation.begin(model, options, call.caller)
+        return runs, reading.reader()
+
+    return await reply(call, chat_line, begin)
+
+
+def _read(messages: Sequence[OllamaMessage]) -> list[MessageBody]:
+    """The messages as OpenAI's API has them: calls have ids, and results name the call that they are of."""
+    found: list[MessageBody] = []
+    open_calls: list[tuple[str, str]] = []
+    made = 0
+    for number, message in enumerate(messages):
+        if message.images:
+            raise ApiError(
+                400, "this model reads text alone; leave the image out", param=f"messages.{number}"
+            )
+        calls = []
+        for call in message.tool_calls or ():
+            id = call.id or f"call_{made}"
+            made += 1
+            calls.append(_call(id, call.function))
+            open_calls.append((id, call.function.name))
+        answered = message.tool_call_id
+        if message.role == "tool" and answered is None and open_calls:
+            answered = _take(open_calls, message.tool_name)
+        found.append(
+            MessageBody(
+                role=message.role,
+                content=message.content if message.content or not calls else None,
+                name=message.tool_name,
+                reasoning_content=message.thinking or None,
+                tool_calls=calls or None,
+                tool_call_id=answered,
+            )
+        )
+    return found
+
+
+def _call(id: str, function: OllamaCalled) -> ToolCallBody:
+    arguments = json.dumps(function.arguments, ensure_ascii=False)
+    return ToolCallBody(id=id, function=CalledFunction(name=function.name, arguments=arguments))
+
+
+def _take(open_calls: list[tuple[str, str]], name: str | None) -> str:
+    """The id of the first call that has no result, of that name where there is one; it has one then."""
+    number = next((at for at, (_, called) in enumerate(open_calls) if called == name), 0)
+    return open_calls.pop(number)[0]
+
+
+ENDPOINT = Endpoint(
+    "POST",
+    "/api/chat",
+    "Answer a conversation, as Ollama does.",
+    chat,
+    body=OllamaChatBody,
+    answer=ChatLine,
+    streams=LINES,
+    refusal=ollama_error,
+    refused=OllamaError,
+    as_curl=True,
+)

@@ -1,0 +1,110 @@
+"""The fields that Ollama's requests for text have in common, and what they come to."""
+
+import json
+import secrets
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from anespec.runtime.options import MOST_STOPS, GenerationOptions
+from anespec.runtime.sampling.parameters import Grammar, GrammarKind
+from anespec.runtime.server.bodies import Body
+from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.openai.schema_limits import require_modest
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _whole(value: Any) -> Any:
+    """Clients write 40 as 40.0, too."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+
+
+class OllamaOptions(Body):
+    """How tokens are sampled, in Ollama's names and with its defaults, but that no penalty is one.
+
+    Its penalty looks at the last 64 tokens, this one at all of them. What is said of the machine or the
+    context, such as `num_ctx`, is left alone: an artifact has its context from its conversion.
+    """
+
+    num_predict: Whole | None = None
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    top_k: Whole | None = Field(default=None, ge=0, le=2**31 - 1)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    typical_p: float | None = Field(default=None, ge=0, le=1)
+    seed: Whole | None = Field(default=None, ge=-(2**63), le=2**64 - 1)
+    repeat_penalty: float | None = Field(default=None, ge=0.01, le=100)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    stop: Annotated[list[str] | None, BeforeValidator(_listed)] = Field(default=None, max_length=MOST_STOPS)
+
+    @property
+    def generation(self) -> GenerationOptions:
+        """As options; a seed below zero, or none, is another one for each request."""
+        chosen: dict[str, Any] = {
+            "typical_p": self.typical_p,
+            "min_p": self.min_p,
+            "repetition_penalty": self.repeat_penalty,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+        }
+        return GenerationOptions(
+            temperature=0.8 if self.temperature is None else self.temperature,
+            top_k=40 if self.top_k is None else self.top_k,
+            top_p=0.9 if self.top_p is None else self.top_p,
+            seed=secrets.randbits(64) if self.seed is None or self.seed < 0 else self.seed,
+            max_tokens=self.num_predict if self.num_predict is not None and self.num_predict > 0 else None,
+            stop=tuple(self.stop or ()),
+            **{name: value for name, value in chosen.items() if value is not None},
+        )
+
+
+class OllamaBody(Body):
+    """A request. `keep_alive` is taken and has no effect: models are unloaded when others need the memory."""
+
+    model: str = Field(min_length=1)
+    stream: bool | None = None
+    options: OllamaOptions | None = None
+    format: Literal["", "json"] | dict[str, Any] | None = None
+    think: bool | Literal["low", "medium", "high", "max"] | None = None
+    keep_alive: float | str | None = None
+    logprobs: bool | None = None
+    top_logprobs: Whole | None = Field(default=None, ge=0, le=20)
+
+    @property
+    def streams(self) -> bool:
+        """Whether the answer comes as lines, which is the default."""
+        return self.stream is not False
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """What the answer must match. Raises ApiError where it is too large."""
+        if not self.format:
+            return None
+        require_modest(self.format, "format")
+        schema = {"type": "object"} if self.format == "json" else self.format
+        return Grammar(kind=GrammarKind.JSON_SCHEMA, text=json.dumps(schema))
+
+    @property
+    def variables(self) -> dict[str, object]:
+        """What chat templates are told of thinking, in the names that they know."""
+        if self.think is None:
+            return {}
+        said = {} if isinstance(self.think, bool) else {"reasoning_effort": self.think}
+        return {"enable_thinking": self.think is not False, **said}
+
+    @property
+    def generation(self) -> GenerationOptions:
+        """As options. Raises ApiError or RequestError where that is not possible."""
+        chosen = (self.options or OllamaOptions()).generation
+        if self.logprobs:
+            return chosen.with_changes(logprobs=self.top_logprobs or 0)
+        if self.top_logprobs:
+            raise ApiError(400, "top_logprobs needs logprobs; set it to true", param="top_logprobs")
+        return chosen

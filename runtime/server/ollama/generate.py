@@ -1,0 +1,84 @@
+"""`/api/generate`: a prompt is answered, or continued as it is."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.responses import Response
+
+from anespec.runtime.completion import TextStream
+from anespec.runtime.options import GenerationOptions
+from anespec.runtime.server.conversing import Conversation
+from anespec.runtime.server.endpoint import Call, Endpoint
+from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.models import ServingModel
+from anespec.runtime.server.ollama.answers import GenerateLine, generate_line
+from anespec.runtime.server.ollama.errors import OllamaError, ollama_error
+from anespec.runtime.server.ollama.fields import OllamaBody
+from anespec.runtime.server.ollama.replying import load, reply
+from anespec.runtime.server.openai.tool_fields import ToolUse
+from anespec.runtime.server.reading import AnswerReader
+from anespec.runtime.server.streams import LINES
+
+_REFUSED = {
+    "suffix": "a suffix cannot be served; put it into a raw prompt as the model wants it",
+    "template": "another template cannot be served; send a raw prompt",
+    "context": "no context is kept in tokens; send the conversation to /api/chat",
+    "images": "this model reads text alone",
+}
+
+
+class GenerateBody(OllamaBody):
+    """A prompt, and a `system` prompt before it; with `raw` it is continued without any template."""
+
+    prompt: str = ""
+    system: str | None = None
+    raw: bool = False
+    suffix: str | None = None
+    template: str | None = None
+    context: list[int] | None = None
+    images: list[Any] | None = None
+
+    def require_servable(self) -> None:
+        """Raise ApiError for what cannot be served."""
+        for name, reason in _REFUSED.items():
+            if getattr(self, name):
+                raise ApiError(400, reason, param=name)
+        if self.raw and self.system:
+            raise ApiError(400, "a raw prompt has no place for it; write it into the prompt", param="system")
+
+
+async def generate(call: Call[GenerateBody]) -> Response:
+    """Answer a prompt."""
+    body = call.body
+    body.require_servable()
+    if not body.prompt:
+        return await load(call, generate_line)
+    system = [{"role": "system", "content": body.system}] if body.system else []
+    conversation = Conversation(
+        [*system, {"role": "user", "content": body.prompt}], body.variables, ToolUse(), body.grammar
+    )
+
+    def begin(
+        model: ServingModel, options: GenerationOptions
+    ) -> tuple[Sequence[TextStream], AnswerReader | None]:
+        if body.raw or (model.chat_template is None and not body.system):
+            held_to = options.with_changes(grammar=body.grammar)
+            return model.run(model.prompt_ids(body.prompt), held_to, call.caller), None
+        runs, reading = conversation.begin(model, options, call.caller)
+        return runs, reading.reader()
+
+    return await reply(call, generate_line, begin)
+
+
+ENDPOINT = Endpoint(
+    "POST",
+    "/api/generate",
+    "Answer or continue a prompt, as Ollama does.",
+    generate,
+    body=GenerateBody,
+    answer=GenerateLine,
+    streams=LINES,
+    refusal=ollama_error,
+    refused=OllamaError,
+    as_curl=True,
+)

@@ -1,0 +1,155 @@
+"""How Ollama's answers are written."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from anespec.runtime.completion import Chunk, Summary
+from anespec.runtime.requests import OutputToken
+from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.ollama.answers import ChatLine, GenerateLine, OllamaCall, OllamaFunction, Piece
+from anespec.runtime.server.ollama.errors import OllamaError, told
+from anespec.runtime.server.openai.chat_answer import logprobs_of
+from anespec.runtime.server.parts import AnswerPart, Argued, Called, Said, Thought
+from anespec.runtime.server.reading import AnswerReader
+from anespec.runtime.server.streams import line
+from anespec.runtime.text.tokenizer import Tokenizer
+
+Spell = Callable[[str, Piece], ChatLine | GenerateLine]
+"""A piece of an answer as a line, given the model's name."""
+
+
+@dataclass
+class Clock:
+    """When a request came, and when its model was there: `time.monotonic_ns()`."""
+
+    begun: int
+    loaded: int = 0
+
+    @classmethod
+    def start(cls) -> "Clock":
+        """It comes now."""
+        return cls(time.monotonic_ns())
+
+
+class LineWriter:
+    """Writes the one answer to a request."""
+
+    def __init__(
+        self, model: str, spell: Spell, clock: Clock, reader: AnswerReader | None, logprobs: Tokenizer | None
+    ) -> None:
+        """`model` is the name that was asked for. Without `reader` all is text; `logprobs` are told by it."""
+        self._model = model
+        self._spell = spell
+        self._clock = clock
+        self._reader = reader
+        self._logprobs = logprobs
+        self._untold: list[OutputToken] = []
+        self._calls = _Calls()
+
+    def begin(self) -> Iterable[bytes]:
+        """Nothing: the first line is the first text."""
+        return ()
+
+    def chunk(self, run: int, chunk: Chunk) -> Iterable[bytes]:
+        """A line for each piece."""
+        if chunk.token is not None:
+            self._untold.append(chunk.token)
+        for piece in self._pieces(self._parts(chunk.text)):
+            yield line(self._line(piece))
+
+    def end(self, summaries: Sequence[Summary]) -> Iterable[bytes]:
+        """What was held back, and the counts."""
+        for piece in self._rest():
+            yield line(self._line(piece))
+        yield line(self._last(Piece(), summaries[0]))
+
+    def failed(self, error: ApiError) -> Iterable[bytes]:
+        """A line that is an error."""
+        yield line(OllamaError(error=told(error)))
+
+    def whole(self, summaries: Sequence[Summary]) -> ChatLine | GenerateLine:
+        """All of it."""
+        summary = summaries[0]
+        pieces = [*self._pieces(self._parts(summary.text)), *self._rest()]
+        self._untold = list(summary.tokens)
+        joined = Piece(
+            "".join(piece.content for piece in pieces),
+            "".join(piece.thinking for piece in pieces),
+            [call for piece in pieces for call in piece.calls],
+        )
+        return self._last(joined, summary)
+
+    def _parts(self, text: str) -> Iterable[AnswerPart]:
+        if self._reader is not None:
+            return self._reader.push(text)
+        return [Said(text)] if text else []
+
+    def _rest(self) -> Iterator[Piece]:
+        yield from self._pieces(self._reader.end() if self._reader is not None else ())
+        yield from self._calls.end()
+
+    def _pieces(self, parts: Iterable[AnswerPart]) -> Iterator[Piece]:
+        for part in parts:
+            match part:
+                case Thought(text):
+                    yield from self._calls.end()
+                    yield Piece(thinking=text)
+                case Said(text):
+                    yield from self._calls.end()
+                    yield Piece(content=text)
+                case Called(_, id, name):
+                    yield from self._calls.end()
+                    self._calls.begin(id, name)
+                case Argued(_, text):
+                    self._calls.add(text)
+
+    def _last(self, piece: Piece, summary: Summary) -> ChatLine | GenerateLine:
+        found = self._line(piece)
+        clock = self._clock
+        found.end(summary, time.monotonic_ns() - clock.begun, clock.loaded - clock.begun)
+        return found
+
+    def _line(self, piece: Piece) -> ChatLine | GenerateLine:
+        found = self._spell(self._model, piece)
+        if self._logprobs is not None and self._untold:
+            found.logprobs = logprobs_of(self._untold, self._logprobs).content
+        self._untold = []
+        return found
+
+
+class _Calls:
+    """Puts calls together, which this API tells at once. One that the answer's end cut off is none."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._open: tuple[str, str] | None = None
+        self._arguments = ""
+
+    def begin(self, id: str, name: str) -> None:
+        self._open, self._arguments = (id, name), ""
+
+    def add(self, text: str) -> None:
+        self._arguments += text
+
+    def end(self) -> Iterator[Piece]:
+        if self._open is None:
+            return
+        (id, name), self._open = self._open, None
+        try:
+            arguments = json.loads(self._arguments or "{}", parse_float=_finite)
+        except ValueError:
+            return
+        function = OllamaFunction(index=self._count, name=name, arguments=arguments)
+        self._count += 1
+        yield Piece(calls=[OllamaCall(id=id, function=function)])
+
+
+def _finite(number: str) -> float:
+    """A number that JSON can tell again. Raises ValueError for one that is too large."""
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(number)
+    return value

@@ -1,0 +1,114 @@
+"""A request to `/v1/responses`."""
+
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from anespec.runtime.sampling.parameters import Grammar
+from anespec.runtime.server.bodies import Body
+from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.openai.response_format import ResponseFormat
+from anespec.runtime.server.openai.sampling_fields import SamplingFields
+from anespec.runtime.server.openai.tool_fields import MOST_TOOLS, ToolUse
+from anespec.runtime.server.responses.items import MOST_ITEMS, STATELESS, InputItem
+from anespec.runtime.server.responses.tools import FunctionTool, ToolChoice, use_of
+
+MOST_PAIRS = 16
+LOGPROBS = "message.output_text.logprobs"
+
+
+class TextFormat(Body):
+    """The form of the answer: any text, any JSON object, or JSON that fits a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str = ""
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """What the answer must match. Raises ApiError where the schema is missing or too large."""
+        fields: dict[str, Any] = {"type": self.type}
+        if self.type == "json_schema":
+            fields["schema"] = self.schema_
+        try:
+            return ResponseFormat.model_validate(fields).grammar
+        except ApiError as error:
+            raise replace(error, param="text.format") from None
+
+
+class TextBody(Body):
+    """What kind of text is wanted."""
+
+    format: TextFormat | None = None
+
+
+class ReasoningBody(Body):
+    """How much the model is to think, in a word that its template knows, or `none`."""
+
+    effort: str | None = Field(default=None, max_length=32)
+
+
+def _said_by_the_user(value: Any) -> Any:
+    return [{"role": "user", "content": value}] if isinstance(value, str) else value
+
+
+class ResponsesBody(SamplingFields):
+    """A request. Of an earlier one nothing is kept, so `store` must not be true."""
+
+    model: str | None = None
+    input: Annotated[
+        list[InputItem], BeforeValidator(_said_by_the_user, json_schema_input_type=str | list[InputItem])
+    ] = Field(max_length=MOST_ITEMS)
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    text: TextBody | None = None
+    tools: list[FunctionTool] | None = Field(default=None, max_length=MOST_TOOLS)
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningBody | None = None
+    metadata: dict[str, str] | None = Field(default=None, max_length=MOST_PAIRS)
+    include: list[str] | None = None
+    top_logprobs: int | None = None
+    store: bool | None = None
+    background: bool | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+    prompt: Any = None
+
+    def require_servable(self) -> None:
+        """Raise ApiError for what cannot be served."""
+        for name in ("store", "previous_response_id", "conversation", "background", "prompt"):
+            if getattr(self, name):
+                raise ApiError(400, f"{name} cannot be served: {STATELESS}", "unsupported_value", name)
+        if self.top_logprobs or LOGPROBS in (self.include or ()):
+            raise ApiError(
+                400,
+                "logprobs are told by /v1/completions and /v1/chat/completions alone",
+                "unsupported_value",
+                "top_logprobs" if self.top_logprobs else "include",
+            )
+        if not self.input:
+            raise ApiError(400, "input is empty; send at least one item", "invalid_value", "input")
+
+    @property
+    def tool_use(self) -> ToolUse:
+        """What is said of tools. Raises ApiError where it cannot be done."""
+        return use_of(self.tools or (), self.tool_choice, self.parallel_tool_calls is not False)
+
+    @property
+    def variables(self) -> dict[str, object]:
+        """What the chat template is told beside the messages."""
+        effort = self.reasoning.effort if self.reasoning is not None else None
+        if effort is None:
+            return {}
+        found: dict[str, object] = {"reasoning_effort": effort}
+        return found | {"enable_thinking": False} if effort == "none" else found
+
+    @property
+    def format(self) -> TextFormat:
+        """The form of the answer."""
+        chosen = self.text.format if self.text is not None else None
+        return chosen or TextFormat(type="text")

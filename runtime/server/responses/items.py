@@ -1,0 +1,157 @@
+"""A request's input: messages, calls and their results, reasoning; and as chat templates read them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from anespec.runtime.server.bodies import Body
+from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.openai.chat_messages import (
+    CalledFunction,
+    Content,
+    ContentPart,
+    MessageBody,
+    ToolCallBody,
+    text_of,
+)
+
+MOST_ITEMS = 4096
+STATELESS = "no state is kept here; send the whole conversation as input"
+_SYSTEM = ("system", "developer")
+_ROLES = (*_SYSTEM, "user", "assistant")
+
+
+class InputItem(Body):
+    """One item. Which fields it has depends on its type; one without a type is a message.
+
+    A message has a `role` and `content`, a `function_call` a `call_id`, a `name` and `arguments`, a
+    `function_call_output` a `call_id` and `output`, `reasoning` has `content` or a `summary`.
+    """
+
+    type: str = "message"
+    role: str | None = None
+    content: str | list[ContentPart] | None = None
+    summary: list[ContentPart] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str = "{}"
+    output: str | list[ContentPart] | None = None
+
+
+@dataclass
+class _Turn:
+    """What the model gave at a time: reasoning, then text, then calls."""
+
+    reasoning: str = ""
+    text: str | None = None
+    calls: list[ToolCallBody] = field(default_factory=list)
+
+    def message(self) -> MessageBody:
+        return MessageBody(
+            role="assistant",
+            content=self.text if self.text is not None or self.calls else "",
+            reasoning_content=self.reasoning or None,
+            tool_calls=self.calls or None,
+        )
+
+
+class _Reader:
+    """Puts items together to messages."""
+
+    def __init__(self) -> None:
+        self.messages: list[MessageBody] = []
+        self._turn: _Turn | None = None
+
+    def read(self, item: InputItem, place: str) -> None:
+        match item.type:
+            case "message":
+                self._message(item, place)
+            case "reasoning":
+                if self._turn is not None and (self._turn.text is not None or self._turn.calls):
+                    self.close()
+                self._open().reasoning += _reasoning(item, place)
+            case "function_call":
+                function = CalledFunction(name=_needed(item.name, f"{place}.name"), arguments=item.arguments)
+                call = ToolCallBody(id=_needed(item.call_id, f"{place}.call_id"), function=function)
+                self._open().calls.append(call)
+            case "function_call_output":
+                self.close()
+                text = _text(item.output, f"{place}.output")
+                id = _needed(item.call_id, f"{place}.call_id")
+                self.messages.append(MessageBody(role="tool", content=text, tool_call_id=id))
+            case "item_reference":
+                raise ApiError(
+                    400, f"{place} refers to an earlier item; {STATELESS}", "unsupported_value", place
+                )
+            case _:
+                raise ApiError(
+                    400,
+                    f"{place} is of a type that cannot be read; send messages, function calls and their "
+                    "outputs, and reasoning",
+                    "unsupported_value",
+                    f"{place}.type",
+                )
+
+    def _message(self, item: InputItem, place: str) -> None:
+        text = _text(item.content, f"{place}.content")
+        match item.role:
+            case "assistant":
+                if self._turn is not None and (self._turn.text is not None or self._turn.calls):
+                    self.close()
+                self._open().text = text
+            case "system" | "developer" | "user" as role:
+                self.close()
+                self.messages.append(MessageBody(role=role, content=text))
+            case _:
+                raise ApiError(
+                    400, f"the role must be one of {', '.join(_ROLES)}", "invalid_value", f"{place}.role"
+                )
+
+    def _open(self) -> _Turn:
+        if self._turn is None:
+            self._turn = _Turn()
+        return self._turn
+
+    def close(self) -> None:
+        """The model's turn is over."""
+        if self._turn is not None:
+            self.messages.append(self._turn.message())
+            self._turn = None
+
+
+def messages_of(instructions: str | None, items: Sequence[InputItem]) -> list[MessageBody]:
+    """A conversation's messages; `instructions` come before all others.
+
+    What the system says at the beginning is one message, since most templates take no more.
+
+    Raises:
+        ApiError: an item cannot be read.
+    """
+    reader = _Reader()
+    for number, item in enumerate(items):
+        reader.read(item, f"input.{number}")
+    reader.close()
+    messages = reader.messages
+    count = next((at for at, found in enumerate(messages) if found.role not in _SYSTEM), len(messages))
+    said = [text for text in (instructions, *(found.content for found in messages[:count])) if text]
+    system = [MessageBody(role="system", content="\n\n".join(map(str, said)))] if said else []
+    return [*system, *messages[count:]]
+
+
+def _reasoning(item: InputItem, place: str) -> str:
+    """Its text, or at least a summary of it; there is none where another server has encrypted it."""
+    if isinstance(item.content, str):
+        raise ApiError(400, f"{place}.content must be a list of parts", "invalid_value", f"{place}.content")
+    return "\n".join(part.text or "" for part in item.content or item.summary or ())
+
+
+def _text(content: Content | None, place: str) -> str:
+    text = text_of(content, place)
+    if text is None:
+        raise ApiError(400, f"{place} is missing", "invalid_value", place)
+    return text
+
+
+def _needed(value: str | None, place: str) -> str:
+    if value is None:
+        raise ApiError(400, f"{place} is missing", "invalid_value", place)
+    return value

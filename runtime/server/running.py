@@ -1,0 +1,129 @@
+"""The HTTP server on a socket, from its first request to its last answer."""
+
+import asyncio
+import contextlib
+import resource
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from anespec.runtime.server.connections import Patience, ServerConfig
+from anespec.runtime.server.daemon import Daemon
+from anespec.runtime.server.options import ServeOptions
+
+SECONDS_TO_CLOSE = 5
+"""What clients get to take the ends of their answers."""
+
+KEEP_ALIVE_SECONDS = 60
+"""How long a connection stays between two requests."""
+
+OTHER_FILES = 512
+"""Descriptors beside those of connections: shards, threads, worker processes."""
+
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+class Server(uvicorn.Server):
+    """Leaves signals to whoever runs it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def close_idle(self) -> None:
+        """Close the connections on which nothing is asked, and the others once they are answered."""
+        for connection in list(self.server_state.connections):
+            if not connection.transport.is_closing():
+                connection.shutdown()
+
+
+def server_of(app: ASGIApp, options: ServeOptions) -> Server:
+    """The server of an application."""
+    patience = Patience(
+        options.connections, options.receive_seconds, options.send_seconds, unread=options.body_bytes
+    )
+    return Server(
+        ServerConfig(
+            app,
+            patience,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            lifespan="off",
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=SECONDS_TO_CLOSE,
+        )
+    )
+
+
+async def serve_until_ended(
+    daemon: Daemon, app: ASGIApp, listening: socket.socket, begin: Callable[[], Awaitable[None]]
+) -> None:
+    """Serve until SIGTERM or SIGINT, then let the answers that have begun end; a second one waits for none.
+
+    `begin` loads what is needed first; meanwhile the daemon answers that it starts. What `begin` raises ends
+    it. SIGHUP reloads the models.
+    """
+    server = server_of(app, daemon.options)
+    _allow_descriptors(2 * daemon.options.connections + OTHER_FILES)
+    loop = asyncio.get_running_loop()
+    asked, again = asyncio.Event(), asyncio.Event()
+
+    def ask() -> None:
+        if asked.is_set():
+            again.set()
+            for number in _ENDING:
+                # A third one ends the process as it is.
+                loop.remove_signal_handler(number)
+        asked.set()
+
+    reloads: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        task = asyncio.ensure_future(daemon.models.reload())
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    for number in _ENDING:
+        loop.add_signal_handler(number, ask)
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    serving = asyncio.ensure_future(server.serve(sockets=[listening]))
+    beginning = asyncio.ensure_future(begin())
+    ending = asyncio.ensure_future(asked.wait())
+    hurrying = asyncio.ensure_future(again.wait())
+    try:
+        await asyncio.wait({serving, beginning, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if beginning.done():
+            beginning.result()
+            daemon.lifecycle.ready()
+        await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
+        draining = asyncio.ensure_future(daemon.lifecycle.drain(daemon.options.drain_seconds))
+        await asyncio.sleep(0)  # from here on new requests are refused
+        server.close_idle()
+        await asyncio.wait({draining, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+        draining.cancel()
+    finally:
+        beginning.cancel()
+        ending.cancel()
+        # Whoever is still answered is told that the daemon ends.
+        await daemon.models.close()
+        await daemon.lifecycle.drain(SECONDS_TO_CLOSE)
+        server.should_exit, server.force_exit = True, again.is_set()
+        await serving
+        hurrying.cancel()
+        for number in (*_ENDING, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+
+
+def _allow_descriptors(wanted: int) -> None:
+    """Let the process have so many files and connections open, where it may: macOS begins with 256."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -1,0 +1,85 @@
+"""Real models in a pool: in memory they outlive their files, and what was written into is not served."""
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from anespec.manifests.errors import ArtifactError, StorageError
+from anespec.manifests.store import Artifact
+from anespec.model import Model
+from anespec.runtime.options import LoadOptions
+from anespec.serving import residents
+from anespec.serving.loader import ArtifactLoader
+from anespec.serving.pool import ModelLoadError, ModelPool
+from anespec.serving.room import memory_of
+from anespec.serving.sources import ModelSource
+from anespec.watching import SILENT
+
+LOADER = ArtifactLoader(lambda: SILENT)
+OPTIONS = LoadOptions(threads=1)
+
+
+async def answer(pool: ModelPool) -> str:
+    async with pool.lease("m") as leased:
+        model = cast(Model, leased.model)
+        return (await asyncio.to_thread(model.generate, "def ", max_tokens=6)).text
+
+
+def test_files_that_go_harm_nobody_and_those_that_change_are_not_served(
+    measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residents, "SECONDS_BETWEEN_LOOKS", 0.0)
+    path = Path(shutil.copytree(measured, tmp_path / "m.anespec"))
+    hidden = tmp_path / "hidden"
+
+    async def work() -> None:
+        pool = ModelPool({"m": ModelSource(path, OPTIONS)}, LOADER)
+        text = await answer(pool)
+        path.rename(hidden)
+        assert await answer(pool) == text
+        hidden.rename(path)
+        tokens = path / "tokens.gguf"
+        with tokens.open("ab") as stream:
+            stream.write(b"!")
+        with pytest.raises(ModelLoadError, match=r"m/tokens\.gguf: bytes is \d+") as refused:
+            await answer(pool)
+        assert isinstance(refused.value.__cause__, ArtifactError)
+        assert pool.loaded == {}
+        os.truncate(tokens, tokens.stat().st_size - 1)
+        assert await answer(pool) == text
+        await pool.close()
+
+    asyncio.run(work())
+
+
+def test_what_is_found_is_weighed_and_known_again(measured: Path, tmp_path: Path) -> None:
+    found = LOADER.find(ModelSource(measured, OPTIONS))
+    manifest = Artifact(measured).manifest
+    weights = sum(shard.bytes for shard in manifest.shards)
+    assert found.memory == memory_of(manifest, "openvino")
+    assert found.memory > memory_of(manifest, "coreml") > weights + manifest.state_bytes
+    assert found == LOADER.find(ModelSource(measured, OPTIONS))
+    assert {mark.path.name for mark in found.files.marks} >= {"manifest.json", "tokens.gguf", "weight.bin"}
+
+
+def test_a_gguf_is_converted_for_several_at_a_time_unless_somebody_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def refuse(path: Path, **how: Any) -> Path:
+        asked.append(how)
+        raise StorageError("no room")
+
+    monkeypatch.setattr("anespec.serving.loader.resolve_artifact", refuse)
+    gguf = tmp_path / "m.gguf"
+    gguf.write_bytes(b"GGUF")
+    for path, sequences in ((gguf, None), (gguf, 2), (tmp_path, None)):
+        with pytest.raises(StorageError):
+            LOADER.find(ModelSource(path, OPTIONS, 64, sequences))
+    assert [how["sequences"] for how in asked] == [4, 2, None]
+    assert {how["context"] for how in asked} == {64}

@@ -1,0 +1,224 @@
+"""Connections of clients that are slow, gone, too many, or no clients at all; with real sockets."""
+
+import contextlib
+import http.client
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from serving import Running, running
+
+import anespec
+from anespec.model import Model
+
+PROMPT = "Once upon a time"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture(scope="module")
+def impatient(model: Model) -> Iterator[Running]:
+    """A daemon that gives its clients little time, and takes ten at a time."""
+    with running(
+        {"chatty": model}, receive_seconds=0.4, send_seconds=0.4, connections=10, body_bytes=200_000
+    ) as found:
+        yield found
+
+
+def _connect(running: Running, **options: int) -> socket.socket:
+    host, port = running.url.removeprefix("http://").split(":")
+    found = socket.socket()
+    for name, value in options.items():
+        found.setsockopt(socket.SOL_SOCKET, getattr(socket, name), value)
+    found.settimeout(20)
+    found.connect((host, int(port)))
+    return found
+
+
+def _request(fields: dict[str, object]) -> bytes:
+    body = json.dumps({"prompt": PROMPT, "temperature": 0, "ignore_eos": True, **fields}).encode()
+    return HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def _rest(client: socket.socket) -> bytes:
+    """What comes until the other side ends the connection."""
+    parts = []
+    with contextlib.suppress(ConnectionResetError):
+        while part := client.recv(1 << 16):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def _status(client: socket.socket) -> int:
+    answer = http.client.HTTPResponse(client)
+    answer.begin()
+    answer.read()
+    return answer.status
+
+
+def _until(happens: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /health HT",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n",
+        HEAD + b"Content-Length: 100\r\n\r\n{",
+        HEAD + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"a"',
+    ],
+    ids=["nothing", "a line", "headers", "a body", "chunks"],
+)
+def test_who_sends_too_slowly_is_given_up(impatient: Running, sent: bytes) -> None:
+    with _connect(impatient) as client:
+        client.sendall(sent)
+        assert _rest(client) == b""
+
+
+def test_drop_by_drop_is_too_slow_as_well(impatient: Running) -> None:
+    with _connect(impatient) as client, pytest.raises(OSError):
+        for _ in range(400):
+            client.sendall(b"GET / HTTP/1.1\r\n"[:1])
+            time.sleep(0.02)
+
+
+def test_an_endless_body_is_not_taken_for_ever(impatient: Running) -> None:
+    with _connect(impatient) as client, pytest.raises(OSError):
+        client.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        for _ in range(400):
+            client.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+            time.sleep(0.001)
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_has_come(impatient: Running) -> None:
+    with _connect(impatient) as client:
+        client.sendall(HEAD + b"Content-Length: 200001\r\n\r\n")
+        assert _status(client) == 413
+
+
+def test_an_idle_connection_may_be_used_again_later(impatient: Running) -> None:
+    with _connect(impatient) as client:
+        for _ in range(3):
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert _status(client) == 200
+            time.sleep(0.6)
+
+
+def test_requests_may_follow_one_another_unasked(served: Running) -> None:
+    with _connect(served) as client:
+        client.sendall(
+            _request({"max_tokens": 1})
+            + b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
+        found = _rest(client)
+    assert found.count(b"HTTP/1.1 200") == 2
+    assert found.endswith(b'{"status":"ok"}')
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 400_000 + b"\r\n\r\n", 431),
+        (b"GET /" + b"x" * 400_000 + b" HTTP/1.1\r\n\r\n", 431),
+        (HEAD + b"Content-Length: -1\r\n\r\n", 400),
+        (HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n", 400),
+        (HEAD + b"Transfer-Encoding: gzip\r\n\r\n", 501),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX : y\r\n\r\n", 400),
+    ],
+)
+def test_what_is_no_request_is_told_so(served: Running, sent: bytes, status: int) -> None:
+    with _connect(served) as client:
+        client.sendall(sent)
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        assert answer.status == status
+        assert json.loads(answer.read())["error"]["code"] == "malformed_request"
+
+
+def test_what_comes_after_a_request_that_is_being_answered_cannot_harm(served: Running) -> None:
+    with _connect(served) as client:
+        client.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n")
+        _rest(client)
+    assert served.client.get("/health").status_code == 200
+
+
+def test_too_many_connections_are_refused_and_room_comes_back(impatient: Running) -> None:
+    # The client of the fixture may hold one more.
+    with contextlib.ExitStack() as held:
+        for _ in range(10):
+            client = held.enter_context(_connect(impatient))
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert _status(client) == 200
+        late = held.enter_context(_connect(impatient))
+        late.sendall(_request({"max_tokens": 1}))
+        answer = http.client.HTTPResponse(late)
+        answer.begin()
+        assert (answer.status, answer.getheader("retry-after")) == (503, "1")
+        assert json.loads(answer.read())["error"]["code"] == "too_many_connections"
+        assert late.recv(1) == b""
+
+    def answers() -> bool:
+        with _connect(impatient) as client:
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            return _status(client) == 200
+
+    _until(answers)
+
+
+@pytest.fixture
+def busy(chatty: Path) -> Iterator[tuple[Model, Running]]:
+    """A daemon of a model of its own, whose answers are long."""
+    with (
+        anespec.load(chatty, queue=64) as model,
+        running({"chatty": model}, send_seconds=0.3) as found,
+    ):
+        yield model, found
+
+
+LONG = {"max_tokens": 480, "speculate": False}
+
+
+def test_a_client_that_goes_away_frees_what_it_held(busy: tuple[Model, Running]) -> None:
+    model, found = busy
+    for fields in ({}, {"stream": True}, {"n": 4}, {"n": 4, "stream": True}):
+        client = _connect(found)
+        client.sendall(_request(LONG | fields))
+        _until(lambda: model.load.active > 0)
+        passes = model.load.passes
+        client.close()
+        _until(lambda: model.load.active == 0)
+        assert model.load.passes - passes < 200
+        _until(lambda: found.models.leases == 0)
+
+
+def test_one_that_waits_in_the_queue_leaves_it(busy: tuple[Model, Running]) -> None:
+    model, found = busy
+    with model.begin([1, 2], anespec.GenerationOptions(max_tokens=480, choices=4, ignore_eos=True)):
+        _until(lambda: model.load.active == 4)
+        client = _connect(found)
+        client.sendall(_request(LONG))
+        _until(lambda: model.load.waiting == 1)
+        client.close()
+        _until(lambda: model.load.waiting == 0)
+        assert model.load.active == 4
+
+
+def test_one_that_reads_nothing_of_its_stream_is_given_up(busy: tuple[Model, Running]) -> None:
+    model, found = busy
+    client = _connect(found, SO_RCVBUF=4096)
+    try:
+        client.sendall(_request(LONG | {"stream": True, "logprobs": 20, "n": 8}))
+        _until(lambda: found.models.leases == 1)
+        _until(lambda: found.models.leases == 0)
+        _until(lambda: (model.load.active, model.load.waiting) == (0, 0))
+        assert model.load.passes < 900  # 8 times 480 tokens, 4 a pass, are more
+    finally:
+        client.close()

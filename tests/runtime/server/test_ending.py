@@ -1,0 +1,169 @@
+"""How a daemon ends: answers that have begun end properly, and nobody waits for a client that does not."""
+
+import asyncio
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from serving import LoadedModels
+
+import anespec
+from anespec.manifests.errors import UsageError
+from anespec.model import Model
+from anespec.runtime.server.app import build_app
+from anespec.runtime.server.daemon import Daemon
+from anespec.runtime.server.endpoints import ENDPOINTS
+from anespec.runtime.server.keys import KeyRing
+from anespec.runtime.server.lifecycle import Lifecycle, Phase
+from anespec.runtime.server.listening import address_text, listen_on
+from anespec.runtime.server.metrics import Metrics
+from anespec.runtime.server.options import ServeOptions
+from anespec.runtime.server.running import serve_until_ended
+
+LONG = {"prompt": "Once", "temperature": 0, "stream": True, "ignore_eos": True, "speculate": False}
+
+
+class _ClosedModels(LoadedModels):
+    """Models that end what runs on them when they are closed, as a pool does."""
+
+    async def close(self) -> None:
+        for model in self.loaded.values():
+            assert isinstance(model, Model)
+            await asyncio.to_thread(model.stop)
+
+
+@pytest.fixture
+def owned(chatty: Path) -> Iterator[Model]:
+    """A model that a daemon may close."""
+    with anespec.load(chatty, queue=64) as model:
+        yield model
+
+
+def _serve(model: Model, client: Callable[[str, Lifecycle], None], **options: object) -> None:
+    """Run a daemon in this thread, the main one, and a client in another; what that raises is raised here."""
+    chosen = ServeOptions(**{"port": 0, **options})
+    models, lifecycle, failures = _ClosedModels({"chatty": model}), Lifecycle(), []
+    listening = listen_on(chosen)
+
+    def run() -> None:
+        try:
+            _until(lambda: lifecycle.phase is Phase.READY)
+            client(address_text(listening), lifecycle)
+        except BaseException as error:
+            failures.append(error)
+            if lifecycle.phase is not Phase.DRAINING:
+                _end()
+
+    thread = threading.Thread(target=run)
+
+    async def serve() -> None:
+        async def begin() -> None:
+            thread.start()
+
+        daemon = Daemon("0", chosen, models, KeyRing(), Metrics(models), lifecycle)
+        await serve_until_ended(daemon, build_app(daemon, ENDPOINTS), listening, begin)
+
+    asyncio.run(serve())
+    thread.join(30)
+    if failures:
+        raise failures[0]
+
+
+def _end() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _until(happens: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_stream_that_has_begun_ends_properly_and_nothing_new_begins(owned: Model) -> None:
+    def client(url: str, lifecycle: Lifecycle) -> None:
+        with (
+            httpx.Client(base_url=url, timeout=20) as idle,
+            httpx.stream("POST", f"{url}/v1/completions", json=LONG | {"max_tokens": 300}) as stream,
+        ):
+            assert idle.get("/health").status_code == 200
+            lines = stream.iter_lines()
+            next(lines)
+            _end()
+            _until(lambda: lifecycle.phase is Phase.DRAINING)
+            refused = httpx.post(f"{url}/v1/completions", json=LONG, timeout=20)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+            assert refused.headers["connection"] == "close"
+            assert int(refused.headers["retry-after"]) > 0
+            assert httpx.get(f"{url}/health").status_code == 503
+            assert httpx.get(f"{url}/livez").status_code == 200
+            said = [line for line in lines if line]
+            assert said[-1] == "data: [DONE]"
+            assert '"finish_reason":"length"' in said[-2]
+
+    _serve(owned, client)
+
+
+def test_an_idle_connection_is_closed_at_once(owned: Model) -> None:
+    def client(url: str, lifecycle: Lifecycle) -> None:
+        host, port = url.removeprefix("http://").split(":")
+        with (
+            socket.create_connection((host, int(port)), timeout=10) as idle,
+            httpx.stream("POST", f"{url}/v1/completions", json=LONG | {"max_tokens": 400}) as stream,
+        ):
+            idle.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            answer = http.client.HTTPResponse(idle)
+            answer.begin()
+            assert answer.read()
+            lines = stream.iter_lines()
+            next(lines)
+            _end()
+            assert idle.recv(1) == b""
+            assert [line for line in lines if line][-1] == "data: [DONE]"
+
+    _serve(owned, client)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["out of time", "told again"])
+def test_who_is_not_served_in_time_is_told_so(owned: Model, again: bool) -> None:
+    seconds = 60.0 if again else 0.1
+
+    def client(url: str, lifecycle: Lifecycle) -> None:
+        with (
+            owned.begin([1], anespec.GenerationOptions(max_tokens=500, choices=4, ignore_eos=True)),
+            httpx.stream("POST", f"{url}/v1/completions", json=LONG) as stream,
+        ):
+            _end()
+            if again:
+                _until(lambda: lifecycle.phase is Phase.DRAINING)
+                _end()
+            said = [line for line in stream.iter_lines() if line]
+        assert "shutting_down" in said[-1]
+
+    began = time.monotonic()
+    _serve(owned, client, drain_seconds=seconds)
+    assert time.monotonic() - began < 30
+
+
+def test_a_unix_socket_is_its_owners_alone_and_one_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with contextlib.closing(listen_on(ServeOptions(unix=path))):
+        assert path.stat().st_mode & 0o777 == 0o600
+        with pytest.raises(UsageError, match="another daemon listens there"):
+            listen_on(ServeOptions(unix=path))
+    # What a daemon that was killed has left gives way.
+    with contextlib.closing(listen_on(ServeOptions(unix=path))):
+        assert path.is_socket()
+    path.unlink()
+    path.write_text("precious")
+    with pytest.raises(UsageError, match="no socket"):
+        listen_on(ServeOptions(unix=path))
+    assert path.read_text() == "precious"
