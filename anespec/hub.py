@@ -159,6 +159,9 @@ def _in_one_sentence(name: HubName) -> Iterator[None]:
             f"{name}: the connection to the hub broke ({printable(str(error), LONGEST_REASON)}); run it "
             "again, which goes on where it stopped"
         ) from None
+    except ValueError as error:
+        # A name that the library refuses, or a size that it fetches in another way alone.
+        raise RequestError(f"{name}: {printable(str(error), LONGEST_REASON)}") from None
     except OSError as error:
         where = error.filename or name
         raise StorageError(f"{where}: cannot be downloaded ({error.strerror or error})") from None

@@ -43,7 +43,7 @@ EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_
         "auto_envvar_prefix": PREFIX,
     },
 )
-@click.version_option(__version__, prog_name="anespec")
+@click.version_option(__version__, prog_name="anespec", allow_from_autoenv=False)
 @click.option("-v", "--verbose", count=True, help="Log what is done; twice, what the libraries do too.")
 @click.option("-q", "--quiet", is_flag=True, help="Leave out notes and progress; errors stay.")
 @click.pass_context

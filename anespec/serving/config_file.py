@@ -109,6 +109,8 @@ def _mend(name: str, known: Mapping[str, object]) -> str:
 
 
 def _entry(path: Path, folder: Path, name: str, value: object) -> ModelEntry:
+    if not name:
+        raise UsageError(f"{path}: a model in [{MODELS}] has an empty name; give it one")
     where = f"{path}: {MODELS}.{printable(name)}"
     if not isinstance(value, str | dict):
         raise UsageError(f"{where} is neither a path nor a table with one; write {name} = PATH")

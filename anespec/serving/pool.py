@@ -149,7 +149,7 @@ class ModelPool:
                 self._residents.give_up(found.memory)
                 raise
         except AnespecError as error:
-            _log.error("%s cannot be loaded: %s", served.name, error)
+            _log.info("%s cannot be loaded: %s", served.name, error)
             told = str(error).replace(str(source.path), served.name)
             raise ModelLoadError(f"the model {served.name} cannot be loaded: {told}") from error
         resident = self._residents.add(served.name, found, model)
@@ -189,9 +189,10 @@ class ModelPool:
         for served in tuple(self._served.values()):
             await self._retire_changed(served)
             if served.name in were_loaded and served.resident is None:
-                # Its failure was logged.
-                with contextlib.suppress(AnespecError, ApiError):
+                try:
                     await self._wait_for(served)
+                except (AnespecError, ApiError) as error:
+                    _log.error("%s", error)
         _log.info("reloaded: %s", ", ".join(self._served))
 
     def _take(self, sources: Names) -> None:
@@ -238,5 +239,5 @@ def _served(name: str, source: ModelSource) -> _Served:
 def _forget_loading(served: _Served, task: asyncio.Task[None]) -> None:
     served.loading = None
     if not task.cancelled():
-        # Where nobody waits any more, its failure was logged.
+        # Nobody may wait any more who is told of its failure.
         task.exception()

@@ -59,6 +59,8 @@ async def serve(asked: ServeRequest) -> None:
     def reread() -> Names:
         config = None if asked.config is None else read_config(asked.config.path)
         found = asked.names(config)
+        if config is not None and asked.config is not None and config.options != asked.config.options:
+            _log.warning("%s: models are read again; its other options hold from the next start", config.path)
         keys.take(_keys(options))
         for tell in said:
             tell(tuple(found))

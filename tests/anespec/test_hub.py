@@ -131,6 +131,7 @@ def test_a_gated_one_needs_a_token_that_its_store_never_sees(
         ("hf:owner/other/model.gguf", "no such repository"),
         ("hf:owner/repo/other.gguf", "it has files/model.gguf"),
         ("hf:owner/repo/model.gguf@v7", "no revision v7"),
+        ("hf:owner/re--po/model.gguf", "re--po"),
     ],
 )
 def test_what_the_hub_does_not_have(hub: Hub, name: str, said: str) -> None:

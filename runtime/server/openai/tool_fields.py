@@ -63,6 +63,8 @@ class AllowedChoice(Body):
     allowed_tools: AllowedTools
 
 
+_ORDER = list(FunctionBody.model_fields)
+
 ToolChoice = Literal["none", "auto", "required"] | NamedTool | AllowedChoice
 
 
@@ -98,7 +100,7 @@ def tool_use(tools: Sequence[ToolBody], choice: ToolChoice | None, parallel: boo
         raise ApiError(400, "two tools have one name", "invalid_value", "tools")
     if choice == "none":
         return ToolUse()
-    described = tuple(tool.model_dump(exclude_unset=True) for tool in tools)
+    described = tuple(map(_described, tools))
     if choice is None or isinstance(choice, str):
         return ToolUse(described, tuple(known.values()), choice == "required", parallel)
     named = [choice] if isinstance(choice, NamedTool) else choice.allowed_tools.tools
@@ -111,6 +113,15 @@ def tool_use(tools: Sequence[ToolBody], choice: ToolChoice | None, parallel: boo
     functions = {tool.function.name: replace(known[tool.function.name], strict=True) for tool in named}
     one = isinstance(choice, NamedTool)
     return ToolUse(described, tuple(functions.values()), required, parallel and not one)
+
+
+def _described(tool: ToolBody) -> dict[str, object]:
+    """A tool as templates read it: many of them take a description and parameters for granted."""
+    assert tool.function is not None
+    given = tool.function.model_dump(exclude_unset=True)
+    given["description"] = given.get("description") or ""
+    given["parameters"] = given.get("parameters") or {"type": "object", "properties": {}}
+    return {"type": "function", "function": {name: given[name] for name in sorted(given, key=_ORDER.index)}}
 
 
 def _functions(tools: Sequence[ToolBody]) -> list[ToolFunction]:

@@ -56,6 +56,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("memory = 'lots'", "memory is 'lots'"),
         ("model = ['a=b']", "models stand in a table: [models]"),
         ("models = 3", "write [models]"),
+        ("[models]\n'' = 'a'", "a model in [models] has an empty name"),
         ("[models]\na = 3", "models.a is neither a path nor a table"),
         ("[models.a]\nthreads = 1", "models.a has no path"),
         ("[models.a]\npath = 'x'\nthread = 1", "models.a: there is no option 'thread'"),
@@ -153,6 +154,11 @@ def test_a_wrong_variable_is_named() -> None:
     typed = runner.invoke(cli, ["serve", "x", "--port", "http"], standalone_mode=False).exception
     assert isinstance(typed, click.BadParameter)
     assert with_origin(typed) is typed
+
+
+def test_no_variable_asks_for_the_version() -> None:
+    """A script may well have one of that name."""
+    assert "version" not in CliRunner(env={"ANESPEC_VERSION": "1"}).invoke(cli, ["ps"]).output
 
 
 def test_a_models_own_options_hold_unless_a_flag_says_otherwise(tmp_path: Path) -> None:

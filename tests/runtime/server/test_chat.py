@@ -99,6 +99,23 @@ def test_several_choices_are_numbered(client: OpenAI, model: Model) -> None:
     assert reasons == dict.fromkeys(range(3), "length")
 
 
+def test_a_prediction_is_drafted_from_and_changes_nothing(client: OpenAI, model: Model) -> None:
+    text = model.chat(MESSAGES, max_tokens=60, temperature=0.9, seed=5).text
+    for content in (text, [{"type": "text", "text": text}]):
+        found = client.chat.completions.create(
+            model="chatty",
+            messages=MESSAGES,
+            max_tokens=60,
+            temperature=0.9,
+            seed=5,
+            prediction={"type": "content", "content": content},
+        )
+        assert found.choices[0].message.content == text
+        assert found.usage is not None and found.usage.completion_tokens_details is not None
+        details = found.usage.completion_tokens_details
+        assert (details.accepted_prediction_tokens or 0) > 20
+
+
 def test_stop_ends_the_answer_before_it(client: OpenAI, model: Model) -> None:
     text = model.chat(MESSAGES, max_tokens=40).text
     stop = text[10:14]
