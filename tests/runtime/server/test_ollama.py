@@ -134,7 +134,7 @@ def test_the_version_is_told(served: Running) -> None:
         ({"prompt": "x", "raw": True, "system": "y"}, 400, "system"),
         ({"prompt": "x", "format": "xml"}, 400, "format"),
         ({"prompt": "x", "top_logprobs": 1}, 400, "top_logprobs"),
-        ({"prompt": "word " * 2000}, 400, "context"),
+        ({"prompt": "word " * 2000}, 400, "the prompt"),
     ],
 )
 def test_what_cannot_be_served_is_refused_in_a_sentence(
@@ -144,6 +144,7 @@ def test_what_cannot_be_served_is_refused_in_a_sentence(
     assert answer.status_code == status
     assert list(answer.json()) == ["error"]
     assert reason in answer.json()["error"]
+    assert "messages" not in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
