@@ -67,6 +67,12 @@ def test_it_reads_models_and_keys_again(daemon: Started, measured: Path) -> None
     assert daemon.models(SECRET) == {"tiny": True, "second": False}
 
 
+def test_a_model_that_is_not_there_is_told_at_the_start(measured: Path, tmp_path: Path) -> None:
+    with started(tmp_path, measured, "--model", "small=typo.gguf") as found:
+        note = "note: typo.gguf: is no file, no folder and no model in the cache (`anespec list`), so there"
+        assert note in found.log.read_text()
+
+
 def watch_health(socket: Path, seen: list[tuple[int, int]]) -> None:
     """Ask until it is ready whether it is, and whether it runs."""
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://localhost") as client:
