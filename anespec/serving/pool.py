@@ -141,6 +141,7 @@ class ModelPool:
 
     async def _bring(self, served: _Served) -> None:
         source, began = served.source, time.monotonic()
+        _log.info("%s is being loaded", served.name)
         try:
             found = await in_own_thread(lambda: self._loader.find(source))
             await self._residents.reserve(served.name, found.memory, self._give_way)

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 from commands import run
-from daemons import Started, started, until_true
+from daemons import PATIENCE, Started, started, until_true
 
 from anespec.main import cli
 from anespec.manifests.errors import StorageError, UsageError
@@ -71,6 +71,10 @@ def test_a_model_that_is_not_there_is_told_at_the_start(measured: Path, tmp_path
     with started(tmp_path, measured, "--model", "small=typo.gguf") as found:
         note = "note: typo.gguf: is no file, no folder and no model in the cache (`anespec list`), so there"
         assert note in found.log.read_text()
+        asked = {"model": "small", "prompt": "a"}
+        assert httpx.post(f"{found.url}/v1/completions", json=asked, timeout=PATIENCE).status_code == 500
+        assert "/v1/completions failed: typo.gguf: is no file" in found.log.read_text()
+        assert "Traceback" not in found.log.read_text()
 
 
 def watch_health(socket: Path, seen: list[tuple[int, int]]) -> None:
