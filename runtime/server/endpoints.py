@@ -1,6 +1,6 @@
 """All endpoints of the daemon."""
 
-from anespec.runtime.server import health, llama_server, openapi
+from anespec.runtime.server import health, llama_completion, llama_server, openapi
 from anespec.runtime.server.endpoint import Endpoint
 from anespec.runtime.server.ollama import endpoints as ollama
 from anespec.runtime.server.openai import chat, completions, embeddings, models_list
@@ -16,6 +16,7 @@ _SERVING: tuple[Endpoint, ...] = (
     *respond.ENDPOINTS,
     *ollama.ENDPOINTS,
     *llama_server.ENDPOINTS,
+    llama_completion.ENDPOINT,
     *page.ENDPOINTS,
 )
 

@@ -1,5 +1,7 @@
 """What llama-server's clients ask, and the API's own description."""
 
+import json
+
 from serving import Running
 
 from anespec.model import Model
@@ -28,6 +30,44 @@ def test_props_say_what_is_served(served: Running, model: Model) -> None:
     assert found["total_slots"] == 4
     assert found["default_generation_settings"] == {"n_ctx": model.context}
     assert found["chat_template"] == model.chat_template
+
+
+PROMPT = {"prompt": "Once upon a time", "temperature": 0, "n_predict": 30}
+
+
+def test_a_completion_is_the_one_that_the_library_gives(served: Running, model: Model) -> None:
+    expected = model.generate(PROMPT["prompt"], max_tokens=30)
+    found = served.client.post("/completion", json=PROMPT).json()
+    assert (found["content"], found["tokens"]) == (expected.text, list(expected.output_ids))
+    assert (found["stop"], found["stop_type"], found["tokens_predicted"]) == (True, "limit", 30)
+    assert found["timings"]["predicted_n"] == 30
+    with served.client.stream("POST", "/completion", json={**PROMPT, "stream": True}) as answer:
+        lines = [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: ")]
+    assert "".join(line["content"] for line in lines) == expected.text
+    assert [line["stop"] for line in lines] == [False] * (len(lines) - 1) + [True]
+    assert len(lines) == 31
+
+
+def test_a_completion_ends_before_a_stop_string_and_says_so(served: Running, model: Model) -> None:
+    text = model.generate(PROMPT["prompt"], max_tokens=30).text
+    found = served.client.post("/completion", json={**PROMPT, "stop": [text[10:14]]}).json()
+    assert (found["content"], found["stop_type"]) == (text[: text.index(text[10:14])], "word")
+
+
+def test_a_completion_matches_its_grammar(served: Running) -> None:
+    def ask(**fields: object) -> dict[str, object]:
+        return served.client.post("/completion", json={"prompt": "Once", "n_predict": 20, **fields}).json()
+
+    found = ask(grammar='root ::= "yes" | "no"', seed=-1)
+    assert (found["content"] in ("yes", "no"), found["stop_type"]) == (True, "eos")
+    assert ask(json_schema={"enum": [4711]})["content"] == "4711"
+    for fields, param in (
+        ({"grammar": "root ::= ("}, "grammar"),
+        ({"json_schema": {"type": "strange"}}, "json_schema"),
+        ({"json_schema": {}, "grammar": "x"}, "grammar"),
+        ({"n_predict": 0}, "n_predict"),
+    ):
+        assert ask(**fields)["error"]["param"] == param
 
 
 def test_the_description_has_every_endpoint_and_every_reference_leads_somewhere(served: Running) -> None:

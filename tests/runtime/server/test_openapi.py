@@ -1,9 +1,14 @@
 """The API's own description."""
 
+import json
+
 import pytest
+from described import Described
 from openai import InternalServerError, OpenAI
 from openapi_spec_validator import validate
 from serving import Running
+from starlette.responses import Response
+from starlette.testclient import TestClient
 
 from anespec.runtime.server.endpoints import ENDPOINTS
 from anespec.runtime.server.openapi import description
@@ -27,3 +32,22 @@ def test_embeddings_are_refused_at_once(served: Running) -> None:
     with pytest.raises(InternalServerError, match="no embeddings") as refused:
         client.embeddings.create(model="chatty", input="x")
     assert refused.value.status_code == 501
+
+
+@pytest.mark.parametrize(
+    ("status", "media", "body", "strays"),
+    [
+        (200, "application/json", {"version": "1"}, 0),
+        (200, "application/json", {"version": 1}, 1),
+        (200, "text/plain", {"version": "1"}, 1),
+        (204, "application/json", {}, 1),
+        (404, "application/json", {"error": "no"}, 0),
+        (404, "application/json", {"error": {"message": "no"}}, 1),
+    ],
+)
+def test_an_answer_that_is_not_as_described_is_noticed(
+    status: int, media: str, body: object, strays: int
+) -> None:
+    app = Described(Response(json.dumps(body), status, media_type=media), description(ENDPOINTS, "1", False))
+    assert TestClient(app).get("/api/version").status_code == status
+    assert len(app.strays) == strays

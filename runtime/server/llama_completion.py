@@ -1,0 +1,152 @@
+"""llama-server's own `/completion`: a prompt is continued, with that server's fields and defaults.
+
+https://github.com/ggml-org/llama.cpp/tree/master/tools/server
+"""
+
+import json
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from anespec.manifests.errors import GrammarError
+from anespec.runtime.completion import Chunk, Summary
+from anespec.runtime.options import GenerationOptions
+from anespec.runtime.sampling.parameters import Grammar, GrammarKind
+from anespec.runtime.server.answering import Prepared, answer
+from anespec.runtime.server.endpoint import Call, Endpoint
+from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.models import Leased
+from anespec.runtime.server.openai.finish import finish_reason
+from anespec.runtime.server.openai.sampling_fields import SamplingFields
+from anespec.runtime.server.openai.schema_limits import require_modest
+from anespec.runtime.server.openai.usage import Timings, timings_of
+from anespec.runtime.server.streams import EVENTS, event
+from anespec.runtime.text.tokenizer import Tokenizer
+
+_DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+
+
+class LlamaBody(SamplingFields):
+    """A prompt, as a text or as token ids. A negative `n_predict` or `seed` is llama-server's for none."""
+
+    model: str | None = None
+    prompt: str | list[int]
+    n_predict: int = -1
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
+
+    @property
+    def held_to(self) -> Grammar | None:
+        """What the output must match. Raises ApiError where that is too large, or said twice."""
+        if self.grammar and self.json_schema is not None:
+            raise ApiError(400, "grammar and json_schema cannot both hold; leave one out", param="grammar")
+        if self.grammar:
+            return Grammar(kind=GrammarKind.GBNF, text=self.grammar)
+        if self.json_schema is None:
+            return None
+        require_modest(self.json_schema, "json_schema")
+        return Grammar(kind=GrammarKind.JSON_SCHEMA, text=json.dumps(self.json_schema))
+
+    @property
+    def chosen(self) -> GenerationOptions:
+        """As options, with llama-server's defaults. Raises ApiError or RequestError where that cannot be."""
+        if self.n_predict == 0:
+            raise ApiError(400, "n_predict is 0; ask for at least one token", param="n_predict")
+        changes: dict[str, object] = {
+            name: at for name, at in _DEFAULTS.items() if getattr(self, name) is None
+        }
+        if self.seed is not None and self.seed < 0:
+            changes["seed"] = secrets.randbits(64)
+        longest = self.n_predict if self.n_predict > 0 else None
+        return self.options(max_tokens=longest, grammar=self.held_to, choices=1, **changes)
+
+
+class LlamaAnswer(BaseModel):
+    """The continuation, or what of it has come. The last one says why it `stop`s, and what it cost."""
+
+    index: Literal[0]
+    content: str
+    tokens: list[int]
+    stop: bool
+    model: str = ""
+    stop_type: Literal["eos", "limit", "word"] = "eos"
+    tokens_predicted: int = 0
+    tokens_evaluated: int = 0
+    tokens_cached: int = 0
+    truncated: bool = False
+    timings: Timings | None = None
+
+
+async def complete(call: Call[LlamaBody]) -> Response:
+    """Continue a prompt."""
+    body = call.body
+    options = body.chosen
+
+    def prepare(leased: Leased) -> Prepared:
+        model = leased.model
+        runs = model.run(model.prompt_ids(body.prompt), options, call.caller)
+        return Prepared(runs, _Writer(leased.id, model.tokenizer))
+
+    try:
+        return await answer(call, body.model, prepare, bool(body.stream))
+    except GrammarError as error:
+        field = "grammar" if body.grammar else "json_schema"
+        raise ApiError(400, str(error), "invalid_grammar", field) from None
+
+
+class _Writer:
+    def __init__(self, model: str, tokenizer: Tokenizer) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+
+    def begin(self) -> Iterable[bytes]:
+        return ()
+
+    def chunk(self, run: int, chunk: Chunk) -> Iterable[bytes]:
+        tokens = [] if chunk.token is None else [chunk.token.id]
+        yield event(LlamaAnswer(index=0, content=chunk.text, tokens=tokens, stop=False))
+
+    def end(self, summaries: Sequence[Summary]) -> Iterable[bytes]:
+        yield event(self._last("", [], summaries[0]))
+
+    def failed(self, error: ApiError) -> Iterable[bytes]:
+        yield event(error.answer())
+
+    def whole(self, summaries: Sequence[Summary]) -> LlamaAnswer:
+        return self._last(summaries[0].text, summaries[0].output_ids, summaries[0])
+
+    def _last(self, content: str, tokens: Sequence[int], summary: Summary) -> LlamaAnswer:
+        counts = summary.statistics
+        return LlamaAnswer(
+            index=0,
+            content=content,
+            tokens=list(tokens),
+            stop=True,
+            model=self._model,
+            stop_type=self._why(summary),
+            tokens_predicted=counts.output_tokens,
+            tokens_evaluated=counts.prompt_tokens,
+            tokens_cached=counts.reused_tokens,
+            truncated=False,
+            timings=timings_of(summary),
+        )
+
+    def _why(self, summary: Summary) -> Literal["eos", "limit", "word"]:
+        if finish_reason(summary) == "length":
+            return "limit"
+        # The tokens of a stop string are counted, but its text is not shown.
+        return "eos" if self._tokenizer.decode(summary.output_ids, continues=True) == summary.text else "word"
+
+
+ENDPOINT = Endpoint(
+    "POST",
+    "/completion",
+    "Continue a prompt, as llama-server does.",
+    complete,
+    body=LlamaBody,
+    answer=LlamaAnswer,
+    streams=EVENTS,
+)
