@@ -188,9 +188,9 @@ class ServedArtifact:
         """How much there is to do, and what was done."""
         return self._service.load
 
-    def require_room(self, caller: Caller = NOBODY) -> None:
-        """Raise QueueFullError where as many of the caller's requests wait as may."""
-        self._service.require_room(caller.owner)
+    def require_room(self, caller: Caller = NOBODY, ahead: int = 0) -> None:
+        """Raise QueueFullError where as many of the caller's requests wait as may, with `ahead` more."""
+        self._service.require_room(caller.owner, ahead)
 
     def _requests(
         self, prompt_ids: Sequence[int], options: GenerationOptions, caller: Caller = NOBODY

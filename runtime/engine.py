@@ -12,13 +12,13 @@ from dataclasses import replace
 from time import perf_counter
 
 from anespec.manifests.errors import AnespecError, RequestError
+from anespec.runtime.accounting import count_pass
 from anespec.runtime.commit import Committed, commit_rows, look_ahead
 from anespec.runtime.drafters import DraftSource, RowTops
 from anespec.runtime.load import PassCounts, PoolLoad
 from anespec.runtime.next_pass import SequenceRows, next_pass
 from anespec.runtime.passes import (
     PassResult,
-    RowKind,
     StateLostError,
     Verifier,
     VerifierShape,
@@ -240,7 +240,8 @@ class Engine:
         was_prefill, before = sequence.in_prefill, sequence.computed
         result = commit_rows(sequence, part.scheduled, part.draft, part.lane, found)
         self._store.extend(sequence.region, sequence.tokens[before : sequence.computed])
-        self._count(part, result, was_prefill)
+        count_pass(part, result, was_prefill, self.clock())
+        self.counts.accepted += result.accepted
         if result.tokens:
             self._losses = 0
             self._speculation.observe(
@@ -261,26 +262,6 @@ class Engine:
         self._events.append(
             Event(sequence.number, snapshot, tuple(result.tokens), result.finish, result.error)
         )
-
-    def _count(self, part: SequenceRows, result: Committed, was_prefill: bool) -> None:
-        """Bring the sequence's ledger up to date."""
-        sequence, ledger = part.sequence, part.sequence.ledger
-        if was_prefill:
-            ledger.prompt_passes += 1
-        else:
-            ledger.decode_passes += 1
-            ledger.decoded_tokens += len(result.tokens) + (result.finish is FinishReason.STOP)
-        ledger.output_tokens += len(result.tokens)
-        ledger.forced_tokens += sum(token.kind is RowKind.FORCED for token in result.tokens)
-        ledger.count_draft(part.draft.source, len(part.draft.tokens), result.accepted)
-        self.counts.accepted += result.accepted
-        now = self.clock()
-        if sequence.has_begun:
-            ledger.decode_seconds = now - sequence.since
-            return
-        ledger.prefill_seconds = now - sequence.since
-        if result.tokens:
-            sequence.has_begun, sequence.since = True, now
 
     def _end_now(self, number: int, reason: FinishReason, error: str | None = None) -> None:
         """End a sequence, to be told with what this step does."""

@@ -1,7 +1,8 @@
 """How many requests may wait, and when there may be room for one that may not."""
 
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 from anespec.manifests.errors import RequestError
 
@@ -13,10 +14,10 @@ SOONEST = 1.0
 
 
 class QueueFullError(RequestError):
-    """As many requests wait as may; in `retry_after` seconds there may be room."""
+    """More requests of an owner would wait than may; in `retry_after` seconds there may be room."""
 
-    def __init__(self, waiting: int, retry_after: float) -> None:
-        super().__init__(f"{waiting} requests wait already, too many for one more; try again later")
+    def __init__(self, most_waiting: int, retry_after: float) -> None:
+        super().__init__(f"more than {most_waiting} requests would wait; try again later")
         self.retry_after = retry_after
 
 
@@ -41,34 +42,35 @@ class Room:
         """How many wait for others to end."""
         return max(0, self._taken - self._capacity)
 
-    def require(self, owners: Sequence[str]) -> None:
-        """Raise where requests of these owners cannot be taken, all of them together.
-
-        Raises:
-            RequestError: so many never can.
-            QueueFullError: not now.
-        """
+    def require(self, owners: Mapping[str, int]) -> None:
+        """Raise QueueFullError where so many requests of these owners cannot be taken now, all together."""
         if self._most_waiting is None:
             return
-        most = self._capacity + self._most_waiting
-        if len(owners) > most:
-            raise RequestError(
-                f"{len(owners)} answers are asked for at once, but only {most} can run or wait; "
-                "ask for fewer at a time"
-            )
-        beyond = self._taken + len(owners) - self._capacity
-        for owner, count in Counter(owners).items():
+        beyond = self._taken + sum(owners.values()) - self._capacity
+        for owner, count in owners.items():
             idle = self._by_owner[owner] + count - self._running(owner)
             too_many = min(idle, beyond) - self._most_waiting
             if too_many > 0:
                 # Each region is free again after as long as requests lately ran.
                 seconds = too_many * self._run_seconds / self._capacity
-                raise QueueFullError(min(idle, beyond) - count, max(SOONEST, seconds))
+                raise QueueFullError(self._most_waiting, max(SOONEST, seconds))
 
-    def take(self, owners: Sequence[str]) -> None:
-        """Take requests of these owners, or none of them; raises as `require` does."""
+    def take(self, owners: Mapping[str, int]) -> None:
+        """Take so many requests of these owners, or none of them.
+
+        Raises:
+            RequestError: so many can never be taken.
+            QueueFullError: not now.
+        """
+        count = sum(owners.values())
+        most = math.inf if self._most_waiting is None else self._capacity + self._most_waiting
+        if count > most:
+            raise RequestError(
+                f"{count} answers are asked for at once, but only {most} can run or wait; "
+                "ask for fewer at a time"
+            )
         self.require(owners)
-        self._taken += len(owners)
+        self._taken += count
         self._by_owner.update(owners)
 
     def leave(self, owner: str, seconds: float) -> None:

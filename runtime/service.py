@@ -7,7 +7,7 @@ engine, and the thread waits for nobody: it goes on as fast as passes run, howev
 import contextlib
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -88,9 +88,9 @@ class Service:
             pools=engine.pools,
         )
 
-    def require_room(self, owner: str = "") -> None:
-        """Raise QueueFullError where as many of an owner's requests wait as may."""
-        self._room.require([owner])
+    def require_room(self, owner: str = "", ahead: int = 0) -> None:
+        """Raise QueueFullError where as many of an owner's requests wait as may, with `ahead` more."""
+        self._room.require(Counter({owner: ahead + 1}))
 
     def check(self, request: Request) -> None:
         """Raise the RequestError that submitting the request would raise."""
@@ -124,7 +124,7 @@ class Service:
         owners = [waiting.request.owner for waiting in prepared]
 
         def take() -> None:
-            self._room.take(owners)
+            self._room.take(Counter(owners))
             for waiting, owner, stream in zip(prepared, owners, streams, strict=True):
                 waiting.since = self._engine.clock()
                 self._clients[waiting.number] = _Client(owner, stream)
@@ -221,6 +221,7 @@ class Service:
                 command()
         for number, client in self._clients.items():
             client.stream.put(Event(number, Statistics(0), finish=FinishReason.FAILED, error=reason))
+        self._clients.clear()
 
     def _obey(self) -> bool:
         """Do what clients asked for, waiting where there is nothing else to do; False when closing."""

@@ -12,7 +12,7 @@ from anespec.model_path import model_name
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
 from anespec.serving.config_file import ConfigFile
-from anespec.serving.options import ModelEntry, PoolOptions
+from anespec.serving.options import BuildOptions, ModelEntry, PoolOptions
 from anespec.serving.sources import ModelSource, Names
 
 
@@ -36,10 +36,11 @@ class ServeRequest:
         asked = [] if self.model is None else [(model_name(self.model), self.model)]
         asked += [_named(text) for text in self.pool.models]
         _require_distinct([name for name, _ in asked])
-        found = {name: self._source(path) for name, path in asked}
+        entries = {name: ModelEntry(path=path) for name, path in asked}
         for name, entry in (config.models if config is not None else {}).items():
             # A flag goes before the file.
-            found.setdefault(name, self._source_of(entry))
+            entries.setdefault(name, entry)
+        found = {name: self._source(entry, len(entries) == 1) for name, entry in entries.items()}
         if not found:
             raise UsageError(
                 "there is no model to serve; name one, as in `anespec serve model.gguf`, or write it into "
@@ -54,17 +55,20 @@ class ServeRequest:
             if not (is_hub_name(path) or path.exists() or cached_artifact(path) is not None):
                 raise UsageError(f"{path}: is no file, no folder and no model in the cache; {name} needs one")
 
-    def _source(self, path: Path) -> ModelSource:
-        return ModelSource(path, self.loading, self.pool.context, self.pool.sequences)
+    def _source(self, entry: ModelEntry, is_only: bool) -> ModelSource:
+        """A model with the options of all, or its own.
 
-    def _source_of(self, entry: ModelEntry) -> ModelSource:
+        Those of a conversion are for GGUFs. The only model gets them in any case: an artifact refuses them.
+        """
         own = {name: getattr(entry, name) for name in entry.model_fields_set - self.firm}
         loading = {name: value for name, value in own.items() if name in LoadOptions.model_fields}
+        is_built = is_only or is_hub_name(entry.path) or entry.path.is_file()
+        build = self.pool if is_built else BuildOptions()
         return ModelSource(
             entry.path,
             self.loading.with_changes(**loading),
-            own.get("context", self.pool.context),
-            own.get("sequences", self.pool.sequences),
+            own.get("context", build.context),
+            own.get("sequences", build.sequences),
         )
 
 

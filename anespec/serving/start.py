@@ -20,6 +20,7 @@ from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.keys import KeyRing
 from anespec.runtime.server.lifecycle import Lifecycle, Phase
 from anespec.runtime.server.listening import address_text, listen_on
+from anespec.runtime.server.logs import logged
 from anespec.runtime.server.metrics import Metrics
 from anespec.runtime.server.models import ServingModel
 from anespec.runtime.server.options import ServeOptions
@@ -69,6 +70,7 @@ async def serve(asked: ServeRequest) -> None:
     models = ModelPool(asked.names(asked.config), loader, MemoryLimit.of(asked.pool.memory), reread=reread)
     daemon = Daemon(__version__, options, models, keys, Metrics(models), lifecycle)
     with (
+        logged(options.log_json),
         _listening(options) as listening,
         recorded(address_text(listening), options, models.names) as record,
     ):

@@ -18,6 +18,7 @@ from anespec.runtime.server.endpoint import Call
 from anespec.runtime.server.errors import ApiError, api_error, ending, out_of_time
 from anespec.runtime.server.generation import Generation
 from anespec.runtime.server.models import Leased
+from anespec.runtime.server.request_log import record_of
 from anespec.runtime.server.streams import event_stream, json_answer
 
 _log = logging.getLogger("anespec.serve")
@@ -74,19 +75,27 @@ async def answer(
     """
     async with AsyncExitStack() as held:
         leased = await held.enter_async_context(call.daemon.models.lease(name))
-        leased.model.require_room(call.caller)
-        prepared = await asyncio.to_thread(prepare, leased)
-        generation = await held.enter_async_context(Generation(prepared.runs))
+        try:
+            async with (
+                asyncio.timeout(call.caller.seconds),
+                call.daemon.preparations.turn(leased, call.caller),
+            ):
+                prepared = await asyncio.to_thread(prepare, leased)
+                generation = await held.enter_async_context(Generation(prepared.runs))
+        except TimeoutError:
+            raise out_of_time() from None
         if stream:
-            parts = _parts(call, leased.id, generation, prepared.writer)
+            parts = _parts(call, leased, generation, prepared.writer)
             return _Holding(send(parts), held.pop_all())
         summaries = await while_connected(call.request, generation.wait())
         _require_ended(summaries)
-        _count(call, leased.id, summaries)
+        _count(call, leased, summaries)
         return json_answer(prepared.writer.whole(summaries))
 
 
-async def _parts(call: Call[Any], name: str, generation: Generation, writer: Writer) -> AsyncIterator[bytes]:
+async def _parts(
+    call: Call[Any], leased: Leased, generation: Generation, writer: Writer
+) -> AsyncIterator[bytes]:
     try:
         for part in writer.begin():
             yield part
@@ -95,13 +104,13 @@ async def _parts(call: Call[Any], name: str, generation: Generation, writer: Wri
                 yield part
         summaries = generation.summaries
         _require_ended(summaries)
-        _count(call, name, summaries)
+        _count(call, leased, summaries)
         for part in writer.end(summaries):
             yield part
     except Exception as error:
         refused = api_error(error)
         if refused.status == 500:
-            _log.exception("a stream of %s failed", call.request.url.path)
+            _log.exception("a stream of %s failed", record_of(call.request.scope).endpoint)
         for part in writer.failed(refused):
             yield part
 
@@ -114,9 +123,13 @@ def _require_ended(summaries: Sequence[Summary]) -> None:
         raise out_of_time()
 
 
-def _count(call: Call[Any], name: str, summaries: Sequence[Summary]) -> None:
+def _count(call: Call[Any], leased: Leased, summaries: Sequence[Summary]) -> None:
     for summary in summaries:
-        call.daemon.metrics.finished(name, summary)
+        call.daemon.metrics.finished(leased.id, summary)
+    record = record_of(call.request.scope)
+    record.answered(leased.id, summaries)
+    if call.daemon.options.log_text:
+        record.said(leased.model.tokenizer, summaries)
 
 
 class _Holding(Response):

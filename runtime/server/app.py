@@ -20,6 +20,7 @@ from anespec.runtime.server.errors import ApiError, api_error
 from anespec.runtime.server.guards import Guard
 from anespec.runtime.server.hosts import Hosts
 from anespec.runtime.server.lifecycle import Phase
+from anespec.runtime.server.request_log import CLIENT_GONE, record_of
 
 _log = logging.getLogger("anespec.serve")
 
@@ -81,8 +82,9 @@ class _Serving:
         self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        status = 499  # nginx's, for a client that went away
+        request, status = Request(scope, receive), CLIENT_GONE
+        record = record_of(scope)
+        record.endpoint, record.quiet = self._endpoint.path, self._endpoint.is_open
         try:
             if self._endpoint.is_open:
                 status = await self._answer(request, scope, receive, send)
@@ -113,6 +115,7 @@ class _Serving:
                 503, "the model is being loaded; try again soon", "loading", headers={"retry-after": "5"}
             )
         caller = Caller() if endpoint.is_open else daemon.keys.caller(request.headers.get("authorization"))
+        record_of(request.scope).key = caller.owner
         caller = replace(caller, seconds=daemon.options.request_seconds)
         body = (
             None

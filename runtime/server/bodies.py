@@ -1,18 +1,49 @@
 """Requests' bodies: read within limits, then checked as what the endpoint says they are."""
 
-from typing import TypeVar
+import re
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema
 from starlette.requests import ClientDisconnect, Request
 
 from anespec.manifests.formatting import printable
 from anespec.runtime.server.errors import ApiError
+
+MOST_VALUES = 1 << 18
+"""Of one request, in lists and objects: as many token ids as any context holds."""
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""One that does not end goes to the end, so that nothing is looked at twice."""
+
+_TYPE = re.compile(r"str|int|float|bool|\w+\[.*\]")
+"""How pydantic names the types of a union."""
+
+_LISTS = ("list", "tuple", "set", "frozenset", "dict")
+
+
+def _fail_fast(schema: Any) -> None:
+    for part in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(part, dict | list):
+            _fail_fast(part)
+    if isinstance(schema, dict) and schema.get("type") in _LISTS:
+        schema["fail_fast"] = True
 
 
 class Body(BaseModel):
     """Base of all requests. Fields that nobody here knows are left alone, as clients send many."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """As a BaseModel's, but that the first wrong element of a list ends it.
+
+        Otherwise each of millions is noted with its own error, which takes gigabytes.
+        """
+        schema = handler(source)
+        _fail_fast(schema)
+        return schema
 
 
 BodyT = TypeVar("BodyT", bound=Body)
@@ -26,7 +57,8 @@ async def read_body(request: Request, kind: type[BodyT], most: int, as_curl: boo
     With `as_curl` its content type may also be none, or what `curl -d` states, unless a browser sent it.
 
     Raises:
-        ApiError: it is larger (413), no JSON by its content type (415), or no `kind` (400).
+        ApiError: it is larger or has more values than may be (413), no JSON by its content type (415), or no
+            `kind` (400).
     """
     stated = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if stated != "application/json" and not (as_curl and stated in _CURLS and not _by_browser(request)):
@@ -35,10 +67,31 @@ async def read_body(request: Request, kind: type[BodyT], most: int, as_curl: boo
             415, "the body must be JSON: send Content-Type: application/json", "unsupported_media_type"
         )
     data = await _read(request, most)
+    if count_values(data) > MOST_VALUES:
+        raise ApiError(
+            413, f"the request has more than {MOST_VALUES} values; send fewer", "request_too_large"
+        )
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:
         raise _complaint(error) from None
+
+
+def count_values(data: bytes) -> int:
+    """How many values a JSON text has, or fewer than two more; without parsing it.
+
+    Text of any length is one value, but each of millions of small ones costs a hundred times its bytes.
+    """
+    found = _count_marks(data)
+    # Every string is a value or its name, so with so many there are too many values, whatever is in them.
+    strings = (data.count(b'"') - data.count(b'\\"')) // 2
+    if found <= MOST_VALUES or strings > 2 * MOST_VALUES:
+        return found
+    return _count_marks(_STRING.sub(b"", data))
+
+
+def _count_marks(data: bytes) -> int:
+    return sum(data.count(mark) for mark in (b",", b"[", b"{"))
 
 
 def _by_browser(request: Request) -> bool:
@@ -66,8 +119,10 @@ async def _read(request: Request, most: int) -> bytes:
 
 
 def _complaint(error: ValidationError) -> ApiError:
-    """The first thing that is wrong."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = printable(".".join(str(part) for part in first["loc"]))
-    message = printable(first["msg"], 500)
+    """What is wrong, the first of it, but that a list that is too long is always said to be."""
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    found = next((each for each in errors if each["type"] == "too_long"), errors[0])
+    # Which of several types a value was tried as is no part of where it stands.
+    parts = [str(part) for part in found["loc"] if not _TYPE.fullmatch(str(part))]
+    place, message = printable(".".join(parts)), printable(found["msg"], 500)
     return ApiError(400, f"{place}: {message}" if place else message, "invalid_value", place or None)

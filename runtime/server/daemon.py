@@ -1,12 +1,13 @@
 """What all endpoints share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from anespec.runtime.server.keys import KeyRing
 from anespec.runtime.server.lifecycle import Lifecycle
 from anespec.runtime.server.metrics import Metrics
 from anespec.runtime.server.models import Models
 from anespec.runtime.server.options import ServeOptions
+from anespec.runtime.server.preparations import Preparations
 
 
 @dataclass(frozen=True)
@@ -19,3 +20,4 @@ class Daemon:
     keys: KeyRing
     metrics: Metrics
     lifecycle: Lifecycle
+    preparations: Preparations = field(default_factory=Preparations)

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from anespec.runtime.server.endpoint import openai_error
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.hosts import Hosts
+from anespec.runtime.server.request_log import RECORD, RequestRecord
 
 SECURITY_HEADERS: Mapping[str, str] = MappingProxyType(
     {
@@ -38,7 +39,7 @@ SHOWN_HEADERS = "x-request-id, retry-after"
 
 
 class Guard:
-    """Gives each request an id, refuses those that a browser was tricked into, and sets headers.
+    """Gives each request an id, headers and a line in the log, and refuses what a browser was tricked into.
 
     The Host header must be one of `hosts`. A page that says its origin must come from one of `origins` or
     from here. While `ends` says so, connections are closed once they are answered.
@@ -59,14 +60,16 @@ class Guard:
             return
         headers = Headers(scope=scope)
         origin, host = headers.get("origin"), headers.get("host", "")
-        scope.setdefault("state", {})["request_id"] = request_id = _request_id(headers)
+        record = RequestRecord(_request_id(headers), scope["method"])
+        scope.setdefault("state", {})[RECORD] = record
 
         intake = Intake(receive)
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 found = MutableHeaders(scope=message)
-                found["x-request-id"] = request_id
+                found["x-request-id"] = record.request_id
+                record.status = message["status"]
                 for name, value in SECURITY_HEADERS.items():
                     found.setdefault(name, value)
                 if self._origins:
@@ -80,17 +83,22 @@ class Guard:
                     await intake.finish()
                     found["connection"] = "close"
             await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                record.is_complete = True
 
         if not scope["path"].startswith("/"):
             # A proxy's form of a request, http://HOST/PATH: the host in it is the one that holds.
             host, scope["path"] = _absolute(scope["path"])
         refusal = self._refusal(host, origin)
-        if refusal is not None:
-            await openai_error(refusal)(scope, intake, send_guarded)
-        elif origin in self._origins and _is_preflight(scope, headers):
-            await _allowed(headers)(scope, intake, send_guarded)
-        else:
-            await self._app(scope, intake, send_guarded)
+        try:
+            if refusal is not None:
+                await openai_error(refusal)(scope, intake, send_guarded)
+            elif origin in self._origins and _is_preflight(scope, headers):
+                await _allowed(headers)(scope, intake, send_guarded)
+            else:
+                await self._app(scope, intake, send_guarded)
+        finally:
+            record.log()
 
     def _refusal(self, host: str, origin: str | None) -> ApiError | None:
         if host not in self._hosts:

@@ -14,14 +14,14 @@ from anespec.runtime.server.endpoint import Call, Endpoint
 from anespec.runtime.server.models import Leased
 from anespec.runtime.server.streams import json_answer
 
-MOST_TOKENS = 1 << 20
-"""That are asked for at once."""
+LONGEST_TEXT = 1 << 20
+"""Characters. It takes seconds to encode so many."""
 
 
 class TokenizeBody(Body):
     """A text. `with_pieces`: each token's own text, too."""
 
-    content: str
+    content: str = Field(max_length=LONGEST_TEXT)
     add_special: bool = False
     parse_special: bool = True
     with_pieces: bool = False
@@ -44,7 +44,7 @@ class TokenizeAnswer(BaseModel):
 class DetokenizeBody(Body):
     """Tokens."""
 
-    tokens: list[int] = Field(max_length=MOST_TOKENS)
+    tokens: list[int]
     model: str | None = None
 
 

@@ -57,8 +57,8 @@ class ServingModel(Protocol):
         """How much its service has to do."""
         ...
 
-    def require_room(self, caller: Caller) -> None:
-        """Raise QueueFullError where as many of the caller's requests wait as may.
+    def require_room(self, caller: Caller, ahead: int) -> None:
+        """Raise QueueFullError where as many of the caller's requests wait as may, with `ahead` more.
 
         To be asked before anything is spent on one more.
         """

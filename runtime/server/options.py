@@ -61,4 +61,7 @@ class ServeOptions(Options):
         le=LONGEST_WAIT,
         description="How long requests may go on when the daemon is ended.",
     )
+    log_json: bool = Field(
+        default=False, description="Log a line of JSON for each request on a terminal, too."
+    )
     log_text: bool = Field(default=False, description="Log prompts and answers, too.")

@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 from starlette.responses import Response
@@ -26,7 +26,12 @@ class CompletionBody(SamplingFields):
     """A request: a prompt, or several, as texts or as token ids."""
 
     model: str | None = None
-    prompt: str | list[int] | list[str] | list[list[int]]
+    prompt: (
+        str
+        | list[int]
+        | Annotated[list[str], Field(max_length=MOST_CHOICES)]
+        | Annotated[list[list[int]], Field(max_length=MOST_CHOICES)]
+    )
     max_tokens: int | None = Field(default=16, ge=1)
     logprobs: int | None = Field(default=None, ge=0, le=20)
     echo: bool = False

@@ -15,6 +15,12 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+LONGEST_STOP = 1024
+"""Characters: text that may begin a stop string is held, and looked at again with every token."""
+
+StopString = Annotated[str, Field(max_length=LONGEST_STOP)]
+
+
 class StreamOptions(Body):
     """What a stream carries beside the text."""
 
@@ -39,7 +45,9 @@ class SamplingFields(Body):
     logit_bias: (
         dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] | None
     ) = Field(default=None, max_length=MOST_BIASES)
-    stop: Annotated[list[str] | None, BeforeValidator(_listed)] = Field(default=None, max_length=MOST_STOPS)
+    stop: Annotated[list[StopString] | None, BeforeValidator(_listed)] = Field(
+        default=None, max_length=MOST_STOPS
+    )
     n: int | None = Field(default=None, ge=1, le=MOST_CHOICES)
     stream: bool | None = None
     stream_options: StreamOptions | None = None

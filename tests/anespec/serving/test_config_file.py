@@ -156,6 +156,25 @@ def test_a_wrong_variable_is_named() -> None:
     assert with_origin(typed) is typed
 
 
+def test_what_a_gguf_is_converted_with_concerns_no_artifact_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "a.anespec").mkdir()
+    (tmp_path / "b.gguf").touch()
+    config = read_config(write(tmp_path, '[models]\na = "a.anespec"\nb = "b.gguf"\nc = "hf:o/r/c.gguf"\n'))
+    both = ServeRequest(None, ServeOptions(), PoolOptions(context=64), LoadOptions(), config).names(config)
+    assert [(name, source.context) for name, source in both.items()] == [("a", None), ("b", 64), ("c", 64)]
+    alone = ServeRequest(tmp_path / "a.anespec", ServeOptions(), PoolOptions(context=64), LoadOptions())
+    assert [source.context for source in alone.names(None).values()] == [64], "which is then refused"
+
+
+def test_flags_come_first_and_go_before_the_file(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, '[models]\na = "/a"\nb = "/b"\n'))
+    pool = PoolOptions(models=("b=/other", "c=/c"))
+    found = ServeRequest(Path("/d.gguf"), ServeOptions(), pool, LoadOptions(), config).names(config)
+    assert [(name, str(source.path)) for name, source in found.items()] == [
+        ("d", "/d.gguf"), ("b", "/other"), ("c", "/c"), ("a", "/a"),
+    ]  # fmt: skip
+
+
 def test_no_variable_asks_for_the_version() -> None:
     """A script may well have one of that name."""
     assert "version" not in CliRunner(env={"ANESPEC_VERSION": "1"}).invoke(cli, ["ps"]).output

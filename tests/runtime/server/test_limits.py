@@ -1,7 +1,9 @@
 """What a daemon lets a request take: its time, and places in the queue."""
 
+import threading
 from pathlib import Path
 
+import pytest
 from serving import running
 
 import anespec
@@ -27,3 +29,20 @@ def test_more_choices_than_can_wait_are_a_wrong_request_and_a_full_queue_is_not(
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
         assert int(refused.headers["retry-after"]) >= 1
         assert model.load.waiting == 0
+
+
+def test_what_takes_too_long_to_prepare_is_given_up(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    encode = model.prompt_ids
+
+    def slow(prompt: str) -> tuple[int, ...]:
+        go_on.wait(20)
+        return encode(prompt)
+
+    monkeypatch.setattr(model, "prompt_ids", slow)
+    with running({"chatty": model}, request_seconds=0.05) as found:
+        answer = found.client.post("/v1/completions", json={"prompt": "Once", "max_tokens": 400})
+        go_on.set()
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "timeout")
+        assert not found.daemon.preparations._owners
+    assert model.load.active == model.load.waiting == 0

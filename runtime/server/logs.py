@@ -1,0 +1,71 @@
+"""Where the log of a daemon goes: standard error, for people or as a line of JSON for each record.
+
+No text of a client can end a line, so none can make one up.
+"""
+
+import contextlib
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TextIO
+
+from anespec.manifests.formatting import sanitize_terminal
+from anespec.runtime.server.request_log import FACTS, LOGGER
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON: time, level, logger, message, and a request's facts."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        facts: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        found = getattr(record, FACTS, None)
+        facts |= {"message": record.getMessage()} if found is None else found()
+        if record.exc_info:
+            facts["exception"] = self.formatException(record.exc_info)
+        return json.dumps(facts, ensure_ascii=True, default=str)
+
+
+class Lines(logging.Formatter):
+    """A record as a line for people; what belongs to an exception is set off below it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and those below it."""
+        said = _one_line(record.getMessage())
+        parts = [f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower()}: {said}"]
+        if record.exc_info:
+            parts += [f"  | {_one_line(line)}" for line in self.formatException(record.exc_info).splitlines()]
+        return "\n".join(parts)
+
+
+def _one_line(text: str) -> str:
+    return sanitize_terminal(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+@contextlib.contextmanager
+def logged(as_json: bool, stream: TextIO | None = None) -> Iterator[None]:
+    """While the block lasts `anespec.serve` is logged: as JSON where that is asked for or nobody reads along.
+
+    How much is said follows from the level of the logger above it, that of -v and -q; requests are said
+    unless it was set to say less.
+    """
+    found = stream or sys.stderr
+    handler = logging.StreamHandler(found)
+    handler.setFormatter(JsonLines() if as_json or not found.isatty() else Lines())
+    before = LOGGER.level, LOGGER.propagate
+    above = logging.getLogger("anespec").level
+    LOGGER.setLevel(above or logging.INFO)
+    LOGGER.propagate = False
+    LOGGER.addHandler(handler)
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(before[0])
+        LOGGER.propagate = before[1]

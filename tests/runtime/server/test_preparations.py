@@ -1,0 +1,83 @@
+"""Before a request waits for the model it is prepared: an owner's many do not hold up another's one."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from anespec.runtime.callers import Caller
+from anespec.runtime.room import QueueFullError
+from anespec.runtime.server.models import Leased
+from anespec.runtime.server.preparations import Preparations
+
+MANY, ONE = Caller("many"), Caller("one")
+
+
+@dataclass
+class Model:
+    """Has room for so many requests of each owner."""
+
+    room: int
+    asked: list[int] = field(default_factory=list)
+
+    def require_room(self, caller: Caller, ahead: int) -> None:
+        self.asked.append(ahead)
+        if ahead >= self.room:
+            raise QueueFullError(self.room, 1.0)
+
+
+def leased(model: Model, id: str = "model") -> Leased:
+    return cast(Leased, type("Held", (), {"id": id, "model": model}))
+
+
+def test_an_owner_prepares_so_many_at_a_time_and_another_one_beside_them() -> None:
+    async def scene() -> None:
+        preparations, model = Preparations(at_once=2), Model(room=5)
+        begun: list[str] = []
+        leave = asyncio.Event()
+
+        async def prepare(caller: Caller) -> None:
+            async with preparations.turn(leased(model), caller):
+                begun.append(caller.owner)
+                await leave.wait()
+
+        async with asyncio.TaskGroup() as tasks:
+            for caller in (MANY, MANY, MANY, MANY, MANY, ONE):
+                tasks.create_task(prepare(caller))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert begun == ["many", "many", "one"]
+            with pytest.raises(QueueFullError):
+                await prepare(MANY)
+            leave.set()
+        assert begun.count("many") == 5
+        assert model.asked == [0, 1, 2, 3, 4, 0, 5]
+        assert not preparations._owners
+
+    asyncio.run(scene())
+
+
+def test_what_fails_or_is_given_up_leaves_its_place() -> None:
+    async def scene() -> None:
+        preparations, model = Preparations(at_once=1), Model(room=2)
+
+        async def wait() -> None:
+            async with preparations.turn(leased(model), ONE):
+                await asyncio.sleep(60)
+
+        waiting = [asyncio.create_task(wait()) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFullError):
+            await wait()
+        async with preparations.turn(leased(model, "other"), MANY):
+            pass
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        with pytest.raises(ZeroDivisionError):
+            async with preparations.turn(leased(model), ONE):
+                raise ZeroDivisionError
+        assert not preparations._owners
+
+    asyncio.run(scene())
