@@ -324,6 +324,7 @@ for _ in range(40):
         ({"input": TEXT, "tools": [{"type": "mcp", "server_label": "x"}]}, "tools.0"),
         ({"input": TEXT, "tools": [{"type": "function"}]}, "tools.0.name"),
         ({"input": TEXT, "tools": [{"type": "function", "name": "no name"}]}, "tools.0.name"),
+        ({"input": TEXT, "tools": [{**WALK, "parameters": {"type": "string"}}]}, "tools.0.parameters"),
         ({"input": TEXT, "tools": [WALK, WALK]}, "tools"),
         ({"input": TEXT, "tools": [WALK], "tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"input": TEXT, "tools": [WALK], "tool_choice": {"type": "function"}}, "tool_choice"),
