@@ -45,12 +45,13 @@ def fetched(path: Path, display: Display = no_display) -> Path:
 
     with _in_one_sentence(name), _without_warnings(), display(f"asking the hub for {name.name}"):
         found = hf_hub_download(name.repo, name.file, revision=name.revision, dry_run=True)
+    pointer = Path(found.local_path)
+    if not found.will_download and pointer.exists():
+        return pointer
     with _in_one_sentence(name), _without_warnings():
-        if found.will_download:
-            pointer = Path(found.local_path)
-            # REPOSITORY/snapshots/COMMIT/FILE, whose name may have folders.
-            repository = pointer.parents[name.file.count("/") + 2]
-            _bring(name, found.commit_hash, repository / "blobs", display)
+        # REPOSITORY/snapshots/COMMIT/FILE, whose name may have folders.
+        repository = pointer.parents[name.file.count("/") + 2]
+        _bring(name, found.commit_hash, repository / "blobs", display)
         return Path(hf_hub_download(name.repo, name.file, revision=name.revision))
 
 

@@ -59,7 +59,10 @@ def test_a_file_is_downloaded_once_into_the_hubs_own_cache(hub: Hub, tmp_path: P
     assert found.is_relative_to(tmp_path / "hub" / "models--owner--repo" / "snapshots")
     assert said[:2] == ["asking the hub for model.gguf", "downloading model.gguf"]
     assert said[-1].endswith(": 1.00")
+    asked = [each for each in hub.asked if "/resolve/" in each]
     assert fetched(NAME) == found
+    again = [each for each in hub.asked if "/resolve/" in each][len(asked) :]
+    assert again == ["HEAD /owner/repo/resolve/main/files/model.gguf"], "whether there is a newer one"
     assert len(hub.ranges) == 1
     assert [path.name for path in found.resolve().parent.iterdir() if "incomplete" in path.name] == []
 
