@@ -87,7 +87,9 @@ def _loaded(path: Path, context: int | None, loading: LoadOptions) -> "Iterator[
         display=watch.shares,
     )
     trial = [{"role": "user", "content": "Hello"}]
-    loaded = load_model(artifact, loading, watch, lambda model: model.check(model.chat_ids(trial)))
+    loaded = load_model(
+        artifact, loading, watch, lambda model: model.check(model.chat_ids(trial)), model_name(path)
+    )
     try:
         yield loaded
     finally:

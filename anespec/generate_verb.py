@@ -67,7 +67,10 @@ def generate(
     as_json: bool,
     **chosen: Any,
 ) -> None:
-    """Continue a prompt with the model of ARTIFACT, which may be a GGUF or the name of a model in the cache.
+    """Continue a prompt with the model of ARTIFACT.
+
+    It may be a GGUF, too, hf:OWNER/REPO/FILE.gguf of the Hugging Face hub, or the name of a model in the
+    cache.
 
     Speculation never changes a token: it is only used where the exactness gate has proven so for this
     artifact, backend and machine. Where it was never measured here, a quick form is run first.

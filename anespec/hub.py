@@ -6,6 +6,7 @@ run goes on with, and are checked against the hash that the hub says.
 """
 
 import contextlib
+import logging
 import re
 import shutil
 from collections.abc import Iterator
@@ -42,13 +43,15 @@ def fetched(path: Path, display: Display = no_display) -> Path:
     require_package("huggingface_hub", str(name))
     from huggingface_hub import hf_hub_download
 
-    with _in_one_sentence(name):
+    with _in_one_sentence(name), _without_warnings(), display(f"asking the hub for {name.name}"):
         found = hf_hub_download(name.repo, name.file, revision=name.revision, dry_run=True)
-        if found.will_download:
-            pointer = Path(found.local_path)
-            # REPOSITORY/snapshots/COMMIT/FILE, whose name may have folders.
-            repository = pointer.parents[name.file.count("/") + 2]
-            _bring(name, found.commit_hash, repository / "blobs", display)
+    pointer = Path(found.local_path)
+    if not found.will_download and pointer.exists():
+        return pointer
+    with _in_one_sentence(name), _without_warnings():
+        # REPOSITORY/snapshots/COMMIT/FILE, whose name may have folders.
+        repository = pointer.parents[name.file.count("/") + 2]
+        _bring(name, found.commit_hash, repository / "blobs", display)
         return Path(hf_hub_download(name.repo, name.file, revision=name.revision))
 
 
@@ -101,6 +104,19 @@ def _bring(name: HubName, commit: str, blobs: Path, display: Display) -> None:
                 f"{name}: what came is not what the hub says it has; run the same command again"
             )
         partial.replace(blob)
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """The library tells of each time that it tries again; what comes of it is said in one sentence."""
+    log = logging.getLogger("huggingface_hub")
+    before = log.level
+    if not logging.getLogger().isEnabledFor(logging.DEBUG):  # which `-vv` asks for
+        log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 class _Bar:

@@ -36,8 +36,10 @@ class Opened:
     elsewhere: "Elsewhere | None" = None
 
 
-def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Opened:
+def open_artifact(path: Path, options: "BackendOptions", watch: Watcher, name: str | None = None) -> Opened:
     """Open an artifact's folder, or that of a GGUF, which is converted first where that was never done.
+
+    `name` is what a person calls it, None for its path.
 
     Raises:
         ArtifactError: it is missing, damaged or of another version.
@@ -63,7 +65,7 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher) -> Open
     backend = resolve_backend(options.backend, artifact.manifest.target)
     here = circumstances(artifact, backend, options.threads)
     began = time.monotonic()
-    with watch.steps(f"loading {path}") as report:
+    with watch.steps(f"loading {name or path}") as report:
         report("vocabulary")
         tokens = artifact.tokens_path()
         # A library compiles shards without holding Python up, which reads the vocabulary meanwhile.

@@ -151,7 +151,7 @@ class Model(ServedArtifact):
         if tokenizer.chat_template is None:
             raise RequestError(
                 "this model has no chat template, so it answers no messages; give it a plain "
-                "prompt to continue, as with `anespec generate -p TEXT`"
+                "prompt to continue, as with `anespec generate -p TEXT`, or /v1/completions of a daemon"
             )
         rendered = render_chat(
             tokenizer.chat_template,
@@ -202,15 +202,21 @@ def _options(options: GenerationOptions | None, changes: dict[str, Any]) -> Gene
 
 
 def load_model(
-    path: Path, options: LoadOptions, watch: Watcher, check: Callable[[Model], None] | None = None
+    path: Path,
+    options: LoadOptions,
+    watch: Watcher,
+    check: Callable[[Model], None] | None = None,
+    name: str | None = None,
 ) -> Model:
     """Open an artifact and make it ready to generate; `check` may refuse before anything is measured.
+
+    `name` is what a person calls it, None for its path.
 
     Raises:
         ArtifactError: the folder is missing, damaged or of another version.
         RequestError: an option is out of range, or there is no such backend.
     """
-    opened = open_artifact(path, options, watch)
+    opened = open_artifact(path, options, watch, name)
     model = Model(opened, options)
     try:
         if check is not None:

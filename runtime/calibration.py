@@ -1,7 +1,8 @@
 """What the probabilities that a source claims were worth so far.
 
 Lanes go to the drafts of highest probability over all sequences, so claims must mean the same whoever makes
-them. Claims are counted in bins of a tenth; a bin starts out believed, with the weight of a few claims.
+them. Claims are counted in bins of a tenth; a bin starts out believed, with the weight of a few claims. All
+owners' claims are counted together: how often they come true does not tell what they were.
 """
 
 from collections.abc import Sequence

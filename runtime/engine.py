@@ -91,7 +91,7 @@ class Engine:
     @property
     def active(self) -> int:
         """How many sequences run."""
-        return len(self._scheduler.active)
+        return self._scheduler.count
 
     def running(self, owner: str) -> int:
         """How many of an owner's sequences run."""

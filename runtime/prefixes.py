@@ -62,6 +62,7 @@ class Prefixes:
     """The tokens whose K/V every region holds, busy or idle, and whose they are.
 
     Nothing is used again for another owner: how soon an answer begins would tell what somebody else asked.
+    That an owner's prefix gave way tells that others were served, and nothing of what they asked.
     """
 
     def __init__(self, region_map: RegionMap, ring_states: RingStates | None = None) -> None:

@@ -35,6 +35,11 @@ class Scheduler:
         return len(self._queue)
 
     @property
+    def count(self) -> int:
+        """How many sequences have a region; from any thread."""
+        return len(self._active)
+
+    @property
     def active(self) -> Sequence[ActiveSequence]:
         """The sequences that have a region; those that waited longest for rows come first."""
         return tuple(self._active.values())

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
@@ -16,6 +17,10 @@ from anespec.manifests.weight_choice import WeightChoice
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
+
+# On a busy machine a quick example may take long once.
+settings.register_profile("anespec", deadline=None)
+settings.load_profile("anespec")
 
 FAMILIES = Path(__file__).parent / "data" / "families"
 SHARED_MODELS = Path(__file__).resolve().parents[1].parent / "shared" / "models"

@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 
 from anespec.manifests.errors import RequestError, StorageError, UsageError
 from anespec.manifests.formatting import LONGEST_REASON, listed, printable, quoted, shown
-from anespec.manifests.options import Options, flag_of, type_of
+from anespec.manifests.options import Options, flag_of, read_size, type_of
 from anespec.model_path import is_path
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
@@ -35,6 +35,9 @@ GROUPS: tuple[type[Options], ...] = (ServeOptions, PoolOptions, LoadOptions)
 
 LARGEST_FILE = 1 << 20
 """Bytes."""
+
+BYTES = "BYTES"
+"""What stands for the value of an option that is a size."""
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 
@@ -140,6 +143,11 @@ def _value(name: str, field: FieldInfo, value: object) -> object:
     kind, choices = type_of(field), flag_of(field).choices
     if choices and value not in choices:
         raise RequestError(f"{name} is {shown(value)}; it must be {listed(choices, 'or')}")
+    if flag_of(field).metavar == BYTES:
+        try:
+            return read_size(value)
+        except RequestError as error:
+            raise RequestError(f"{name}: {error}") from None
     if kind is Path and isinstance(value, str):
         return Path(value)
     if get_origin(kind) is tuple and isinstance(value, list):

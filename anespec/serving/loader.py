@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from anespec.hub import fetched
 from anespec.manifests.errors import StorageError
 from anespec.model_cache import is_gguf, resolve_artifact
+from anespec.model_path import model_name
 from anespec.serving.file_marks import FileMarks
 from anespec.serving.room import memory_of
 from anespec.serving.sources import Found, ModelSource
@@ -57,4 +58,4 @@ class ArtifactLoader:
         """Bring it into memory; raises as `load_model` does."""
         from anespec.model import load_model
 
-        return load_model(found.path, source.loading, self._watch())
+        return load_model(found.path, source.loading, self._watch(), name=model_name(source.path))

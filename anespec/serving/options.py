@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ByteSize, Field
+from pydantic import BeforeValidator, Field
 
-from anespec.manifests.options import Flag, Options
+from anespec.manifests.options import Flag, Options, read_size
 from anespec.runtime.options import LoadOptions
 from anespec.serving.loader import USUAL_SEQUENCES
 
@@ -29,7 +29,9 @@ class PoolOptions(BuildOptions):
         description="Serve another model under this name, loaded when it is asked for; may be given several "
         "times.",
     )
-    memory: Annotated[ByteSize | None, Flag(metavar="BYTES", default="0.8 of the machine's")] = Field(
+    memory: Annotated[
+        int | None, BeforeValidator(read_size), Flag(metavar="BYTES", default="0.8 of the machine's")
+    ] = Field(
         default=None,
         ge=1,
         description="What all models in memory may take; those not used for the longest time give way.",

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from anespec.manifests.errors import AnespecError
-from anespec.manifests.formatting import duration_text
+from anespec.manifests.formatting import duration_text, listed, printable, quoted
 from anespec.runtime.server.errors import ApiError, ending
 from anespec.runtime.server.models import Leased, ModelCard, ServingModel
 from anespec.serving.residents import Resident, Residents
@@ -18,6 +18,9 @@ from anespec.serving.threads import in_own_thread
 
 ROOM_SECONDS = 30.0
 """How long a request waits until others are done with what is in its way."""
+
+MOST_NAMED = 12
+"""Models that an error lists."""
 
 _log = logging.getLogger("anespec.serve")
 
@@ -113,7 +116,7 @@ class ModelPool:
         if found is None:
             raise ApiError(
                 404,
-                f"there is no model {name!r}; /v1/models lists those that there are",
+                f"there is no model {quoted(name or '')}; {_served_here(self.names)}",
                 "model_not_found",
                 "model",
             )
@@ -138,6 +141,7 @@ class ModelPool:
 
     async def _bring(self, served: _Served) -> None:
         source, began = served.source, time.monotonic()
+        _log.info("%s is being loaded", served.name)
         try:
             found = await in_own_thread(lambda: self._loader.find(source))
             await self._residents.reserve(served.name, found.memory, self._give_way)
@@ -241,3 +245,8 @@ def _forget_loading(served: _Served, task: asyncio.Task[None]) -> None:
     if not task.cancelled():
         # Nobody may wait any more who is told of its failure.
         task.exception()
+
+
+def _served_here(names: Sequence[str]) -> str:
+    more = ["others"] if len(names) > MOST_NAMED else []
+    return f"this server has {listed([*map(printable, names[:MOST_NAMED]), *more])}"

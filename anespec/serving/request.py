@@ -49,11 +49,9 @@ class ServeRequest:
         return found
 
     def require_there(self, config: ConfigFile | None) -> None:
-        """Raise UsageError where a model is no path, no name in the cache and none of the hub."""
-        for name, source in self.names(config).items():
-            path = source.path
-            if not (is_hub_name(path) or path.exists() or cached_artifact(path) is not None):
-                raise UsageError(f"{path}: is no file, no folder and no model in the cache; {name} needs one")
+        """Raise UsageError where a model is not there."""
+        for sentence in missing(self.names(config)):
+            raise UsageError(sentence)
 
     def _source(self, entry: ModelEntry, is_only: bool) -> ModelSource:
         """A model with the options of all, or its own.
@@ -70,6 +68,17 @@ class ServeRequest:
             own.get("context", build.context),
             own.get("sequences", build.sequences),
         )
+
+
+def missing(sources: Names) -> list[str]:
+    """A sentence for each model that is no path, no name in the cache and none of the hub."""
+    return [
+        f"{source.path}: is no file, no folder and no model in the cache (`anespec list`), so there is no "
+        f"{quoted(name)} to serve"
+        for name, source in sources.items()
+        if not (is_hub_name(source.path) or source.path.exists())
+        if cached_artifact(source.path) is None
+    ]
 
 
 def _named(text: str) -> tuple[str, Path]:

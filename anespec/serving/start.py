@@ -30,7 +30,7 @@ from anespec.serving.loader import ArtifactLoader
 from anespec.serving.notify import READY, STOPPING, tell_system
 from anespec.serving.pool import ModelLoadError, ModelPool
 from anespec.serving.records import recorded
-from anespec.serving.request import ServeRequest
+from anespec.serving.request import ServeRequest, missing
 from anespec.serving.room import MemoryLimit
 from anespec.serving.sources import Names
 from anespec.verbosity import is_quiet
@@ -67,7 +67,8 @@ async def serve(asked: ServeRequest) -> None:
             tell(tuple(found))
         return found
 
-    models = ModelPool(asked.names(asked.config), loader, MemoryLimit.of(asked.pool.memory), reread=reread)
+    sources = asked.names(asked.config)
+    models = ModelPool(sources, loader, MemoryLimit.of(asked.pool.memory), reread=reread)
     daemon = Daemon(__version__, options, models, keys, Metrics(models), lifecycle)
     with (
         logged(options.log_json),
@@ -78,6 +79,9 @@ async def serve(asked: ServeRequest) -> None:
 
         async def begin() -> None:
             watch.note(f"listening on {address_text(listening)}")
+            # The default is asked for at once, which says so itself.
+            for sentence in missing({name: sources[name] for name in models.names[1:]}):
+                watch.note(sentence)
             # The default comes last: where not all fit, it is not the one that gave way.
             for name in reversed(models.names if asked.pool.preload else models.names[:1]):
                 await _warm_up(models, name, watch)

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
+from anespec.manifests.errors import AnespecError
 from anespec.runtime.callers import Caller
 from anespec.runtime.server.bodies import read_body
 from anespec.runtime.server.daemon import Daemon
@@ -103,10 +104,18 @@ class _Serving:
         except Exception as error:
             refused = api_error(error)
             if refused.status == 500:
-                _log.exception("%s %s failed", self._endpoint.method, self._endpoint.path)
+                self._log_failure(error)
             response = self._endpoint.refusal(refused)
         await response(scope, receive, send)
         return response.status_code
+
+    def _log_failure(self, error: Exception) -> None:
+        """What an error of ours says is enough to mend it; of any other the log has where it came from."""
+        cause = error.__cause__ or error
+        is_ours = isinstance(error, AnespecError) and isinstance(cause, AnespecError)
+        said = f": {cause}" if is_ours else ""
+        method, path = self._endpoint.method, self._endpoint.path
+        _log.error("%s %s failed%s", method, path, said, exc_info=None if is_ours else error)
 
     async def _serve(self, request: Request) -> Response:
         daemon, endpoint = self._daemon, self._endpoint

@@ -39,7 +39,8 @@ class Endpoint:
     no JSON; `streams` is the media type of an answer that may come in parts. `is_open`: no key is needed, and
     it is served also while the daemon starts or ends. `refusal` says an error in the words of the API that
     it belongs to, as a `refused`; with `refuses` nothing else comes back. `as_curl`: a body need not be
-    called JSON (see `read_body`). `is_kept`: clients keep what came, and are told where it is the same (304).
+    called JSON (see `read_body`). `query` are the names that its query string may
+    have. `is_kept`: clients keep what came, and are told where it is the same (304).
     """
 
     method: str
@@ -55,3 +56,4 @@ class Endpoint:
     refused: type[BaseModel] = ErrorAnswer
     refuses: bool = False
     as_curl: bool = False
+    query: tuple[str, ...] = ()

@@ -122,5 +122,5 @@ async def props(call: Call[None]) -> Response:
 ENDPOINTS = (
     Endpoint("POST", "/tokenize", "The tokens of a text.", tokenize, TokenizeBody, TokenizeAnswer),
     Endpoint("POST", "/detokenize", "The text of tokens.", detokenize, DetokenizeBody, DetokenizeAnswer),
-    Endpoint("GET", "/props", "What is served by default.", props, answer=PropsAnswer),
+    Endpoint("GET", "/props", "What is served.", props, answer=PropsAnswer, query=("model",)),
 )

@@ -74,9 +74,12 @@ def _operation(endpoint: Endpoint, references: _References, needs_key: bool) -> 
         found["responses"]["403"] = {"description": "No page of that origin may call.", "content": own}
     if needs_key and not endpoint.is_open:
         found["security"] = [{"key": []}]
-    if places := _PLACE.findall(endpoint.path):
+    parameters = [(name, "path") for name in _PLACE.findall(endpoint.path)]
+    parameters += [(name, "query") for name in endpoint.query]
+    if parameters:
         found["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in places
+            {"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}}
+            for name, place in parameters
         ]
     if endpoint.body is not None:
         found["requestBody"] = {

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ByteSize, Field
+from pydantic import BeforeValidator, Field
 
-from anespec.manifests.options import Flag, Options
+from anespec.manifests.options import Flag, Options, read_size
 
 LONGEST_WAIT = 86400.0
 """Seconds: a day."""
@@ -40,8 +40,8 @@ class ServeOptions(Options):
         le=LONGEST_WAIT,
         description="The longest that a request may take, in the queue and after it.",
     )
-    body_bytes: Annotated[ByteSize, Flag(metavar="BYTES", default="16MB")] = Field(
-        default=ByteSize(16_000_000), ge=1, description="The largest request."
+    body_bytes: Annotated[int, BeforeValidator(read_size), Flag(metavar="BYTES")] = Field(
+        default=16_000_000, ge=1, description="The largest request."
     )
     connections: int = Field(
         default=2048, ge=1, le=1 << 20, description="Connections at a time; more are refused."

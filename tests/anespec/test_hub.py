@@ -1,6 +1,7 @@
 """Models of the Hugging Face hub, over a stand-in for it: downloaded once, whole, and gone on with."""
 
 import contextlib
+import logging
 import os
 import shutil
 import subprocess
@@ -56,9 +57,12 @@ def test_a_file_is_downloaded_once_into_the_hubs_own_cache(hub: Hub, tmp_path: P
     found = fetched(NAME, shown(said))
     assert found.read_bytes() == CONTENT
     assert found.is_relative_to(tmp_path / "hub" / "models--owner--repo" / "snapshots")
-    assert said[0] == "downloading model.gguf"
+    assert said[:2] == ["asking the hub for model.gguf", "downloading model.gguf"]
     assert said[-1].endswith(": 1.00")
+    asked = [each for each in hub.asked if "/resolve/" in each]
     assert fetched(NAME) == found
+    again = [each for each in hub.asked if "/resolve/" in each][len(asked) :]
+    assert again == ["HEAD /owner/repo/resolve/main/files/model.gguf"], "whether there is a newer one"
     assert len(hub.ranges) == 1
     assert [path.name for path in found.resolve().parent.iterdir() if "incomplete" in path.name] == []
 
@@ -148,6 +152,24 @@ def test_a_hub_that_is_down(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(StorageError, match="cannot be reached"):
         fetched(NAME)
+
+
+def test_a_hub_that_nobody_reaches_is_one_sentence(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    nowhere = "http://127.0.0.1:9"
+    monkeypatch.setattr(constants, "ENDPOINT", nowhere)
+    monkeypatch.setattr(
+        constants, "HUGGINGFACE_CO_URL_TEMPLATE", nowhere + "/{repo_id}/resolve/{revision}/{filename}"
+    )
+    heard: list[logging.LogRecord] = []
+    listener = logging.Handler()
+    listener.emit = heard.append  # type: ignore[method-assign]
+    monkeypatch.setattr(logging.getLogger("huggingface_hub"), "handlers", [listener])
+    said: list[str] = []
+    with pytest.raises(StorageError, match="cannot be reached"):
+        fetched(NAME, shown(said))
+    assert (heard, said) == ([], ["asking the hub for model.gguf"])
 
 
 def test_a_full_disk_is_said_before_anything_comes(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

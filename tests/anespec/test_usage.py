@@ -42,6 +42,13 @@ def test_a_size_is_written_with_its_unit_and_one_that_is_none_is_told_how() -> N
     assert isinstance(outcome.exception, StorageError)
 
 
+@pytest.mark.parametrize("option", ["--memory", "--body-bytes"])
+def test_what_a_daemon_may_take_is_a_size_like_any_other(option: str) -> None:
+    outcome = CliRunner().invoke(cli, ["serve", "m.gguf", option, "lots"])
+    assert outcome.exit_code == 2
+    assert "'lots' is not a size such as 500MB or 3GB." in outcome.output
+
+
 @pytest.mark.parametrize("verb", ["", *cli.commands, "worker build", "worker path"])
 def test_help_fits_a_terminal_of_80_columns(verb: str) -> None:
     outcome = CliRunner().invoke(cli, [*verb.split(), "--help"], terminal_width=80)

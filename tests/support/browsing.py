@@ -8,11 +8,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Locator,
+    Page,
+    expect,
+    sync_playwright,
+)
 from serving import Running
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-MILLISECONDS = 5000
+
+MILLISECONDS = 20_000
+"""Until what a test waits for must be so, on a machine that has much else to do."""
+
+expect.set_options(timeout=MILLISECONDS)
 
 # Without its sandbox, since that cannot be had where tests run as root; other machines' names lead nowhere.
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]

@@ -63,9 +63,11 @@ class _Handler(BaseHTTPRequestHandler):
         elif path.startswith("/api/models/"):
             self._list(path.removeprefix("/api/models/").split("/"))
         else:
-            owner, name, resolve, rest = path.removeprefix("/").split("/", 3)
-            assert resolve == "resolve"
-            self._resolve(f"{owner}/{name}", rest)
+            match path.removeprefix("/").split("/", 3):
+                case [owner, name, "resolve", rest]:
+                    self._resolve(f"{owner}/{name}", rest)
+                case _:
+                    self._say(404)
 
     def _resolve(self, repository: str, rest: str) -> None:
         hub = self.hub

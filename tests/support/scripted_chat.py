@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serving import Running, running
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from anespec.runtime.load import RowCount, ServiceLoad
 from anespec.runtime.passes import RowKind
@@ -46,11 +46,21 @@ def said(text: str, **how: Any) -> Said:
     return Said([Piece(word) for word in [*words[:-1], words[-1].rstrip(" ")]], **how)
 
 
+def unsaid() -> Response:
+    """A refusal whose status comes, and whose words never do."""
+
+    async def words() -> AsyncIterator[bytes]:
+        await asyncio.sleep(60)
+        yield b"{}"
+
+    return StreamingResponse(words(), 503, headers={"retry-after": "60"}, media_type="application/json")
+
+
 @dataclass
 class Script:
     """What is answered next, and what was asked. Where nothing is left it says "Yes."."""
 
-    answers: deque[Said | ApiError] = field(default_factory=deque)
+    answers: deque[Said | ApiError | Response] = field(default_factory=deque)
     asked: list[dict[str, Any]] = field(default_factory=list)
     listeners: int = 0
     passes: int = 0
@@ -62,6 +72,8 @@ class Script:
         found = self.answers.popleft() if self.answers else said("Yes.")
         if isinstance(found, ApiError):
             raise found
+        if isinstance(found, Response):
+            return found
         return event_stream(self._events(found))
 
     async def _events(self, answer: Said) -> AsyncIterator[bytes]:

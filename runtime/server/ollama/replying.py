@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from starlette.responses import Response
 
+from anespec.manifests.errors import PromptTooLongError
 from anespec.runtime.completion import TextStream
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.server.answering import Prepared, answer
@@ -37,7 +38,11 @@ async def reply(call: Call[BodyT], spell: Spell, begin: Begin) -> Response:
         logprobs = leased.model.tokenizer if body.logprobs else None
         return Prepared(runs, LineWriter(body.model, spell, clock, reader, logprobs))
 
-    return await answer(call, known_as(call.daemon.models, body.model), prepare, body.streams, line_stream)
+    name = known_as(call.daemon.models, body.model)
+    try:
+        return await answer(call, name, prepare, body.streams, line_stream)
+    except PromptTooLongError as error:
+        raise ApiError(400, str(error)) from None
 
 
 async def load(call: Call[BodyT], spell: Spell) -> Response:

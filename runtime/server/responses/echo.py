@@ -37,7 +37,7 @@ def begun(body: ResponsesBody, model: str) -> ResponseAnswer:
         store=False,
         temperature=1.0 if body.temperature is None else body.temperature,
         text=TextAnswer(format=_format(body.format)),
-        tool_choice=choice.model_dump(exclude_none=True) if isinstance(choice, ChosenTools) else choice,
+        tool_choice=choice.model_dump(exclude_unset=True) if isinstance(choice, ChosenTools) else choice,
         tools=[
             ToolAnswer(
                 type="function",

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from starlette.responses import Response
 
-from anespec.manifests.errors import GrammarError
+from anespec.manifests.errors import GrammarError, PromptTooLongError
 from anespec.runtime.server.answering import Prepared, answer
 from anespec.runtime.server.conversing import Conversation
 from anespec.runtime.server.endpoint import Call, Endpoint
@@ -32,6 +32,8 @@ async def respond(call: Call[ResponsesBody]) -> Response:
 
     try:
         return await answer(call, body.model, prepare, bool(body.stream))
+    except PromptTooLongError as error:
+        raise ApiError(400, str(error), "context_length_exceeded", "input") from None
     except GrammarError as error:
         field = "tools" if conversation.grammar is None else "text.format"
         raise ApiError(400, str(error), "invalid_grammar", field) from None

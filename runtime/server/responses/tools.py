@@ -1,6 +1,7 @@
 """Tools as the Responses API writes them, flat."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field
@@ -46,7 +47,12 @@ ToolChoice = Literal["none", "auto", "required"] | ChosenTools
 def use_of(tools: Sequence[FunctionTool], choice: ToolChoice | None, parallel: bool) -> ToolUse:
     """What a request says of tools. Raises ApiError where it cannot be done."""
     found = [_tool(tool, f"tools.{number}") for number, tool in enumerate(tools)]
-    return tool_use(found, _choice(choice), parallel)
+    try:
+        return tool_use(found, _choice(choice), parallel)
+    except ApiError as error:
+        # What is a member of a tool's function there is a member of the tool here.
+        message, param = error.message.replace(".function.", "."), error.param
+        raise replace(error, message=message, param=param and param.replace(".function.", ".")) from None
 
 
 def _tool(tool: FunctionTool, place: str) -> ToolBody:

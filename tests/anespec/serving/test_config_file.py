@@ -53,7 +53,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("backend = 'cuda'", "backend is 'cuda'; it must be auto, torch"),
         ("request_seconds = inf", "request_seconds is inf; it must be at most"),
         ("port = 1979-05-27", "it must be an integer"),
-        ("memory = 'lots'", "memory is 'lots'"),
+        ("memory = 'lots'", "memory: 'lots' is not a size"),
         ("model = ['a=b']", "models stand in a table: [models]"),
         ("models = 3", "write [models]"),
         ("[models]\n'' = 'a'", "a model in [models] has an empty name"),

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 from commands import run
-from daemons import Started, started, until_true
+from daemons import PATIENCE, Started, started, until_true
 
 from anespec.main import cli
 from anespec.manifests.errors import StorageError, UsageError
@@ -65,6 +65,16 @@ def test_it_reads_models_and_keys_again(daemon: Started, measured: Path) -> None
     os.kill(daemon.process.pid, signal.SIGHUP)
     until_true(lambda: "is no TOML" in daemon.log.read_text())
     assert daemon.models(SECRET) == {"tiny": True, "second": False}
+
+
+def test_a_model_that_is_not_there_is_told_at_the_start(measured: Path, tmp_path: Path) -> None:
+    with started(tmp_path, measured, "--model", "small=typo.gguf") as found:
+        note = "note: typo.gguf: is no file, no folder and no model in the cache (`anespec list`), so there"
+        assert note in found.log.read_text()
+        asked = {"model": "small", "prompt": "a"}
+        assert httpx.post(f"{found.url}/v1/completions", json=asked, timeout=PATIENCE).status_code == 500
+        assert "/v1/completions failed: typo.gguf: is no file" in found.log.read_text()
+        assert "Traceback" not in found.log.read_text()
 
 
 def watch_health(socket: Path, seen: list[tuple[int, int]]) -> None:

@@ -1,8 +1,10 @@
 """Real models in a pool: in memory they outlive their files, and what was written into is not served."""
 
 import asyncio
+import contextlib
 import os
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +19,7 @@ from anespec.serving.loader import ArtifactLoader
 from anespec.serving.pool import ModelLoadError, ModelPool
 from anespec.serving.room import memory_of
 from anespec.serving.sources import ModelSource
-from anespec.watching import SILENT
+from anespec.watching import SILENT, Watcher
 
 LOADER = ArtifactLoader(lambda: SILENT)
 OPTIONS = LoadOptions(threads=1)
@@ -64,6 +66,20 @@ def test_what_is_found_is_weighed_and_known_again(measured: Path, tmp_path: Path
     assert found.memory > memory_of(manifest, "coreml") > weights + manifest.state_bytes
     assert found == LOADER.find(ModelSource(measured, OPTIONS))
     assert {mark.path.name for mark in found.files.marks} >= {"manifest.json", "tokens.gguf", "weight.bin"}
+
+
+def test_loading_goes_by_the_name_that_a_person_gave(measured: Path) -> None:
+    titles: list[str] = []
+
+    @contextlib.contextmanager
+    def steps(title: str) -> Iterator[Callable[[str], None]]:
+        titles.append(title)
+        yield lambda note: None
+
+    loader = ArtifactLoader(lambda: Watcher(steps=steps))
+    source = ModelSource(Path("llama.gguf"), OPTIONS)
+    loader.load(source, LOADER.find(ModelSource(measured, OPTIONS))).close()
+    assert titles[0] == "loading llama"
 
 
 def test_a_gguf_is_converted_for_several_at_a_time_unless_somebody_says_otherwise(

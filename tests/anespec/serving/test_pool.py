@@ -145,8 +145,9 @@ def test_a_failure_is_told_to_all_and_can_be_tried_again() -> None:
 def test_no_such_model() -> None:
     async def work() -> None:
         with pytest.raises(ApiError) as refused:
-            await use(ModelPool(sources("a"), FakeLoader({})), "b")
+            await use(ModelPool(sources("a", "c"), FakeLoader({})), "b")
         assert refused.value.status == 404
+        assert refused.value.message == "there is no model 'b'; this server has a and c"
 
     run(work)
 

@@ -1,5 +1,6 @@
 """Ollama's API, as its own client sees it."""
 
+import hashlib
 import json
 import time
 from datetime import UTC, datetime
@@ -7,9 +8,10 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 from ollama import Client, ResponseError
-from serving import Running
+from serving import Running, running
 
 from anespec.model import Model
+from anespec.runtime.server.keys import Key, KeyRing
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Once upon a time"}]
 GREEDY = {"temperature": 0, "num_predict": 40}
@@ -134,7 +136,7 @@ def test_the_version_is_told(served: Running) -> None:
         ({"prompt": "x", "raw": True, "system": "y"}, 400, "system"),
         ({"prompt": "x", "format": "xml"}, 400, "format"),
         ({"prompt": "x", "top_logprobs": 1}, 400, "top_logprobs"),
-        ({"prompt": "word " * 2000}, 400, "context"),
+        ({"prompt": "word " * 2000}, 400, "the prompt"),
     ],
 )
 def test_what_cannot_be_served_is_refused_in_a_sentence(
@@ -144,6 +146,7 @@ def test_what_cannot_be_served_is_refused_in_a_sentence(
     assert answer.status_code == status
     assert list(answer.json()) == ["error"]
     assert reason in answer.json()["error"]
+    assert "messages" not in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -215,3 +218,13 @@ def test_a_client_that_leaves_ends_its_answer(served: Running, model: Model) -> 
     while model.load.active and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not model.load.active
+
+
+def test_a_key_is_asked_for_in_ollamas_words(model: Model) -> None:
+    keys = KeyRing([Key("me", hashlib.sha256(b"a key of mine").digest())])
+    with running({"chatty": model}, keys) as found:
+        with pytest.raises(ResponseError, match="key") as refused:
+            Client(host=found.url).list()
+        assert refused.value.status_code == 401
+        headers = {"authorization": "Bearer a key of mine"}
+        assert [entry.model for entry in Client(host=found.url, headers=headers).list().models] == ["chatty"]

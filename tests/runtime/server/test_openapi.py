@@ -27,6 +27,15 @@ def test_what_is_not_served_has_no_answer_but_its_refusal(served: Running) -> No
     assert "200" in found["/v1/completions"]["post"]["responses"]
 
 
+def test_parameters_are_told_by_where_they_stand(served: Running) -> None:
+    found = served.client.get("/openapi.json").json()["paths"]
+    model = {"name": "model", "in": "query", "required": False, "schema": {"type": "string"}}
+    assert found["/props"]["get"]["parameters"] == [model]
+    name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+    assert found["/v1/models/{name}"]["get"]["parameters"] == [name]
+    assert "parameters" not in found["/v1/completions"]["post"]
+
+
 def test_embeddings_are_refused_at_once(served: Running) -> None:
     client = OpenAI(base_url=f"{served.url}/v1", api_key="none")
     with pytest.raises(InternalServerError, match="no embeddings") as refused:

@@ -203,6 +203,7 @@ def test_a_function_is_called_and_its_output_goes_back(
     )
     assert set(json.loads(call.arguments)) == {"steps"}
     assert [tool.name for tool in found.tools] == ["walk", "stop"]
+    assert found.tool_choice.model_dump() == fields["tool_choice"]
     streamed = events(tooled, fields)
     assert [event.type for event in streamed if "delta" not in event.type] == [
         "response.created",
@@ -323,6 +324,7 @@ for _ in range(40):
         ({"input": TEXT, "tools": [{"type": "mcp", "server_label": "x"}]}, "tools.0"),
         ({"input": TEXT, "tools": [{"type": "function"}]}, "tools.0.name"),
         ({"input": TEXT, "tools": [{"type": "function", "name": "no name"}]}, "tools.0.name"),
+        ({"input": TEXT, "tools": [{**WALK, "parameters": {"type": "string"}}]}, "tools.0.parameters"),
         ({"input": TEXT, "tools": [WALK, WALK]}, "tools"),
         ({"input": TEXT, "tools": [WALK], "tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"input": TEXT, "tools": [WALK], "tool_choice": {"type": "function"}}, "tool_choice"),
@@ -369,7 +371,7 @@ def test_what_cannot_be_served_is_refused_by_name(
 def test_a_prompt_that_does_not_fit_is_told_by_its_code(client: OpenAI) -> None:
     with pytest.raises(BadRequestError) as refused:
         client.responses.create(model="chatty", input="word " * 2000)
-    assert refused.value.code == "context_length_exceeded"
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "input")
 
 
 CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'

@@ -49,7 +49,8 @@ async function refusalOf(response) {
   let said = {};
   try {
     said = (await response.json()).error ?? {};
-  } catch {
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
     // Whatever stands between the page and the daemon may answer in its own words.
   }
   const wait = Number.parseInt(response.headers.get("retry-after"), 10);

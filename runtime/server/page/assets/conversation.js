@@ -24,6 +24,7 @@ export function newMessage(role, content = "") {
     reasoning: "",
     marks: [],
     reasoningMarks: [],
+    thought: 0,
     model: null,
     finish: null,
     error: null,

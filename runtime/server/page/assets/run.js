@@ -20,7 +20,6 @@ export class Run {
     this.passes = [];
     this.arrivals = [];
     this.begun = performance.now();
-    this.thought = 0;
     this.source = null;
   }
 
@@ -39,6 +38,8 @@ export class Run {
         this.message.finish = "failed";
       }
     }
+    // The daemon's own figures come with the end of an answer, which one that was broken off never had.
+    this.message.timings ??= this.counted();
     this.become("ended");
   }
 
@@ -56,6 +57,7 @@ export class Run {
       } catch (error) {
         const isPassing = error.status === 429 || error.status === 503;
         if (!isPassing || error.wait === null) throw error;
+        this.controller.signal.throwIfAborted();
         this.refusal = error;
         await this.pause(Math.max(1, error.wait));
         this.refusal = null;
@@ -98,7 +100,7 @@ export class Run {
       const from = message.reasoning.length;
       message.reasoning += reasoning;
       addMark(message.reasoningMarks, from, message.reasoning.length, this.source);
-      this.thought = performance.now() - this.begun;
+      message.thought = Math.round(performance.now() - this.begun);
     }
     if (content) {
       const from = message.content.length;
@@ -118,8 +120,16 @@ export class Run {
     if (this.passes.length > MOST_PASSES) this.passes.shift();
   }
 
-  get tokens() {
-    return this.arrivals.length;
+  /** What can be told from here of how quickly tokens came, in the daemon's words; null where too few have. */
+  counted() {
+    const tokens = this.arrivals.length;
+    if (tokens < 2) return null;
+    const seconds = (this.arrivals.at(-1) - this.arrivals[0]) / 1000;
+    return {
+      predicted_n: tokens,
+      predicted_per_second: seconds > 0 ? (tokens - 1) / seconds : 0,
+      tokens_per_pass: this.tokensPerPass,
+    };
   }
 
   /** Tokens per second, of the last few. */

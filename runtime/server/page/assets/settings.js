@@ -5,9 +5,9 @@ const NAME = "anespec-settings";
 /** The fields of a request that can be set: what they are called, what they may be, and what they do. */
 export const FIELDS = [
   { name: "temperature", label: "Temperature", least: 0, most: 2, step: 0.05, usual: "1", about: "0: always the likeliest" },
-  { name: "top_p", label: "Top-p", least: 0, most: 1, step: 0.01, usual: "1", about: "The likeliest, to this sum" },
-  { name: "top_k", label: "Top-k", least: 0, most: 1000, step: 1, usual: "all", about: "So many of the likeliest" },
-  { name: "min_p", label: "Min-p", least: 0, most: 1, step: 0.01, usual: "0", about: "Of the likeliest one's" },
+  { name: "top_p", label: "Top-p", least: 0, most: 1, step: 0.01, usual: "1", about: "The likeliest up to this sum" },
+  { name: "top_k", label: "Top-k", least: 0, most: 1000, step: 1, usual: "all", about: "Only so many of the likeliest" },
+  { name: "min_p", label: "Min-p", least: 0, most: 1, step: 0.01, usual: "0", about: "At least this share of the best" },
   { name: "max_completion_tokens", label: "Longest answer", least: 1, most: 1048576, step: 1, usual: "context", about: "Tokens" },
   { name: "seed", label: "Seed", least: 0, most: 2 ** 53 - 1, step: 1, usual: "random", about: "Same seed, same text" },
   { name: "presence_penalty", label: "Presence penalty", least: -2, most: 2, step: 0.1, usual: "0", about: "Against what was said" },

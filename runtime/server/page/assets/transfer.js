@@ -55,6 +55,7 @@ function checked(given) {
     reasoning: textOf(given.reasoning),
     marks: marksOf(given.marks),
     reasoningMarks: marksOf(given.reasoningMarks),
+    thought: numberOf(given.thought) ?? 0,
     model: textOf(given.model) || null,
     finish: textOf(given.finish) || null,
     error: textOf(given.error) || null,

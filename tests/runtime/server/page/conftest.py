@@ -10,9 +10,9 @@ from scripted_chat import Script, scripted
 from serving import Running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """Not for longer: while it runs, this thread has an event loop, so that no other test can run one."""
+    """For this package's tests alone: while it runs, this thread has an event loop, and can run no other."""
     with chromium() as found:
         yield found
 

@@ -1,6 +1,6 @@
 """Asking on the page: answers as they come, stopping, asking again, settings."""
 
-from browsing import Visit, until
+from browsing import Open, Visit, until
 from playwright.sync_api import expect
 from scripted_chat import Piece, Said, Script, said
 
@@ -66,6 +66,17 @@ def test_reasoning_is_folded_away(visit: Visit, script: Script) -> None:
     visit.page.locator(".reasoning summary").click()
     expect(visit.page.locator(".thoughts em")).to_have_text("see")
     assert visit.answer().inner_text() == "Seen."
+
+
+def test_answers_and_their_code_are_copied(open_page: Open, script: Script) -> None:
+    visit = open_page(permissions=["clipboard-read", "clipboard-write"])
+    text = "Like **this**:\n\n```py\nprint(1)\n```"
+    script.answers.append(Said([Piece(text)]))
+    visit.ask("How?")
+    visit.wait_for_end()
+    for button, copied in ((".code button", "print(1)"), (".answer .tools [aria-label=Copy]", text)):
+        visit.page.locator(button).click()
+        until(lambda copied=copied: visit.page.evaluate("navigator.clipboard.readText()") == copied)
 
 
 def test_settings_go_with_the_request_and_stay(visit: Visit, script: Script) -> None:

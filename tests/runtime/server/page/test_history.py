@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
 from browsing import Open, Visit, in_context
 from playwright.sync_api import expect
 from scripted_chat import Piece, Said, Script
@@ -23,6 +22,7 @@ def test_history_survives_a_reload(visit: Visit, script: Script) -> None:
     expect(visit.answer()).to_have_text("It does.")
     assert (visit.titles, visit.questions) == (["What stays"], ["Does it stay?"])
     expect(visit.page.locator(".answer .drafted")).to_have_text("does.")
+    expect(visit.page.locator(".reasoning summary")).to_have_text(re.compile(r"^Thought for \d+ s$"))
 
 
 def test_conversations_are_deleted_brought_back_and_told_apart(visit: Visit) -> None:
@@ -59,18 +59,30 @@ def test_what_is_exported_is_imported(visit: Visit, open_page: Open, tmp_path: P
     expect(other.answer()).to_have_text("Yes.")
 
 
-@pytest.mark.parametrize(
-    "text", ["{", "[]", '{"format": "anespec-conversations", "version": 2, "conversations": []}']
-)
-def test_other_files_are_refused(visit: Visit, tmp_path: Path, text: str) -> None:
-    (tmp_path / "other.json").write_text(text)
-    visit.page.locator("#import-file").set_input_files(tmp_path / "other.json")
-    expect(visit.page.locator("#toast")).to_contain_text("This file")
+def test_other_files_are_refused(visit: Visit, tmp_path: Path) -> None:
+    newer = '{"format": "anespec-conversations", "version": 2, "conversations": []}'
+    for text, said in {"{": "is no JSON", "[]": "holds no conversations", newer: "newer anespec"}.items():
+        (tmp_path / "other.json").write_text(text)
+        visit.page.locator("#import-file").set_input_files(tmp_path / "other.json")
+        expect(visit.page.locator("#toast")).to_contain_text(f"This file {said}" if text != newer else said)
     assert visit.titles == []
+
+
+COUNT_MESSAGES = """() => {
+  window.heard = 0;
+  new BroadcastChannel("anespec").onmessage = () => (window.heard += 1);
+}"""
 
 
 def test_tabs_see_each_other(visit: Visit, daemon: Running) -> None:
     with in_context(visit.page.context, daemon) as other:
+        other.page.evaluate(COUNT_MESSAGES)
         visit.ask("Seen there?")
         expect(other.page.locator("#conversations .open")).to_have_text("Seen there?")
         visit.wait_for_end()
+        other.page.locator("#conversations .open").click()
+        expect(other.answer()).to_have_text("Yes.")
+        # What one tab hears of another is nothing to tell in turn.
+        heard = other.page.evaluate("window.heard")
+        other.page.wait_for_timeout(100)
+        assert other.page.evaluate("window.heard") == heard

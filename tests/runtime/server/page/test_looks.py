@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from browsing import Open, Visit
 from playwright.sync_api import expect
-from scripted_chat import Piece, Said, Script
+from scripted_chat import Piece, Said, Script, said
 
 from anespec.runtime.server.errors import ApiError
 
@@ -75,6 +75,15 @@ def test_a_phone_needs_no_scrolling_sideways(open_page: Open, script: Script) ->
     expect(visit.page.locator("#sidebar")).not_to_be_visible()
     visit.page.locator("#show-settings").click()
     assert overflow() == []
+
+
+def test_who_wants_no_motion_gets_none(open_page: Open, script: Script) -> None:
+    visit = open_page(reduced_motion="reduce")
+    script.answers.append(said("on and ", endless=True, seconds=0.02))
+    visit.ask("Move")
+    expect(visit.answer()).to_contain_text("on and")
+    visit.page.locator("#show-settings").click()
+    assert visit.page.evaluate("document.getAnimations().length") == 0
 
 
 CONTRASTS = """() => {

@@ -4,7 +4,7 @@ import { h } from "../dom.js";
 import { hueOf } from "../marks.js";
 import { numbers } from "./numbers.js";
 
-const SHOWN_PASSES = 36;
+const SHOWN_PASSES = 28;
 const MOST_ROWS = 6;
 const MOST_SOURCES = 12;
 

@@ -96,7 +96,7 @@ class AnswerView {
     this.reasoning.hidden = !message.reasoning;
     if (message.reasoning) {
       const isThinking = isOpen && !message.content;
-      const seconds = run?.thought ? ` for ${numbers.seconds(run.thought / 1000)}` : "";
+      const seconds = message.thought ? ` for ${numbers.seconds(message.thought / 1000)}` : "";
       this.summary.textContent = isThinking ? "Thinking…" : `Thought${seconds}`;
       this.reasoning.classList.toggle("thinking", isThinking);
       this.thinking.show(message.reasoning, message.reasoningMarks, isThinking);
@@ -111,7 +111,7 @@ class AnswerView {
     this.wait.hidden = !isNew;
     if (!isNew) return;
     if (run.state === "waiting") {
-      const again = h("button", { type: "button", class: "quiet", "data-action": "now" }, "Now");
+      const again = h("button", { type: "button", class: "quiet", "data-action": "now" }, "Try now");
       const line = `${sentence(run.refusal.message)} Trying again in ${run.wait} s.`;
       this.wait.className = "wait refused";
       this.wait.replaceChildren(line, " ", again);
