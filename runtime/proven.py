@@ -37,7 +37,7 @@ class Proven:
         speculate = verdict.allows_speculation or allow_inexact
         return cls(
             speculate=speculate,
-            widths=tuple(sorted({shape.block, *verdict.proven_widths} & {*shape.widths})),
+            widths=tuple(sorted({shape.block, *verdict.usable_widths(shape.block)} & {*shape.widths})),
             # Sequences that share a pass are one another's neighbours.
             region_independent=verdict.proves(Invariance.REGION) and speculate,
             spans=verdict.proven_spans,

@@ -70,7 +70,7 @@ def _may(manifest: Manifest, exactness: ExactnessVerdict | None) -> list[str]:
     allowed: list[str] = []
     denied: list[str] = []
     (allowed if exactness.allows_speculation else denied).extend(["speculate", "reuse prefixes"])
-    proven = (manifest.block, *exactness.proven_widths)
+    proven = (manifest.block, *exactness.usable_widths(manifest.block))
     narrowest, widest = min(proven), max(proven)
     refuted = stands(Invariance.WIDTH) is Standing.FAIL
     if narrowest < manifest.block:

@@ -23,7 +23,7 @@ from anespec.runtime.text import template_worker
 SECONDS_TO_START = 60.0
 SECONDS_BETWEEN_LOOKS = 0.05
 
-MEND = "leave --chat out to send the prompt as it is, or use a model with another template"
+MEND = "send the prompt as it is, without a conversation, or use a model with another template"
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,12 @@ def test_speculation_needs_all_that_are_required() -> None:
         assert not verdict(*REQUIRED[:missing], *REQUIRED[missing + 1 :]).allows_speculation
 
 
+def test_the_quick_form_is_not_believed_about_passes_narrower_than_a_block() -> None:
+    quick = verdict(*REQUIRED, widths=(1, 2, 4, 8))
+    assert quick.usable_widths(4) == (4, 8)
+    assert quick.model_copy(update={"form": "full"}).usable_widths(4) == (1, 2, 4, 8)
+
+
 @pytest.mark.parametrize("invariance", REQUIRED_FOR_SPECULATION)
 def test_one_red_invariance_forbids_speculation(invariance: Invariance) -> None:
     parts = [part for part in REQUIRED if part.invariance is not invariance]

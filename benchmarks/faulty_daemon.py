@@ -1,0 +1,119 @@
+"""A daemon that things are done to: a process of its own, its log kept, killed and started as one likes."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+from http_server import free_port
+
+SECONDS_TO_START = 120.0
+PROGRAM = (sys.executable, "-m", "anespec")
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a process has: bytes of memory, descriptors, threads."""
+
+    memory: int
+    descriptors: int
+    threads: int
+
+
+class Daemon:
+    """`anespec serve` of a model on a port that is free."""
+
+    def __init__(
+        self,
+        model: Path,
+        log: Path,
+        *options: str,
+        program: Sequence[str] = PROGRAM,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it, and wait until it is ready; RuntimeError where it ends instead."""
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = log
+        with log.open("ab") as said:
+            self.process = subprocess.Popen(
+                [*program, "serve", str(model), "--port", str(self.port), *options],
+                stdout=said,
+                stderr=said,
+                env={**os.environ, **(environment or {})},
+            )
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Wait until requests are served."""
+        began = time.monotonic()
+        while not self._answers():
+            if self.process.poll() is not None:
+                raise RuntimeError(
+                    f"the daemon ended with code {self.process.returncode}: {self.last_words()}"
+                )
+            if time.monotonic() - began > SECONDS_TO_START:
+                raise RuntimeError("the daemon is not ready")
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+        return False
+
+    @property
+    def held(self) -> Held:
+        """What it has now."""
+        process = psutil.Process(self.process.pid)
+        return Held(process.memory_info().rss, process.num_fds(), process.num_threads())
+
+    def gauge(self, name: str) -> float:
+        """What /metrics tells, summed over labels."""
+        text = httpx.get(f"{self.url}/metrics", timeout=30).text
+        found = re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE)
+        return sum(map(float, found))
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self.log.read_text("utf-8", "replace")[-600:]
+
+    def complaints(self) -> list[str]:
+        """Lines of its log that no client should be able to bring about."""
+        text = self.log.read_text("utf-8", "replace")
+        return [line[:300] for line in text.splitlines() if "Traceback" in line or '"level": "error"' in line]
+
+    def kill(self) -> None:
+        """End it at once, as a lack of memory would."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> int:
+        """End it as people do; its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(90)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        return self.process.returncode
+
+
+@contextlib.contextmanager
+def serving(model: Path, log: Path, *options: str, **others: object) -> Iterator[Daemon]:
+    """A daemon while the block lasts; RuntimeError where it does not end as it should."""
+    daemon = Daemon(model, log, *options, **others)  # type: ignore[arg-type]
+    try:
+        yield daemon
+    except BaseException:
+        daemon.end()
+        raise
+    if (code := daemon.end()) != 0:
+        raise RuntimeError(f"the daemon ended with code {code}: {daemon.last_words()}")
