@@ -153,7 +153,6 @@ class ModelPool:
                 self._residents.give_up(found.memory)
                 raise
         except AnespecError as error:
-            _log.info("%s cannot be loaded: %s", served.name, error)
             told = str(error).replace(str(source.path), served.name)
             raise ModelLoadError(f"the model {served.name} cannot be loaded: {told}") from error
         resident = self._residents.add(served.name, found, model)
@@ -242,9 +241,10 @@ def _served(name: str, source: ModelSource) -> _Served:
 
 def _forget_loading(served: _Served, task: asyncio.Task[None]) -> None:
     served.loading = None
-    if not task.cancelled():
-        # Nobody may wait any more who is told of its failure.
-        task.exception()
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not served.wanted:
+        # Whoever waits says it, but all of them went away.
+        _log.error("%s cannot be loaded: %s", served.name, error.__cause__ or error)
 
 
 def _served_here(names: Sequence[str]) -> str:

@@ -74,6 +74,7 @@ def test_a_model_that_is_not_there_is_told_at_the_start(measured: Path, tmp_path
         asked = {"model": "small", "prompt": "a"}
         assert httpx.post(f"{found.url}/v1/completions", json=asked, timeout=PATIENCE).status_code == 500
         assert "/v1/completions failed: typo.gguf: is no file" in found.log.read_text()
+        assert found.log.read_text().count("no model in the cache") == 2
         assert "Traceback" not in found.log.read_text()
 
 
@@ -111,6 +112,7 @@ def test_what_goes_wrong_at_the_start_is_one_sentence_and_leaves_nothing(tmp_pat
     outcome = run("serve", "empty.anespec", "--unix", socket, cwd=tmp_path)
     assert outcome.code == 5
     assert outcome.ends_in_one_sentence(), outcome.err
+    assert outcome.err.count("is not an artifact") == 1
     assert outcome.out == ""
     assert not socket.exists()
 

@@ -1,6 +1,7 @@
 """Models come when they are asked for, go when others need the room, and are never taken from who has one."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -139,6 +140,29 @@ def test_a_failure_is_told_to_all_and_can_be_tried_again() -> None:
         del loader.failures["a"]
         assert (await use(pool, "a")).name == "a"
 
+    run(work)
+
+
+def test_a_failure_that_nobody_waits_for_any_more_stands_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loader = FakeLoader({"a": 1}, gates={"a": threading.Event()})
+
+    def fail(source: ModelSource, found: Found) -> ResidentModel:
+        assert loader.gates["a"].wait(10)
+        raise ArtifactError("the shard is missing")
+
+    async def work() -> None:
+        pool = ModelPool(sources("a"), loader)
+        asking = asyncio.create_task(use(pool, "a"))
+        await asyncio.sleep(0.05)
+        asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asking
+        loader.gates["a"].set()
+        await until(lambda: "a cannot be loaded: the shard is missing" in caplog.text)
+
+    loader.load = fail  # type: ignore[method-assign]
     run(work)
 
 
