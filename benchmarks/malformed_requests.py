@@ -73,6 +73,7 @@ def send_schema_cases(daemon: Daemon, seconds: float) -> int:
     import schemathesis
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis.errors import Unsatisfiable
+    from hypothesis.reporting import with_reporter
 
     def send(case: schemathesis.Case) -> None:
         nonlocal sent
@@ -98,8 +99,7 @@ def send_schema_cases(daemon: Daemon, seconds: float) -> int:
         left = end - time.monotonic()
         until = time.monotonic() + left / (len(operations) - number)
         for mode in schemathesis.GenerationMode:
-            with contextlib.suppress(
-                Unsatisfiable, _OutOfTimeError
-            ):  # what takes nothing cannot be asked wrongly
+            # What takes nothing cannot be asked wrongly.
+            with contextlib.suppress(Unsatisfiable, _OutOfTimeError), with_reporter(lambda said: None):
                 limits(given(case=operation.as_strategy(generation_mode=mode))(send))()
     return sent

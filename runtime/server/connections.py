@@ -118,6 +118,10 @@ class Connection(H11Protocol):
             # An answer is under way; nothing else can be said in its midst.
             self.transport.abort()
             return
+        if self.cycle is not None and not self.cycle.response_complete:
+            # Whoever serves the request that ends here has nobody left to answer.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         answer = ApiError(status, "this is no HTTP request that can be read", "malformed_request").answer()
         data = json.dumps(answer.model_dump()).encode()

@@ -150,6 +150,21 @@ def test_what_comes_after_a_request_that_is_being_answered_cannot_harm(served: R
     assert served.client.get("/health").status_code == 200
 
 
+@pytest.mark.parametrize("path", [b"/nothing", b"/v1/completions"])
+def test_a_body_that_is_none_is_answered_once(
+    served: Running, path: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with _connect(served) as client:
+        client.sendall(
+            b"POST "
+            + path
+            + b" HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n"
+        )
+        assert _rest(client).count(b"HTTP/1.1 400") == 1
+    served.client.get("/livez")
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def test_too_many_connections_are_refused_and_room_comes_back(impatient: Running) -> None:
     # The client of the fixture may hold one more.
     with contextlib.ExitStack() as held:
