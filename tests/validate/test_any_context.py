@@ -29,6 +29,7 @@ from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import Stimulus
 from anespec.validate.gates import golden_gate
 from anespec.validate.shard_passes import plan_passes
+from anespec.validate.width_checks import MOST_PASSES
 
 FAMILIES = Path(__file__).resolve().parents[1] / "data" / "families"
 HERE = Circumstances(backend="toy", library_version="1", machine="any", threads=1, artifact="a")
@@ -47,7 +48,8 @@ def shapes(draw: st.DrawFn) -> VerifierShape:
         needed = -(-min(context, window + block - 1) // unit)
         pools.append(PoolShape("local", draw(st.integers(needed, context // unit)) * unit, window))
     t_max = draw(st.sampled_from([block, block + 1, 2 * block, 48]).filter(lambda most: most >= block))
-    widths = draw(st.sampled_from([range_widths(block, 1, t_max), (block,), tuple(sorted({block, t_max}))]))
+    two = tuple(sorted({block, min(t_max, MOST_PASSES * block)}))  # what is wider the gate does not reach
+    widths = draw(st.sampled_from([range_widths(block, 1, t_max), (block,), two]))
     partial = draw(st.booleans())
     return VerifierShape(block, widths, context, sequences, VOCABULARY, tuple(pools), partial_spans=partial)
 

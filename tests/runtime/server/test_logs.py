@@ -21,6 +21,16 @@ class _Terminal(io.StringIO):
         return True
 
 
+@pytest.fixture(autouse=True)
+def as_a_program_begins() -> Iterator[None]:
+    """Whatever a verb that ran in this process before was told of being quiet."""
+    above = logging.getLogger("anespec")
+    before = above.level
+    above.setLevel(logging.NOTSET)
+    yield
+    above.setLevel(before)
+
+
 @pytest.fixture
 def lines() -> Iterator[io.StringIO]:
     with logged(as_json=True, stream=(found := io.StringIO())):
