@@ -15,7 +15,7 @@ from typing import Any
 
 from anespec.hub_name import HubName, is_hub_name
 from anespec.manifests.errors import Interrupted, RequestError, StorageError
-from anespec.manifests.formatting import LONGEST_REASON, bytes_text, listed, printable
+from anespec.manifests.formatting import LONGEST_REASON, bytes_text, named, printable
 from anespec.manifests.packages import require_package
 from anespec.manifests.store import file_sha256
 from anespec.manifests.user_folders import cache_folder, private_folder
@@ -23,8 +23,6 @@ from anespec.model_cache import Display, no_display
 
 MAIN = "main"
 SHA256 = re.compile(r"[0-9a-f]{64}")
-MOST_NAMED = 12
-"""Files of a repository that an error lists."""
 
 
 def fetched(path: Path, display: Display = no_display) -> Path:
@@ -190,7 +188,6 @@ def _those_there_are(name: HubName) -> str:
     with contextlib.suppress(Exception):
         files = HfApi().list_repo_files(name.repo, revision=name.revision)
         found = sorted(file for file in files if file.endswith(".gguf"))
-        more = ["others"] if len(found) > MOST_NAMED else []
         if found:
-            return f"; it has {listed([*map(printable, found[:MOST_NAMED]), *more])}"
+            return f"; it has {named(found)}"
     return ""

@@ -6,14 +6,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import psutil
-from http_server import free_port
+from http_server import await_ready, free_port
 
 SECONDS_TO_START = 120.0
 PROGRAM = (sys.executable, "-m", "anespec")
@@ -54,20 +53,10 @@ class Daemon:
 
     def wait_until_ready(self) -> None:
         """Wait until requests are served."""
-        began = time.monotonic()
-        while not self._answers():
-            if self.process.poll() is not None:
-                raise RuntimeError(
-                    f"the daemon ended with code {self.process.returncode}: {self.last_words()}"
-                )
-            if time.monotonic() - began > SECONDS_TO_START:
-                raise RuntimeError("the daemon is not ready")
-            time.sleep(0.1)
-
-    def _answers(self) -> bool:
-        with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
-        return False
+        try:
+            await_ready("the daemon", self.process, f"{self.url}/health", SECONDS_TO_START)
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}: {self.last_words()}") from None
 
     @property
     def held(self) -> Held:

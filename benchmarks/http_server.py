@@ -45,13 +45,7 @@ def started(
     )
     url = f"http://127.0.0.1:{port}"
     try:
-        began = time.monotonic()
-        while not _answers(url + ready):
-            if process.poll() is not None:
-                raise RuntimeError(f"{name} ended with code {process.returncode} before it answered")
-            if time.monotonic() - began > SECONDS_TO_START:
-                raise RuntimeError(f"{name} did not answer within {SECONDS_TO_START:.0f} s")
-            time.sleep(0.2)
+        await_ready(name, process, url + ready, SECONDS_TO_START)
         yield Server(name, url, process.pid)
     finally:
         process.terminate()
@@ -60,6 +54,17 @@ def started(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def await_ready(name: str, process: "subprocess.Popen[bytes]", url: str, seconds: float) -> None:
+    """Wait until a GET of `url` gives 200; RuntimeError where the process ends before, or takes too long."""
+    began = time.monotonic()
+    while not _answers(url):
+        if process.poll() is not None:
+            raise RuntimeError(f"{name} ended with code {process.returncode} before it answered")
+        if time.monotonic() - began > seconds:
+            raise RuntimeError(f"{name} did not answer within {seconds:.0f} s")
+        time.sleep(0.1)
 
 
 def _answers(url: str) -> bool:

@@ -10,6 +10,7 @@ What it answers on its standard output is its own: libraries print there too, Co
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -57,6 +58,17 @@ def answer_stream() -> BinaryIO:
 def end_with_parent() -> None:
     """In a child: end at once when its standard input does, which nothing is ever written to."""
     threading.Thread(target=_wait_for_end, daemon=True).start()
+
+
+def end_child(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a process and leave nothing of it behind; streams that it was not given pipes for are none."""
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        # Closing writes what a killed process did not take.
+        with contextlib.suppress(OSError):
+            if stream is not None:
+                stream.close()
 
 
 def signal_name(number: int) -> str:

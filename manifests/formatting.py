@@ -8,6 +8,9 @@ LONGEST_SHOWN = 80
 LONGEST_REASON = 400
 """Characters of a sentence that something else wrote, such as a library."""
 
+MOST_NAMED = 12
+"""Names that a sentence lists."""
+
 _MOVES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but for tabs and line ends, marks of direction, and halves of characters."""
 
@@ -42,6 +45,12 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 def listed(parts: Sequence[str], last: str = "and") -> str:
     """Parts of a sentence as a list, e.g. `a, b and c`."""
     return f" {last} ".join(part for part in (", ".join(parts[:-1]), *parts[-1:]) if part)
+
+
+def named(names: Sequence[str], most: int = MOST_NAMED) -> str:
+    """Names out of files or from people as a list, the first of them where there are many."""
+    more = ["others"] if len(names) > most else []
+    return listed([*map(printable, names[:most]), *more])
 
 
 def quoted(text: str, limit: int = LONGEST_SHOWN) -> str:

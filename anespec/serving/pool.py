@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from anespec.manifests.errors import AnespecError
-from anespec.manifests.formatting import duration_text, listed, printable, quoted
+from anespec.manifests.formatting import duration_text, named, quoted
 from anespec.runtime.server.errors import ApiError, ending
 from anespec.runtime.server.models import Leased, ModelCard, ServingModel
 from anespec.serving.residents import Resident, Residents
@@ -18,9 +18,6 @@ from anespec.serving.threads import in_own_thread
 
 ROOM_SECONDS = 30.0
 """How long a request waits until others are done with what is in its way."""
-
-MOST_NAMED = 12
-"""Models that an error lists."""
 
 _log = logging.getLogger("anespec.serve")
 
@@ -248,5 +245,4 @@ def _forget_loading(served: _Served, task: asyncio.Task[None]) -> None:
 
 
 def _served_here(names: Sequence[str]) -> str:
-    more = ["others"] if len(names) > MOST_NAMED else []
-    return f"this server has {listed([*map(printable, names[:MOST_NAMED]), *more])}"
+    return f"this server has {named(names)}"

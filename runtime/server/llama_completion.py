@@ -6,6 +6,7 @@ https://github.com/ggml-org/llama.cpp/tree/master/tools/server
 import json
 import secrets
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -17,7 +18,7 @@ from anespec.runtime.options import GenerationOptions
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.runtime.server.answering import Prepared, answer
 from anespec.runtime.server.endpoint import Call, Endpoint
-from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.errors import ApiError, api_error
 from anespec.runtime.server.models import Leased
 from anespec.runtime.server.openai.finish import finish_reason
 from anespec.runtime.server.openai.sampling_fields import SamplingFields
@@ -94,7 +95,7 @@ async def complete(call: Call[LlamaBody]) -> Response:
         return await answer(call, body.model, prepare, bool(body.stream))
     except GrammarError as error:
         field = "grammar" if body.grammar else "json_schema"
-        raise ApiError(400, str(error), "invalid_grammar", field) from None
+        raise replace(api_error(error), param=field) from None
 
 
 class _Writer:

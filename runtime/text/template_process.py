@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from weakref import finalize
 
+from anespec.manifests.child_python import end_child
 from anespec.manifests.errors import AnespecError, RequestError
 from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.runtime.text import template_worker
@@ -127,7 +128,7 @@ class _Process:
             ) from error
         assert self._process.stdin is not None and self._process.stdout is not None
         self._requests, self._answers = self._process.stdin, self._process.stdout
-        self.end = finalize(self, _end, self._process)
+        self.end = finalize(self, end_child, self._process)
         try:
             self._exchange(None, SECONDS_TO_START)
         except RequestError as error:
@@ -192,17 +193,6 @@ def resident_bytes(pid: int) -> int:
     """Memory that a process holds, in bytes; 0 where `ps` cannot tell."""
     told = subprocess.run(["/bin/ps", "-o", "rss=", "-p", str(pid)], capture_output=True, check=False)
     return int(told.stdout) << 10 if told.stdout.strip().isdigit() else 0
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process and leave nothing of it behind."""
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout):
-        # Closing writes what a killed process did not take.
-        with suppress(OSError):
-            if stream is not None:
-                stream.close()
 
 
 def _library_folders() -> list[str]:

@@ -1,11 +1,15 @@
 """Time that a test lets pass, and verifiers whose passes it lets run one by one, or lets fail."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from toy import ToyVerifier
+from toy import ToyVerifier, everything
 
+from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PassPlan, StateLostError, VerifierShape
+from anespec.runtime.service import Service
 
 
 class Clock:
@@ -37,6 +41,16 @@ class SteppedVerifier(ToyVerifier):
 
     def await_pass(self) -> None:
         assert self.reached.acquire(timeout=10)
+
+
+@contextmanager
+def stepped_service(shape: VerifierShape) -> Iterator[tuple[SteppedVerifier, Service]]:
+    """A service over such a verifier; at the end all passes run that are left."""
+    verifier = SteppedVerifier(shape)
+    service = Service(Engine(verifier, everything(shape)))
+    yield verifier, service
+    verifier.let(10_000)
+    service.close()
 
 
 class LosingVerifier(ToyVerifier):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from drafting import oracle_source
-from stepping import LosingVerifier, SteppedVerifier
+from stepping import LosingVerifier, SteppedVerifier, stepped_service
 from toy import ToyVerifier, everything, sequential_text, toy_shape
 
 from anespec.runtime.engine import Engine
@@ -22,11 +22,8 @@ SHAPE = toy_shape(sequences=2, pools=POOLS)
 
 @pytest.fixture
 def stepped() -> Iterator[tuple[SteppedVerifier, Service]]:
-    verifier = SteppedVerifier(SHAPE)
-    service = Service(Engine(verifier, everything(SHAPE)))
-    yield verifier, service
-    verifier.let(10_000)
-    service.close()
+    with stepped_service(SHAPE) as found:
+        yield found
 
 
 def test_passes_and_rows_are_those_that_the_verifier_ran() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from drafting import OracleSession, SourceOf, oracle_source
-from stepping import LosingVerifier, SteppedVerifier
+from stepping import LosingVerifier, SteppedVerifier, stepped_service
 from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 
 from anespec.manifests.errors import RequestError
@@ -44,11 +44,8 @@ def service() -> Iterator[Service]:
 
 @pytest.fixture
 def stepped() -> Iterator[tuple[SteppedVerifier, Service]]:
-    verifier = SteppedVerifier(SHAPE)
-    service = Service(Engine(verifier, everything(SHAPE)))
-    yield verifier, service
-    verifier.let(10_000)
-    service.close()
+    with stepped_service(SHAPE) as found:
+        yield found
 
 
 def test_many_clients_at_once_get_their_own_texts(service: Service) -> None:

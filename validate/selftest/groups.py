@@ -10,7 +10,7 @@ from typing import IO, Protocol
 
 import numpy as np
 
-from anespec.manifests.child_python import child_command, child_environment
+from anespec.manifests.child_python import child_command, child_environment, end_child
 from anespec.manifests.coreml_errors import ended_by
 from anespec.manifests.formatting import last_line
 from anespec.manifests.schema import HIDDEN_IN, Bytes, HeadShard, Index, Record
@@ -209,9 +209,4 @@ def _elsewhere(
         try:
             yield GroupElsewhere(process, words, lambda stage: bench.say(f"process {place}: {stage}"))
         finally:
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                with suppress(OSError):
-                    if stream is not None:
-                        stream.close()
+            end_child(process)

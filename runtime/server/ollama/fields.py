@@ -6,15 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from anespec.runtime.options import MOST_STOPS, GenerationOptions
+from anespec.runtime.options import GenerationOptions
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.runtime.server.bodies import Body
-from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.openai.sampling_fields import StopStrings, rivals
 from anespec.runtime.server.openai.schema_limits import require_modest
-
-
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
 
 
 def _whole(value: Any) -> Any:
@@ -42,7 +38,7 @@ class OllamaOptions(Body):
     repeat_penalty: float | None = Field(default=None, ge=0.01, le=100)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    stop: Annotated[list[str] | None, BeforeValidator(_listed)] = Field(default=None, max_length=MOST_STOPS)
+    stop: StopStrings = None
 
     @property
     def generation(self) -> GenerationOptions:
@@ -103,8 +99,4 @@ class OllamaBody(Body):
     def generation(self) -> GenerationOptions:
         """As options. Raises ApiError or RequestError where that is not possible."""
         chosen = (self.options or OllamaOptions()).generation
-        if self.logprobs:
-            return chosen.with_changes(logprobs=self.top_logprobs or 0)
-        if self.top_logprobs:
-            raise ApiError(400, "top_logprobs needs logprobs; set it to true", param="top_logprobs")
-        return chosen
+        return chosen.with_changes(logprobs=rivals(self.logprobs, self.top_logprobs))

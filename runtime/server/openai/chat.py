@@ -1,12 +1,14 @@
 """`/v1/chat/completions`: conversations are answered."""
 
+from dataclasses import replace
+
 from starlette.responses import Response
 
 from anespec.manifests.errors import GrammarError
 from anespec.runtime.server.answering import Prepared, answer
 from anespec.runtime.server.conversing import Conversation
 from anespec.runtime.server.endpoint import Call, Endpoint
-from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.errors import api_error
 from anespec.runtime.server.models import Leased
 from anespec.runtime.server.openai.chat_answer import ChatAnswer
 from anespec.runtime.server.openai.chat_body import ChatBody
@@ -26,7 +28,7 @@ async def chat(call: Call[ChatBody]) -> Response:
     options = body.options(max_tokens=body.most_tokens, logprobs=logprobs, reference=body.reference)
     wanted = Wanted(
         logprobs=logprobs is not None,
-        usage=body.stream_options is not None and body.stream_options.include_usage,
+        usage=body.includes_usage,
         origins=body.anespec,
     )
 
@@ -37,7 +39,7 @@ async def chat(call: Call[ChatBody]) -> Response:
     try:
         return await answer(call, body.model, prepare, bool(body.stream))
     except GrammarError as error:
-        raise ApiError(400, str(error), "invalid_grammar", body.grammar_field) from None
+        raise replace(api_error(error), param=body.grammar_field) from None
 
 
 ENDPOINT = Endpoint(

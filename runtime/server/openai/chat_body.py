@@ -10,7 +10,7 @@ from anespec.runtime.server.bodies import Body
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.openai.chat_messages import MOST_MESSAGES, ContentPart, MessageBody, text_of
 from anespec.runtime.server.openai.response_format import ResponseFormat
-from anespec.runtime.server.openai.sampling_fields import SamplingFields
+from anespec.runtime.server.openai.sampling_fields import SamplingFields, effort_variables, rivals
 from anespec.runtime.server.openai.schema_limits import require_modest
 from anespec.runtime.server.openai.tool_fields import MOST_TOOLS, ToolBody, ToolChoice, ToolUse, tool_use
 
@@ -86,13 +86,9 @@ class ChatBody(SamplingFields):
         """The further names for the template but for tools. Raises ApiError where they are too large."""
         require_modest(self.chat_template_kwargs, "chat_template_kwargs")
         require_modest(self.documents, "documents")
-        found: dict[str, object] = dict(self.chat_template_kwargs or {})
+        found = {**effort_variables(self.reasoning_effort), **(self.chat_template_kwargs or {})}
         if self.documents is not None:
             found["documents"] = self.documents
-        if self.reasoning_effort is not None:
-            found.setdefault("reasoning_effort", self.reasoning_effort)
-            if self.reasoning_effort == "none":
-                found.setdefault("enable_thinking", False)
         return found
 
     @property
@@ -102,14 +98,8 @@ class ChatBody(SamplingFields):
 
     @property
     def wanted_logprobs(self) -> int | None:
-        """How many rivals' logprobs are wanted beside the tokens' own; None where none at all."""
-        if self.logprobs:
-            return self.top_logprobs or 0
-        if self.top_logprobs:
-            raise ApiError(
-                400, "top_logprobs needs logprobs; set it to true", "invalid_value", "top_logprobs"
-            )
-        return None
+        """See `rivals`."""
+        return rivals(self.logprobs, self.top_logprobs)
 
     @property
     def reference(self) -> str:

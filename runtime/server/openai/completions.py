@@ -108,9 +108,8 @@ async def complete(call: Call[CompletionBody]) -> Response:
             runs += model.run(ids, options, call.caller)
             echo = prompt if isinstance(prompt, str) else model.tokenizer.decode(ids)
             echoes += [echo if body.echo else ""] * options.choices
-        include_usage = body.stream_options is not None and body.stream_options.include_usage
         return Prepared(
-            runs, _Writer(leased.id, model.tokenizer, echoes, body.logprobs is not None, include_usage)
+            runs, _Writer(leased.id, model.tokenizer, echoes, body.logprobs is not None, body.includes_usage)
         )
 
     return await answer(call, body.model, prepare, bool(body.stream))

@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field
 
 from anespec.runtime.options import MOST_CHOICES, MOST_STOPS, GenerationOptions
 from anespec.runtime.server.bodies import Body
+from anespec.runtime.server.errors import ApiError
 
 MOST_BIASES = 4096
 
@@ -18,7 +19,32 @@ def _listed(value: Any) -> Any:
 LONGEST_STOP = 1024
 """Characters: text that may begin a stop string is held, and looked at again with every token."""
 
-StopString = Annotated[str, Field(max_length=LONGEST_STOP)]
+StopStrings = Annotated[
+    list[Annotated[str, Field(max_length=LONGEST_STOP)]] | None,
+    BeforeValidator(_listed),
+    Field(max_length=MOST_STOPS),
+]
+"""One text, or several."""
+
+
+def rivals(logprobs: bool | None, top_logprobs: int | None) -> int | None:
+    """How many rivals' logprobs are wanted beside the tokens' own; None where none at all.
+
+    Raises:
+        ApiError: those of rivals are wanted, and the tokens' own are not.
+    """
+    if logprobs:
+        return top_logprobs or 0
+    if top_logprobs:
+        raise ApiError(400, "top_logprobs needs logprobs; set it to true", "invalid_value", "top_logprobs")
+    return None
+
+
+def effort_variables(effort: str | None) -> dict[str, object]:
+    """What chat templates are told of how much the model is to think; `none` is not at all."""
+    if effort is None:
+        return {}
+    return {"reasoning_effort": effort} | ({"enable_thinking": False} if effort == "none" else {})
 
 
 class StreamOptions(Body):
@@ -45,14 +71,17 @@ class SamplingFields(Body):
     logit_bias: (
         dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] | None
     ) = Field(default=None, max_length=MOST_BIASES)
-    stop: Annotated[list[StopString] | None, BeforeValidator(_listed)] = Field(
-        default=None, max_length=MOST_STOPS
-    )
+    stop: StopStrings = None
     n: int | None = Field(default=None, ge=1, le=MOST_CHOICES)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     ignore_eos: bool = False
     speculate: bool = True
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with what it cost."""
+        return self.stream_options is not None and self.stream_options.include_usage
 
     def options(self, **changes: Any) -> GenerationOptions:
         """As options; `changes` are those of the endpoint. Raises RequestError for a value out of range."""

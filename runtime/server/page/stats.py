@@ -6,6 +6,7 @@ from starlette.responses import Response
 from anespec.runtime.load import ServiceLoad
 from anespec.runtime.passes import RowKind
 from anespec.runtime.server.endpoint import Call, Endpoint
+from anespec.runtime.server.streams import json_answer
 
 
 class ModelStats(BaseModel):
@@ -43,7 +44,7 @@ class StatsAnswer(BaseModel):
 async def stats(call: Call[None]) -> Response:
     """How busy the models are now."""
     loads = {name: ModelStats.of(model.load) for name, model in call.daemon.models.loaded.items()}
-    return Response(StatsAnswer(models=loads).model_dump_json(), media_type="application/json")
+    return json_answer(StatsAnswer(models=loads))
 
 
 ENDPOINT = Endpoint("GET", "/stats", "How busy the models are.", stats, answer=StatsAnswer)

@@ -9,7 +9,7 @@ from anespec.runtime.sampling.parameters import Grammar
 from anespec.runtime.server.bodies import Body
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.openai.response_format import ResponseFormat
-from anespec.runtime.server.openai.sampling_fields import SamplingFields
+from anespec.runtime.server.openai.sampling_fields import SamplingFields, effort_variables
 from anespec.runtime.server.openai.tool_fields import MOST_TOOLS, ToolUse
 from anespec.runtime.server.responses.items import MOST_ITEMS, STATELESS, InputItem
 from anespec.runtime.server.responses.tools import FunctionTool, ToolChoice, use_of
@@ -101,11 +101,7 @@ class ResponsesBody(SamplingFields):
     @property
     def variables(self) -> dict[str, object]:
         """What the chat template is told beside the messages."""
-        effort = self.reasoning.effort if self.reasoning is not None else None
-        if effort is None:
-            return {}
-        found: dict[str, object] = {"reasoning_effort": effort}
-        return found | {"enable_thinking": False} if effort == "none" else found
+        return effort_variables(self.reasoning.effort if self.reasoning is not None else None)
 
     @property
     def format(self) -> TextFormat:

@@ -8,7 +8,7 @@ from anespec.manifests.errors import GrammarError, PromptTooLongError
 from anespec.runtime.server.answering import Prepared, answer
 from anespec.runtime.server.conversing import Conversation
 from anespec.runtime.server.endpoint import Call, Endpoint
-from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.errors import ApiError, api_error
 from anespec.runtime.server.models import Leased
 from anespec.runtime.server.openai.chat_messages import template_messages
 from anespec.runtime.server.responses.answers import ResponseAnswer
@@ -33,10 +33,10 @@ async def respond(call: Call[ResponsesBody]) -> Response:
     try:
         return await answer(call, body.model, prepare, bool(body.stream))
     except PromptTooLongError as error:
-        raise ApiError(400, str(error), "context_length_exceeded", "input") from None
+        raise replace(api_error(error), param="input") from None
     except GrammarError as error:
         field = "tools" if conversation.grammar is None else "text.format"
-        raise ApiError(400, str(error), "invalid_grammar", field) from None
+        raise replace(api_error(error), param=field) from None
 
 
 def _messages(body: ResponsesBody) -> list[dict[str, object]]:

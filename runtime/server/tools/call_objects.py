@@ -33,11 +33,8 @@ def read_call(source: Source) -> Found:
                 upto = len(reader.text)
             yield Piece(reader.text[told:upto])
             told = upto
-        source.at = start + (len(reader.text) if reading is Reading.MORE else reader.end)
-        if reading is Reading.WHOLE:
+        if _passed(source, start, reader, reading):
             break
-        if reading is Reading.BROKEN or source.ended:
-            raise NoCall
         yield None
     if told is None:
         if name is None:
@@ -57,12 +54,17 @@ def read_arguments(source: Source, name: str) -> Found:
         if upto > told:
             yield Piece(reader.text[told:upto])
             told = upto
-        source.at = start + (len(reader.text) if reading is Reading.MORE else reader.end)
-        if reading is Reading.WHOLE:
+        if _passed(source, start, reader, reading):
             return
-        if reading is Reading.BROKEN or source.ended:
-            raise NoCall
         yield None
+
+
+def _passed(source: Source, start: int, reader: JsonReader, reading: Reading) -> bool:
+    """Whether the object at `start` is whole; the source is read as far. NoCall where it never will be."""
+    source.at = start + (len(reader.text) if reading is Reading.MORE else reader.end)
+    if reading is Reading.BROKEN or (reading is Reading.MORE and source.ended):
+        raise NoCall
+    return reading is Reading.WHOLE
 
 
 def _name(reader: JsonReader) -> str | None:
