@@ -1,0 +1,1 @@
+"""What drafting remembers across requests, apart by owner, and where it is kept."""

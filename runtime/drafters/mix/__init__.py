@@ -1,0 +1,1 @@
+"""Many contexts, local and remembered, mixed by weights that learn online."""
