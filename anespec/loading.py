@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from anespec.manifests.store import Artifact
     from anespec.manifests.verdicts import Circumstances, ExactnessVerdict
     from anespec.runtime.drafters import DraftSource
+    from anespec.runtime.drafters.memory.learner import OpenMemory
     from anespec.runtime.options import BackendOptions, LoadOptions
     from anespec.runtime.passes import Verifier
     from anespec.runtime.text.tokenizer import Tokenizer
@@ -89,8 +90,8 @@ def _read_vocabulary(tokens: Path) -> "Tokenizer":
         return Tokenizer.from_gguf(file)
 
 
-def make_source(options: "LoadOptions") -> "DraftSource | None":
-    """Who guesses, as the options say; None for nobody.
+def make_source(options: "LoadOptions", open_memory: "OpenMemory") -> "DraftSource | None":
+    """Who guesses, as the options say, and who remembers something opens its memory; None for nobody.
 
     Raises:
         RequestError: the limits of lookup make no sense together.

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from anespec.draft_memory import open_memory
 from anespec.loading import Opened, exactness_here, make_source, run_elsewhere, say_inexact
 from anespec.pending import Pending
 from anespec.runtime.callers import Caller
@@ -15,6 +16,7 @@ from anespec.watching import SILENT, Watcher
 if TYPE_CHECKING:
     from anespec.manifests.schema import Manifest
     from anespec.runtime.completion import TextStream
+    from anespec.runtime.drafters.memory.memories import Memories
     from anespec.runtime.load import ServiceLoad
     from anespec.runtime.proven import Proven
     from anespec.runtime.requests import Request
@@ -29,13 +31,18 @@ PREFILL_ALONE = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True
 class ServedArtifact:
     """Runs prompts of token ids. Safe to use from several threads."""
 
-    def __init__(self, opened: Opened, options: LoadOptions) -> None:
-        """One that checks requests; `prove` makes it one that runs them."""
+    def __init__(self, opened: Opened, options: LoadOptions, memories: "Memories | None" = None) -> None:
+        """One that checks requests; `prove` makes it one that runs them.
+
+        `memories` are those of the process, where it has several models.
+        """
+        from anespec.runtime.drafters.memory.memories import Memories
         from anespec.runtime.proven import Proven
 
         self._opened = opened
         self._options = options
-        self._source = make_source(options)
+        shared = memories or Memories()
+        self._source = make_source(options, lambda learner: open_memory(opened, options, shared, learner))
         self._serve(Proven.nothing(opened.verifier.shape))
         self.load_seconds = 0.0
 

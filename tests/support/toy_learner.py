@@ -11,7 +11,7 @@ _HEADER = 6
 
 
 class ToyLearner:
-    """Counts token pairs, and keeps a digest of all that it was given. Tokens after another are its drafts."""
+    """Keeps what last followed each token, and a digest of all that it was given."""
 
     def __init__(self, name: str = "toy", version: int = 1) -> None:
         self.name = name

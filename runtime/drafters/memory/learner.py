@@ -1,5 +1,6 @@
 """What a draft source remembers of one owner: an image of bytes, and who understands it."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -94,3 +95,7 @@ class Memory(Protocol):
     def close(self) -> None:
         """Write what is to last, and let go of all images; called again it does nothing."""
         ...
+
+
+OpenMemory = Callable[[Learner], Memory]
+"""Opens the memory of the model that is loaded, for whoever learns into it; nothing is read yet."""

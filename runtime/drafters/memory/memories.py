@@ -9,20 +9,18 @@ from anespec.runtime.drafters.memory.learner import Learner, Memory, Remembered
 from anespec.runtime.drafters.memory.shelf import Model
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 
-USUAL_SIZE = 32_000_000
-"""Bytes of an owner's image."""
-
 
 @dataclass(frozen=True)
 class Place:
-    """Whose memory is wanted: of which vocabulary, in which folder (None: in memory alone), how large.
+    """Which memory is wanted: of which vocabulary, in which folder (None: in memory alone), how large.
 
-    `vocabulary` is its key (shelf.vocabulary_key), `model` the one that draws from it.
+    `vocabulary` is its key (shelf.vocabulary_key), an owner's image has at most `size` bytes, `model` is the
+    one that draws from it.
     """
 
     vocabulary: str
     folder: Path | None
-    size: int = USUAL_SIZE
+    size: int
     model: Model | None = None
 
 

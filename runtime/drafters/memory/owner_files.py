@@ -53,7 +53,7 @@ def owner_folder(owner: str) -> str:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A snapshot as it was read: `image` is None where it is damaged, or not asked for, `texts` are records."""
+    """A snapshot as it was read: `image` is None where it is damaged or not asked for; `texts` records."""
 
     head: Head
     image: NDArray[np.uint8] | None
@@ -101,7 +101,7 @@ class OwnerFiles:
             image = into if into is not None and into.nbytes == head.image_bytes else None
             if image is None:
                 stream.seek(head.image_bytes, os.SEEK_CUR)
-            elif stream.readinto(memoryview(image)) != image.nbytes or zlib.crc32(image) != head.image_crc:
+            elif stream.readinto(image.data) != image.nbytes or zlib.crc32(image.data) != head.image_crc:
                 image = None
             return Snapshot(head, image, stream.read(min(head.text_bytes, LARGEST_TEXTS)))
         return None
@@ -147,7 +147,7 @@ class OwnerFiles:
         """Replace the snapshot, and remove the journals that it contains and what a crash has left."""
         with self._vocabulary.folder(self._name, create=True) as folder:
             folder.make_private()
-            parts = (MAGIC, head.record(), memoryview(image), *texts)
+            parts = (MAGIC, head.record(), image.data, *texts)
             folder.replace_parts(SNAPSHOT, parts, mode=PRIVATE)
             for name in folder.names():
                 found = _JOURNAL.fullmatch(name)

@@ -1,9 +1,8 @@
-"""What is remembered of one owner: an image in memory, learnt in place, and the files that it comes back from."""
+"""What is remembered of one owner: an image in memory, learnt in place, and the files it comes back from."""
 
 import logging
 import threading
 import time
-import zlib
 from collections.abc import Callable
 
 import numpy as np
@@ -94,7 +93,7 @@ class OwnerMemory:
             self._save_aside()
 
     def flush(self) -> None:
-        """See to it that nothing learnt is lost when the process ends; it may take as long as the disk does."""
+        """See to it that nothing learnt is lost when the process ends; it takes as long as the disk does."""
         if (saver := self._saver) is not None:
             saver.join()
         if not (self._writes and self._unflushed):
@@ -238,13 +237,7 @@ class OwnerMemory:
                 self._end_journal()
                 generation = self._number
             texts = latest(pieces, TEXT_BYTES)
-            head = self._head.model_copy(
-                update={
-                    "generation": generation, "image_bytes": image.nbytes, "image_crc": zlib.crc32(image),
-                    "text_bytes": sum(map(len, texts)), "nodes": facts.nodes, "room": facts.room,
-                    "requests": facts.requests, "tokens": facts.tokens,
-                }
-            )  # fmt: skip
+            head = self._head.with_snapshot(generation, image, texts, facts)
             try:
                 self._files.write(head, image, texts)
                 self._torn = False
@@ -265,4 +258,6 @@ class OwnerMemory:
         if not self._complained:
             self._complained = True
             reason = error.strerror if isinstance(error, OSError) else error
-            _log.warning("the memory of drafting %s %s (%s); it is kept in memory alone", self._where, what, reason)
+            _log.warning(
+                "the memory of drafting %s %s (%s); it is kept in memory alone", self._where, what, reason
+            )

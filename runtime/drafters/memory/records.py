@@ -9,7 +9,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Self
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from anespec.manifests.schema import Bytes, Index, Record
+from anespec.runtime.drafters.memory.learner import MemoryFacts
 
 MAGIC = b"anespec memory 1\n"
 
@@ -57,6 +58,24 @@ class Head(Record):
     room: Index = 0
     requests: Index = 0
     tokens: Index = 0
+
+    def with_snapshot(
+        self,
+        generation: int,
+        image: NDArray[np.uint8],
+        texts: Sequence[bytes | memoryview],
+        facts: MemoryFacts,
+    ) -> Self:
+        """These facts, for a snapshot of this image and these lessons."""
+        return self.model_copy(
+            update={
+                "generation": generation,
+                "image_bytes": image.nbytes,
+                "image_crc": zlib.crc32(image.data),
+                "text_bytes": sum(map(len, texts)),
+                **asdict(facts),
+            }
+        )
 
     def record(self) -> bytes:
         """As the first record of a file."""
@@ -132,7 +151,7 @@ def lessons(data: bytes | memoryview) -> Iterator[Lesson]:
 
 
 def latest(data: Sequence[bytes | memoryview], most: int) -> list[memoryview]:
-    """The last lessons among pieces of data, as records, of at most `most` bytes altogether, in their order."""
+    """The last lessons among pieces of data, as records in their order; at most `most` bytes altogether."""
     found: list[memoryview] = []
     for piece in reversed(data):
         for record in reversed([whole for kind, whole in _whole(piece) if kind is Kind.LESSON]):

@@ -18,7 +18,7 @@ from anespec.manifests.errors import StorageError
 from anespec.manifests.safe_files import Folder
 from anespec.manifests.schema import Name, Record
 from anespec.manifests.user_folders import private_folder
-from anespec.runtime.drafters.memory.owner_files import OwnerFiles, Journal, Snapshot
+from anespec.runtime.drafters.memory.owner_files import Journal, OwnerFiles, Snapshot
 from anespec.runtime.drafters.memory.records import Head, Lesson, lessons
 
 FILE_BYTES = 2 << 30
@@ -78,7 +78,9 @@ class Contents:
     def texts(self) -> list[Lesson]:
         """The latest requests, the oldest first."""
         pieces = [] if self.snapshot is None else [self.snapshot.texts]
-        return [lesson for piece in (*pieces, *(j.content for j in self.journals)) for lesson in lessons(piece)]
+        return [
+            lesson for piece in (*pieces, *(j.content for j in self.journals)) for lesson in lessons(piece)
+        ]
 
     @property
     def since(self) -> int:

@@ -1,11 +1,13 @@
 """One owner's memory comes back as it was, whatever ended the process, and whatever became of its files."""
 
-import os
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import dying_memory
 import numpy as np
 import pytest
 from hypothesis import given
@@ -160,7 +162,7 @@ def test_a_journal_cut_anywhere_gives_what_was_whole(folder: Folder) -> None:
             # Whoever goes on from there loses nothing more.
             teach(memory, LESSONS[:1])
             assert opened(folder).image.tobytes() == learnt([*LESSONS[:known], LESSONS[0]])
-            os.unlink(files_of(folder)[-1])
+            files_of(folder)[-1].unlink()
 
 
 def test_any_byte_of_any_file_may_be_wrong(folder: Folder, often: None) -> None:
@@ -309,6 +311,23 @@ def test_whoever_writes_later_learns_what_the_other_had(folder: Folder, often: N
     assert second.image.tobytes() == learnt(order)
     teach(second, LESSONS[4:])
     assert opened(folder).image.tobytes() == learnt([*order, LESSONS[4]])
+
+
+def test_it_may_be_ended_at_any_write() -> None:
+    outcome = die_at_every_write()
+    assert outcome.endswith(" ends, 0\n") and outcome.count("\n") == 1, outcome
+    assert int(outcome.split()[0]) > 100
+
+
+def test_the_check_can_fail() -> None:
+    assert "were told" in die_at_every_write("planted")
+
+
+def die_at_every_write(*arguments: str) -> str:
+    program = Path(dying_memory.__file__)
+    return subprocess.run(
+        [sys.executable, program, *arguments], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_a_copy_is_whole_while_others_learn(folder: Folder, often: None) -> None:
