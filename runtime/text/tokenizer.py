@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 
 from anespec.manifests.errors import RequestError, UnsupportedModelError
-from anespec.manifests.formatting import quoted
+from anespec.manifests.formatting import quoted, shown
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.runtime.text.byte_alphabet import bytes_of
 from anespec.runtime.text.pretokenizers import find_pretokenizer
@@ -194,7 +194,9 @@ class Tokenizer:
             RequestError: the id is outside the vocabulary.
         """
         if not 0 <= id < len(self._vocabulary):
-            raise RequestError(f"token {id} is outside the vocabulary of {len(self._vocabulary)} tokens")
+            raise RequestError(
+                f"token {shown(id)} is outside the vocabulary of {len(self._vocabulary)} tokens"
+            )
         text, kind = self._vocabulary.tokens[id], self._vocabulary.kinds[id]
         if kind in _NEVER_SHOWN or (skip_special and kind in _SHOWN_AS_TEXT):
             return b""
