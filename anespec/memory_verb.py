@@ -28,7 +28,7 @@ folder_option = click.option(
     help="Where it is kept, if not in anespec's cache folder.",
 )
 owner_option = click.option(
-    "--owner", metavar="NAME", help="Of the requests with this key, by its name in the file of keys."
+    "--owner", metavar="NAME", help="Of the requests with this key, by its name in the daemon's file of keys."
 )
 
 
@@ -141,8 +141,8 @@ def export_memory(
         raise UsageError(f"{file}: is there already; pass --force to replace it")
     shelf = _shelf(folder)
     chosen = chosen_vocabulary(shelf, str(model))
-    found = [each for each in shelf.kept() if (each.vocabulary, each.owner) == (chosen.key, owner or "")]
-    texts = [lesson for each in found for lesson in shelf.contents(each).texts]
+    found = [each for each in shelf.kept() if each.vocabulary == chosen.key and each.is_of(owner or "")]
+    texts = [lesson for each in reversed(found) for lesson in shelf.contents(each).texts]
     if not texts:
         whose = f"of {quoted(owner)}" if owner else "of yours"
         raise RequestError(
@@ -185,7 +185,7 @@ def import_memory(
         )
     chosen = chosen_vocabulary(shelf, str(model or texts.vocabulary))
     lessons = list(texts.lessons(chosen.key, chosen.require_tokenizer()))
-    learnt = shelf.add(chosen.key, owner or "", lessons)
+    learnt = shelf.add(chosen.key, _known_owner(shelf, owner or ""), lessons)
     if as_json:
         print_json({"vocabulary": chosen.key, "requests": len(lessons), "tokens": learnt})
     else:
@@ -205,7 +205,26 @@ def _chosen(shelf: "MemoryShelf", model: Path | None, owner: str | None) -> "lis
     key = None
     if model is not None:
         key = known_key(shelf, str(model)) or chosen_vocabulary(shelf, str(model)).key
-    return [each for each in shelf.kept() if key in (None, each.vocabulary) and owner in (None, each.owner)]
+    return [
+        each
+        for each in shelf.kept()
+        if key in (None, each.vocabulary) and (owner is None or each.is_of(owner))
+    ]
+
+
+def _known_owner(shelf: "MemoryShelf", name: str) -> str:
+    """The owner that a person means; raises RequestError where nothing is remembered of any such."""
+    found = sorted({each.owner for each in shelf.kept() if each.is_of(name)})
+    if not name or name in found:
+        return name
+    if not found:
+        raise RequestError(
+            f"nothing is remembered of {quoted(name)}, so it is not known which key has that name; ask the "
+            "daemon once with it"
+        )
+    if len(found) > 1:
+        raise RequestError(f"several keys had the name {quoted(name)}; say which: {', '.join(found)}")
+    return found[0]
 
 
 def _facts(shelf: "MemoryShelf", kept: "Kept") -> dict[str, Any]:

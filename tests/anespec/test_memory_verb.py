@@ -125,14 +125,15 @@ def test_another_vocabulary_reads_the_texts(gguf: Path, other: Path, tmp_path: P
     refused(run("memory", "import", file), 2, "name a model behind it")
 
 
-def test_sessions_are_learnt_answer_by_answer(other: Path, tmp_path: Path) -> None:
+def test_sessions_are_learnt_answer_by_answer(gguf: Path, other: Path, tmp_path: Path) -> None:
     messages = [("user", "one"), ("assistant", "two"), ("user", "three"), ("assistant", "four")]
     session = {"id": 1, "messages": [{"role": role, "content": text} for role, text in messages]}
     file = tmp_path / "sessions.jsonl"
     file.write_text(f"{json.dumps(session)}\n\n{json.dumps(session)}\n")
+    learnt(gguf, "bob 0a1b2c3d")
     refused(run("memory", "import", file), 2, "which are learnt for a model")
     assert run("memory", "import", file, other, "--owner", "bob", "--json").json["requests"] == 4
-    first, second = texts_of(other, "bob")[:2]
+    first, second = texts_of(other, "bob 0a1b2c3d")[:2]
     assert first.endswith("two") and "three" not in first
     assert second.endswith("four") and "two" in second
 
@@ -169,6 +170,21 @@ def test_what_is_not_there_is_said(gguf: Path, tmp_path: Path) -> None:
     refused(run("memory", "clear", "nothing-such", "-y"), 5, "is no model, and nothing is remembered")
     refused(run("memory", "import", tmp_path / "f", gguf), 6, "cannot be read")
     refused(run("memory", "export", "nothing-such", tmp_path / "f"), 5, "is no model")
+
+
+def test_a_key_is_known_by_its_name_as_long_as_one_has_had_it(gguf: Path, tmp_path: Path) -> None:
+    file = tmp_path / "texts.jsonl"
+    learnt(gguf, "bob 00000001")
+    assert run("memory", "export", gguf, file, "--owner", "bob").code == 0
+    refused(run("memory", "import", file, "--owner", "eve"), 7, "nothing is remembered of 'eve'")
+    assert run("memory", "import", file, "--owner", "bob").code == 0
+    learnt(gguf, "bob 00000002")
+    refused(run("memory", "import", file, "--owner", "bob"), 7, "say which: bob 00000001, bob 00000002")
+    assert run("memory", "import", file, "--owner", "bob 00000002").code == 0
+    assert sorted((each["owner"], each["requests"]) for each in shown()) == [
+        ("bob 00000001", 2), ("bob 00000002", 2),
+    ]  # fmt: skip
+    assert len(run("memory", "clear", gguf, "--owner", "bob", "-y", "--json").json["removed"]) == 2
 
 
 def test_it_is_not_removed_under_who_uses_it(gguf: Path, tmp_path: Path) -> None:

@@ -62,6 +62,10 @@ class Kept:
     bytes: int
     written: datetime
 
+    def is_of(self, owner: str) -> bool:
+        """Whether a person may mean its owner: by the whole name, or by that of the key alone."""
+        return owner in (self.owner, self.owner.partition(" ")[0])
+
 
 @dataclass(frozen=True)
 class Contents:
