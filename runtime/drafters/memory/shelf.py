@@ -8,6 +8,7 @@ VOCABULARY is the beginning of the SHA-256 over the tokens (Tokenizer.vocabulary
 
 import contextlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,8 +19,9 @@ from anespec.manifests.errors import StorageError
 from anespec.manifests.safe_files import Folder
 from anespec.manifests.schema import Name, Record
 from anespec.manifests.user_folders import private_folder
-from anespec.runtime.drafters.memory.owner_files import Journal, OwnerFiles, Snapshot
-from anespec.runtime.drafters.memory.records import Head, Lesson, lessons
+from anespec.runtime.drafters.memory.owner_files import Journal, OwnerFiles, Snapshot, owner_folder
+from anespec.runtime.drafters.memory.owner_memory import TEXT_BYTES
+from anespec.runtime.drafters.memory.records import Head, Lesson, latest, lessons, shown_owner
 
 FILE_BYTES = 2 << 30
 """Of all files together, of all vocabularies and owners; beyond it who was written longest ago goes."""
@@ -59,6 +61,10 @@ class Kept:
     room: int
     bytes: int
     written: datetime
+
+    def is_of(self, owner: str) -> bool:
+        """Whether a person may mean its owner: by the whole name, or by that of the key alone."""
+        return owner in (self.owner, self.owner.partition(" ")[0])
 
 
 @dataclass(frozen=True)
@@ -139,8 +145,13 @@ class MemoryShelf:
         """The keys of those that something is kept for."""
         if not self.root.is_dir():
             return []
+        found: list[str] = []
         with private_folder(self.root) as root:
-            return [name for name in root.names() if _VOCABULARY.fullmatch(name)]
+            for name in filter(_VOCABULARY.fullmatch, root.names()):
+                with root.folder(name) as vocabulary:
+                    if _owners(vocabulary):
+                        found.append(name)
+        return found
 
     def models(self, vocabulary: str) -> tuple[Model, ...]:
         """The models that used a vocabulary, the latest first."""
@@ -156,16 +167,38 @@ class MemoryShelf:
         found: list[Kept] = []
         for vocabulary in self.vocabularies():
             with private_folder(self.root / vocabulary) as folder:
-                for name in folder.names():
-                    if _OWNER.fullmatch(name):
-                        with contextlib.suppress(FileNotFoundError):
-                            found.append(_kept(folder, name))
+                for name in _owners(folder):
+                    with contextlib.suppress(FileNotFoundError):
+                        found.append(_kept(folder, name))
         return sorted(found, key=lambda each: each.written, reverse=True)
 
-    def texts(self, kept: Kept) -> Contents:
-        """The latest requests of an owner."""
+    def contents(self, kept: Kept) -> Contents:
+        """The files of an owner."""
         with private_folder(self.root / kept.vocabulary) as folder:
             return _contents(OwnerFiles(folder, kept.folder))
+
+    def add(self, vocabulary: str, owner: str, texts: Sequence[Lesson]) -> int:
+        """Have an owner's memory learn requests when it is opened next; how many tokens they have.
+
+        Of more than TEXT_BYTES the last ones are taken.
+
+        Raises:
+            StorageError: another process has the vocabulary in use, or the file system refuses.
+        """
+        taken = latest([lesson.record() for lesson in texts], TEXT_BYTES)
+        head = Head(vocabulary=vocabulary, owner=shown_owner(owner), learner="", version=0)
+        where = self.root / vocabulary
+        try:
+            with private_folder(where) as folder, folder.alone("another anespec"):
+                files = OwnerFiles(folder, owner_folder(owner))
+                snapshot = files.snapshot()
+                generation = 0 if snapshot is None else snapshot.head.generation
+                if taken:
+                    files.append(max(files.next_number(), generation), head, b"".join(taken))
+                    files.end_journal(durable=True)
+        except OSError as error:
+            raise StorageError(f"{where}: cannot be written ({error.strerror})") from error
+        return sum(len(lesson.text) for record in taken for lesson in lessons(record))
 
     def remove(self, kept: Kept) -> None:
         """Remove what is kept of an owner.
@@ -176,11 +209,16 @@ class MemoryShelf:
         try:
             with private_folder(self.root / kept.vocabulary) as folder, folder.alone("another anespec"):
                 folder.remove(kept.folder)
-                if not any(_OWNER.fullmatch(name) for name in folder.names()):
+                if not _owners(folder):
                     folder.remove(MODELS_NAME)
         except OSError as error:
             where = self.root / kept.vocabulary / kept.folder
             raise StorageError(f"{where}: cannot be removed ({error.strerror})") from error
+
+
+def _owners(vocabulary: Folder) -> list[str]:
+    """The names of the owners' folders."""
+    return list(filter(_OWNER.fullmatch, vocabulary.names()))
 
 
 def _models(folder: Folder) -> tuple[Model, ...]:
