@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from anespec.manifests.verdicts import Circumstances, ExactnessVerdict
     from anespec.runtime.drafters import DraftSource
     from anespec.runtime.options import BackendOptions, LoadOptions
+    from anespec.runtime.pass_costs import PassCosts
     from anespec.runtime.passes import Verifier
+    from anespec.runtime.proven import Proven
     from anespec.runtime.text.tokenizer import Tokenizer
     from anespec.validate.repeat_checks import Elsewhere
 
@@ -156,6 +158,22 @@ def exactness_here(opened: Opened, watch: Watcher) -> "ExactnessVerdict":
         )
     watch.note(f"exactness: {verdict.standing}, measured in {duration_text(time.monotonic() - started)}")
     return verdict
+
+
+def costs_here(opened: Opened, proven: "Proven", watch: Watcher) -> "PassCosts":
+    """What passes cost here; measured, which takes seconds, and recorded where that was never done."""
+    from anespec.validate.costs import kept_costs, recorded_costs
+
+    artifact, here = opened.artifact, opened.here
+    costs = kept_costs(artifact, here, proven)
+    if costs is not None:
+        return costs
+
+    def say_unkept(error: StorageError) -> None:
+        watch.note(f"what passes cost is not kept ({error})")
+
+    with watch.shares("timing passes") as report:
+        return recorded_costs(artifact, opened.verifier, here, proven, report, say_unkept)
 
 
 def say_inexact(verdict: "ExactnessVerdict", options: "LoadOptions", watch: Watcher) -> None:
