@@ -88,10 +88,11 @@ def replay(
     from anespec.validate.bench.replay import Replay
 
     options = read_flags(LoadOptions, chosen)
-    source = make_source(options)
+    with GGUFFile(vocab) as file:
+        tokenizer = Tokenizer.from_gguf(file)
+    source = make_source(options, tokenizer)
     try:
-        with timed_progress("replaying", shown=not as_json) as report, GGUFFile(vocab) as file:
-            tokenizer = Tokenizer.from_gguf(file)
+        with timed_progress("replaying", shown=not as_json) as report:
             run = Replay(source, block)
             run.warm(_requests(warm, tokenizer, None))
             for number, request in enumerate(_requests(files, tokenizer, limit), start=1):

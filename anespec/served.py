@@ -36,7 +36,7 @@ class ServedArtifact:
 
         self._opened = opened
         self._options = options
-        self._source = make_source(options)
+        self._source = make_source(options, opened.tokenizer)
         self._serve(Proven.nothing(opened.verifier.shape))
         self.load_seconds = 0.0
 
