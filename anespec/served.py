@@ -52,7 +52,9 @@ class ServedArtifact:
         self._opened = opened
         self._options = options
         shared = memories or Memories()
-        self._source = make_source(options, lambda learner: open_memory(opened, options, shared, learner))
+        self._source = make_source(
+            options, opened.tokenizer, lambda learner: open_memory(opened, options, shared, learner)
+        )
         self._serve(Proven.nothing(opened.verifier.shape))
         self.load_seconds = 0.0
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BACKEND_CHOICES = ("auto", "torch", "openvino", "torch-flush", "coreml", "coreml-cpu", "worker")
 """What runtime.backends knows, said here so that nothing heavy is loaded for it."""
 
-DRAFTER_CHOICES = ("none", "lookup")
+DRAFTER_CHOICES = ("none", "lookup", "recycle", "jacobi")
 LONGEST_MATCH = 64
 """Tokens that lookup compares at most."""
 
@@ -107,7 +107,10 @@ class LoadOptions(BackendOptions):
     """How a model is loaded."""
 
     drafter: Annotated[str, Flag(choices=DRAFTER_CHOICES)] = Field(
-        default="lookup", description="Who guesses: lookup copies what followed the longest match before."
+        default="lookup",
+        description="Who guesses: lookup copies what followed the longest match before; recycle takes what "
+        "the model itself held likely behind the last tokens when they came before; jacobi has rows to spare "
+        "run the last pass's guesses on, and remembers what they find.",
     )
     lookup_max: int = Field(
         default=16, ge=1, le=LONGEST_MATCH, description="The longest match that lookup looks for, in tokens."

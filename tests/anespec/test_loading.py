@@ -113,9 +113,7 @@ def test_what_was_measured_once_is_known_and_what_measuring_took_is_given_back(
     monkeypatch.setattr(backends, "open_verifier", watched)
     with anespec.load(artifact.root, threads=1) as model:
         first = model.generate("Once upon a time", max_tokens=8).text
-    assert len(times) == 3, (
-        "once, after another process had its turn, and without the gate's memory"
-    )
+    assert len(times) == 3, "once, after another process had its turn, and without the gate's memory"
     here = backends.circumstances(artifact, "openvino", 1)
     verdict = artifact.read_verdicts(CostFile).find(here)
     assert verdict is not None
