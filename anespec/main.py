@@ -12,6 +12,7 @@ from types import MappingProxyType
 import click
 
 from anespec import __version__
+from anespec.bench_verb import bench
 from anespec.cache_verbs import list_models, remove_models
 from anespec.chat_verb import chat
 from anespec.console import print_json, wrapped
@@ -78,6 +79,7 @@ VERBS = (
     doctor,
     selftest,
     tune,
+    bench,
     list_models,
     remove_models,
     memory,
