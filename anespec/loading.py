@@ -92,10 +92,8 @@ def _read_vocabulary(tokens: Path) -> "Tokenizer":
         return Tokenizer.from_gguf(file)
 
 
-def make_source(options: "LoadOptions", open_memory: "OpenMemory | None" = None) -> "DraftSource | None":
-    """Who guesses, as the options say; None for nobody.
-
-    Who remembers something opens its memory; without one to open it remembers in memory alone.
+def make_source(options: "LoadOptions", open_memory: "OpenMemory") -> "DraftSource | None":
+    """Who guesses, as the options say, and who remembers something opens its memory; None for nobody.
 
     Raises:
         RequestError: the limits of lookup make no sense together.
