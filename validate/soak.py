@@ -20,6 +20,7 @@ from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PassPlan, PassResult, Verifier, VerifierShape
 from anespec.runtime.planner import usable_spans
 from anespec.runtime.proven import Proven
+from anespec.runtime.regions import RegionMap
 from anespec.runtime.requests import Event, FinishReason, OutputToken, Request
 from anespec.validate.knowing_source import KnowingSource
 
@@ -78,6 +79,7 @@ class WatchedVerifier:
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
+        self._map = RegionMap.of(verifier.shape)
         self.count = SoakCount()
 
     @property
@@ -88,7 +90,7 @@ class WatchedVerifier:
     def submit(self, plan: PassPlan) -> None:
         """Begin a pass, and count it."""
         shape = self.shape
-        regions = {(row.slots[0].home or 0) // shape.pools[0].region_slots for row in plan.rows}
+        regions = {self._map.place(0, row.slots[0].home or 0)[0] for row in plan.rows}
         self.count += SoakCount(
             passes=1,
             full=len(plan.rows) == plan.width,

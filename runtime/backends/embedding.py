@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import ArtifactError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.gguf_rows import GGUFRows
 from anespec.manifests.schema import EMBEDDED, HIDDEN_IN, LayerShard, TokensFile
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.runner import Tensor
@@ -43,7 +43,7 @@ class Embedding:
         Raises:
             ArtifactError: a table is not as wide as the shards take it.
         """
-        self.file = GGUFFile(path)
+        self.file = GGUFRows(path)
         self.per_layer = tokens.per_layer
         self.shards = tuple(shards)
         self.tensor = tokens.embedding_tensor
@@ -66,7 +66,8 @@ class Embedding:
         """Token ids (T,) to the first hidden state, fp16 [1, d, T, 1].
 
         Raises:
-            ArtifactError: a token's row is not finite in fp16; it would spoil the KV state for good.
+            ArtifactError: a token's row is not finite in fp16, which would spoil the KV state for good, or
+                its file was cut short.
         """
         return self._looked_up(self.tensor, tokens, self.scale)
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.manifests.errors import ArtifactError
 from anespec.runtime.backends.portable.packed import Packed
 
 ALIGNMENT = 64
@@ -51,6 +52,17 @@ class MappedWeights:
         if hasattr(mmap, "MADV_DONTNEED"):
             for file in self._files.values():
                 file.madvise(mmap.MADV_DONTNEED)
+
+    def require_whole(self, source: str) -> None:
+        """Raise ArtifactError, naming the `source`, where a file was cut short.
+
+        To be asked before each pass: a library may still read a weight, as for a pass of a new width, and
+        reading behind the end of a file that is mapped ends the process (SIGBUS).
+        """
+        if any(file.size() < len(file) for file in self._files.values()):
+            raise ArtifactError(
+                f"{source}: its weights were cut short while they were in use; convert the model again"
+            )
 
     @contextmanager
     def released_meanwhile(self) -> Iterator[None]:

@@ -91,8 +91,8 @@ class OpenVINORunner:
         self.masks = write_masks(self.program)
         self.whole_masks = masks_read_elsewhere(self.program)
         self.threads = threads
-        weights = MappedWeights(self.program.constants.values())
-        with refusing(program.source, LIBRARY), weights.released_meanwhile():
+        self._weights = MappedWeights(self.program.constants.values())
+        with refusing(program.source, LIBRARY), self._weights.released_meanwhile():
             self._compile(in_place=True)
             # The first pass makes OpenVINO rearrange the weights for itself, and read them for the last time.
             if not self.program.states:
@@ -164,8 +164,9 @@ class OpenVINORunner:
 
         Raises:
             ValueError: a write mask breaks its contract (see slot_writes).
-            ArtifactError: OpenVINO fails.
+            ArtifactError: OpenVINO fails, or the weights' files were cut short.
         """
+        self._weights.require_whole(self.program.source)
         given: dict[str, NDArray[Any]] = {}
         for name, shape in self.program.inputs.items():
             if name in self.masks:
@@ -236,3 +237,4 @@ class OpenVINORunner:
         del self.request
         del self.compiled
         del self._read_in_place
+        del self._weights

@@ -1,12 +1,15 @@
 """Weights are read where their files are mapped, and no page of those stays."""
 
+import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from anespec.manifests.errors import ArtifactError
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.portable.mapped_weights import ALIGNMENT, MappedWeights, is_shareable
@@ -75,5 +78,23 @@ def test_an_open_verifier_holds_no_page_of_the_weight_files(stories_int8: Path) 
         assert files and [resident(file) for file in files] == [0] * len(files)
         home = RegionMap.of(verifier.shape)
         run_pass(verifier, whole_plan(verifier.shape, chain_rows(home, 0, 0, RowKind.PROMPT, [1, 2, 3])))
+    finally:
+        verifier.close()
+
+
+def test_weights_that_were_cut_short_are_an_error_and_not_the_processes_end(
+    stories_int8: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "m.anespec"
+    shutil.copytree(stories_int8, folder)
+    artifact = Artifact(folder)
+    verifier = open_verifier(artifact, "openvino", threads=1)
+    try:
+        for file in folder.rglob("weight.bin"):
+            os.truncate(file, 100)
+        home = RegionMap.of(verifier.shape)
+        rows = chain_rows(home, 0, 0, RowKind.PROMPT, range(1, verifier.shape.block + 1))
+        with pytest.raises(ArtifactError, match="cut short while they were in use"):
+            run_pass(verifier, whole_plan(verifier.shape, rows))
     finally:
         verifier.close()

@@ -1,5 +1,7 @@
 """What shards are given, against formulas written here."""
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,3 +178,19 @@ def test_an_embedding_that_is_not_finite_is_named(tmp_path: Path, value: float) 
         ArtifactError, match=r"tokens\.gguf: the embedding of a token in \[6, 7\] is not finite"
     ):
         embedding.hidden(np.array([6, 7]))
+
+
+def test_a_table_that_was_cut_short_is_an_error_and_not_the_processes_end(
+    artifact: Artifact, tmp_path: Path
+) -> None:
+    path = tmp_path / "tokens.gguf"
+    shutil.copy(artifact.tokens_path(), path)
+    embedding = Embedding(path, artifact.manifest.tokens)
+    expected = embedding.hidden(np.array([0]))
+    # What is gone from its place is there for whoever has it open.
+    path.rename(tmp_path / "elsewhere")
+    assert (embedding.hidden(np.array([0])) == expected).all()
+    os.truncate(tmp_path / "elsewhere", 100)
+    with pytest.raises(ArtifactError, match="was cut short while it was in use"):
+        embedding.hidden(np.array([0]))
+    embedding.close()
