@@ -15,7 +15,7 @@ from typing import Any
 
 from anespec.hub_name import HubName, is_hub_name
 from anespec.manifests.errors import Interrupted, RequestError, StorageError
-from anespec.manifests.formatting import LONGEST_REASON, bytes_text, named, printable
+from anespec.manifests.formatting import LONGEST_REASON, bytes_text, named, printable, quoted
 from anespec.manifests.packages import require_package
 from anespec.manifests.store import file_sha256
 from anespec.manifests.user_folders import cache_folder, private_folder
@@ -23,6 +23,9 @@ from anespec.model_cache import Display, no_display
 
 MAIN = "main"
 SHA256 = re.compile(r"[0-9a-f]{64}")
+
+HASH = re.compile(r"[0-9A-Za-z-]{1,128}")
+"""Of what a hub says of a file, what the library names files and folders by."""
 
 
 def fetched(path: Path, display: Display = no_display) -> Path:
@@ -43,6 +46,7 @@ def fetched(path: Path, display: Display = no_display) -> Path:
 
     with _in_one_sentence(name), _without_warnings(), display(f"asking the hub for {name.name}"):
         found = hf_hub_download(name.repo, name.file, revision=name.revision, dry_run=True)
+    _require_hash(name, found.commit_hash)
     pointer = Path(found.local_path)
     if not found.will_download and pointer.exists():
         return pointer
@@ -65,6 +69,7 @@ def _bring(name: HubName, commit: str, blobs: Path, display: Display) -> None:
         # What the library cannot keep by its hash, it may download as it likes.
         return
     etag, size, token = metadata.etag, metadata.size, get_token()
+    _require_hash(name, etag)
     blobs.mkdir(parents=True, exist_ok=True)
     partial, blob = blobs / f"{etag}.anespec.incomplete", blobs / etag
     locks = cache_folder() / "downloads"
@@ -86,6 +91,8 @@ def _bring(name: HubName, commit: str, blobs: Path, display: Display) -> None:
 
                     def update(self, count: float | None = 1) -> None:
                         super().update(count)
+                        if self.n > size:
+                            raise StorageError(f"{name}: more comes than the {size} bytes that the hub said")
                         report(f"{bytes_text(self.n)} of {bytes_text(size)}", self.n / max(1, size))
 
                 http_get(
@@ -102,6 +109,12 @@ def _bring(name: HubName, commit: str, blobs: Path, display: Display) -> None:
                 f"{name}: what came is not what the hub says it has; run the same command again"
             )
         partial.replace(blob)
+
+
+def _require_hash(name: HubName, said: str) -> None:
+    """Raise StorageError for a hash that leads out of the library's folder, as a file's name."""
+    if not HASH.fullmatch(said):
+        raise StorageError(f"{name}: the hub says {quoted(said)} for a hash; check HF_ENDPOINT")
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """The argument that names a model, and how a shell completes it."""
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from anespec.hub_name import HubName, is_hub_name
-from anespec.manifests.errors import AnespecError
+from anespec.manifests.errors import AnespecError, UsageError
+from anespec.manifests.formatting import quoted
 from anespec.model_cache import ModelCache
 
 SUFFIXES = (".gguf", ".anespec")
@@ -61,6 +63,15 @@ def model_name(path: Path) -> str:
     """What a model is called where nobody says: its file's or folder's name without what says what it is."""
     file = HubName.parse(str(path)).name if is_hub_name(path) else path.resolve().name
     return file.removesuffix(".gguf").removesuffix(".anespec")
+
+
+def require_possible(path: Path) -> None:
+    """Raise UsageError for what no file can be called, such as a name that is too long."""
+    try:
+        path.lstat()
+    except (OSError, ValueError) as error:
+        if isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG:
+            raise UsageError(f"{quoted(str(path))} can be no path ({error.args[-1]})") from None
 
 
 def is_path(model: Path, folder: Path) -> bool:

@@ -33,7 +33,7 @@ def show_daemons(as_json: bool) -> None:
         table.add_column(title, overflow="fold")
     for record in found:
         models = ", ".join(map(printable, record.models))
-        table.add_row(str(record.pid), record.address, models, f"{_began(record):%Y-%m-%d %H:%M}")
+        table.add_row(str(record.pid), printable(record.address), models, f"{_began(record):%Y-%m-%d %H:%M}")
     out().print(table)
 
 

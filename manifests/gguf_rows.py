@@ -51,7 +51,9 @@ class GGUFRows:
         if any(not 0 <= row < count for row in wanted):
             raise IndexError(f"{name!r} has {count} rows")
         try:
-            data = b"".join([os.pread(self._file.fileno(), width, info.offset + row * width) for row in wanted])
+            data = b"".join(
+                [os.pread(self._file.fileno(), width, info.offset + row * width) for row in wanted]
+            )
         except OSError as error:
             raise ArtifactError(f"{self.path}: cannot be read any more ({error.strerror})") from error
         if len(data) != width * len(wanted):

@@ -127,9 +127,8 @@ class Speculation:
             return
         outcome = Outcome()
         if ran:
-            proposed = drafting.proposed.first(drafting.forced + ran)
-            outcome = Outcome(proposed, drafting.forced + accepted)
-            self._calibration.learn(proposed.source, proposed.probabilities[drafting.forced :], accepted)
+            outcome = Outcome(drafting.proposed.first(drafting.forced + ran), drafting.forced + accepted)
+        self._learn(drafting, committed)
         if drafting.session is not None:
             try:
                 drafting.session.observe(tuple(committed), outcome, rows)
@@ -244,6 +243,15 @@ class Speculation:
         """Leave a sequence's session alone for a while."""
         self._drafting[sequence.number].back_off.fail(self._passes)
         self._give_up(sequence, error)
+
+    def _learn(self, drafting: _Drafting, committed: Sequence[int]) -> None:
+        """Count what the draft's claims were worth as far as the text is known now, whether they ran or not:
+        guesses that were not worth a row may become so."""
+        told = list(zip(drafting.proposed.tokens, committed, strict=False))[drafting.forced :]
+        right = next((place for place, (guess, token) in enumerate(told) if guess != token), len(told))
+        claims = drafting.proposed.probabilities[drafting.forced :][: len(told)]
+        self._calibration.learn(drafting.proposed.source, claims, right)
+        drafting.proposed, drafting.forced = Draft(), 0
 
     def _give_up(self, sequence: ActiveSequence, error: Exception) -> None:
         """Drop a sequence's session, to be opened anew later."""

@@ -25,7 +25,8 @@ from pydantic.fields import FieldInfo
 from anespec.manifests.errors import RequestError, StorageError, UsageError
 from anespec.manifests.formatting import LONGEST_REASON, listed, printable, quoted, shown
 from anespec.manifests.options import Options, flag_of, read_size, type_of
-from anespec.model_path import is_path
+from anespec.manifests.safe_files import read_bounded
+from anespec.model_path import is_path, require_possible
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
 from anespec.serving.options import ModelEntry, PoolOptions
@@ -65,19 +66,16 @@ def read_config(path: Path) -> ConfigFile:
     """Read and check a file.
 
     Raises:
-        StorageError: it cannot be read.
+        StorageError: it cannot be read, or is larger than such a file may be.
         UsageError: it is no TOML, has an unknown key, or a value that cannot be.
     """
     try:
-        with path.open("rb") as stream:
-            text = stream.read(LARGEST_FILE + 1)
+        text = read_bounded(path, LARGEST_FILE)
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
-    if len(text) > LARGEST_FILE:
-        raise UsageError(f"{path}: is larger than {LARGEST_FILE} bytes, so it is no file of options")
     try:
         found = tomllib.loads(text.decode())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: is no TOML ({printable(str(error), LONGEST_REASON)})") from None
     folder = path.absolute().parent
     models = found.pop(MODELS, {})
@@ -100,7 +98,7 @@ def _options(path: Path, folder: Path, found: Mapping[str, Any]) -> dict[str, An
         group = known[name]
         checked = _checked(group, {name: value}, str(path))
         is_file = type_of(group.model_fields[name]) is Path
-        options[name] = folder / getattr(checked, name).expanduser() if is_file else value
+        options[name] = folder / _expanded(getattr(checked, name), str(path)) if is_file else value
     return options
 
 
@@ -121,8 +119,17 @@ def _entry(path: Path, folder: Path, name: str, value: object) -> ModelEntry:
     if "path" not in facts:
         raise UsageError(f"{where} has no path; write path = PATH in it")
     entry = _checked(ModelEntry, facts, where)
-    model = entry.path.expanduser()
+    model = _expanded(entry.path, where)
     return entry.with_changes(path=folder / model if is_path(model, folder) else model)
+
+
+def _expanded(path: Path, where: str) -> Path:
+    """Without a `~` at its beginning; raises UsageError for what can be no path."""
+    try:
+        require_possible(found := path.expanduser())
+    except (RuntimeError, UsageError) as error:
+        raise UsageError(f"{where}: {error}") from None
+    return found
 
 
 def _checked(group: type[OptionsT], values: Mapping[str, object], where: str) -> OptionsT:

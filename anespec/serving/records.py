@@ -10,19 +10,22 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from anespec import __version__
 from anespec.manifests.errors import StorageError
 from anespec.manifests.schema import Record
 from anespec.manifests.user_folders import private_folder, state_folder
-from anespec.runtime.server.options import ServeOptions
+from anespec.runtime.server.options import LONGEST_WAIT, ServeOptions
 
 FOLDER = "daemons"
 LARGEST_RECORD = 1 << 16
+
+LATEST = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -35,12 +38,12 @@ class DaemonRecord(Record):
     `birth` tells its process from a later one with the same number.
     """
 
-    pid: int
+    pid: int = Field(gt=0)
     birth: str
-    started: float
+    started: float = Field(ge=0, le=LATEST)
     address: str
     models: tuple[str, ...]
-    drain_seconds: float
+    drain_seconds: float = Field(ge=0, le=LONGEST_WAIT)
     version: str
 
     @property

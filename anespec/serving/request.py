@@ -8,7 +8,7 @@ from anespec.hub_name import is_hub_name
 from anespec.manifests.errors import UsageError
 from anespec.manifests.formatting import quoted
 from anespec.model_cache import cached_artifact
-from anespec.model_path import model_name
+from anespec.model_path import model_name, require_possible
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
 from anespec.serving.config_file import ConfigFile
@@ -31,11 +31,13 @@ class ServeRequest:
         """What is served: MODEL, the models of flags, those of the file `config`; the first is the default.
 
         Raises:
-            UsageError: two have one name, or there is none.
+            UsageError: two have one name, there is none, or one can be no path.
         """
         asked = [] if self.model is None else [(model_name(self.model), self.model)]
         asked += [_named(text) for text in self.pool.models]
         _require_distinct([name for name, _ in asked])
+        for _, path in asked:
+            require_possible(path)
         entries = {name: ModelEntry(path=path) for name, path in asked}
         for name, entry in (config.models if config is not None else {}).items():
             # A flag goes before the file.

@@ -116,7 +116,9 @@ def _agent(job: Job) -> Unit:
 
 def _unit(job: Job) -> Unit:
     codes = " ".join(str(code) for code in sorted({error.exit_code for error in HOPELESS}))
-    variables = "".join(f"Environment={_word(f'{name}={value}')}\n" for name, value in job.variables.items())
+    variables = "".join(
+        f"Environment={_quoted(f'{name}={value}')}\n" for name, value in job.variables.items()
+    )
     text = f"""# {MARK}
 [Unit]
 Description=anespec serve
@@ -151,8 +153,13 @@ WantedBy=default.target
 
 
 def _word(text: str) -> str:
-    """A word of a command or a variable, as systemd reads it: quoted, with nothing that it would replace."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    """A word of a command as systemd reads it, with no variable that it would replace."""
+    return _quoted(text.replace("$", "$$"))
+
+
+def _quoted(text: str) -> str:
+    """A text as systemd reads it, with nothing in it but itself; a variable's value has no `$` replaced."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'
 
 

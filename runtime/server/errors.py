@@ -88,9 +88,7 @@ def api_error(error: Exception) -> ApiError:
         case RequestError():
             return ApiError(400, str(error), "invalid_value")
         case ClosedError():
-            return ApiError(
-                503, "the server is ending; try again later", "shutting_down", headers={"retry-after": "5"}
-            )
+            return ending()
         case AnespecError():
             return ApiError(500, str(error), "model_failed")
         case _:

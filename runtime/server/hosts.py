@@ -28,13 +28,12 @@ class Hosts:
     @classmethod
     def of(cls, options: ServeOptions) -> Self:
         """Those of a daemon: no browser reaches a Unix socket, so anything is right there."""
-        given = {name.lower() for name in options.allow_host}
         if options.unix is not None:
             return cls(all=True)
         if options.host.lower() in LOOPBACK:
-            return cls(LOOPBACK | given)
+            return cls(LOOPBACK | set(options.allow_host))
         own = {options.host.lower(), socket.gethostname().lower()}
-        return cls(LOOPBACK | given | own, addresses=True)
+        return cls(LOOPBACK | set(options.allow_host) | own, addresses=True)
 
     def __contains__(self, host: str) -> bool:
         """Whether a Host header, with its port or without, names this daemon."""

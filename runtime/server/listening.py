@@ -10,6 +10,7 @@ from typing import Any
 
 from anespec.manifests.errors import StorageError, UsageError
 from anespec.manifests.formatting import printable
+from anespec.manifests.safe_files import Folder
 from anespec.runtime.server.hosts import is_loopback
 from anespec.runtime.server.options import ServeOptions
 
@@ -74,17 +75,33 @@ def _unusable(where: str, error: Exception) -> StorageError:
 
 
 def _unix(path: Path) -> socket.socket:
-    """A socket that its owner alone may use. One that a daemon has left gives way, nothing else does."""
+    """A socket that its owner alone may use. One that a daemon has left gives way, nothing else does.
+
+    Of two that start at a time one finds the other's, and takes it for none that was left.
+    """
+    with Folder.open(path.parent) as folder, folder.held():
+        _make_way(path)
+        return _bound(path)
+
+
+def _make_way(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise UsageError(f"{path}: something that is no socket stands there; choose another path")
         with socket.socket(socket.AF_UNIX) as probe:
+            # One that takes no connections any more is there all the same.
+            probe.setblocking(False)
             try:
                 probe.connect(str(path))
             except ConnectionRefusedError:
                 path.unlink()
-            else:
-                raise UsageError(f"{path}: another daemon listens there; choose another path")
+                return
+            except BlockingIOError:
+                pass
+        raise UsageError(f"{path}: another daemon listens there; choose another path")
+
+
+def _bound(path: Path) -> socket.socket:
     found = socket.socket(socket.AF_UNIX)
     before = os.umask(0o177)
     try:

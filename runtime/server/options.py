@@ -1,14 +1,41 @@
 """What a person may choose when a daemon is started."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
+from anespec.manifests.errors import RequestError
+from anespec.manifests.formatting import quoted
 from anespec.manifests.options import Flag, Options, read_size
 
 LONGEST_WAIT = 86400.0
 """Seconds: a day."""
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
+_NAME = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
+
+
+def _require_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+    """As browsers write them: what has a path, or is a pattern, would never be one."""
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin.lower()) or "*" in origin:
+            raise RequestError(
+                f"allow_origin: {quoted(origin)} is no page's origin; write one such as "
+                "https://page.example, and no path behind it"
+            )
+    return tuple(map(str.lower, origins))
+
+
+def _require_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """As Host headers have them, but for the port."""
+    for name in names:
+        if not _NAME.fullmatch(name.lower()):
+            raise RequestError(
+                f"allow_host: {quoted(name)} is no host's name; write it without http:// and without a port"
+            )
+    return tuple(map(str.lower, names))
 
 
 class ServeOptions(Options):
@@ -23,10 +50,12 @@ class ServeOptions(Options):
         default=None,
         description="Keys that clients need, a line NAME:KEY each; the file must be yours alone (mode 600).",
     )
-    allow_origin: Annotated[tuple[str, ...], Flag(metavar="ORIGIN", multiple=True)] = Field(
-        default=(), description="A web page's origin that may call; may be given several times."
-    )
-    allow_host: Annotated[tuple[str, ...], Flag(metavar="NAME", multiple=True)] = Field(
+    allow_origin: Annotated[
+        tuple[str, ...], AfterValidator(_require_origins), Flag(metavar="ORIGIN", multiple=True)
+    ] = Field(default=(), description="A web page's origin that may call; may be given several times.")
+    allow_host: Annotated[
+        tuple[str, ...], AfterValidator(_require_names), Flag(metavar="NAME", multiple=True)
+    ] = Field(
         default=(),
         description="A host name that clients may call this machine by, beside its address; may be given "
         "several times.",

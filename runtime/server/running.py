@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import resource
 import signal
 import socket
@@ -23,6 +24,8 @@ KEEP_ALIVE_SECONDS = 60
 OTHER_FILES = 512
 """Descriptors beside those of connections: shards, threads, worker processes."""
 
+_log = logging.getLogger("anespec.serve")
+
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -41,10 +44,15 @@ class Server(uvicorn.Server):
 
 
 def server_of(app: ASGIApp, options: ServeOptions) -> Server:
-    """The server of an application."""
-    patience = Patience(
-        options.connections, options.receive_seconds, options.send_seconds, unread=options.body_bytes
-    )
+    """The server of an application; it takes no more connections than the system lets it have files."""
+    files = _allow_descriptors(2 * options.connections + OTHER_FILES)
+    # Some are refused, and need one until they have heard so.
+    most = min(options.connections, max(files - OTHER_FILES, files // 2) // 2)
+    if most < options.connections:
+        _log.warning(
+            "only %d files may be open, so %d connections are taken at a time; raise `ulimit -n`", files, most
+        )
+    patience = Patience(most, options.receive_seconds, options.send_seconds, unread=options.body_bytes)
     return Server(
         ServerConfig(
             app,
@@ -66,11 +74,10 @@ async def serve_until_ended(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then let the answers that have begun end; a second one waits for none.
 
-    `begin` loads what is needed first; meanwhile the daemon answers that it starts. What `begin` raises ends
-    it. SIGHUP reloads the models.
+    `begin` loads what is needed first, and makes the daemon's lifecycle ready; meanwhile it answers that it
+    starts. What `begin` raises ends it. SIGHUP reloads the models.
     """
     server = server_of(app, daemon.options)
-    _allow_descriptors(2 * daemon.options.connections + OTHER_FILES)
     loop = asyncio.get_running_loop()
     asked, again = asyncio.Event(), asyncio.Event()
 
@@ -82,16 +89,21 @@ async def serve_until_ended(
                 loop.remove_signal_handler(number)
         asked.set()
 
-    reloads: set[asyncio.Task[None]] = set()
+    hung_up = asyncio.Event()
 
-    def reload() -> None:
-        task = asyncio.ensure_future(daemon.models.reload())
-        reloads.add(task)
-        task.add_done_callback(reloads.discard)
+    async def reload() -> None:
+        # What comes during one makes for one more, however often it comes.
+        while await hung_up.wait():
+            hung_up.clear()
+            try:
+                await daemon.models.reload()
+            except Exception:
+                _log.exception("what is served could not be read again")
 
     for number in _ENDING:
         loop.add_signal_handler(number, ask)
-    loop.add_signal_handler(signal.SIGHUP, reload)
+    loop.add_signal_handler(signal.SIGHUP, hung_up.set)
+    reloading = asyncio.ensure_future(reload())
     serving = asyncio.ensure_future(server.serve(sockets=[listening]))
     beginning = asyncio.ensure_future(begin())
     ending = asyncio.ensure_future(asked.wait())
@@ -100,7 +112,6 @@ async def serve_until_ended(
         await asyncio.wait({serving, beginning, ending}, return_when=asyncio.FIRST_COMPLETED)
         if beginning.done():
             beginning.result()
-            daemon.lifecycle.ready()
         await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
         draining = asyncio.ensure_future(daemon.lifecycle.drain(daemon.options.drain_seconds))
         await asyncio.sleep(0)  # from here on new requests are refused
@@ -108,8 +119,8 @@ async def serve_until_ended(
         await asyncio.wait({draining, hurrying}, return_when=asyncio.FIRST_COMPLETED)
         draining.cancel()
     finally:
-        beginning.cancel()
-        ending.cancel()
+        for task in (beginning, ending, reloading):
+            task.cancel()
         # Whoever is still answered is told that the daemon ends.
         await daemon.models.close()
         await daemon.lifecycle.drain(SECONDS_TO_CLOSE)
@@ -120,10 +131,16 @@ async def serve_until_ended(
             loop.remove_signal_handler(number)
 
 
-def _allow_descriptors(wanted: int) -> None:
-    """Let the process have so many files and connections open, where it may: macOS begins with 256."""
+def _allow_descriptors(wanted: int) -> int:
+    """Let the process have so many files and connections open, where it may, or as many as it may.
+
+    macOS begins with 256.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        return most
+    return soft

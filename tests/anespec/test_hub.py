@@ -118,6 +118,23 @@ def test_what_is_damaged_is_not_used(hub: Hub) -> None:
     assert fetched(NAME).read_bytes() == CONTENT
 
 
+def test_more_than_the_hub_said_is_not_taken(hub: Hub) -> None:
+    hub.said_size = 2000
+    with pytest.raises(StorageError, match="more comes than the 2000 bytes"):
+        fetched(NAME)
+    assert sum(path.stat().st_size for path in blobs().iterdir()) <= 2000
+
+
+@pytest.mark.parametrize("said", ["../../../escaped", "a/b", "."])
+def test_a_hash_that_leads_elsewhere_is_refused(hub: Hub, said: str, tmp_path: Path) -> None:
+    for field in ("said_etag", "said_commit"):
+        setattr(hub, field, said)
+        with pytest.raises((StorageError, RequestError)):
+            fetched(NAME)
+        setattr(hub, field, None)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 1000]
+
+
 def test_a_gated_one_needs_a_token_that_its_store_never_sees(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

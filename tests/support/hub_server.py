@@ -19,7 +19,8 @@ class Hub:
     """What the hub has: for each repository the files of its revisions.
 
     `token` is what gated repositories ask for. `drops`: after how many bytes the next answers break off, one
-    each. `ranges` are the ranges that clients asked for, `tokens` whatever Authorization the store was sent.
+    each. What is `said_` stands in place of a file's own size and hashes. `ranges` are the ranges that
+    clients asked for, `tokens` whatever Authorization the store was sent.
     """
 
     repositories: dict[str, dict[str, dict[str, bytes]]]
@@ -27,6 +28,9 @@ class Hub:
     token: str = "hf_secret"
     drops: list[int] = field(default_factory=list)
     lies: bool = False
+    said_size: int | None = None
+    said_etag: str | None = None
+    said_commit: str | None = None
     status: int = 0
     ranges: list[str | None] = field(default_factory=list)
     tokens: list[str | None] = field(default_factory=list)
@@ -84,13 +88,16 @@ class _Handler(BaseHTTPRequestHandler):
         if revision not in named:
             self._say(404, {"X-Error-Code": "RevisionNotFound"})
             return
-        commit = {"X-Repo-Commit": hub.commit(repository, named[revision])}
+        own = hub.commit(repository, named[revision])
+        commit = {"X-Repo-Commit": own if hub.said_commit is None else hub.said_commit}
         content = revisions[named[revision]].get(file)
         if content is None:
             self._say(404, {"X-Error-Code": "EntryNotFound"} | commit)
             return
         digest = hashlib.sha256(content).hexdigest()
-        linked = {"X-Linked-Etag": f'"{digest}"', "X-Linked-Size": str(len(content))}
+        digest = digest if hub.said_etag is None else hub.said_etag
+        size = len(content) if hub.said_size is None else hub.said_size
+        linked = {"X-Linked-Etag": f'"{digest}"', "X-Linked-Size": str(size)}
         place = f"/store/{repository}/{named[revision]}/{file}"
         self._say(302, commit | linked | {"Location": f"{self.stores}{place}"})
 

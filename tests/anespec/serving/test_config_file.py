@@ -1,5 +1,6 @@
 """A file of options says what flags say; what is wrong in it is named with the file, the key and the mend."""
 
+import os
 import tomllib
 from pathlib import Path
 
@@ -62,7 +63,15 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("[models.a]\npath = 'x'\nthread = 1", "models.a: there is no option 'thread'"),
         ("[models.a]\npath = 'x'\nthreads = 0", "models.a: threads is 0"),
         ("=", "is no TOML"),
-        ("#" * (LARGEST_FILE + 1), "is larger than"),
+        ("a = " + "[" * 10_000, "is no TOML"),
+        ("unix = '~nobody-of-that-name/s'", "home"),
+        ("[models]\na = '~nobody-of-that-name/m'", "models.a: "),
+        ('[models]\na = "a\\u0000b"', "can be no path (embedded null byte)"),
+        (f"[models]\na = '{'a' * 5000}'", "can be no path (File name too long)"),
+        ("allow-origin = ['https://page.example/']", "is no page's origin"),
+        ("allow-origin = ['*']", "is no page's origin"),
+        ("allow-host = ['http://box.example']", "is no host's name"),
+        ("allow-host = ['box.example:80']", "is no host's name"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
@@ -77,6 +86,20 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot be read"):
         read_config(tmp_path / "none.toml")
+
+
+def test_what_may_never_end_is_not_read(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="is larger than"):
+        read_config(write(tmp_path, "#" * (LARGEST_FILE + 1)))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match="is a pipe"):
+        read_config(tmp_path / "pipe")
+
+
+def test_a_name_that_no_file_can_have_is_one_sentence() -> None:
+    request = ServeRequest(Path("a" * 300), ServeOptions(), PoolOptions(), LoadOptions())
+    with pytest.raises(UsageError, match="can be no path"):
+        request.names(None)
 
 
 @given(st.sampled_from(sorted(file_options())), st.text(max_size=5) | st.integers() | st.booleans())

@@ -62,6 +62,12 @@ def test_any_printable_word_is_read_back(word: str) -> None:
     assert plistlib.loads(unit_for("darwin", job).text.encode())["ProgramArguments"] == [word]
 
 
+def test_a_variable_is_what_it_was() -> None:
+    """systemd replaces `$NAME` in commands, and in no value of a variable."""
+    job = Job(("a",), {"HF_HOME": '/a$b%c"d\\e'}, 1)
+    assert lines(unit_for("linux", job))["Environment"] == r'"HF_HOME=/a$b%%c\"d\\e"'
+
+
 def test_what_no_file_can_say_is_refused() -> None:
     with pytest.raises(UsageError, match="cannot hold"):
         unit_for("linux", Job(("a\nb",), {}, 1))

@@ -1,6 +1,7 @@
 """Records of daemons: private, gone with them, and never taken for another process."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from anespec.main import cli
 from anespec.manifests.user_folders import state_folder
 from anespec.runtime.server.options import ServeOptions
 from anespec.serving import records, stopping
@@ -101,6 +104,22 @@ def test_what_cannot_be_read_is_left_alone() -> None:
     (folder() / "1.json").write_text('{"pid": 1, "of": "a later version"}')
     assert running_daemons() == []
     assert len(list(folder().iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "forged", [{"pid": -1}, {"pid": 2**70}, {"started": 1e300}, {"drain_seconds": 1e300}, {"models": 3}]
+)
+def test_what_no_daemon_wrote_keeps_nobody_from_seeing_the_others(forged: dict[str, object]) -> None:
+    with recorded("http://127.0.0.1:1", ServeOptions(), ["a"]):
+        (own,) = running_daemons()
+        (folder() / "1.json").write_text(json.dumps(own.model_dump() | forged))
+        assert running_daemons() == [own]
+
+
+def test_ps_shows_a_record_to_the_letter() -> None:
+    with recorded("http://[fe80::1]:80\x1b[31m", ServeOptions(), ["[red]a"]):
+        shown = CliRunner().invoke(cli, ["ps"]).output
+    assert "http://[fe80::1]:80" in shown and "[red]a" in shown and "\x1b" not in shown
 
 
 def test_stop_waits_and_kills_what_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:

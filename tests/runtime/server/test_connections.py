@@ -3,16 +3,21 @@
 import contextlib
 import http.client
 import json
+import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from resource import RLIM_INFINITY
 
 import pytest
 from serving import Running, running
 
 import anespec
 from anespec.model import Model
+from anespec.runtime.server.connections import ServerConfig
+from anespec.runtime.server.options import ServeOptions
+from anespec.runtime.server.running import server_of
 
 PROMPT = "Once upon a time"
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -163,6 +168,15 @@ def test_a_body_that_is_none_is_answered_once(
         assert _rest(client).count(b"HTTP/1.1 400") == 1
     served.client.get("/livez")
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_no_more_connections_are_taken_than_files_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    for files, most in ((RLIM_INFINITY, 2048), (100_000, 2048), (1024, 256), (128, 32)):
+        monkeypatch.setattr(resource, "getrlimit", lambda kind, files=files: (files, files))
+        monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: None)
+        config = server_of(lambda scope, receive, send: None, ServeOptions()).config
+        assert isinstance(config, ServerConfig)
+        assert config.patience.most == most
 
 
 def test_too_many_connections_are_refused_and_room_comes_back(impatient: Running) -> None:

@@ -47,10 +47,15 @@ def owned(chatty: Path) -> Iterator[Model]:
         yield model
 
 
-def _serve(model: Model, client: Callable[[str, Lifecycle], None], **options: object) -> None:
+def _serve(
+    model: Model,
+    client: Callable[[str, Lifecycle], None],
+    models: type[LoadedModels] = _ClosedModels,
+    **options: object,
+) -> None:
     """Run a daemon in this thread, the main one, and a client in another; what that raises is raised here."""
     chosen = ServeOptions(**{"port": 0, **options})
-    models, lifecycle, failures = _ClosedModels({"chatty": model}), Lifecycle(), []
+    pool, lifecycle, failures = models({"chatty": model}), Lifecycle(), []
     listening = listen_on(chosen)
 
     def run() -> None:
@@ -66,9 +71,10 @@ def _serve(model: Model, client: Callable[[str, Lifecycle], None], **options: ob
 
     async def serve() -> None:
         async def begin() -> None:
+            lifecycle.ready()
             thread.start()
 
-        daemon = Daemon("0", chosen, models, KeyRing(), Metrics(models), lifecycle)
+        daemon = Daemon("0", chosen, pool, KeyRing(), Metrics(pool), lifecycle)
         await serve_until_ended(daemon, build_app(daemon, ENDPOINTS), listening, begin)
 
     asyncio.run(serve())
@@ -151,6 +157,67 @@ def test_who_is_not_served_in_time_is_told_so(owned: Model, again: bool) -> None
     began = time.monotonic()
     _serve(owned, client, drain_seconds=seconds)
     assert time.monotonic() - began < 30
+
+
+def test_hanging_up_again_and_again_makes_for_one_reload_more(owned: Model) -> None:
+    reloads: list[float] = []
+
+    class Slow(_ClosedModels):
+        async def reload(self) -> None:
+            reloads.append(time.monotonic())
+            await asyncio.sleep(0.3)
+            raise OSError("such as a disk that is gone")
+
+    def client(url: str, lifecycle: Lifecycle) -> None:
+        for _ in range(20):
+            os.kill(os.getpid(), signal.SIGHUP)
+            time.sleep(0.005)
+        _until(lambda: len(reloads) == 2)
+        time.sleep(0.4)
+        assert len(reloads) == 2
+        os.kill(os.getpid(), signal.SIGHUP)
+        _until(lambda: len(reloads) == 3)
+        assert httpx.get(f"{url}/health").status_code == 200
+        _end()
+
+    _serve(owned, client, models=Slow)
+
+
+def test_two_that_start_at_a_time_do_not_both_serve(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    listen_on(ServeOptions(unix=path)).close()  # as one that was killed leaves it
+    found: list[socket.socket] = []
+    refused: list[UsageError] = []
+    barrier = threading.Barrier(4)
+
+    def start() -> None:
+        barrier.wait()
+        try:
+            found.append(listen_on(ServeOptions(unix=path)))
+        except UsageError as error:
+            refused.append(error)
+
+    starters = [threading.Thread(target=start) for _ in range(4)]
+    for each in starters:
+        each.start()
+    for each in starters:
+        each.join(30)
+    assert (len(found), len(refused)) == (1, 3)
+    found[0].close()
+
+
+def test_a_daemon_that_takes_no_connections_any_more_keeps_its_socket(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as hung, contextlib.ExitStack() as clients:
+        hung.bind(str(path))
+        hung.listen(0)
+        for _ in range(3):
+            client = clients.enter_context(socket.socket(socket.AF_UNIX))
+            client.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                client.connect(str(path))
+        with pytest.raises(UsageError, match="another daemon listens there"):
+            listen_on(ServeOptions(unix=path))
 
 
 def test_a_unix_socket_is_its_owners_alone_and_one_at_a_time(tmp_path: Path) -> None:
