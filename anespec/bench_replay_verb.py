@@ -1,7 +1,9 @@
 """`anespec bench replay`: what a drafter is worth on recorded traces, without a model."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +12,13 @@ import click
 from rich.table import Table
 
 from anespec.console import json_option, out, print_json, timed_progress
+from anespec.draft_memory import memory_in_ram
 from anespec.loading import make_source
 from anespec.manifests.errors import Interrupted, RequestError
 from anespec.manifests.formatting import bytes_text, counted, printable
 from anespec.manifests.options import Range
 from anespec.option_flags import Number, flags_of, read_flags
-from anespec.runtime.options import LoadOptions
+from anespec.runtime.options import BackendOptions, LoadOptions
 
 if TYPE_CHECKING:
     from anespec.runtime.statistics import Statistics
@@ -25,8 +28,8 @@ if TYPE_CHECKING:
     from anespec.validate.bench.traces import ReplayRequest
 
 WIDEST_BLOCK = 128
-NO_DRAFTER = ("backend", "threads", "worker_budget", "worker_timeout", "verify", "queue", "allow_inexact")
-"""The options of loading that say nothing about who guesses."""
+OF_MODELS = (*BackendOptions.model_fields, "queue", "allow_inexact", "draft_memory")
+"""The options of loading that say nothing of who guesses; what is learnt here is kept nowhere."""
 
 
 @click.command(short_help="Replay traces without a model.")
@@ -34,7 +37,7 @@ NO_DRAFTER = ("backend", "threads", "worker_budget", "worker_timeout", "verify",
 @click.option(
     "--vocab", required=True, type=click.Path(path_type=Path), help="A GGUF with the vocabulary to replay in."
 )
-@flags_of(LoadOptions, without=NO_DRAFTER)
+@flags_of(LoadOptions, without=OF_MODELS)
 @click.option(
     "--block",
     type=Number(int, Range(1, WIDEST_BLOCK)),
@@ -77,21 +80,20 @@ def replay(
     from anespec.validate.bench.replay import Replay
 
     options = read_flags(LoadOptions, chosen)
-    source = make_source(options)
     try:
         with timed_progress("replaying", shown=not as_json) as report, GGUFFile(vocab) as file:
             tokenizer = Tokenizer.from_gguf(file)
-            run = Replay(source, block)
-            run.warm(_requests(warm, tokenizer, None))
-            for number, request in enumerate(_requests(files, tokenizer, limit), start=1):
-                run.add(request)
-                report(f"{request.category}, {counted(number, 'request')}")
-            result = run.result()
+            memory = partial(memory_in_ram, tokenizer.vocabulary_hash, options.draft_memory_size)
+            source = make_source(options, memory)
+            with closing(source) if source is not None else nullcontext():
+                run = Replay(source, block)
+                run.warm(_requests(warm, tokenizer, None))
+                for number, request in enumerate(_requests(files, tokenizer, limit), start=1):
+                    run.add(request)
+                    report(f"{request.category}, {counted(number, 'request')}")
+                result = run.result()
     except KeyboardInterrupt:
         raise Interrupted("interrupted; a replay keeps nothing") from None
-    finally:
-        if source is not None:
-            source.close()
     if not result.requests:
         raise RequestError(f"{files[0]}: holds no answer of an assistant to replay")
     if as_json:

@@ -1,6 +1,8 @@
 """`anespec bench run`: tokens per second with and without speculation, and whether the text is the same."""
 
 import time
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +10,16 @@ import click
 from rich.table import Table
 
 from anespec.console import json_option, out, result_as_json, timed_progress, watcher
-from anespec.loading import exactness_here, make_source, open_artifact, run_elsewhere
+from anespec.draft_memory import memory_in_ram
+from anespec.loading import (
+    costs_here,
+    exactness_here,
+    exactness_is_known,
+    make_source,
+    open_artifact,
+    opened_again,
+    run_elsewhere,
+)
 from anespec.manifests.errors import ExactnessGateError, Interrupted, RequestError, StorageError
 from anespec.manifests.formatting import counted, duration_text
 from anespec.manifests.safe_files import require_writable, write_atomically
@@ -19,13 +30,17 @@ from anespec.validate.bench.options import BenchOptions
 if TYPE_CHECKING:
     from anespec.loading import Opened
     from anespec.runtime.drafters import DraftSource
+    from anespec.runtime.proven import Proven
     from anespec.validate.bench.figures import Figures
     from anespec.validate.bench.report import BenchReport
+
+SHOWN_POSITIONS = 4
+"""Of a draft; --json has all."""
 
 
 @click.command(short_help="Measure speed with and without speculation.")
 @click.argument("artifact", metavar="DIR", type=ModelPath())
-@flags_of(BenchOptions, without=("verify", "queue"))
+@flags_of(BenchOptions, without=("verify", "queue", "draft_memory"))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a page with plots here.")
 @json_option
 def run(artifact: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
@@ -38,25 +53,15 @@ def run(artifact: Path, output: Path | None, as_json: bool, **chosen: Any) -> No
     \b
     Example:
       anespec bench run model.anespec
-      anespec bench run model.anespec --classes code,edit --lengths 64,256 -o bench.html
+      anespec bench run model.anespec --classes code,edit -o bench.html
     """
     options = read_flags(BenchOptions, chosen)
     if output is not None:
         require_writable(output)
-    source = make_source(options)
-    if source is None:
-        raise RequestError("without a drafter there is nothing to compare; give another --drafter than none")
-    watch = watcher(shown=not as_json)
     try:
-        opened = run_elsewhere(open_artifact(artifact, options, watch), options, watch)
-        try:
-            report = _measured(opened, source, options, as_json)
-        finally:
-            opened.verifier.close()
+        report = _measured(artifact, options, as_json)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; what was measured is not kept") from None
-    finally:
-        source.close()
     if output is not None:
         from anespec.validate.bench.page import render_page
 
@@ -78,10 +83,38 @@ def run(artifact: Path, output: Path | None, as_json: bool, **chosen: Any) -> No
             )
 
 
-def _measured(opened: "Opened", source: "DraftSource", options: BenchOptions, quiet: bool) -> "BenchReport":
+def _measured(artifact: Path, options: BenchOptions, quiet: bool) -> "BenchReport":
+    from anespec.runtime.proven import Proven
+
+    watch = watcher(shown=not quiet)
+    with ExitStack() as stack:
+        opened = open_artifact(artifact, options, watch)
+        is_known = exactness_is_known(opened)
+        opened = run_elsewhere(opened, options, watch)
+        stack.callback(lambda: opened.verifier.close())
+        verdict = exactness_here(opened, watch)
+        if not is_known:
+            opened = opened_again(opened, options, watch)
+        proven = Proven.of(verdict, opened.verifier.shape, options.allow_inexact)
+        if not proven.speculate:
+            raise ExactnessGateError(
+                f"speculation may change the text on {opened.here.backend} here (the exactness gate: "
+                f"{verdict.standing}), so it is not used; --allow-inexact measures it all the same"
+            )
+        source = make_source(
+            options, partial(memory_in_ram, opened.tokenizer.vocabulary_hash, options.draft_memory_size)
+        )
+        if source is None:
+            raise RequestError("without a drafter there is nothing to compare; give --drafter another name")
+        stack.callback(source.close)
+        return _run_cases(opened, proven, source, options, quiet)
+
+
+def _run_cases(
+    opened: "Opened", proven: "Proven", source: "DraftSource", options: BenchOptions, quiet: bool
+) -> "BenchReport":
     from anespec.manifests.machine import Surroundings
     from anespec.runtime.engine import Engine
-    from anespec.runtime.proven import Proven
     from anespec.runtime.sampling import SamplingParameters
     from anespec.validate.bench.bounded_source import BoundedSource
     from anespec.validate.bench.measure import Measurement, measure
@@ -95,19 +128,18 @@ def _measured(opened: "Opened", source: "DraftSource", options: BenchOptions, qu
             f"a block of {counted(shape.block, 'row')} holds {counted(shape.block - 1, 'draft')} at most; "
             "give fewer --drafts, or convert with a larger --block"
         )
-    verdict = exactness_here(opened, watcher(shown=not quiet))
-    proven = Proven.of(verdict, shape, options.allow_inexact)
-    if not proven.speculate:
-        raise ExactnessGateError(
-            f"speculation may change the text on {here.backend} here (the exactness gate: "
-            f"{verdict.standing}), so it is not used; --allow-inexact measures it all the same"
-        )
     prompts = list(bench_prompts(opened.tokenizer, options.classes, shape.context - options.lengths[-1]))
     bounded = BoundedSource(source, drafts[-1])
-    sampling = SamplingParameters(temperature=options.temperature, seed=options.seed)
-    engine = Engine(opened.verifier, proven, bounded)
+    costs = costs_here(opened, proven, watcher(shown=not quiet))
     surroundings, began = Surroundings.here(), time.monotonic()
-    measurement = Measurement(engine, bounded, sampling, opened.tokenizer.end_ids, options.runs)
+    measurement = Measurement(
+        spending=Engine(opened.verifier, proven, bounded, costs=costs),
+        fixed=Engine(opened.verifier, proven, bounded),
+        source=bounded,
+        sampling=SamplingParameters(temperature=options.temperature, seed=options.seed),
+        end_ids=opened.tokenizer.end_ids,
+        runs=options.runs,
+    )
     with timed_progress("measuring", shown=not quiet) as progress:
         cases = measure(measurement, prompts, options.lengths, drafts, progress)
     return BenchReport(
@@ -120,6 +152,7 @@ def _measured(opened: "Opened", source: "DraftSource", options: BenchOptions, qu
         runs=options.runs,
         lengths=options.lengths,
         drafts=drafts,
+        costs=costs,
         surroundings=surroundings,
         seconds=time.monotonic() - began,
         cases=tuple(cases),
@@ -127,25 +160,27 @@ def _measured(opened: "Opened", source: "DraftSource", options: BenchOptions, qu
 
 
 def _show(report: "BenchReport") -> None:
-    from anespec.validate.bench.sentences import comparison_sentence, fit_sentences
+    from anespec.validate.bench.sentences import comparison_sentence, cost_text, fit_sentences
 
     out().print(
         f"{report.model} on {report.backend}, {counted(report.threads, 'thread')}, blocks of {report.block}, "
         f"{report.sampling}; {report.drafter} guesses. {report.surroundings}.\n"
     )
-    most = report.drafts[-1]
     by_class = [
         (f"{each} {length}", report.figures(each, length))
         for each in report.classes
         for length in report.lengths
     ]
-    _table(f"drafts of {most}", "text, tokens", [*by_class, ("all", report.figures())])
-    if report.drafts[1:]:
-        out().print()
-        _table("by drafts a pass", "drafts", [(str(k), report.figures(drafts=k)) for k in report.drafts])
+    _table("drafts as they pay", "text, tokens", [*by_class, ("all", report.figures())])
+    out().print()
+    by_way = [
+        ("as they pay" if way.as_they_pay else str(way.most), report.figures(way=way)) for way in report.ways
+    ]
+    _table("all texts by the number of drafts", "drafts", by_way)
     out().print()
     for sentence in (*fit_sentences(report), comparison_sentence(report)):
         out().print(sentence)
+    out().print(f"A pass of {cost_text(report)}.")
     out().print(f"Measured in {duration_text(report.seconds)}.")
 
 
@@ -165,11 +200,6 @@ def _table(title: str, first: str, rows: "list[tuple[str, Figures | None]]") -> 
             f"{figures.drafted.median:.1f}",
             f"{figures.speedup:.2f} ({low:.2f}-{high:.2f})",
             f"{figures.tokens_per_pass:.2f}",
-            " ".join(
-                f"{right / tried:.0%}" if tried else "-"
-                for right, tried in zip(
-                    figures.accepted_by_position, figures.proposed_by_position, strict=True
-                )
-            ),
+            " ".join(f"{share:.0%}" for share in figures.shares_by_position[:SHOWN_POSITIONS]),
         )
     out().print(table)

@@ -49,7 +49,10 @@ def test_what_a_daemon_may_take_is_a_size_like_any_other(option: str) -> None:
     assert "'lots' is not a size such as 500MB or 3GB." in outcome.output
 
 
-@pytest.mark.parametrize("verb", ["", *cli.commands, "worker build", "worker path", "bench replay"])
+BELOW = ("worker build", "worker path", "bench replay", "bench run")
+
+
+@pytest.mark.parametrize("verb", ["", *cli.commands, *BELOW])
 def test_help_fits_a_terminal_of_80_columns(verb: str) -> None:
     outcome = CliRunner().invoke(cli, [*verb.split(), "--help"], terminal_width=80)
     assert outcome.exit_code == 0

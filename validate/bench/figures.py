@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from statistics import median
 
-from anespec.validate.bench.measure import Case, Variant
+from anespec.validate.bench.measure import Case, Variant, Way
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class Figures:
-    """Cases taken together, with so many drafts a pass and without: `plain` and `drafted` are tokens per
-    second of decoding, run by run. Drafts are counted by their position in the draft."""
+    """Cases taken together, in one way of drafting and without: `plain` and `drafted` are tokens per second
+    of decoding, run by run. Drafts are counted by position."""
 
-    drafts: int
+    way: Way
     plain: Spread
     drafted: Spread
     tokens: int
@@ -49,9 +49,15 @@ class Figures:
         return self.tokens / self.passes
 
     @property
+    def shares_by_position(self) -> tuple[float, ...]:
+        """The share of drafts that were right at each position, of those that ran there."""
+        pairs = zip(self.accepted_by_position, self.proposed_by_position, strict=True)
+        return tuple(right / tried for right, tried in pairs)
+
+    @property
     def acceptance(self) -> float:
-        """The share of the rows for drafts that became tokens."""
-        return (self.tokens_per_pass - 1) / self.drafts
+        """Drafts that became tokens, of all that there could have been."""
+        return (self.tokens_per_pass - 1) / self.way.most
 
     @property
     def speedup(self) -> float:
@@ -64,15 +70,15 @@ class Figures:
         return self.drafted.least / self.plain.most, self.drafted.most / self.plain.least
 
 
-def figures_of(cases: Sequence[Case], drafts: int) -> Figures | None:
-    """What cases come to with so many drafts; None where no text was long enough to be timed."""
+def figures_of(cases: Sequence[Case], way: Way) -> Figures | None:
+    """What cases come to in one way of drafting; None where no text was long enough to be timed."""
     timed = [case for case in cases if case.says_speed]
     if not timed:
         return None
-    with_drafts = [next(each for each in case.drafted if each.drafts == drafts) for case in timed]
+    with_drafts = [next(each for each in case.drafted if each.way == way) for case in timed]
     costs = [variant.cost for variant in with_drafts]
     return Figures(
-        drafts=drafts,
+        way=way,
         plain=_speeds([case.plain for case in timed]),
         drafted=_speeds(with_drafts),
         tokens=sum(cost.decoded_tokens for cost in costs),

@@ -6,9 +6,11 @@ from itertools import product
 from statistics import median
 
 from anespec.manifests.errors import AnespecError
+from anespec.manifests.formatting import counted
 from anespec.runtime.engine import Engine
 from anespec.runtime.requests import Request
 from anespec.runtime.sampling import SamplingParameters
+from anespec.runtime.spending import MOST_DRAFTS
 from anespec.runtime.statistics import Statistics
 from anespec.validate.bench.bounded_source import BoundedSource
 from anespec.validate.bench.fits import SpeedPoint
@@ -16,6 +18,24 @@ from anespec.validate.bench.prompts import BenchPrompt
 
 LEAST_PASSES = 4
 """A text of fewer decode passes says nothing about speed."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How drafts are spent: `most` of them a pass, wherever there are as many, or only as far as they pay."""
+
+    most: int
+    as_they_pay: bool = False
+
+    def __str__(self) -> str:
+        if self.as_they_pay:
+            return "drafts as they pay"
+        return f"{counted(self.most, 'draft')} a pass"
+
+
+PLAIN = Way(0)
+PAYING = Way(MOST_DRAFTS, as_they_pay=True)
+"""As the engine drafts when it serves."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +54,9 @@ class BenchRun:
 
 @dataclass(frozen=True)
 class Variant:
-    """All counted runs of a prompt with so many drafts a pass at most; 0 is without speculation."""
+    """All counted runs of a prompt in one way."""
 
-    drafts: int
+    way: Way
     runs: tuple[BenchRun, ...]
 
     @property
@@ -51,9 +71,9 @@ class Variant:
 
     @property
     def acceptance(self) -> float:
-        """Drafts that became tokens, of all that could have been in its passes; 0 without."""
+        """Drafts that became tokens, of all that there could have been."""
         right = self.cost.decoded_tokens - self.cost.decode_passes
-        return right / (self.drafts * self.cost.decode_passes) if self.drafts and right else 0.0
+        return right / (self.way.most * self.cost.decode_passes) if right else 0.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +82,7 @@ class Difference:
 
     prompt: BenchPrompt
     length: int
-    drafts: int
+    way: Way
     plain_run: int
     run: int
     place: int
@@ -74,7 +94,7 @@ class Difference:
             "its end" if token is None else f"token {token}" for token in (self.expected, self.found)
         )
         return (
-            f"prompt {self.prompt}, {self.length} tokens, drafts of {self.drafts}: output token {self.place} "
+            f"prompt {self.prompt}, {self.length} tokens, {self.way}: output token {self.place} "
             f"of run {self.run} is {found}, without speculation (run {self.plain_run}) {expected}"
         )
 
@@ -95,11 +115,13 @@ class Case:
 
     @property
     def points(self) -> tuple[SpeedPoint, ...]:
-        """Acceptance and speedup of each number of drafts; none where it says no speed."""
+        """Acceptance and speedup of each fixed number of drafts; none where it says no speed."""
         if not self.says_speed:
             return ()
         return tuple(
-            SpeedPoint(each.drafts, each.acceptance, each.speed / self.plain.speed) for each in self.drafted
+            SpeedPoint(each.way.most, each.acceptance, each.speed / self.plain.speed)
+            for each in self.drafted
+            if not each.way.as_they_pay
         )
 
     @property
@@ -125,7 +147,7 @@ class Case:
                     yield Difference(
                         self.prompt,
                         self.length,
-                        variant.drafts,
+                        variant.way,
                         plain_number,
                         number,
                         place,
@@ -142,53 +164,51 @@ def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
     return min(len(one), len(other)) if len(one) != len(other) else None
 
 
+@dataclass
 class Measurement:
-    """Runs cases on one engine. Every run is another owner's: none knows what an earlier one wrote."""
+    """Runs cases. Every run is another owner's, so that none knows what an earlier one wrote.
 
-    def __init__(
-        self,
-        engine: Engine,
-        source: BoundedSource,
-        sampling: SamplingParameters,
-        end_ids: frozenset[int],
-        runs: int,
-    ) -> None:
-        """`source` is what the engine asks. Of each variant a warm-up and `runs` counted runs are made."""
-        self._engine = engine
-        self._source = source
-        self._sampling = sampling
-        self._end_ids = end_ids
-        self._runs = runs
-        self._owners = 0
+    Both engines run on the same verifier, in turns, and ask `source`: `spending` weighs what drafts cost, and
+    `fixed` runs all that it gets. Of each variant a warm-up and `runs` counted runs are made.
+    """
+
+    spending: Engine
+    fixed: Engine
+    source: BoundedSource
+    sampling: SamplingParameters
+    end_ids: frozenset[int]
+    runs: int
+    _owners: int = 0
 
     def case(self, prompt: BenchPrompt, length: int, drafts: Sequence[int]) -> Case:
-        """Run a prompt without speculation and with each of these numbers of drafts, which take turns.
+        """Run a prompt without speculation, with drafts as they pay and with these numbers of them, in turns.
 
         Raises:
             AnespecError: a run failed.
         """
-        counts = (0, *drafts)
-        rounds: list[dict[int, BenchRun]] = []
-        for number in range(self._runs + 1):
-            first = number % len(counts)
-            order = (*counts[first:], *counts[:first])
-            rounds.append({count: self._run(prompt, length, count) for count in order})
-        plain, *drafted = (Variant(count, tuple(runs[count] for runs in rounds[1:])) for count in counts)
+        ways = (PLAIN, PAYING, *map(Way, drafts))
+        rounds: list[dict[Way, BenchRun]] = []
+        for number in range(self.runs + 1):
+            first = number % len(ways)
+            order = (*ways[first:], *ways[:first])
+            rounds.append({way: self._run(prompt, length, way) for way in order})
+        plain, *drafted = (Variant(way, tuple(runs[way] for runs in rounds[1:])) for way in ways)
         return Case(prompt, length, plain, tuple(drafted))
 
-    def _run(self, prompt: BenchPrompt, length: int, drafts: int) -> BenchRun:
-        self._source.most = drafts
+    def _run(self, prompt: BenchPrompt, length: int, way: Way) -> BenchRun:
+        engine = self.spending if way.as_they_pay else self.fixed
+        self.source.most = way.most
         self._owners += 1
         request = Request(
             prompt.ids,
             length,
-            self._sampling,
-            end_ids=self._end_ids,
+            self.sampling,
+            end_ids=self.end_ids,
             owner=f"bench {self._owners}",
-            speculate=drafts > 0,
+            speculate=way != PLAIN,
         )
         ids: list[int] = []
-        for event in self._engine.generate(request):
+        for event in engine.generate(request):
             ids += [token.id for token in event.tokens]
             if event.error is not None:
                 raise AnespecError(f"prompt {prompt} failed: {event.error}")

@@ -6,6 +6,7 @@ from pathlib import Path
 from anespec.manifests.formatting import counted
 from anespec.validate.bench.figures import Figures
 from anespec.validate.bench.fits import LineFit
+from anespec.validate.bench.measure import Way
 from anespec.validate.bench.options import PromptClass
 from anespec.validate.bench.plots import Axis, Column, Dot, Plot, curve, ticks_across, ticks_up, up
 from anespec.validate.bench.report import BenchReport
@@ -16,6 +17,9 @@ from anespec.validate.page.templating import page_environment
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_TEXT = 2000
+
+SHOWN_POSITIONS = 4
+"""Of a draft, in tables; the plot has all."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,12 @@ def render_page(report: BenchReport) -> str:
     environment = page_environment([TEMPLATES, SHARED_TEMPLATES], LONGEST_TEXT)
     return environment.get_template("bench.jinja").render(
         report=report,
+        shown=SHOWN_POSITIONS,
         overall=report.figures(),
         compared=comparison_sentence(report),
         fits=fit_sentences(report),
         rows=_rows(report),
-        by_drafts=[figures for k in report.drafts if (figures := report.figures(drafts=k)) is not None],
+        by_way=[f for way in report.ways if (f := report.figures(way=way)) is not None],
         plots=[
             plot
             for plot in (_by_position(report), _against_acceptance(report), _by_drafts(report))
@@ -88,7 +93,7 @@ def _by_position(report: BenchReport) -> Plot | None:
         pairs = zip(figures.accepted_by_position, figures.proposed_by_position, strict=True)
         width = 0.7 * wide / len(figures.proposed_by_position)
         for place, (right, tried) in enumerate(pairs):
-            share = right / tried if tried else 0.0
+            share = right / tried
             columns.append(
                 Column(
                     round((number + 0.15) * wide + place * width, 3),
@@ -159,7 +164,7 @@ def _by_drafts(report: BenchReport) -> Plot | None:
         (each, f)
         for each in report.classes
         for k in report.drafts
-        if (f := report.figures(each, drafts=k)) is not None
+        if (f := report.figures(each, way=Way(k))) is not None
     ]
     if not found or not report.drafts[1:]:
         return None
@@ -168,16 +173,16 @@ def _by_drafts(report: BenchReport) -> Plot | None:
     fitted: dict[PromptClass, list[tuple[float, float]]] = {}
     if cost is not None:
         for each, f in found:
-            fitted.setdefault(each, []).append((f.drafts, cost.speedup(f.drafts, f.acceptance)))
+            fitted.setdefault(each, []).append((f.way.most, cost.speedup(f.way.most, f.acceptance)))
     y = Axis.around(
         [1.0, *(f.speedup for _, f in found), *(value for line in fitted.values() for _, value in line)]
     )
     dots = tuple(
         Dot(
-            x.place(f.drafts),
+            x.place(f.way.most),
             up(y, f.speedup),
             each.value,
-            f"{each}, {counted(f.drafts, 'draft')}: {f.speedup:.2f}",
+            f"{each}, {counted(f.way.most, 'draft')}: {f.speedup:.2f}",
         )
         for each, f in found
     )

@@ -6,9 +6,10 @@ from functools import cached_property
 from typing import Any
 
 from anespec.manifests.machine import Surroundings
+from anespec.runtime.pass_costs import PassCosts
 from anespec.validate.bench.figures import Figures, figures_of
 from anespec.validate.bench.fits import CostFit, Estimate, LineFit, fit_cost, fit_line
-from anespec.validate.bench.measure import Case, Difference, Variant
+from anespec.validate.bench.measure import PAYING, Case, Difference, Variant, Way
 from anespec.validate.bench.options import PromptClass
 
 
@@ -16,7 +17,8 @@ from anespec.validate.bench.options import PromptClass
 class BenchReport:
     """All cases of a run of `drafter` on an artifact, and what surrounded it.
 
-    `drafts` are the numbers of drafts a pass that were tried, ascending; `lengths` those of output tokens.
+    `drafts` are the fixed numbers of drafts a pass that were tried, ascending; `lengths` are those of output
+    tokens, and `costs` what the engine takes passes to cost.
     """
 
     model: str
@@ -28,6 +30,7 @@ class BenchReport:
     runs: int
     lengths: tuple[int, ...]
     drafts: tuple[int, ...]
+    costs: PassCosts
     surroundings: Surroundings
     seconds: float
     cases: tuple[Case, ...]
@@ -48,21 +51,26 @@ class BenchReport:
         return sum(case.compared_tokens for case in self.cases)
 
     @property
+    def ways(self) -> tuple[Way, ...]:
+        """How drafts were spent: each fixed number of them, then as they pay."""
+        return (*map(Way, self.drafts), PAYING)
+
+    @property
     def classes(self) -> tuple[PromptClass, ...]:
         """The kinds of text that were asked for, in their order."""
         return tuple(dict.fromkeys(case.prompt.prompt_class for case in self.cases))
 
     def figures(
-        self, prompt_class: PromptClass | None = None, length: int | None = None, drafts: int | None = None
+        self, prompt_class: PromptClass | None = None, length: int | None = None, way: Way = PAYING
     ) -> Figures | None:
-        """Those of a class, of a length, or of both, with so many drafts or the most that were tried; None
-        where no text was long enough to be timed."""
+        """Those of a class, of a length, or of both, in one way of drafting; None where no text was long
+        enough to be timed."""
         chosen = [
             case
             for case in self.cases
             if prompt_class in (None, case.prompt.prompt_class) and length in (None, case.length)
         ]
-        return figures_of(chosen, drafts or self.drafts[-1])
+        return figures_of(chosen, way)
 
     @cached_property
     def lines(self) -> tuple[LineFit, ...]:
@@ -87,6 +95,14 @@ class BenchReport:
             "sampling": self.sampling,
             "runs": self.runs,
             "machine": asdict(self.surroundings),
+            "pass_costs": [
+                {
+                    "rows": each.width,
+                    "milliseconds": round(1e3 * each.seconds, 4),
+                    "microseconds_per_slot": round(1e6 * each.per_slot, 4),
+                }
+                for each in self.costs.widths
+            ],
             "seconds": round(self.seconds, 3),
             "identical": not self.differences,
             "comparisons": self.comparisons,
@@ -94,7 +110,7 @@ class BenchReport:
             "differences": [_difference(each) for each in self.differences],
             "classes": {str(each): _figures(self.figures(each)) for each in self.classes},
             "lengths": {str(each): _figures(self.figures(length=each)) for each in self.lengths},
-            "drafts": {str(each): _figures(self.figures(drafts=each)) for each in self.drafts},
+            "drafts": {str(each): _figures(self.figures(way=Way(each))) for each in self.drafts},
             "overall": _figures(self.figures()),
             "fits": {
                 "lines": [_line(line) for line in self.lines],
@@ -104,11 +120,16 @@ class BenchReport:
         }
 
 
+def _drafts(way: Way) -> int | None:
+    """How many drafts a pass; None where they were run as they paid."""
+    return None if way.as_they_pay else way.most
+
+
 def _figures(figures: Figures | None) -> dict[str, Any] | None:
     if figures is None:
         return None
     return {
-        "drafts": figures.drafts,
+        "drafts": _drafts(figures.way),
         "tokens_per_second": {
             "without": [round(value, 2) for value in figures.plain.values],
             "with": [round(value, 2) for value in figures.drafted.values],
@@ -116,15 +137,24 @@ def _figures(figures: Figures | None) -> dict[str, Any] | None:
         "speedup": round(figures.speedup, 4),
         "speedup_range": [round(value, 4) for value in figures.speedup_range],
         "tokens_per_pass": round(figures.tokens_per_pass, 4),
-        "acceptance": round(figures.acceptance, 4),
         "proposed_by_position": list(figures.proposed_by_position),
         "accepted_by_position": list(figures.accepted_by_position),
     }
 
 
 def _difference(difference: Difference) -> dict[str, Any]:
-    facts = {name: value for name, value in vars(difference).items() if name != "prompt"}
-    return {"class": str(difference.prompt.prompt_class), "number": difference.prompt.number, **facts}
+    prompt = difference.prompt
+    return {
+        "class": str(prompt.prompt_class),
+        "number": prompt.number,
+        "length": difference.length,
+        "drafts": _drafts(difference.way),
+        "plain_run": difference.plain_run,
+        "run": difference.run,
+        "place": difference.place,
+        "expected": difference.expected,
+        "found": difference.found,
+    }
 
 
 def _case(case: Case) -> dict[str, Any]:
@@ -135,7 +165,11 @@ def _case(case: Case) -> dict[str, Any]:
         "prompt_tokens": len(case.prompt.ids),
         "without": _variant(case.plain),
         "with": [
-            {"drafts": each.drafts, **_variant(each), "acceptance": round(each.acceptance, 4)}
+            {
+                "drafts": _drafts(each.way),
+                **_variant(each),
+                "speedup": round(each.speed / case.plain.speed, 4) if case.says_speed else None,
+            }
             for each in case.drafted
         ],
     }

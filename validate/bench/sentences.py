@@ -1,6 +1,7 @@
 """What the fits come to, in sentences that the command line and the page share."""
 
-from anespec.manifests.formatting import counted
+from anespec.manifests.formatting import counted, listed
+from anespec.runtime.spending import MOST_DRAFTS
 from anespec.validate.bench.fits import CONFIDENCE, CostFit, Estimate, LineFit
 from anespec.validate.bench.report import BenchReport
 
@@ -16,6 +17,14 @@ def comparison_sentence(report: BenchReport) -> str:
     if not report.differences:
         return f"{compared}: none differs."
     return f"{compared}: {counted(len(report.differences), 'pair')} differ. First {report.differences[0]}."
+
+
+def cost_text(report: BenchReport) -> str:
+    """What passes cost, as far as drafts make them wide, in words after `a pass of`."""
+    shown = [each for each in report.costs.widths if each.width <= 2 * (MOST_DRAFTS + 1)]
+    rows = listed([str(each.width) for each in shown])
+    times = listed([f"{1e3 * each.seconds:.2f}" for each in shown])
+    return f"{rows} rows costs {times} ms"
 
 
 def fit_sentences(report: BenchReport) -> list[str]:
@@ -36,8 +45,8 @@ def _line_sentence(line: LineFit) -> str:
     if even.low is None or even.high is None:
         limits = "the data set it no limits"
     else:
-        limits = f"{INTERVAL}: {even.low:.1%} to {even.high:.1%}"
-    return f"{fitted}; speculation pays from an acceptance of {even.value:.1%} on ({limits})."
+        limits = f"{INTERVAL}: {100 * even.low:.1f} to {100 * even.high:.1f} %"
+    return f"{fitted}; speculation pays from an acceptance of {100 * even.value:.1f} % on ({limits})."
 
 
 def _cost_sentence(cost: CostFit) -> str:
