@@ -95,7 +95,7 @@ def test_a_key_that_fills_the_queue_leaves_room_for_another(chatty: Path, tmp_pa
     file = tmp_path / "keys"
     file.write_text("".join(f"{name}:{secret}\n" for name, secret in secrets.items()))
     file.chmod(0o600)
-    long = anespec.GenerationOptions(max_tokens=150, choices=5, ignore_eos=True)
+    long = anespec.GenerationOptions(max_tokens=500, choices=5, ignore_eos=True)
     with (
         anespec.load(chatty, queue=1) as model,
         running({"chatty": model}, keys=KeyRing.of_file(file)) as found,
