@@ -4,6 +4,7 @@ Declared once for Python, the command line and JSON lines.
 """
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 BACKEND_CHOICES = ("auto", "torch", "openvino", "torch-flush", "coreml", "coreml-cpu", "worker")
 """What runtime.backends knows, said here so that nothing heavy is loaded for it."""
 
-DRAFTER_CHOICES = ("none", "lookup", "recycle", "jacobi")
+DRAFTER_CHOICES = ("none", "lookup", "datastore", "recycle", "jacobi")
 LONGEST_MATCH = 64
 """Tokens that lookup compares at most."""
 
@@ -95,7 +96,8 @@ class LoadOptions(BackendOptions):
 
     drafter: Annotated[str, Flag(choices=DRAFTER_CHOICES)] = Field(
         default="lookup",
-        description="Who guesses: lookup copies what followed the longest match before; recycle takes what "
+        description="Who guesses: lookup copies what followed the longest match before; datastore "
+        "copies from a corpus; recycle takes what "
         "the model itself held likely behind the last tokens when they came before; jacobi has rows to spare "
         "run the last pass's guesses on, and remembers what they find.",
     )
@@ -107,6 +109,9 @@ class LoadOptions(BackendOptions):
     )
     lookup_choose: Annotated[Literal["recent", "leftmost"], Flag(choices=("recent", "leftmost"))] = Field(
         default="recent", description="Which of several matches lookup takes."
+    )
+    datastore: Annotated[Path | None, Flag(metavar="FILE", default="none")] = Field(
+        default=None, description="The corpus that drafts are copied from (anespec datastore build)."
     )
     queue: Annotated[int | None, Flag(shown=False)] = Field(
         default=None, ge=1, description="Requests that may wait; more are refused."

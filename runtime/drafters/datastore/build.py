@@ -19,6 +19,7 @@ from anespec.runtime.drafters.datastore.stored import (
     SEPARATOR,
     Header,
     Order,
+    let_go,
     map_array,
     text_begin,
 )
@@ -99,6 +100,7 @@ def _write(
     for begin, end in pairwise(writer.bounds):
         report("sorting", begin / writer.entries)
         order = sorted_places(text, begin, end + 1, vocabulary.size)
+        let_go(text)
         runs.write(order.astype("<i4", copy=False).data)
         lengths.append(len(order))
     runs.flush()
@@ -110,8 +112,10 @@ def _write(
         merged += len(order)
         stream.write(order.astype("<i4", copy=False).data)
         report("merging", merged / places)
+        let_go(order_of_runs)
 
-    starts = merge_runs(text, map_array(runs.fileno(), "<i4", places, 0), lengths, vocabulary.size, write)
+    order_of_runs = map_array(runs.fileno(), "<i4", places, 0)
+    starts = merge_runs(text, order_of_runs, lengths, vocabulary.size, write)
     header = Header(
         vocabulary=vocabulary.hash,
         vocabulary_size=vocabulary.size,

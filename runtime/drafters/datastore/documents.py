@@ -29,8 +29,10 @@ class Part:
 
 
 def parts_of(path: Path) -> Iterator[Part]:
-    """The documents of a file, in parts. One of JSONL has a document a line: a text, or an object with `text`,
-    `content` or `messages`, each of which is a document. Any other file is one.
+    """The documents of a file, in parts.
+
+    JSONL has documents in every line: a text, or an object with `text`, `content` or `messages`, each of
+    which is one. Any other file is one document.
 
     Raises:
         StorageError: it cannot be read.
@@ -71,8 +73,8 @@ def _lines(stream: TextIOWrapper, path: Path) -> Iterator[tuple[str, bool]]:
         texts = _texts(line)
         if texts is None:
             raise RequestError(
-                f"{path}: line {number} ({printable(line.strip(), 40)}) is no document; it must be a JSON string, "
-                'or an object with "text", "content" or "messages"'
+                f"{path}: line {number} ({printable(line.strip(), 40)}) is no document; it must be a JSON "
+                'string, or an object with "text", "content" or "messages"'
             )
         for text in texts:
             for start in range(0, len(text), BLOCK):

@@ -56,12 +56,12 @@ def sorted_places(text: Text, begin: int, end: int, vocabulary: int) -> Order:
     width = 1 if vocabulary < 1 << 8 else 2 if vocabulary < (1 << 16) - 1 else 3
     packed = np.empty((end - begin) * width, np.uint8)
     _pack_backwards(text, begin, end, width, packed)
-    order = divsufsort(packed)
+    order: Order = divsufsort(packed)
     return order[: _keep_places(text, end, width, order)]
 
 
 @compiled("uint64(Array(int32, 1, 'C', readonly=True), int64)")
-def _key(text: Text, place: int) -> int:
+def _key(text: Text, place: int) -> np.uint64:
     """The last tokens before and at a place as one number that sorts as they do."""
     key = np.uint64(0)
     for back in range(_KEY_TOKENS):
@@ -79,15 +79,15 @@ def _comes_before(text: Text, one: int, other: int) -> bool:
     for back in range(DEEPEST):
         mine, theirs = text[one - back], text[other - back]
         if mine != theirs:
-            return mine < theirs
+            return bool(mine < theirs)
         if mine < 0:
             break
     return False
 
 
 @compiled(
-    "int64(Array(int32, 1, 'C', readonly=True), Array(int32, 1, 'C', readonly=True), int64[::1], int64[::1],"
-    " uint64[::1], int32[::1], int64[::1])"
+    "int64(Array(int32, 1, 'C', readonly=True), Array(int32, 1, 'C', readonly=True), int64[::1], "
+    "int64[::1], uint64[::1], int32[::1], int64[::1])"
 )
 def _merge(
     text: Text, runs: Order, heads: Runs, ends: Runs, keys: Keys, merged: Order, starts: Starts

@@ -49,6 +49,12 @@ def map_array(descriptor: int, kind: str, count: int, offset: int) -> NDArray[An
     return np.frombuffer(mapped, kind, count, offset)
 
 
+def let_go(array: NDArray[Any]) -> None:
+    """Have a mapped array take no memory until it is looked at again."""
+    if isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        array.base.madvise(mmap.MADV_DONTNEED)
+
+
 class Header(BaseModel):
     """What the beginning of a file says. `vocabulary` is the hash of its tokens, `made_with` a version."""
 
