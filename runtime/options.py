@@ -38,6 +38,18 @@ LONGEST_REFERENCE = 1 << 18
 """Characters. No pass runs while a reference is indexed, about a second for some hundred thousand tokens."""
 
 
+USUAL_MEMORY = 32_000_000
+"""Bytes that drafting remembers an owner in."""
+
+NOT_KEPT = Path(os.devnull)
+"""The folder of a memory that no file is written of."""
+
+
+def _or_none(value: Any) -> Any:
+    """The folder that a person calls none."""
+    return NOT_KEPT if str(value) == "none" else value
+
+
 def _listed(value: Any) -> Any:
     """One text, or any sequence of them, as a tuple."""
     if isinstance(value, str):
@@ -112,6 +124,25 @@ class LoadOptions(BackendOptions):
     )
     datastore: Annotated[Path | None, Flag(metavar="FILE", default="none")] = Field(
         default=None, description="The corpus that drafts are copied from (anespec datastore build)."
+    )
+    draft_memory: Annotated[
+        Path | None, BeforeValidator(_or_none), Flag(metavar="DIR|none", default="anespec's cache folder")
+    ] = Field(
+        default=None,
+        description="Where drafting keeps what it learns of requests, their texts among it, for those of the "
+        "same owner; none keeps it in memory alone.",
+    )
+    draft_memory_size: Annotated[int, BeforeValidator(read_size), Flag(metavar="BYTES")] = Field(
+        default=USUAL_MEMORY,
+        ge=1 << 20,
+        le=1 << 30,
+        description="How much drafting remembers of each owner, as in 32MB.",
+    )
+    prompt_gate: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Guess only where at least this share of a prompt's 3-grams came before in it.",
     )
     queue: Annotated[int | None, Flag(shown=False)] = Field(
         default=None, ge=1, description="Requests that may wait; more are refused."

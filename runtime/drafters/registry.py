@@ -2,12 +2,15 @@
 
 from anespec.manifests.errors import RequestError
 from anespec.runtime.drafters import DraftSource
+from anespec.runtime.drafters.memory.learner import OpenMemory
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.text.tokenizer import Tokenizer
 
 
-def open_source(options: LoadOptions, tokenizer: Tokenizer) -> DraftSource | None:
-    """Who guesses tokens of this vocabulary, as the options say; None for nobody.
+def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMemory) -> DraftSource | None:
+    """Who guesses tokens of this vocabulary, as the options say; who remembers something opens its memory.
+
+    None for nobody.
 
     Raises:
         RequestError: options make no sense together, or a file of them is unusable.
