@@ -1,5 +1,6 @@
 """The one place that knows every draft source by its name. Each is imported where it is opened."""
 
+from anespec.manifests.errors import RequestError
 from anespec.runtime.drafters import DraftSource
 from anespec.runtime.drafters.memory.learner import OpenMemory
 from anespec.runtime.options import LoadOptions
@@ -12,13 +13,23 @@ def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMem
     None for nobody.
 
     Raises:
-        RequestError: options make no sense together.
+        RequestError: options make no sense together, or a file of them is unusable.
+        StorageError: a file of them cannot be read.
     """
     match options.drafter:
         case "lookup":
             from anespec.runtime.drafters.lookup import LookupSettings, LookupSource
 
             return LookupSource(LookupSettings(options.lookup_max, options.lookup_min, options.lookup_choose))
+        case "datastore":
+            from anespec.runtime.drafters.datastore.source import DatastoreSource
+            from anespec.runtime.drafters.datastore.stored import Datastore
+
+            if options.datastore is None:
+                raise RequestError(
+                    "--drafter datastore needs a --datastore; make one with `anespec datastore build`"
+                )
+            return DatastoreSource(Datastore.open(options.datastore, tokenizer.vocabulary_hash))
         case "recycle":
             from anespec.runtime.drafters.recycle import RecycleSource
 
