@@ -1,5 +1,7 @@
 """What a draft source remembers of one owner: an image of bytes, and who understands it."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,6 +52,13 @@ class Learner(Protocol):
         """Learn a finished request in place: its prompt and, from index `answer` on, its output."""
         ...
 
+    def weights(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The part of an image that is learnt at every pass, a view of it; few bytes, none where none is.
+
+        It is what a journal of finished requests cannot give back, so it is kept beside them.
+        """
+        ...
+
     def facts(self, image: NDArray[np.uint8]) -> MemoryFacts:
         """What the image holds."""
         ...
@@ -63,13 +72,21 @@ class Remembered(Protocol):
         """Shared by all sessions of the owner, and learnt in place; the same array as long as it is open."""
         ...
 
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Held by whoever reads or changes the image; `fold` takes it itself.
+
+        Models of one vocabulary share it, each on a thread of its own, and it is copied to be written.
+        """
+        ...
+
     def fold(self, text: NDArray[np.int32], answer: int) -> None:
         """Learn a finished request, and keep it."""
         ...
 
 
 class Memory(Protocol):
-    """What is remembered, apart by owner. Calls come one at a time."""
+    """What is remembered, apart by owner. Safe for use from several threads."""
 
     def of(self, owner: str) -> Remembered:
         """What is remembered of `owner`: nothing at first."""
@@ -78,3 +95,7 @@ class Memory(Protocol):
     def close(self) -> None:
         """Write what is to last, and let go of all images; called again it does nothing."""
         ...
+
+
+OpenMemory = Callable[[Learner], Memory]
+"""Opens the memory of the model that is loaded, for whoever learns into it; nothing is read yet."""

@@ -75,9 +75,9 @@ def _take_context(
     nodes: Words, octets: Octets, row: int, number: int, count: int, found: Words, marks: Longs, inputs: Numbers
 ) -> int:
     """Let the followers of a node speak as input `number`; how many candidates there are then."""
-    visits = octets[row, VISITS]
+    visits = np.int64(octets[row, VISITS])
     for place in range(FOLLOWERS):
-        times = octets[row, COUNTS + place]
+        times = np.int64(octets[row, COUNTS + place])
         if times == 0:
             break
         candidate = _place_of(nodes[row, FIRST_FOLLOWER + place], count, found, marks)

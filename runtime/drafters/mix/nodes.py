@@ -6,6 +6,8 @@ visits reach MOST_VISITS, so that they follow what changes. A key has BUCKET pla
 the least visited node makes room, and its neighbours lose worth.
 """
 
+import numpy as np
+
 from anespec.runtime.drafters.compiled import compiled
 from anespec.runtime.drafters.mix.layout import BUCKET, NODE_WORDS, Octets, Words
 
@@ -71,7 +73,7 @@ def count_follower(nodes: Words, octets: Octets, key: int, token: int) -> int:
         place += 1
     count = 1
     if octets[row, COUNTS + place] > 0 and nodes[row, FIRST_FOLLOWER + place] == token:
-        count = octets[row, COUNTS + place] + 1
+        count = np.int64(octets[row, COUNTS + place]) + 1
     while place > 0 and octets[row, COUNTS + place - 1] <= count:
         octets[row, COUNTS + place] = octets[row, COUNTS + place - 1]
         nodes[row, FIRST_FOLLOWER + place] = nodes[row, FIRST_FOLLOWER + place - 1]
