@@ -15,10 +15,11 @@ from anespec.manifests.errors import Interrupted, RequestError
 from anespec.manifests.formatting import bytes_text, counted, printable
 from anespec.manifests.options import Range
 from anespec.option_flags import Number, flags_of, read_flags
-from anespec.runtime.options import LoadOptions
+from anespec.runtime.options import NOT_KEPT, LoadOptions
 from anespec.verbosity import accept_verbosity
 
 if TYPE_CHECKING:
+    from anespec.runtime.drafters.memory.learner import Learner, Memory
     from anespec.runtime.statistics import Statistics
     from anespec.runtime.text.tokenizer import Tokenizer
     from anespec.validate.bench.replay import Replayed
@@ -88,10 +89,11 @@ def replay(
     from anespec.validate.bench.replay import Replay
 
     options = read_flags(LoadOptions, chosen)
-    source = make_source(options)
+    with GGUFFile(vocab) as file:
+        tokenizer = Tokenizer.from_gguf(file)
+    source = make_source(options, tokenizer, lambda learner: _replay_memory(options, tokenizer, learner))
     try:
-        with timed_progress("replaying", shown=not as_json) as report, GGUFFile(vocab) as file:
-            tokenizer = Tokenizer.from_gguf(file)
+        with timed_progress("replaying", shown=not as_json) as report:
             run = Replay(source, block)
             run.warm(_requests(warm, tokenizer, None))
             for number, request in enumerate(_requests(files, tokenizer, limit), start=1):
@@ -109,6 +111,16 @@ def replay(
         print_json({"drafter": options.drafter, "block": block, **_facts(result)})
     else:
         _show(result, options.drafter, block)
+
+
+def _replay_memory(options: LoadOptions, tokenizer: "Tokenizer", learner: "Learner") -> "Memory":
+    """An empty memory that nobody keeps; the one of a folder where that is asked for."""
+    from anespec.runtime.drafters.memory.memories import Memories, Place
+    from anespec.runtime.drafters.memory.shelf import vocabulary_key
+
+    folder = options.draft_memory if options.draft_memory != NOT_KEPT else None
+    key = vocabulary_key(tokenizer.vocabulary_hash)
+    return Memories().open(Place(key, folder, options.draft_memory_size), learner)
 
 
 def _requests(files: Sequence[Path], tokenizer: "Tokenizer", limit: int | None) -> "Iterator[ReplayRequest]":

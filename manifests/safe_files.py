@@ -102,7 +102,7 @@ class Folder:
         self.replace_parts(name, (content,), durable=durable)
 
     def replace_parts(
-        self, name: str, parts: Iterable[bytes], *, durable: bool = True, mode: int = 0o666
+        self, name: str, parts: Iterable[bytes | memoryview], *, durable: bool = True, mode: int = 0o666
     ) -> None:
         """The same for what comes in parts; `mode` is who may do what with the file."""
         self._require_no_other(name)
@@ -144,6 +144,26 @@ class Folder:
                 opened = os.open(name, _AT_ONCE | os.O_NOFOLLOW, dir_fd=folder._descriptor)
             return _read(opened, path, largest)
 
+    def reader(self, name: str) -> io.BufferedReader:
+        """A file, opened for reading."""
+        path = self.path / name
+        with _links_refused(path, self._descriptor, name):
+            _require_file(path, os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mode)
+            return _checked(os.open(name, _AT_ONCE | os.O_NOFOLLOW, dir_fd=self._descriptor), path)
+
+    def new_file(self, name: str, mode: int = 0o666) -> io.FileIO:
+        """A new file, open for writing: what is written is the system's at once. It must not exist."""
+        return os.fdopen(os.open(name, _NEW_FILE, mode, dir_fd=self._descriptor), "wb", buffering=0)
+
+    def names(self) -> list[str]:
+        """What lies in the folder, in the order of the names."""
+        with os.scandir(self._descriptor) as entries:
+            return sorted(entry.name for entry in entries)
+
+    def status(self, name: str) -> os.stat_result:
+        """What the file system says of a name, links not followed."""
+        return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+
     def mode(self, name: str) -> int | None:
         """What has the name, as `stat` tells it, links not followed; None where nothing has."""
         return _mode(name, self._descriptor)
@@ -165,9 +185,7 @@ class Folder:
 
     def remove_content(self) -> None:
         """Remove all that lies in the folder."""
-        with os.scandir(self._descriptor) as entries:
-            names = [entry.name for entry in entries]
-        for name in names:
+        for name in self.names():
             self.remove(name)
 
     def remove(self, name: str) -> None:

@@ -67,4 +67,4 @@ def pair_row(before: int, last: int, rows: int) -> int:
     mixed = np.uint64(before) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(last) * np.uint64(
         0xC2B2AE3D27D4EB4F
     )
-    return np.int64(mixed >> np.uint64(40)) % rows
+    return int(np.int64(mixed >> np.uint64(40)) % rows)

@@ -95,7 +95,8 @@ def _look_up(
 
 
 @compiled(
-    "UniTuple(int64, 2)(int32[::1], int32[:,:,::1], float64[:,::1], int32[::1], int64, int32[::1], float64[::1])"
+    "UniTuple(int64, 2)(int32[::1], int32[:,:,::1], float64[:,::1], int32[::1], int64, "
+    "int32[::1], float64[::1])"
 )
 def jacobi_guess(
     window: Window, pool: Pool, rates: Rates, text: Tokens, length: int, found: Tokens, chances: Chances

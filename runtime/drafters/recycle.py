@@ -89,7 +89,8 @@ def _look_up(
 
 
 @compiled(
-    "UniTuple(int64, 2)(int32[:,::1], int32[:,::1], float64[:,::1], int32[::1], int64, int32[::1], float64[::1])"
+    "UniTuple(int64, 2)(int32[:,::1], int32[:,::1], float64[:,::1], int32[::1], int64, "
+    "int32[::1], float64[::1])"
 )
 def recycle_guess(
     table: Table, pairs: Table, rates: Rates, text: Tokens, length: int, found: Tokens, chances: Chances
