@@ -27,4 +27,11 @@ def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMem
             from anespec.runtime.drafters.jacobi import JacobiSource
 
             return JacobiSource()
+        case "mix":
+            from anespec.runtime.drafters.mix.learner import MixLearner
+            from anespec.runtime.drafters.mix.source import MixSource
+            from anespec.runtime.drafters.mix.traits import traits_of
+
+            traits = traits_of(tokenizer)
+            return MixSource(traits, open_memory(MixLearner(traits)))
     return None

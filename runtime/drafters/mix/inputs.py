@@ -72,7 +72,14 @@ def _place_of(token: int, count: int, found: Words, marks: Longs) -> int:
 
 @compiled("int64(int32[:,::1], uint8[:,::1], int64, int64, int64, int32[::1], int64[::1], float32[:,::1])")
 def _take_context(
-    nodes: Words, octets: Octets, row: int, number: int, count: int, found: Words, marks: Longs, inputs: Numbers
+    nodes: Words,
+    octets: Octets,
+    row: int,
+    number: int,
+    count: int,
+    found: Words,
+    marks: Longs,
+    inputs: Numbers,
 ) -> int:
     """Let the followers of a node speak as input `number`; how many candidates there are then."""
     visits = np.int64(octets[row, VISITS])

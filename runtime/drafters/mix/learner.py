@@ -82,7 +82,7 @@ class MixLearner:
         return image
 
     def fold(self, image: Octets, text: Words, answer: int) -> None:
-        """Learn a finished request in place; what it has in common with one learnt lately is not learnt again."""
+        """Learn a finished request in place, but not again what it has in common with one learnt lately."""
         parts = view_image(image)
         text = np.ascontiguousarray(text, np.int32)
         known = _known_length(text, answer, parts.header)

@@ -2,10 +2,8 @@
 
 import numpy as np
 
-from anespec.runtime.drafters.mix.nodes import MOST_VISITS
-
-LOG_HALF = np.log(np.maximum(np.arange(2 * MOST_VISITS), 1) - 0.5).astype(np.float32)
+LOG_HALF = np.log(np.maximum(np.arange(256), 1) - 0.5).astype(np.float32)
 """ln(c - 0.5)."""
 
-LOG_ONE = np.log(np.arange(2 * MOST_VISITS) + 1.0).astype(np.float32)
+LOG_ONE = np.log(np.arange(256) + 1.0).astype(np.float32)
 """ln(n + 1)."""

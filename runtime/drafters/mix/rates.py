@@ -1,4 +1,4 @@
-"""Measured rates: how often something of a kind came true, as a number that follows what happens; compiled."""
+"""Measured rates: how often something of a kind came true, following what happens; compiled."""
 
 import numpy as np
 
@@ -40,5 +40,6 @@ def move_rate(rates: Numbers, row: int, came: bool, span: float) -> None:
 
 @compiled("int64(float32, int64)")
 def sure_row(share: float, matched: int) -> int:
-    """The rate of best candidates that had such a share among the candidates, where so many tables matched."""
-    return SURE_RATES + 4 * min(int(share * SURE_STEPS), SURE_STEPS - 1) + matched
+    """The rate of best candidates that had such a share; `matched` says which tables knew the context."""
+    step = min(int(share * SURE_STEPS), SURE_STEPS - 1) if share > 0 else 0
+    return SURE_RATES + 4 * step + matched

@@ -1,8 +1,8 @@
 """The mixing: a linear part whose weights the situation chooses, and a hidden layer; learnt online; compiled.
 
-A candidate's score is w . x + o . leaky(H x + b), with w and b the sums of the chosen weight sets; the softmax
-of the scores gives its share. Only tokens that were among the candidates teach: how often the best one is right
-at all is measured apart. The linear part learns by plain gradient steps, the hidden layer by Adagrad.
+A candidate's score is w . x + o . leaky(H x + b), with w and b the sums of the chosen weight sets; the
+softmax of the scores gives its share. Only tokens that were among the candidates teach: how often the best one
+is right at all is measured apart. The linear part learns by gradient steps, the hidden layer by Adagrad.
 """
 
 import numpy as np

@@ -1,9 +1,8 @@
-"""Mix as a draft source: what is known of this text and remembered of earlier ones, weighed by what was right."""
+"""Mix as a draft source: what this text and earlier ones say, weighed by what was right."""
 
 from collections.abc import Sequence
 
 from anespec.runtime.drafters import (
-    REFERENCE,
     Draft,
     DraftCost,
     DraftSession,
@@ -12,11 +11,9 @@ from anespec.runtime.drafters import (
     propose_each,
 )
 from anespec.runtime.drafters.memory.learner import Memory, Remembered
-from anespec.runtime.drafters.mix.inputs import CHOSEN_SETS
-from anespec.runtime.drafters.mix.layout import BY_LOCAL_ORDER, Words, view_image
+from anespec.runtime.drafters.mix.layout import Words, view_image
 from anespec.runtime.drafters.mix.others import Others, no_others
 from anespec.runtime.drafters.mix.scratch import LONGEST_CHAIN, Scratch
-from anespec.runtime.drafters.mix.state import AT
 from anespec.runtime.drafters.mix.tables import TextTables
 from anespec.runtime.drafters.mix.walk import learn_answer, propose_chain
 

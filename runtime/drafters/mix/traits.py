@@ -23,8 +23,8 @@ def no_traits() -> Words:
 
 @lru_cache(maxsize=2)
 def traits_of(tokenizer: Tokenizer) -> Words:
-    """[vocabulary, 2]: each token's shape and what it ends (see state.py), and the first token of the same text
-    without case and outer space."""
+    """[vocabulary, 2]: each token's shape and what it ends (see state.py), and the first token of the same
+    text without case and outer space."""
     size = tokenizer.vocabulary_size
     traits = np.zeros((size, 2), np.int32)
     folded: dict[str, int] = {}

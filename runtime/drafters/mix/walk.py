@@ -1,7 +1,5 @@
 """Walks over a text: index it, propose what follows, learn what came, fold it into memory; compiled."""
 
-import numpy as np
-
 from anespec.runtime.drafters.candidates import Chances, Rates
 from anespec.runtime.drafters.compiled import compiled
 from anespec.runtime.drafters.jacobi import Pool, Window
@@ -52,7 +50,8 @@ def begin_answer(state: Longs) -> None:
 
 
 @compiled(
-    "void(int32[::1], int64, int64[::1], int32[:,::1], uint8[:,::1], int32[:,::1], int32[:,::1], int32[:,::1])"
+    "void(int32[::1], int64, int64[::1], int32[:,::1], uint8[:,::1], int32[:,::1], int32[:,::1], "
+    "int32[:,::1])"
 )
 def index_text(
     text: Words,
