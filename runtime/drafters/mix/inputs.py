@@ -14,6 +14,7 @@ from anespec.runtime.drafters.mix.layout import (
     CANDIDATES,
     CHOSEN,
     CONTEXTS,
+    FIRST_OTHER,
     INPUTS,
     JACOBI,
     LOGIT,
@@ -41,9 +42,13 @@ ACTIVE_COUNT = PRIORS + CANDIDATES
 ACTIVE = ACTIVE_COUNT + 1
 SLOTS = ACTIVE + INPUTS
 SLOT_COUNT = 128
-MARKS = SLOTS + SLOT_COUNT
-"""Marks, an array of integers beside the inputs: the chosen weight sets; which prior each candidate has; how
-many inputs any candidate has, and which; where a token stands among the candidates."""
+ENTRY_COUNT = SLOTS + SLOT_COUNT
+MARKS = ENTRY_COUNT + 1
+"""Marks, an array of integers: the chosen weight sets; which prior each candidate has; how many inputs any
+candidate has, and which; where a token stands among the candidates; how many entries there are."""
+
+MOST_ENTRIES = 2 * CONTEXTS * FOLLOWERS + (INPUTS - FIRST_OTHER) * MOST_CANDIDATES + CANDIDATES + 1
+"""An entry says that a candidate has an input, and a value beside it which; it has few of all."""
 
 MATCHED_MEMORY, MATCHED_LOCAL = 1, 2
 
@@ -62,7 +67,8 @@ def _place_of(token: int, count: int, found: Words, marks: Longs) -> int:
     slot = token * 40503 >> 3 & SLOT_COUNT - 1
     while marks[SLOTS + slot] >= 0:
         if found[marks[SLOTS + slot]] == token:
-            return marks[SLOTS + slot]
+            known: int = marks[SLOTS + slot]
+            return known
         slot = slot + 1 & SLOT_COUNT - 1
     if count < CANDIDATES:
         marks[SLOTS + slot] = count
@@ -70,7 +76,29 @@ def _place_of(token: int, count: int, found: Words, marks: Longs) -> int:
     return count
 
 
-@compiled("int64(int32[:,::1], uint8[:,::1], int64, int64, int64, int32[::1], int64[::1], float32[:,::1])")
+@compiled("void(int64, int64, float32, int64[::1], int32[:,::1], float32[::1])")
+def _enter(
+    candidate: int, number: int, value: np.float32, marks: Longs, entries: Words, values: Numbers
+) -> None:
+    """Give a candidate an input."""
+    entry = marks[ENTRY_COUNT]
+    entries[entry, 0] = candidate
+    entries[entry, 1] = number
+    values[entry] = value
+    marks[ENTRY_COUNT] = entry + 1
+
+
+@compiled("void(int64, int64[::1])")
+def _activate(number: int, marks: Longs) -> None:
+    """Note that candidates have this input."""
+    marks[ACTIVE + marks[ACTIVE_COUNT]] = number
+    marks[ACTIVE_COUNT] += 1
+
+
+@compiled(
+    "int64(int32[:,::1], uint8[:,::1], int64, int64, int64, int32[::1], int64[::1], int32[:,::1], "
+    "float32[::1])"
+)
 def _take_context(
     nodes: Words,
     octets: Octets,
@@ -79,7 +107,8 @@ def _take_context(
     count: int,
     found: Words,
     marks: Longs,
-    inputs: Numbers,
+    entries: Words,
+    values: Numbers,
 ) -> int:
     """Let the followers of a node speak as input `number`; how many candidates there are then."""
     visits = np.int64(octets[row, VISITS])
@@ -90,13 +119,15 @@ def _take_context(
         candidate = _place_of(nodes[row, FIRST_FOLLOWER + place], count, found, marks)
         if candidate < CANDIDATES:
             count = max(count, candidate + 1)
-            inputs[number, candidate] = CONTEXT_OFFSET + LOG_HALF[times] - LOG_ONE[max(visits - times, 0)]
-    marks[ACTIVE + marks[ACTIVE_COUNT]] = number
-    marks[ACTIVE_COUNT] += 1
+            odds = CONTEXT_OFFSET + LOG_HALF[times] - LOG_ONE[max(visits - times, 0)]
+            _enter(candidate, number, odds, marks, entries, values)
+    _activate(number, marks)
     return count
 
 
-@compiled("int64(int64, int64, int32[::1], float64[::1], int64, int32[::1], int64[::1], float32[:,::1])")
+@compiled(
+    "int64(int64, int64, int32[::1], float64[::1], int64, int32[::1], int64[::1], int32[:,::1], float32[::1])"
+)
 def _take_others(
     number: int,
     several: int,
@@ -105,7 +136,8 @@ def _take_others(
     count: int,
     found: Words,
     marks: Longs,
-    inputs: Numbers,
+    entries: Words,
+    values: Numbers,
 ) -> int:
     """Let another source's candidates speak as input `number`; how many candidates there are then."""
     for place in range(several):
@@ -113,10 +145,10 @@ def _take_others(
         if candidate < CANDIDATES:
             count = max(count, candidate + 1)
             chance = min(max(chances[place], 1e-3), 0.999)
-            inputs[number, candidate] = np.float32(np.log(chance / (1.0 - chance))) + CONTEXT_OFFSET
+            odds = np.float32(np.log(chance / (1.0 - chance))) + CONTEXT_OFFSET
+            _enter(candidate, number, odds, marks, entries, values)
     if several:
-        marks[ACTIVE + marks[ACTIVE_COUNT]] = number
-        marks[ACTIVE_COUNT] += 1
+        _activate(number, marks)
     return count
 
 
@@ -135,7 +167,7 @@ def _prior_of(age: int, times: int) -> int:
 GATHER = (
     "int32[::1], int64[::1], int32[:,::1], uint8[:,::1], int32[:,::1], int32[:,::1], uint8[:,::1], "
     "float32[:,::1], int32[:,::1], int32[:,::1], float64[:,::1], int32[::1], int32[:,:,::1], float64[:,::1], "
-    "int32[::1], int64[::1], float32[:,::1]"
+    "int32[::1], int64[::1], int32[:,::1], float32[::1]"
 )
 
 
@@ -157,25 +189,25 @@ def gather(
     pool_rates: Rates,
     found: Words,
     marks: Longs,
-    inputs: Numbers,
+    entries: Words,
+    values: Numbers,
 ) -> int:
-    """Write the candidates for the place behind the text and their inputs; how many there are."""
+    """Write the candidates for the place behind the text, and the entries of their inputs; how many there
+    are."""
     length = state[LENGTH]
     for slot in range(SLOT_COUNT):
         marks[SLOTS + slot] = -1
-    for number in range(INPUTS):
-        for candidate in range(CANDIDATES):
-            inputs[number, candidate] = np.float32(0)
     marks[ACTIVE_COUNT] = 0
+    marks[ENTRY_COUNT] = 0
     count = 0
     marks[CHOSEN_SETS] = 0
     marks[CHOSEN_SETS + 3] = NO_POINTER
     if state[AT] >= 0:
         count = 1 + _place_of(text[state[AT]], 0, found, marks)
-        inputs[POINTER, 0] = rates[POINTER_RATES + pointer_rate(state), LOGIT] + POINTER_OFFSET
+        odds = rates[POINTER_RATES + pointer_rate(state), LOGIT] + POINTER_OFFSET
+        _enter(0, POINTER, odds, marks, entries, values)
+        _activate(POINTER, marks)
         marks[CHOSEN_SETS + 3] = BY_POINTER + pointer_step(state)
-        marks[ACTIVE] = POINTER
-        marks[ACTIVE_COUNT] = 1
     if len(recycled) or len(pool):
         others = np.empty(MOST_CANDIDATES, np.int32)
         chances = np.empty(MOST_CANDIDATES, np.float64)
@@ -183,31 +215,31 @@ def gather(
             several = recycle_candidates(
                 recycled, recycled_pairs, recycled_rates, text, length, others, chances
             )
-            count = _take_others(RECYCLE, several, others, chances, count, found, marks, inputs)
+            count = _take_others(RECYCLE, several, others, chances, count, found, marks, entries, values)
         if len(pool):
             several = jacobi_candidates(window, pool, pool_rates, text, length, others, chances)
-            count = _take_others(JACOBI, several, others, chances, count, found, marks, inputs)
+            count = _take_others(JACOBI, several, others, chances, count, found, marks, entries, values)
     local_order = 0
     memory_order = 0
     for context in range(CONTEXTS):
         row = find_node(nodes, state[KEYS + context])
         if row >= 0:
             local_order = max(local_order, ORDER_OF[context])
-            count = _take_context(nodes, octets, row, context, count, found, marks, inputs)
+            count = _take_context(nodes, octets, row, context, count, found, marks, entries, values)
         row = find_node(memory_nodes, state[KEYS + context])
         if row >= 0:
             memory_order = max(memory_order, ORDER_OF[context])
+            number = CONTEXTS + context
             count = _take_context(
-                memory_nodes, memory_octets, row, CONTEXTS + context, count, found, marks, inputs
+                memory_nodes, memory_octets, row, number, count, found, marks, entries, values
             )
     for candidate in range(count):
         row = find_word(words, found[candidate])
         seen = words[row, WORD] != 0
         prior = _prior_of(length - words[row, LAST_AT], words[row, TIMES] if seen else 0)
         marks[PRIORS + candidate] = prior
-        inputs[PRIOR, candidate] = rates[prior, LOGIT] + PRIOR_OFFSET
-    marks[ACTIVE + marks[ACTIVE_COUNT]] = PRIOR
-    marks[ACTIVE_COUNT] += 1
+        _enter(candidate, PRIOR, rates[prior, LOGIT] + PRIOR_OFFSET, marks, entries, values)
+    _activate(PRIOR, marks)
     matched = (MATCHED_LOCAL if local_order >= 2 else 0) + (MATCHED_MEMORY if memory_order >= 2 else 0)
     marks[CHOSEN_SETS + 1] = BY_LOCAL_ORDER + local_order
     marks[CHOSEN_SETS + 2] = BY_MEMORY_ORDER + memory_order

@@ -31,11 +31,12 @@ SETS = BY_SHAPE + 64
 CHOSEN = 5
 """Weight sets: the global one and, of each kind, the one that a situation chooses."""
 
-FIRST_UNIT = SETS
-OUTPUT = SETS + UNITS
+FIRST_HIDDEN = SETS
+OUTPUT = FIRST_HIDDEN + INPUTS
 WEIGHT_ROWS = OUTPUT + 1
 WEIGHT_COLUMNS = INPUTS + UNITS
-"""A set has a weight per input and a bias per unit; a unit has a weight per input; then the units' own."""
+"""A set has a weight per input and a bias per unit; then each input has a weight per unit; then the units
+have their own."""
 
 POINTER_RATES = 0
 PRIOR_RATES = POINTER_RATES + 128

@@ -71,7 +71,7 @@ def count_follower(nodes: Words, octets: Octets, key: int, token: int) -> int:
         if nodes[row, FIRST_FOLLOWER + place] == token:
             break
         place += 1
-    count = 1
+    count = np.int64(1)
     if octets[row, COUNTS + place] > 0 and nodes[row, FIRST_FOLLOWER + place] == token:
         count = np.int64(octets[row, COUNTS + place]) + 1
     while place > 0 and octets[row, COUNTS + place - 1] <= count:

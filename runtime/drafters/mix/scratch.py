@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from anespec.runtime.drafters.mix.inputs import MARKS
+from anespec.runtime.drafters.mix.inputs import MARKS, MOST_ENTRIES
 from anespec.runtime.drafters.mix.layout import CANDIDATES, INPUTS, UNITS
+from anespec.runtime.drafters.mix.scorer import SLOPE_ROWS
 from anespec.runtime.drafters.mix.state import STATE
 
 LONGEST_CHAIN = 64
@@ -16,7 +17,9 @@ class Scratch:
         self.state = np.zeros(STATE, np.int64)
         self.found = np.zeros(CANDIDATES, np.int32)
         self.marks = np.zeros(MARKS, np.int64)
-        self.inputs = np.zeros((INPUTS, CANDIDATES), np.float32)
-        self.units = np.zeros((UNITS, CANDIDATES), np.float32)
+        self.entries = np.zeros((MOST_ENTRIES, 2), np.int32)
+        self.values = np.zeros(MOST_ENTRIES, np.float32)
+        self.slopes = np.zeros((SLOPE_ROWS, max(INPUTS, UNITS)), np.float32)
+        self.units = np.zeros((CANDIDATES, UNITS), np.float32)
         self.shares = np.zeros(CANDIDATES, np.float32)
         self.claims = np.zeros(LONGEST_CHAIN, np.float64)

@@ -72,7 +72,8 @@ class MixSession:
             count = propose_chain(
                 budget, tables.state, self._traits, image.weights, text.tokens, scratch.state, tables.nodes,
                 tables.octets, tables.words, image.nodes, image.octets, image.rates, *self._others,
-                scratch.found, scratch.marks, scratch.inputs, scratch.units, scratch.shares, scratch.claims,
+                scratch.found, scratch.marks, scratch.entries, scratch.values, scratch.slopes,
+                scratch.units, scratch.shares, scratch.claims,
             )  # fmt: skip
         if not count:
             return Draft()
@@ -88,8 +89,8 @@ class MixSession:
             learn_answer(
                 tables.text.length, self._traits, image.weights, image.squares, tables.heads,
                 tables.text.tokens, tables.state, tables.nodes, tables.octets, tables.words, image.nodes,
-                image.octets, image.rates, *self._others, scratch.found, scratch.marks, scratch.inputs,
-                scratch.units, scratch.shares,
+                image.octets, image.rates, *self._others, scratch.found, scratch.marks, scratch.entries,
+                scratch.values, scratch.slopes, scratch.units, scratch.shares,
             )  # fmt: skip
 
     def close(self) -> None:

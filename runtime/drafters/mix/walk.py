@@ -110,8 +110,8 @@ def fold_text(
 
 
 @compiled(
-    f"int64(int64, int64[::1], int32[:,::1], float32[:,::1], {GATHER}, float32[:,::1], float32[::1], "
-    "float64[::1])"
+    f"int64(int64, int64[::1], int32[:,::1], float32[:,::1], {GATHER}, float32[:,::1], "
+    "float32[:,::1], float32[::1], float64[::1])"
 )
 def propose_chain(
     budget: int,
@@ -134,7 +134,9 @@ def propose_chain(
     pool_rates: Rates,
     found: Words,
     marks: Longs,
-    inputs: Numbers,
+    entries: Words,
+    values: Numbers,
+    slopes: Numbers,
     units: Numbers,
     shares: Numbers,
     claims: Chances,
@@ -148,11 +150,11 @@ def propose_chain(
     for step in range(budget):
         count = gather(
             text, state, nodes, octets, words, memory_nodes, memory_octets, rates, recycled, recycled_pairs,
-            recycled_rates, window, pool, pool_rates, found, marks, inputs,
+            recycled_rates, window, pool, pool_rates, found, marks, entries, values,
         )  # fmt: skip
         if count == 0:
             return step
-        best = score(count, marks, inputs, weights, units, shares)
+        best = score(count, marks, entries, values, weights, slopes, units, shares)
         matched = (marks[CHOSEN_SETS + 4] - BY_SHAPE) & 3
         claims[step] = rates[sure_row(shares[best], matched), RATE]
         token = found[best]
@@ -165,8 +167,8 @@ def propose_chain(
 
 
 @compiled(
-    f"void(int64, int32[:,::1], float32[:,::1], float32[:,::1], int32[:,::1], {GATHER}, float32[:,::1], "
-    "float32[::1])"
+    f"void(int64, int32[:,::1], float32[:,::1], float32[:,::1], int32[:,::1], {GATHER}, "
+    "float32[:,::1], float32[:,::1], float32[::1])"
 )
 def learn_answer(
     end: int,
@@ -190,7 +192,9 @@ def learn_answer(
     pool_rates: Rates,
     found: Words,
     marks: Longs,
-    inputs: Numbers,
+    entries: Words,
+    values: Numbers,
+    slopes: Numbers,
     units: Numbers,
     shares: Numbers,
 ) -> None:
@@ -200,7 +204,7 @@ def learn_answer(
         token = text[at]
         count = gather(
             text, state, nodes, octets, words, memory_nodes, memory_octets, rates, recycled, recycled_pairs,
-            recycled_rates, window, pool, pool_rates, found, marks, inputs,
+            recycled_rates, window, pool, pool_rates, found, marks, entries, values,
         )  # fmt: skip
         came = -1
         for candidate in range(count):
@@ -208,11 +212,11 @@ def learn_answer(
                 came = candidate
             move_rate(rates, marks[PRIORS + candidate], found[candidate] == token, PRIOR_SPAN)
         if count > 0:
-            best = score(count, marks, inputs, weights, units, shares)
+            best = score(count, marks, entries, values, weights, slopes, units, shares)
             matched = (marks[CHOSEN_SETS + 4] - BY_SHAPE) & 3
             move_rate(rates, sure_row(shares[best], matched), best == came, SURE_SPAN)
         if came >= 0:
-            teach(came, marks, inputs, weights, squares, units, shares)
+            teach(came, count, marks, entries, values, weights, squares, slopes, units, shares)
         if state[AT] >= 0:
             move_rate(rates, POINTER_RATES + pointer_rate(state), text[state[AT]] == token, POINTER_SPAN)
         index_text(text, at + 1, state, nodes, octets, words, heads, traits)
