@@ -78,7 +78,8 @@ class ServedArtifact:
         from anespec.runtime.service import Service
 
         self._proven = proven
-        engine = Engine(self._opened.verifier, proven, self._source, costs=costs)
+        gate = self._options.prompt_gate
+        engine = Engine(self._opened.verifier, proven, self._source, costs=costs, prompt_gate=gate)
         self._service = Service(engine, self._options.queue)
 
     def __enter__(self) -> Self:

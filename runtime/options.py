@@ -135,6 +135,12 @@ class LoadOptions(BackendOptions):
         le=1 << 30,
         description="How much drafting remembers of each owner, as in 32MB.",
     )
+    prompt_gate: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Guess only where at least this share of a prompt's 3-grams came before in it.",
+    )
     queue: Annotated[int | None, Flag(shown=False)] = Field(
         default=None, ge=1, description="Requests that may wait; more are refused."
     )

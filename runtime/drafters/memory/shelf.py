@@ -8,10 +8,11 @@ VOCABULARY is the beginning of the SHA-256 over the tokens (Tokenizer.vocabulary
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -35,6 +36,9 @@ _OWNER = re.compile(r"[0-9a-f]{32}")
 _VOCABULARY = re.compile(r"[0-9a-f]{16}")
 
 
+Found = TypeVar("Found")
+
+
 class Model(Record):
     """A model that used a vocabulary: what it is called, and where it is."""
 
@@ -49,18 +53,24 @@ class Models(Record):
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What is kept of one owner for one vocabulary. `requests` were learnt; `nodes` of `room` are used, as
-    far as the last snapshot knows."""
+class Weight:
+    """What the files of one owner for one vocabulary take, and when they were written last."""
 
     vocabulary: str
     folder: str
+    bytes: int
+    written: datetime
+
+
+@dataclass(frozen=True)
+class Kept(Weight):
+    """What is kept there. `requests` were learnt; `nodes` of `room` are used, as far as the last snapshot
+    knows."""
+
     owner: str
     requests: int
     nodes: int
     room: int
-    bytes: int
-    written: datetime
 
     def is_of(self, owner: str) -> bool:
         """Whether a person may mean its owner: by the whole name, or by that of the key alone."""
@@ -119,9 +129,10 @@ def trim(root: Path, most: int, mine: Folder, in_use: set[str]) -> None:
     vocabulary is left alone, and so is what cannot be removed.
     """
     with contextlib.suppress(OSError, StorageError):
-        kept = MemoryShelf(root).kept()
-        total = sum(each.bytes for each in kept)
-        for each in sorted(kept, key=lambda each: each.written):
+        shelf = MemoryShelf(root)
+        weights = shelf.weights()
+        total = sum(each.bytes for each in weights)
+        for each in sorted(weights, key=lambda each: each.written):
             if total <= most:
                 return
             if each.vocabulary == mine.path.name:
@@ -130,7 +141,7 @@ def trim(root: Path, most: int, mine: Folder, in_use: set[str]) -> None:
                 mine.remove(each.folder)
             else:
                 with contextlib.suppress(StorageError):
-                    MemoryShelf(root).remove(each)
+                    shelf.remove(each)
             total -= each.bytes
 
 
@@ -164,13 +175,20 @@ class MemoryShelf:
         Raises:
             StorageError: the folder cannot be read, or is not this user's.
         """
-        found: list[Kept] = []
+        return sorted(self._each(_kept), key=lambda each: each.written, reverse=True)
+
+    def weights(self) -> list[Weight]:
+        """What all owners' files take; none is opened. Raises as `kept` does."""
+        return self._each(_weight)
+
+    def _each(self, look: Callable[[Folder, str], Found]) -> list[Found]:
+        found: list[Found] = []
         for vocabulary in self.vocabularies():
             with private_folder(self.root / vocabulary) as folder:
                 for name in _owners(folder):
                     with contextlib.suppress(FileNotFoundError):
-                        found.append(_kept(folder, name))
-        return sorted(found, key=lambda each: each.written, reverse=True)
+                        found.append(look(folder, name))
+        return found
 
     def contents(self, kept: Kept) -> Contents:
         """The files of an owner."""
@@ -195,12 +213,12 @@ class MemoryShelf:
                 generation = 0 if snapshot is None else snapshot.head.generation
                 if taken:
                     files.append(max(files.next_number(), generation), head, b"".join(taken))
-                    files.end_journal(durable=True)
+                    files.end_journal()
         except OSError as error:
             raise StorageError(f"{where}: cannot be written ({error.strerror})") from error
         return sum(len(lesson.text) for record in taken for lesson in lessons(record))
 
-    def remove(self, kept: Kept) -> None:
+    def remove(self, kept: Weight) -> None:
         """Remove what is kept of an owner.
 
         Raises:
@@ -237,18 +255,24 @@ def _contents(files: OwnerFiles) -> Contents:
     return Contents(snapshot, journals)
 
 
-def _kept(folder: Folder, name: str) -> Kept:
+def _weight(folder: Folder, name: str) -> Weight:
     with folder.folder(name) as inside:
         statuses = [inside.status(file) for file in inside.names()]
+    return Weight(
+        vocabulary=folder.path.name,
+        folder=name,
+        bytes=sum(status.st_size for status in statuses),
+        written=datetime.fromtimestamp(max((s.st_mtime for s in statuses), default=0), UTC).astimezone(),
+    )
+
+
+def _kept(folder: Folder, name: str) -> Kept:
     found = _contents(OwnerFiles(folder, name))
     head = found.head
     return Kept(
-        vocabulary=folder.path.name,
-        folder=name,
+        **vars(_weight(folder, name)),
         owner="" if head is None else head.owner,
         requests=(0 if found.snapshot is None else found.snapshot.head.requests) + found.since,
         nodes=0 if head is None else head.nodes,
         room=0 if head is None else head.room,
-        bytes=sum(status.st_size for status in statuses),
-        written=datetime.fromtimestamp(max((s.st_mtime for s in statuses), default=0), UTC).astimezone(),
     )

@@ -173,6 +173,20 @@ def test_all_files_together_are_bounded(root: Path, monkeypatch: pytest.MonkeyPa
     assert [each.owner for each in MemoryShelf(root).kept()] == ["new", "4", "3"]
 
 
+def test_after_its_end_nothing_is_written_any_more(root: Path) -> None:
+    memory = opened(root)
+    held = memory.of("one")
+    held.fold(text(1), 0)
+    memory.close()
+    held.fold(text(2), 0)
+    held.flush()
+    assert memory.of("one") is held
+    assert memory.of("two") is not held
+    memory.of("two").fold(text(1), 0)
+    memory.close()
+    assert [(each.owner, each.requests) for each in MemoryShelf(root).kept()] == [("one", 1)]
+
+
 def test_a_size_too_small_is_said(root: Path) -> None:
     memory = VocabularyMemory(ToyLearner(), 10, KEY, root)
     with pytest.raises(RequestError, match="too few"):
