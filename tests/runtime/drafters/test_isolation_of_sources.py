@@ -10,11 +10,22 @@ from markov import VOCABULARY, Conversation
 
 from anespec.runtime.drafters import Draft, DraftSource
 from anespec.runtime.drafters.jacobi import JacobiSource
+from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
+from anespec.runtime.drafters.mix.learner import MixLearner
+from anespec.runtime.drafters.mix.source import MixSource
+from anespec.runtime.drafters.mix.traits import no_traits
 from anespec.runtime.drafters.recycle import RecycleSource
+
+
+def mix() -> MixSource:
+    traits = no_traits()
+    return MixSource(traits, VocabularyMemory(MixLearner(traits), 1 << 20, "none"))
+
 
 SOURCES: dict[str, Callable[[], DraftSource]] = {
     "recycle": lambda: RecycleSource(VOCABULARY),
     "jacobi": JacobiSource,
+    "mix": mix,
 }
 
 
