@@ -43,9 +43,14 @@ ACTIVE = ACTIVE_COUNT + 1
 SLOTS = ACTIVE + INPUTS
 SLOT_COUNT = 128
 ENTRY_COUNT = SLOTS + SLOT_COUNT
-MARKS = ENTRY_COUNT + 1
+SPEAKER = ENTRY_COUNT + 1
+BEST = SPEAKER + 1
+ORDER = BEST + 1
+MARKS = ORDER + 1
 """Marks, an array of integers: the chosen weight sets; which prior each candidate has; how many inputs any
-candidate has, and which; where a token stands among the candidates; how many entries there are."""
+candidate has, and which; where a token stands among the candidates; how many entries there are;
+of a chain's first token which input spoke most for it, its place among the candidates, and how many tokens of
+context stood in this text before."""
 
 MOST_ENTRIES = 2 * CONTEXTS * FOLLOWERS + (INPUTS - FIRST_OTHER) * MOST_CANDIDATES + CANDIDATES + 1
 """An entry says that a candidate has an input, and a value beside it which; it has few of all."""

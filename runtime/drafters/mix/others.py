@@ -6,7 +6,11 @@ import numpy as np
 
 from anespec.runtime.drafters.candidates import Rates
 from anespec.runtime.drafters.jacobi import Pool, Window
+from anespec.runtime.drafters.mix.layout import DATASTORE, JACOBI, RECYCLE
 from anespec.runtime.drafters.recycle import Table
+
+SPEAKERS = {RECYCLE: "recycle", JACOBI: "jacobi", DATASTORE: "datastore"}
+"""Whose an input is, as statistics call it."""
 
 
 class Others(NamedTuple):

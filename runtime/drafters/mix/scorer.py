@@ -63,7 +63,7 @@ def score(
 ) -> int:
     """Write the share of each of `count` candidates, and what their units hold; the best one.
 
-    `slopes` is used up.
+    Row 1 of `slopes` holds what the linear part weighs each input with.
     """
     biases = slopes[0]
     for unit in range(UNITS):
@@ -107,6 +107,19 @@ def score(
     for candidate in range(count):
         shares[candidate] /= whole
     return best
+
+
+@compiled("int64(int64, int64[::1], int32[:,::1], float32[::1], float32[:,::1])")
+def loudest_input(best: int, marks: Longs, entries: Words, values: Numbers, slopes: Numbers) -> int:
+    """The input that adds most to the linear part of the best candidate's score, right after `score`."""
+    loudest = PRIOR
+    most = ZERO
+    for entry in range(marks[ENTRY_COUNT]):
+        number = entries[entry, 1]
+        if entries[entry, 0] == best and slopes[1, number] * values[entry] > most:
+            most = slopes[1, number] * values[entry]
+            loudest = number
+    return loudest
 
 
 @compiled("void(float32[:,::1], float32[:,::1], int64, int64, float32[::1])")

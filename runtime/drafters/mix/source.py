@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from anespec.runtime.drafters import (
+    REFERENCE,
     Draft,
     DraftCost,
     DraftSession,
@@ -11,9 +12,11 @@ from anespec.runtime.drafters import (
     propose_each,
 )
 from anespec.runtime.drafters.memory.learner import Memory, Remembered
+from anespec.runtime.drafters.mix.inputs import BEST, ORDER, SPEAKER
 from anespec.runtime.drafters.mix.layout import Words, view_image
-from anespec.runtime.drafters.mix.others import Others, no_others
+from anespec.runtime.drafters.mix.others import SPEAKERS, Others, no_others
 from anespec.runtime.drafters.mix.scratch import LONGEST_CHAIN, Scratch
+from anespec.runtime.drafters.mix.state import AT
 from anespec.runtime.drafters.mix.tables import TextTables
 from anespec.runtime.drafters.mix.walk import learn_answer, propose_chain
 
@@ -78,7 +81,8 @@ class MixSession:
         if not count:
             return Draft()
         tokens = tuple(text.tokens[text.length : text.length + count].tolist())
-        return Draft(tokens, tuple(scratch.claims[:count].tolist()), self._spoken_by(), 0)
+        claims = tuple(scratch.claims[:count].tolist())
+        return Draft(tokens, claims, self._speaker(), int(scratch.marks[ORDER]))
 
     def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
         """Let the text go on, and learn from each token."""
@@ -103,5 +107,9 @@ class MixSession:
         text = tables.text.tokens[begin : tables.text.length].copy()
         self._remembered.fold(text, tables.answer - begin)
 
-    def _spoken_by(self) -> str:
-        return MixSource.name
+    def _speaker(self) -> str:
+        """Who spoke most for the first token of the chain that was just proposed."""
+        marks, at = self._scratch.marks, self._tables.state[AT]
+        if 0 <= at < self._tables.reference_end and marks[BEST] == 0:
+            return REFERENCE
+        return SPEAKERS.get(int(marks[SPEAKER]), MixSource.name)

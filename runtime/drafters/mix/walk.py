@@ -4,8 +4,9 @@ from anespec.runtime.drafters.candidates import Chances, Rates
 from anespec.runtime.drafters.compiled import compiled
 from anespec.runtime.drafters.jacobi import Pool, Window
 from anespec.runtime.drafters.mix.contexts import mixed, write_keys
-from anespec.runtime.drafters.mix.inputs import CHOSEN_SETS, GATHER, PRIORS, gather
+from anespec.runtime.drafters.mix.inputs import BEST, CHOSEN_SETS, GATHER, ORDER, PRIORS, SPEAKER, gather
 from anespec.runtime.drafters.mix.layout import (
+    BY_LOCAL_ORDER,
     BY_SHAPE,
     CONTEXTS,
     POINTER_RATES,
@@ -19,7 +20,7 @@ from anespec.runtime.drafters.mix.layout import (
 from anespec.runtime.drafters.mix.nodes import count_follower
 from anespec.runtime.drafters.mix.pointer import aim_pointer, drop_pointer, pointer_rate, step_pointer
 from anespec.runtime.drafters.mix.rates import POINTER_SPAN, PRIOR_SPAN, SURE_SPAN, move_rate, sure_row
-from anespec.runtime.drafters.mix.scorer import score, teach
+from anespec.runtime.drafters.mix.scorer import loudest_input, score, teach
 from anespec.runtime.drafters.mix.state import ANSWER_PLACE, AT, KEYS, LENGTH, OPENING, STATE, step_state
 from anespec.runtime.drafters.mix.words import note_word
 from anespec.runtime.drafters.recycle import Table
@@ -157,6 +158,10 @@ def propose_chain(
         best = score(count, marks, entries, values, weights, slopes, units, shares)
         matched = (marks[CHOSEN_SETS + 4] - BY_SHAPE) & 3
         claims[step] = rates[sure_row(shares[best], matched), RATE]
+        if step == 0:
+            marks[SPEAKER] = loudest_input(best, marks, entries, values, slopes)
+            marks[BEST] = best
+            marks[ORDER] = marks[CHOSEN_SETS + 1] - BY_LOCAL_ORDER
         token = found[best]
         text[state[LENGTH]] = token
         state[LENGTH] += 1
