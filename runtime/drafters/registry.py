@@ -38,4 +38,18 @@ def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMem
             from anespec.runtime.drafters.jacobi import JacobiSource
 
             return JacobiSource()
+        case "auto":
+            from anespec.runtime.drafters.auto import AutoSource
+            from anespec.runtime.drafters.mix.learner import MixLearner
+            from anespec.runtime.drafters.mix.traits import traits_of
+
+            traits = traits_of(tokenizer)
+            return AutoSource(traits, open_memory(MixLearner(traits)), tokenizer.vocabulary_size)
+        case "mix":
+            from anespec.runtime.drafters.mix.learner import MixLearner
+            from anespec.runtime.drafters.mix.source import MixSource
+            from anespec.runtime.drafters.mix.traits import traits_of
+
+            traits = traits_of(tokenizer)
+            return MixSource(traits, open_memory(MixLearner(traits)))
     return None
