@@ -45,3 +45,11 @@ def open_memory(
     model = Model(name=name, path=str(opened.artifact.root.absolute()))
     key = vocabulary_key(opened.tokenizer.vocabulary_hash)
     return memories.open(Place(key, folder, options.draft_memory_size, model), learner)
+
+
+def memory_in_ram(vocabulary_hash: str, size: int, learner: "Learner") -> "Memory":
+    """A memory that begins empty and is kept nowhere, for measuring; an owner's has at most `size` bytes."""
+    from anespec.runtime.drafters.memory.shelf import vocabulary_key
+    from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
+
+    return VocabularyMemory(learner, size, vocabulary_key(vocabulary_hash))

@@ -9,7 +9,7 @@ from anespec.runtime.sampling.parameters import Grammar
 from anespec.runtime.server.bodies import Body
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.openai.response_format import ResponseFormat
-from anespec.runtime.server.openai.sampling_fields import SamplingFields, effort_variables
+from anespec.runtime.server.openai.sampling_fields import MostTokens, SamplingFields, effort_variables
 from anespec.runtime.server.openai.tool_fields import MOST_TOOLS, ToolUse
 from anespec.runtime.server.responses.items import MOST_ITEMS, STATELESS, InputItem
 from anespec.runtime.server.responses.tools import FunctionTool, ToolChoice, use_of
@@ -63,7 +63,7 @@ class ResponsesBody(SamplingFields):
         list[InputItem], BeforeValidator(_said_by_the_user, json_schema_input_type=str | list[InputItem])
     ] = Field(max_length=MOST_ITEMS)
     instructions: str | None = None
-    max_output_tokens: int | None = Field(default=None, ge=1)
+    max_output_tokens: MostTokens = None
     text: TextBody | None = None
     tools: list[FunctionTool] | None = Field(default=None, max_length=MOST_TOOLS)
     tool_choice: ToolChoice | None = None
@@ -94,9 +94,16 @@ class ResponsesBody(SamplingFields):
             raise ApiError(400, "input is empty; send at least one item", "invalid_value", "input")
 
     @property
-    def tool_use(self) -> ToolUse:
-        """What is said of tools. Raises ApiError where it cannot be done."""
-        return use_of(self.tools or (), self.tool_choice, self.parallel_tool_calls is not False)
+    def leaves_strict_unsaid(self) -> bool:
+        """Whether a tool does not say whether it is strict."""
+        return any(tool.strict is None for tool in self.tools or ())
+
+    def tool_use(self, unsaid: bool) -> ToolUse:
+        """What is said of tools; `unsaid`: whether those are strict that do not say.
+
+        Raises ApiError where it cannot be done.
+        """
+        return use_of(self.tools or (), self.tool_choice, self.parallel_tool_calls is not False, unsaid)
 
     @property
     def variables(self) -> dict[str, object]:
