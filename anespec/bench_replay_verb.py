@@ -12,7 +12,7 @@ import click
 from rich.table import Table
 
 from anespec.console import json_option, out, print_json, timed_progress
-from anespec.draft_memory import memory_in_ram
+from anespec.draft_memory import memory_for_measuring
 from anespec.loading import make_source
 from anespec.manifests.errors import Interrupted, RequestError
 from anespec.manifests.formatting import bytes_text, counted, printable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 WIDEST_BLOCK = 128
 OF_MODELS = (*BackendOptions.model_fields, "queue", "allow_inexact", "draft_memory")
-"""The options of loading that say nothing of who guesses; what is learnt here is kept nowhere."""
+"""The options of loading that say nothing of who guesses, and one that says something else here."""
 
 
 @click.command(short_help="Replay traces without a model.")
@@ -38,6 +38,12 @@ OF_MODELS = (*BackendOptions.model_fields, "queue", "allow_inexact", "draft_memo
     "--vocab", required=True, type=click.Path(path_type=Path), help="A GGUF with the vocabulary to replay in."
 )
 @flags_of(LoadOptions, without=OF_MODELS)
+@click.option(
+    "--draft-memory",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Begin with what drafting remembers there, and add to it.  [default: nothing, and kept nowhere]",
+)
 @click.option(
     "--block",
     type=Number(int, Range(1, WIDEST_BLOCK)),
@@ -83,10 +89,10 @@ def replay(
     try:
         with timed_progress("replaying", shown=not as_json) as report, GGUFFile(vocab) as file:
             tokenizer = Tokenizer.from_gguf(file)
-            memory = partial(memory_in_ram, tokenizer.vocabulary_hash, options.draft_memory_size)
-            source = make_source(options, memory)
+            memory = partial(memory_for_measuring, tokenizer.vocabulary_hash, options)
+            source = make_source(options, tokenizer, memory)
             with closing(source) if source is not None else nullcontext():
-                run = Replay(source, block)
+                run = Replay(source, block, prompt_gate=options.prompt_gate)
                 run.warm(_requests(warm, tokenizer, None))
                 for number, request in enumerate(_requests(files, tokenizer, limit), start=1):
                     run.add(request)

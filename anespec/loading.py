@@ -92,16 +92,19 @@ def _read_vocabulary(tokens: Path) -> "Tokenizer":
         return Tokenizer.from_gguf(file)
 
 
-def make_source(options: "LoadOptions", open_memory: "OpenMemory") -> "DraftSource | None":
-    """Who guesses, as the options say, and who remembers something opens its memory; None for nobody.
+def make_source(
+    options: "LoadOptions", tokenizer: "Tokenizer", open_memory: "OpenMemory"
+) -> "DraftSource | None":
+    """Who guesses tokens of a vocabulary, as the options say; who remembers something opens its memory.
+
+    None for nobody.
 
     Raises:
-        RequestError: the limits of lookup make no sense together.
+        RequestError: the options of a source make no sense together.
     """
-    from anespec.runtime.drafters.lookup import LookupSettings, LookupSource
+    from anespec.runtime.drafters.registry import open_source
 
-    settings = LookupSettings(options.lookup_max, options.lookup_min, options.lookup_choose)
-    return LookupSource(settings) if options.drafter == "lookup" else None
+    return open_source(options, tokenizer, open_memory)
 
 
 def run_elsewhere(opened: Opened, options: "BackendOptions", watch: Watcher) -> Opened:

@@ -24,6 +24,7 @@ from anespec.inspect_verb import inspect
 from anespec.leaving import Kept, leave
 from anespec.manifests.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable, sanitize_terminal
+from anespec.memory_verb import memory
 from anespec.option_origins import PREFIX, with_origin
 from anespec.ps_verb import show_daemons, stop_daemons
 from anespec.selftest_verb import selftest
@@ -81,6 +82,7 @@ VERBS = (
     bench,
     list_models,
     remove_models,
+    memory,
     worker,
 )
 

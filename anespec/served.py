@@ -52,7 +52,9 @@ class ServedArtifact:
         self._opened = opened
         self._options = options
         shared = memories or Memories()
-        self._source = make_source(options, lambda learner: open_memory(opened, options, shared, learner))
+        self._source = make_source(
+            options, opened.tokenizer, lambda learner: open_memory(opened, options, shared, learner)
+        )
         self._serve(Proven.nothing(opened.verifier.shape))
         self.load_seconds = 0.0
 
@@ -76,7 +78,8 @@ class ServedArtifact:
         from anespec.runtime.service import Service
 
         self._proven = proven
-        engine = Engine(self._opened.verifier, proven, self._source, costs=costs)
+        gate = self._options.prompt_gate
+        engine = Engine(self._opened.verifier, proven, self._source, costs=costs, prompt_gate=gate)
         self._service = Service(engine, self._options.queue)
 
     def __enter__(self) -> Self:

@@ -58,13 +58,14 @@ class Engine:
         source: DraftSource | None = None,
         *,
         costs: PassCosts | None = None,
+        prompt_gate: float = 0.0,
         ring_bytes: int = RING_BYTES,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         """Use what is `proven` of the verifier, and drafts of `source` where drafts are.
 
-        `costs` say which drafts are worth their rows: see Planner. `ring_bytes` is the budget for what is
-        kept of rings where prompts end; `clock` gives seconds.
+        `costs` say which drafts are worth their rows (see Planner), `prompt_gate` which prompts are.
+        `ring_bytes` is the budget for what is kept of rings where prompts end; `clock` gives seconds.
         """
         self._verifier = verifier
         self._shape = verifier.shape
@@ -74,7 +75,7 @@ class Engine:
         self._store = RegionStore(verifier, proven, ring_bytes)
         self._scheduler = Scheduler(verifier.shape, self._store, proven.reuse_prefixes, clock)
         self._speculation = Speculation(
-            source if proven.speculate else None, verifier.shape.vocabulary, clock
+            source if proven.speculate else None, verifier.shape.vocabulary, clock, prompt_gate
         )
         self._numbers = itertools.count()
         self._losses = 0

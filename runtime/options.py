@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BACKEND_CHOICES = ("auto", "torch", "openvino", "torch-flush", "coreml", "coreml-cpu", "worker")
 """What runtime.backends knows, said here so that nothing heavy is loaded for it."""
 
-DRAFTER_CHOICES = ("none", "lookup")
+DRAFTER_CHOICES = ("none", "lookup", "recycle", "jacobi")
 LONGEST_MATCH = 64
 """Tokens that lookup compares at most."""
 
@@ -107,7 +107,10 @@ class LoadOptions(BackendOptions):
     """How a model is loaded."""
 
     drafter: Annotated[str, Flag(choices=DRAFTER_CHOICES)] = Field(
-        default="lookup", description="Who guesses: lookup copies what followed the longest match before."
+        default="lookup",
+        description="Who guesses: lookup copies what followed the longest match before; recycle takes what "
+        "the model itself held likely behind the last tokens when they came before; jacobi has rows to spare "
+        "run the last pass's guesses on, and remembers what they find.",
     )
     lookup_max: int = Field(
         default=16, ge=1, le=LONGEST_MATCH, description="The longest match that lookup looks for, in tokens."
@@ -130,6 +133,12 @@ class LoadOptions(BackendOptions):
         ge=1 << 20,
         le=1 << 30,
         description="How much drafting remembers of each owner, as in 32MB.",
+    )
+    prompt_gate: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Guess only where at least this share of a prompt's 3-grams came before in it.",
     )
     queue: Annotated[int | None, Flag(shown=False)] = Field(
         default=None, ge=1, description="Requests that may wait; more are refused."

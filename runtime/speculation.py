@@ -13,6 +13,7 @@ from time import perf_counter
 
 from anespec.runtime.calibration import Calibration
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
+from anespec.runtime.prompt_gate import repetition
 from anespec.runtime.sequences import ActiveSequence
 
 _log = logging.getLogger(__name__)
@@ -72,9 +73,15 @@ class Speculation:
     """One source and a session per sequence. Not safe for use from several threads at once."""
 
     def __init__(
-        self, source: DraftSource | None, vocabulary: int, clock: Callable[[], float] = perf_counter
+        self,
+        source: DraftSource | None,
+        vocabulary: int,
+        clock: Callable[[], float] = perf_counter,
+        prompt_gate: float = 0.0,
     ) -> None:
-        """Without a source nothing is drafted. `clock` gives seconds."""
+        """Without a source nothing is drafted, nor for prompts that repeat less than the gate says (see
+        prompt_gate). `clock` gives seconds."""
+        self._prompt_gate = prompt_gate
         self._source = source
         self._vocabulary = vocabulary
         self._clock = clock
@@ -86,8 +93,10 @@ class Speculation:
         self._running: Future[list[Draft]] | None = None
 
     def begin(self, sequence: ActiveSequence) -> None:
-        """Open a session for a sequence that wants drafts."""
-        if self._source is not None and sequence.request.speculate:
+        """Open a session for a sequence that wants drafts, and whose prompt is worth it."""
+        if self._source is None or not sequence.request.speculate:
+            return
+        if not self._prompt_gate or repetition(sequence.request.prompt) >= self._prompt_gate:
             self._drafting[sequence.number] = _Drafting()
             self._session(self._source, sequence)
 

@@ -2,8 +2,8 @@
 
 A round runs some requests several times on one verifier. Plainly: one after another, in passes as wide as a
 block that look at every slot, without drafts, each from its first token. And with all that is proven: at
-once, with drafts of several sources, in passes of other widths and spans, on prefixes of one another, while
-some are cancelled.
+once, with drafts of several sources, in passes of whatever width pays at costs taken at random and of other
+spans, on prefixes of one another, while some are cancelled.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from anespec.manifests.errors import AnespecError
 from anespec.manifests.schema import Index, Record
 from anespec.runtime.drafters import DraftSource
 from anespec.runtime.engine import Engine
+from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PassPlan, PassResult, Verifier, VerifierShape
 from anespec.runtime.planner import usable_spans
 from anespec.runtime.proven import Proven
@@ -155,7 +156,8 @@ def _run(
     """The requests by every means that is proven, arriving and leaving by chance."""
     texts = [[token.id for token in tokens] for tokens in plain]
     watched = WatchedVerifier(verifier)
-    engine = Engine(watched, proven, source or KnowingSource(texts, verifier.shape.vocabulary, rng))
+    guessing = source or KnowingSource(texts, verifier.shape.vocabulary, rng)
+    engine = Engine(watched, proven, guessing, costs=_some_costs(proven.widths, rng))
     leaving = [int(rng.integers(len(p))) if p and rng.random() < CANCELLED else None for p in plain]
     found: list[list[OutputToken]] = [[] for _ in requests]
     numbers: dict[int, int] = {}
@@ -177,6 +179,16 @@ def _run(
                 count += _compared(last, found[place], plain[place])
     engine.close()
     return count + watched.count
+
+
+def _some_costs(widths: Sequence[int], rng: np.random.Generator) -> PassCosts | None:
+    """Costs at random, often such that passes wider than a block pay for drafts, and sometimes none."""
+    if rng.random() < 0.25:
+        return None
+    grown = np.cumsum(rng.uniform(0, rng.choice([0.0, 0.05, 0.5]), size=len(widths)))
+    return PassCosts.of(
+        [WidthCost(width, 1 + float(more)) for width, more in zip(widths, grown, strict=True)]
+    )
 
 
 def _compared(last: Event, found: Sequence[OutputToken], plain: Sequence[OutputToken]) -> SoakCount:

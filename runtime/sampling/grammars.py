@@ -9,8 +9,9 @@ import json
 import re
 import subprocess
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from anespec.manifests.child_python import child_command, child_environment
 from anespec.manifests.errors import AnespecError, GrammarError
 from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.runtime.sampling import grammar_check
-from anespec.runtime.sampling.grammar_effort import GrammarEffort
+from anespec.runtime.sampling.grammar_effort import GrammarEffort, OwnerBudget
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 
 T = TypeVar("T")
@@ -32,6 +33,7 @@ MOST_CHARACTERS = 1 << 18
 _SECONDS = 2
 _MEMORY = 2 << 30
 _MOST_KEPT = 32
+"""Prepared grammars of an owner."""
 _PLACE = re.compile(r"(?:at )?(\d+)\((\d+)\): ")
 
 
@@ -56,6 +58,14 @@ class GrammarTokenizer(Protocol):
     def piece(self, id: int, *, skip_special: bool) -> bytes: ...
 
 
+@dataclass
+class _Owner:
+    """What is prepared for an owner, the last used last, and what their grammars may take."""
+
+    prepared: OrderedDict[Grammar, LLMatcher] = field(default_factory=OrderedDict)
+    budget: OwnerBudget = field(default_factory=OwnerBudget)
+
+
 class GrammarTokens:
     """A vocabulary as grammars see it. Made once per model; safe to use from several threads."""
 
@@ -65,29 +75,30 @@ class GrammarTokens:
         self.end_ids = frozenset(id for id in tokenizer.end_ids if id < vocabulary)
         words = _Words(tokenizer, vocabulary, self.end_ids)
         self.native = LLTokenizer(TokenizerWrapper(words), eos_token=words.ends)
-        self._prepared: OrderedDict[tuple[str, Grammar], LLMatcher] = OrderedDict()
+        self._owners: defaultdict[str, _Owner] = defaultdict(_Owner)
         self._lock = threading.Lock()
 
     def follow(self, grammar: Grammar, owner: str = "") -> "GrammarState":
         """The beginning of an output that matches `grammar`. The last few grammars are kept prepared.
 
-        They are kept for their owner alone: preparing one takes so long that its time would tell whether
-        somebody else had used it.
+        They are kept for their owner alone, as many of each: preparing one takes so long that its time would
+        tell what somebody else uses.
 
         Raises:
             GrammarError: the grammar is not valid, or takes too much to prepare.
         """
         with self._lock:
-            matcher = self._prepared.get((owner, grammar))
+            own = self._owners[owner]
+            matcher = own.prepared.get(grammar)
             if matcher is not None:
-                self._prepared.move_to_end((owner, grammar))
+                own.prepared.move_to_end(grammar)
         if matcher is None:
             matcher = self._prepare(grammar)
             with self._lock:
-                self._prepared[owner, grammar] = matcher
-                if len(self._prepared) > _MOST_KEPT:
-                    self._prepared.popitem(last=False)
-        return GrammarState(self, matcher.deep_copy())
+                own.prepared[grammar] = matcher
+                if len(own.prepared) > _MOST_KEPT:
+                    own.prepared.popitem(last=False)
+        return GrammarState(self, matcher.deep_copy(), effort=GrammarEffort(budget=own.budget))
 
     def _prepare(self, grammar: Grammar) -> LLMatcher:
         native = _checked(grammar)

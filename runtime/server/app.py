@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from starlette.applications import Starlette
@@ -14,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from anespec.manifests.errors import AnespecError
 from anespec.runtime.callers import Caller
-from anespec.runtime.server.bodies import read_body
+from anespec.runtime.server.bodies import BodyRoom, read_body
 from anespec.runtime.server.daemon import Daemon
 from anespec.runtime.server.endpoint import Call, Endpoint, openai_error
 from anespec.runtime.server.errors import ApiError, api_error
@@ -25,6 +26,9 @@ from anespec.runtime.server.request_log import CLIENT_GONE, record_of
 
 _log = logging.getLogger("anespec.serve")
 
+LARGEST_BODIES = 16
+"""Bodies as large as one may be that an owner may send at a time; thousands of usual ones."""
+
 
 def build_app(daemon: Daemon, endpoints: Sequence[Endpoint]) -> Starlette:
     """The application; raises ValueError where two endpoints have one path and method."""
@@ -32,9 +36,10 @@ def build_app(daemon: Daemon, endpoints: Sequence[Endpoint]) -> Starlette:
     paths = [(endpoint.method, endpoint.path) for endpoint in endpoints]
     if len(set(paths)) < len(paths):
         raise ValueError("two endpoints have one path and method")
+    bodies = BodyRoom(LARGEST_BODIES * options.body_bytes)
     app = Starlette(
         routes=[
-            Route(endpoint.path, _Serving(daemon, endpoint), methods=[endpoint.method])
+            Route(endpoint.path, _Serving(daemon, endpoint, bodies), methods=[endpoint.method])
             for endpoint in endpoints
         ],
         middleware=[
@@ -78,9 +83,10 @@ class _Serving:
     A request counts as being answered until its last byte was sent.
     """
 
-    def __init__(self, daemon: Daemon, endpoint: Endpoint) -> None:
+    def __init__(self, daemon: Daemon, endpoint: Endpoint, bodies: BodyRoom) -> None:
         self._daemon = daemon
         self._endpoint = endpoint
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, status = Request(scope, receive), CLIENT_GONE
@@ -99,15 +105,16 @@ class _Serving:
             self._daemon.metrics.answered(self._endpoint.path, status)
 
     async def _answer(self, request: Request, scope: Scope, receive: Receive, send: Send) -> int:
-        try:
-            response = await self._serve(request)
-        except Exception as error:
-            refused = api_error(error)
-            if refused.status == 500:
-                self._log_failure(error)
-            response = self._endpoint.refusal(refused)
-        await response(scope, receive, send)
-        return response.status_code
+        with ExitStack() as held:
+            try:
+                response = await self._serve(request, held)
+            except Exception as error:
+                refused = api_error(error)
+                if refused.status == 500:
+                    self._log_failure(error)
+                response = self._endpoint.refusal(refused)
+            await response(scope, receive, send)
+            return response.status_code
 
     def _log_failure(self, error: Exception) -> None:
         """What an error of ours says is enough to mend it; of any other the log has where it came from."""
@@ -117,18 +124,19 @@ class _Serving:
         method, path = self._endpoint.method, self._endpoint.path
         _log.error("%s %s failed%s", method, path, said, exc_info=None if is_ours else error)
 
-    async def _serve(self, request: Request) -> Response:
+    async def _serve(self, request: Request, held: ExitStack) -> Response:
+        """The response; what the request needs until that was sent is `held`."""
         daemon, endpoint = self._daemon, self._endpoint
         if not endpoint.is_open and daemon.lifecycle.phase is Phase.STARTING:
             raise ApiError(
                 503, "the model is being loaded; try again soon", "loading", headers={"retry-after": "5"}
             )
         caller = Caller() if endpoint.is_open else daemon.keys.caller(request.headers.get("authorization"))
-        record_of(request.scope).key = caller.owner
+        record_of(request.scope).key = caller.name
         caller = replace(caller, seconds=daemon.options.request_seconds)
-        body = (
-            None
-            if endpoint.body is None
-            else await read_body(request, endpoint.body, daemon.options.body_bytes, endpoint.as_curl)
-        )
+        body = None
+        if endpoint.body is not None:
+            take = held.enter_context(self._bodies.of(caller.owner))
+            most = daemon.options.body_bytes
+            body = await read_body(request, endpoint.body, most, take, endpoint.as_curl)
         return await endpoint.serve(Call(daemon, request, body, caller))

@@ -1,6 +1,9 @@
 """Requests' bodies: read within limits, then checked as what the endpoint says they are."""
 
+import contextlib
 import re
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
@@ -30,6 +33,42 @@ def _fail_fast(schema: Any) -> None:
         schema["fail_fast"] = True
 
 
+class BodyRoom:
+    """The bytes of all bodies that an owner has sent, as long as their requests are being served.
+
+    Connections are many, and each may bring a body that is as large as one may be: all together are more
+    than the machine's memory.
+    """
+
+    def __init__(self, most: int) -> None:
+        """At most so many bytes of each owner."""
+        self._most = most
+        self._taken: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def of(self, owner: str) -> Iterator[Callable[[int], None]]:
+        """While a request is served; call the result with each count of bytes that have come.
+
+        That raises ApiError (429) where there is no room for them.
+        """
+        mine = 0
+
+        def take(count: int) -> None:
+            nonlocal mine
+            if self._taken[owner] + count > self._most:
+                message = f"your requests have more than {self._most} bytes together; let some end first"
+                raise ApiError(429, message, "too_many_bytes", headers={"retry-after": "1"})
+            mine += count
+            self._taken[owner] += count
+
+        try:
+            yield take
+        finally:
+            self._taken[owner] -= mine
+            if not self._taken[owner]:
+                del self._taken[owner]
+
+
 class Body(BaseModel):
     """Base of all requests. Fields that nobody here knows are left alone, as clients send many."""
 
@@ -51,14 +90,16 @@ BodyT = TypeVar("BodyT", bound=Body)
 _CURLS = ("", "application/x-www-form-urlencoded")
 
 
-async def read_body(request: Request, kind: type[BodyT], most: int, as_curl: bool = False) -> BodyT:
-    """The request's JSON, of at most `most` bytes, as a `kind`.
+async def read_body(
+    request: Request, kind: type[BodyT], most: int, take: Callable[[int], None], as_curl: bool = False
+) -> BodyT:
+    """The request's JSON, of at most `most` bytes, as a `kind`; `take` is told of what comes (see BodyRoom).
 
     With `as_curl` its content type may also be none, or what `curl -d` states, unless a browser sent it.
 
     Raises:
         ApiError: it is larger or has more values than may be (413), no JSON by its content type (415), or no
-            `kind` (400).
+            `kind` (400); or what `take` raises.
     """
     stated = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if stated != "application/json" and not (as_curl and stated in _CURLS and not _by_browser(request)):
@@ -66,7 +107,7 @@ async def read_body(request: Request, kind: type[BodyT], most: int, as_curl: boo
         raise ApiError(
             415, "the body must be JSON: send Content-Type: application/json", "unsupported_media_type"
         )
-    data = await _read(request, most)
+    data = await _read(request, most, take)
     if count_values(data) > MOST_VALUES:
         raise ApiError(
             413, f"the request has more than {MOST_VALUES} values; send fewer", "request_too_large"
@@ -102,7 +143,7 @@ def _by_browser(request: Request) -> bool:
     return any(name in request.headers for name in ("origin", "referer", "sec-fetch-site"))
 
 
-async def _read(request: Request, most: int) -> bytes:
+async def _read(request: Request, most: int, take: Callable[[int], None]) -> bytes:
     too_large = ApiError(413, f"the request is larger than {most} bytes; send less", "request_too_large")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length[:20]) > most:
@@ -113,6 +154,7 @@ async def _read(request: Request, most: int) -> bytes:
             data += part
             if len(data) > most:
                 raise too_large
+            take(len(part))
     except ClientDisconnect:
         raise ApiError(400, "the request ended before its body did", "incomplete_body") from None
     return bytes(data)

@@ -16,7 +16,7 @@ _SERVING: tuple[Endpoint, ...] = (
     *respond.ENDPOINTS,
     *ollama.ENDPOINTS,
     *llama_server.ENDPOINTS,
-    llama_completion.ENDPOINT,
+    *llama_completion.ENDPOINTS,
     *page.ENDPOINTS,
 )
 

@@ -1,15 +1,16 @@
-"""llama-server's own `/completion`: a prompt is continued, with that server's fields and defaults.
+"""llama-server's own `/completion` and `/infill`: a prompt is continued, or a gap in a text filled, with that
+server's fields and defaults.
 
 https://github.com/ggml-org/llama.cpp/tree/master/tools/server
 """
 
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from anespec.manifests.errors import GrammarError
@@ -17,24 +18,29 @@ from anespec.runtime.completion import Chunk, Summary
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.runtime.server.answering import Prepared, answer
+from anespec.runtime.server.bodies import Body
 from anespec.runtime.server.endpoint import Call, Endpoint
 from anespec.runtime.server.errors import ApiError, api_error
-from anespec.runtime.server.models import Leased
+from anespec.runtime.server.models import Leased, ServingModel
 from anespec.runtime.server.openai.finish import finish_reason
 from anespec.runtime.server.openai.sampling_fields import SamplingFields
 from anespec.runtime.server.openai.schema_limits import require_modest
 from anespec.runtime.server.openai.usage import Timings, timings_of
 from anespec.runtime.server.streams import EVENTS, event
+from anespec.runtime.text.infill import Extra, Gap, infill_prompt
 from anespec.runtime.text.tokenizer import Tokenizer
+
+MOST_FILES = 1024
+
+FieldsT = TypeVar("FieldsT", bound="LlamaFields")
 
 _DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 
 
-class LlamaBody(SamplingFields):
-    """A prompt, as a text or as token ids. A negative `n_predict` or `seed` is llama-server's for none."""
+class LlamaFields(SamplingFields):
+    """How it is continued. A negative `n_predict` or `seed` is llama-server's for none."""
 
     model: str | None = None
-    prompt: str | list[int]
     n_predict: int = -1
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
@@ -65,6 +71,37 @@ class LlamaBody(SamplingFields):
         return self.options(max_tokens=longest, grammar=self.held_to, choices=1, **changes)
 
 
+class LlamaBody(LlamaFields):
+    """A prompt, as a text or as token ids."""
+
+    prompt: str | list[int]
+
+
+class ExtraFile(Body):
+    """A file beside the one that has the gap."""
+
+    filename: str = "tmp"
+    text: str = ""
+
+
+class InfillBody(LlamaFields):
+    """What is before a gap, what is after it, how what fills it begins (`prompt`), and other files.
+
+    What does not fit the context is cut: of the prefix and the files the beginning, of the suffix the end.
+    """
+
+    input_prefix: str
+    input_suffix: str
+    input_extra: list[ExtraFile] = Field(default_factory=list, max_length=MOST_FILES)
+    prompt: str = ""
+
+    @property
+    def gap(self) -> Gap:
+        """The texts around it."""
+        extras = [Extra(file.filename, file.text) for file in self.input_extra]
+        return Gap(self.input_prefix, self.input_suffix, self.prompt, extras)
+
+
 class LlamaAnswer(BaseModel):
     """The continuation, or what of it has come. The last one says why it `stop`s, and what it cost."""
 
@@ -83,13 +120,30 @@ class LlamaAnswer(BaseModel):
 
 async def complete(call: Call[LlamaBody]) -> Response:
     """Continue a prompt."""
+    prompt = call.body.prompt
+    return await _continued(call, lambda model: model.prompt_ids(prompt))
+
+
+async def infill(call: Call[InfillBody]) -> Response:
+    """Fill a gap."""
+    body = call.body
+
+    def prompt(model: ServingModel) -> Sequence[int]:
+        if model.tokenizer.infill_ids is None:
+            message = "this model cannot fill gaps: its vocabulary has no tokens that mark one"
+            raise ApiError(501, message, "not_supported")
+        return infill_prompt(model.tokenizer, body.gap, model.context, max(0, body.n_predict))
+
+    return await _continued(call, prompt)
+
+
+async def _continued(call: Call[FieldsT], prompt: Callable[[ServingModel], Sequence[int]]) -> Response:
     body = call.body
     options = body.chosen
 
     def prepare(leased: Leased) -> Prepared:
         model = leased.model
-        runs = model.run(model.prompt_ids(body.prompt), options, call.caller)
-        return Prepared(runs, _Writer(leased.id, model.tokenizer))
+        return Prepared(model.run(prompt(model), options, call.caller), _Writer(leased.id, model.tokenizer))
 
     try:
         return await answer(call, body.model, prepare, bool(body.stream))
@@ -142,12 +196,23 @@ class _Writer:
         return "eos" if self._tokenizer.decode(summary.output_ids, continues=True) == summary.text else "word"
 
 
-ENDPOINT = Endpoint(
-    "POST",
-    "/completion",
-    "Continue a prompt, as llama-server does.",
-    complete,
-    body=LlamaBody,
-    answer=LlamaAnswer,
-    streams=EVENTS,
+ENDPOINTS = (
+    Endpoint(
+        "POST",
+        "/completion",
+        "Continue a prompt, as llama-server does.",
+        complete,
+        body=LlamaBody,
+        answer=LlamaAnswer,
+        streams=EVENTS,
+    ),
+    Endpoint(
+        "POST",
+        "/infill",
+        "Fill a gap in a text, as llama-server does.",
+        infill,
+        body=InfillBody,
+        answer=LlamaAnswer,
+        streams=EVENTS,
+    ),
 )

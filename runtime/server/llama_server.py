@@ -81,7 +81,7 @@ async def tokenize(call: Call[TokenizeBody]) -> Response:
             tokens=[Piece(id=id, piece=_piece(tokenizer.piece(id, skip_special=False))) for id in ids]
         )
 
-    async with call.daemon.models.lease(body.model) as leased:
+    async with call.daemon.models.lease(body.model) as leased, call.daemon.preparations.thread(call.caller):
         return json_answer(await asyncio.to_thread(work, leased))
 
 
@@ -94,7 +94,10 @@ def _piece(data: bytes) -> str | list[int]:
 
 async def detokenize(call: Call[DetokenizeBody]) -> Response:
     """Turn tokens into their text."""
-    async with call.daemon.models.lease(call.body.model) as leased:
+    async with (
+        call.daemon.models.lease(call.body.model) as leased,
+        call.daemon.preparations.thread(call.caller),
+    ):
         decode = leased.model.tokenizer.decode
         text = await asyncio.to_thread(decode, call.body.tokens, skip_special=False, continues=True)
         return json_answer(DetokenizeAnswer(content=text))

@@ -1,35 +1,44 @@
-"""Requests before they wait for a model: prompts are encoded and grammars prepared in threads, of which there
-are few."""
+"""Work in threads, of which there are few: texts are encoded and grammars prepared, mostly before a request
+waits for a model."""
 
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 from anespec.runtime.callers import Caller
 from anespec.runtime.server.models import Leased
 
 AT_ONCE = max(2, min(32, (os.cpu_count() or 1) + 4) // 2)
-"""Requests of one owner that are prepared at a time: half of the threads that asyncio has, so that others'
+"""Requests of one owner that are worked on at a time: half of the threads that asyncio has, so that others'
 need not wait for them."""
 
 
 @dataclass
 class _Owner:
-    """What of an owner's is prepared, or waits for that."""
+    """What of an owner's is worked on, or waits for that; of it the requests to be prepared, by model."""
 
     turns: asyncio.Semaphore
-    of_model: dict[str, int] = field(default_factory=dict)
+    count: int = 0
+    of_model: Counter[str] = field(default_factory=Counter)
 
 
 class Preparations:
     """Counts what is being prepared, as if it waited already. Belongs to the event loop."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
-        """`at_once` requests of one owner are prepared at a time."""
+        """`at_once` requests of one owner are worked on at a time."""
         self._at_once = at_once
         self._owners: dict[str, _Owner] = {}
+
+    @contextlib.asynccontextmanager
+    async def thread(self, caller: Caller) -> AsyncIterator[None]:
+        """The block begins when it is the caller's turn to have something done in a thread."""
+        with self._owner(caller) as owner:
+            async with owner.turns:
+                yield
 
     @contextlib.asynccontextmanager
     async def turn(self, leased: Leased, caller: Caller) -> AsyncIterator[None]:
@@ -38,16 +47,24 @@ class Preparations:
         Raises:
             QueueFullError: as many of the caller's requests are prepared or wait as may.
         """
+        with self._owner(caller) as owner:
+            ahead = owner.of_model[leased.id]
+            owner.of_model[leased.id] += 1
+            try:
+                leased.model.require_room(caller, ahead)
+                async with owner.turns:
+                    yield
+            finally:
+                owner.of_model[leased.id] -= 1
+
+    @contextlib.contextmanager
+    def _owner(self, caller: Caller) -> Iterator[_Owner]:
+        """Who asks; forgotten once nothing of theirs is left."""
         owner = self._owners.setdefault(caller.owner, _Owner(asyncio.Semaphore(self._at_once)))
-        ahead = owner.of_model.get(leased.id, 0)
-        owner.of_model[leased.id] = ahead + 1
+        owner.count += 1
         try:
-            leased.model.require_room(caller, ahead)
-            async with owner.turns:
-                yield
+            yield owner
         finally:
-            owner.of_model[leased.id] -= 1
-            if not owner.of_model[leased.id]:
-                del owner.of_model[leased.id]
-            if not owner.of_model:
-                self._owners.pop(caller.owner, None)
+            owner.count -= 1
+            if not owner.count:
+                del self._owners[caller.owner]

@@ -5,8 +5,9 @@ The rules, and the texts that mark a token whose file forgot to say what it is, 
 its kind. Qwen2's vocabulary has an ordinary token `</s>`, which is the end of HTML's struck-out text.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from anespec.manifests.errors import GGUFError
 from anespec.manifests.gguf_file import GGUFFile
@@ -19,12 +20,26 @@ END_TEXTS = frozenset({
     "<\uff5cend\u2581of\u2581sentence\uff5c>", "[e~[", "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>",
     "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>",
 })  # fmt: skip
-INFILL_TEXTS = frozenset({
-    "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<\uff5cfim\u2581begin\uff5c>", "<PRE>", "\u2581<PRE>",
-    "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<\uff5cfim\u2581hole\uff5c>", "<SUF>", "\u2581<SUF>",
-    "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<\uff5cfim\u2581end\uff5c>", "<MID>", "\u2581<MID>",
-    "<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>", "<|prefix|>", "<|suffix|>", "<|middle|>",
+INFILL_TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "pre": (
+        "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<\uff5cfim\u2581begin\uff5c>", "<PRE>",
+        "\u2581<PRE>", "<|code_prefix|>", "<|prefix|>",
+    ),
+    "suf": (
+        "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<\uff5cfim\u2581hole\uff5c>", "<SUF>",
+        "\u2581<SUF>", "<|code_suffix|>", "<|suffix|>",
+    ),
+    "mid": (
+        "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<\uff5cfim\u2581end\uff5c>", "<MID>",
+        "\u2581<MID>", "<|code_middle|>", "<|middle|>",
+    ),
+    "rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+    "sep": ("<|file_sep|>",),
 })  # fmt: skip
+"""Tokens around a text with a gap, by what they begin: what is before it, after it, the gap; and of a whole
+repository its name, and each file."""
+
+_OLD_INFILL_KEYS = MappingProxyType({"pre": "prefix", "suf": "suffix", "mid": "middle"})
 END_KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
 _MARKED = (TokenKind.CONTROL, TokenKind.USER_DEFINED)
@@ -45,6 +60,17 @@ class SpecialToken:
 
 
 @dataclass(frozen=True)
+class InfillIds:
+    """The ids that begin what is before a gap, what is after it, and the gap; a repository, and a file."""
+
+    prefix: int
+    suffix: int
+    middle: int
+    repository: int | None = None
+    file: int | None = None
+
+
+@dataclass(frozen=True)
 class SpecialIds:
     """The ids that begin and end a text, and all that end a generation."""
 
@@ -56,7 +82,7 @@ class SpecialIds:
 
 def with_control_tokens(vocabulary: Vocabulary) -> Vocabulary:
     """The vocabulary with user-defined tokens that end or structure a text as the control tokens they are."""
-    texts = END_TEXTS | INFILL_TEXTS
+    texts = END_TEXTS.union(*INFILL_TEXTS.values())
     kinds = list(vocabulary.kinds)
     for id in (vocabulary.ids[text] for text in texts if text in vocabulary.ids):
         if kinds[id] is TokenKind.USER_DEFINED:
@@ -90,6 +116,26 @@ def read_special_ids(file: GGUFFile, vocabulary: Vocabulary) -> SpecialIds:
         ends.pop("</s>", None)
     ids = {id for id in named.values() if id is not None}
     return SpecialIds(bos, named["eos"], unknown, frozenset(ids | set(ends.values())))
+
+
+def read_infill_ids(file: GGUFFile, vocabulary: Vocabulary) -> InfillIds | None:
+    """The ids around a gap, by the file's metadata or their texts; None where the model knows no gaps.
+
+    Raises:
+        GGUFError: a named id is outside the vocabulary.
+    """
+    found = {part: _infill_id(file, vocabulary, part) for part in INFILL_TEXTS}
+    prefix, suffix, middle = found["pre"], found["suf"], found["mid"]
+    if prefix is None or suffix is None or middle is None:
+        return None
+    return InfillIds(prefix, suffix, middle, found["rep"], found["sep"])
+
+
+def _infill_id(file: GGUFFile, vocabulary: Vocabulary, part: str) -> int | None:
+    keys = [f"fim_{part}", *([_OLD_INFILL_KEYS[part]] if part in _OLD_INFILL_KEYS else [])]
+    named = (read_token_id(file, f"tokenizer.ggml.{key}_token_id", len(vocabulary)) for key in keys)
+    written = (vocabulary.ids.get(text) for text in INFILL_TEXTS[part])
+    return next((id for id in (*named, *written) if id is not None), None)
 
 
 def read_adds(file: GGUFFile, ids: SpecialIds, bos_default: bool) -> tuple[bool, bool]:

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 
 from anespec.manifests.errors import RequestError, UnsupportedModelError
-from anespec.manifests.formatting import quoted
+from anespec.manifests.formatting import quoted, shown
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.runtime.text.byte_alphabet import bytes_of
 from anespec.runtime.text.pretokenizers import find_pretokenizer
@@ -20,10 +20,12 @@ from anespec.runtime.text.segmenters import (
     SentencePieceSegmenter,
 )
 from anespec.runtime.text.special_tokens import (
+    InfillIds,
     SpecialIds,
     SpecialToken,
     cut_at_special,
     read_adds,
+    read_infill_ids,
     read_special_ids,
     special_tokens,
     with_control_tokens,
@@ -60,6 +62,7 @@ class Tokenizer:
         adds_space: bool,
         byte_level: bool,
         chat_template: str | None,
+        infill_ids: InfillIds | None = None,
     ) -> None:
         """Put the parts together; `from_gguf` is what reads them."""
         self._vocabulary = vocabulary
@@ -74,6 +77,7 @@ class Tokenizer:
         self.adds_eos = adds_eos
         self.adds_space = adds_space
         self.chat_template = chat_template
+        self.infill_ids = infill_ids
 
     @classmethod
     def from_gguf(cls, file: GGUFFile) -> Self:
@@ -118,6 +122,7 @@ class Tokenizer:
             adds_space=model == "llama" and file.flag("tokenizer.ggml.add_space_prefix", True),
             byte_level=model == "gpt2",
             chat_template=file.text(template) if template in file.metadata else None,
+            infill_ids=read_infill_ids(file, vocabulary),
         )
 
     @property
@@ -194,7 +199,9 @@ class Tokenizer:
             RequestError: the id is outside the vocabulary.
         """
         if not 0 <= id < len(self._vocabulary):
-            raise RequestError(f"token {id} is outside the vocabulary of {len(self._vocabulary)} tokens")
+            raise RequestError(
+                f"token {shown(id)} is outside the vocabulary of {len(self._vocabulary)} tokens"
+            )
         text, kind = self._vocabulary.tokens[id], self._vocabulary.kinds[id]
         if kind in _NEVER_SHOWN or (skip_special and kind in _SHOWN_AS_TEXT):
             return b""

@@ -14,6 +14,7 @@ from anespec.runtime.calibration import Calibration
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import RowKind
+from anespec.runtime.prompt_gate import repetition
 from anespec.runtime.requests import Event, Request
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.speculation import LATE_FLOOR, BackOff
@@ -236,3 +237,23 @@ def test_what_follows_a_miss_says_nothing_and_old_claims_fade() -> None:
     for _ in range(1500):
         calibration.learn("s", (0.95,), 0)
     assert calibration.adjusted("s", 0.95) < 0.2
+
+
+def test_a_prompt_s_repetition_is_the_share_of_its_3_grams_that_came_before() -> None:
+    assert repetition([1, 2, 3]) == 0
+    assert repetition([]) == 0
+    assert repetition(range(50)) == 0
+    assert repetition([1, 2, 3, 1, 2, 3]) == 1 - 3 / 4
+    assert repetition([7] * 12) == 1 - 1 / 10
+
+
+def test_a_gate_keeps_drafts_from_prompts_that_do_not_repeat() -> None:
+    repeating, plain = (1, 2, 3, 1, 2, 3, 1, 2, 3), tuple(range(9))
+    opened = []
+    for gate in (0.0, 0.3, 0.99):
+        source = oracle_source(repeating, text(repeating, 10))
+        engine = Engine(ToyVerifier(SHAPE), everything(SHAPE), source, prompt_gate=gate)
+        for prompt in (repeating, plain):
+            assert ids(list(engine.generate(Request(prompt, 10)))) == text(prompt, 10)
+        opened.append([prompt for _, prompt in source.opened])
+    assert opened == [[repeating, plain], [repeating], []]

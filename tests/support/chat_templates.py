@@ -124,6 +124,36 @@ MISTRAL_NAMED = """\
 {%- endif %}
 {%- endfor %}"""
 
+_HERMES_CALL = HERMES[HERMES.index("{%- macro") : HERMES.index("{%- endmacro")]
+QWEN_CODER = HERMES.replace(
+    _HERMES_CALL,
+    """\
+{%- macro call(function) -%}
+<tool_call>
+<function={{ function.name }}>
+{%- for name, value in function.arguments|items %}
+<parameter={{ name }}>
+{{ value if value is string else value | tojson }}
+</parameter>
+{%- endfor %}
+</function>
+</tool_call>
+""",
+)
+
+GLM = HERMES.replace(
+    _HERMES_CALL,
+    """\
+{%- macro call(function) -%}
+<tool_call>{{ function.name }}
+{%- for name, value in function.arguments.items() %}
+<arg_key>{{ name }}</arg_key>
+<arg_value>{{ value if value is string else value | tojson }}</arg_value>
+{%- endfor %}
+</tool_call>
+""",
+)
+
 DEEPSEEK = """\
 {%- for message in messages %}
 {%- if message.role == 'user' %}<|User|>{{ message['content'] }}
@@ -145,6 +175,8 @@ TEMPLATES = {
     "mistral": MISTRAL,
     "mistral-named": MISTRAL_NAMED,
     "deepseek": DEEPSEEK,
+    "qwen-coder": QWEN_CODER,
+    "glm": GLM,
 }
 
 
@@ -169,6 +201,7 @@ def with_template(model: Model, template: str, special: Sequence[str] = ()) -> M
 
 SPECIAL = {
     "hermes": ["<tool_call>", "</tool_call>"],
+    "glm": ["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"],
     "mistral": ["[TOOL_CALLS]"],
     "mistral-named": ["[TOOL_CALLS]", "[ARGS]"],
     "thinking": ["<think>", "</think>"],

@@ -9,13 +9,14 @@ Only the true tokens are known here: no pass ran, so `observe` gets no rows, and
 (recycle, jacobi) have nothing to say. `bench run` sees what they are worth.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
+from anespec.runtime.prompt_gate import repetition
 from anespec.runtime.statistics import Ledger, Statistics
 from anespec.validate.bench.footprint import held_bytes
-from anespec.validate.bench.timed_source import SourceTimes, TimedSource
+from anespec.validate.bench.timed_source import SourceTimes, TimedSession, TimedSource
 from anespec.validate.bench.traces import CUT, ReplayRequest
 
 OWNER = ""
@@ -43,12 +44,14 @@ class Replay:
     """A replay under way: one request after another through one source, or without any.
 
     `block` rows make a pass: the carry, and block - 1 drafts at most. `cut` is what the requests' outputs
-    were cut at, as the engine's `max_tokens`.
+    were cut at, as the engine's `max_tokens`. Nothing is drafted for prompts that repeat less than
+    `prompt_gate` says.
     """
 
     source: DraftSource | None
     block: int
     cut: int = CUT
+    prompt_gate: float = 0.0
     _requests: int = 0
     _overall: Ledger = field(default_factory=lambda: Ledger(0))
     _categories: dict[str, Ledger] = field(default_factory=dict)
@@ -60,14 +63,14 @@ class Replay:
 
     def warm(self, requests: Iterable[ReplayRequest]) -> None:
         """Replay what only the source's memory is to know of; nothing is counted."""
-        unseen = Replay(self.source, self.block, self.cut)
+        unseen = Replay(self.source, self.block, self.cut, self.prompt_gate)
         for request in requests:
             unseen.add(request)
 
     def add(self, request: ReplayRequest) -> None:
         """Replay one request; all that it emits but its first token is counted."""
         self._requests += 1
-        session = self._timed.open(OWNER, request.prompt) if self._timed is not None else None
+        session = self._open(request.prompt)
         output, place = request.output, 1
         _observe(session, request, output[:1], Outcome())
         tallies = (self._overall, self._categories.setdefault(request.category, Ledger(0)))
@@ -97,6 +100,11 @@ class Replay:
             times=self._timed.times if self._timed is not None else SourceTimes(),
             memory_bytes=max(self._memory, held_bytes((self.source,)) if self.source is not None else 0),
         )
+
+    def _open(self, prompt: Sequence[int]) -> TimedSession | None:
+        if self._timed is None or (self.prompt_gate and repetition(prompt) < self.prompt_gate):
+            return None
+        return self._timed.open(OWNER, prompt)
 
     def _draft(self, session: DraftSession | None, budget: int, end: int | None) -> Draft:
         """What the engine would run of a proposal: what fits, and nothing from an end token on."""

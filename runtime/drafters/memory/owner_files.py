@@ -135,13 +135,11 @@ class OwnerFiles:
         if self._journal.write(record) != len(record):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
-    def end_journal(self, *, durable: bool = False) -> None:
-        """Later records go to another one; a `durable` one is on the disk afterwards."""
+    def end_journal(self) -> None:
+        """Later records go to another one."""
         journal, self._journal = self._journal, None
         if journal is not None:
-            with journal:
-                if durable:
-                    os.fsync(journal.fileno())
+            journal.close()
 
     def write(self, head: Head, image: NDArray[np.uint8], texts: Sequence[bytes | memoryview]) -> None:
         """Replace the snapshot, and remove the journals that it contains and what a crash has left."""

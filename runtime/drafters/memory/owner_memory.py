@@ -99,12 +99,21 @@ class OwnerMemory:
         if not (self._writes and self._unflushed):
             return
         if self._torn or self._tokens >= SNAPSHOT_TOKENS or self._journals >= MOST_JOURNALS:
-            self._save()
+            self.save()
             return
         with self.lock:
             self._append(framed(Kind.WEIGHTS, self._learner.weights(self.image).tobytes()))
-            self._end_journal(durable=True)
+            self._end_journal()
             self._unflushed = False
+
+    def close(self) -> None:
+        """Write what is to last; from now on what is learnt stays in memory."""
+        self.flush()
+        with self.lock:
+            self._writes = False
+        if (saver := self._saver) is not None:
+            saver.join()
+        self._files = None
 
     def take_over(self) -> None:
         """Write from now on, since the process that did so has ended; what it has learnt is learnt here."""
@@ -198,12 +207,12 @@ class OwnerMemory:
             self._torn = True
             self._end_journal()
 
-    def _end_journal(self, *, durable: bool = False) -> None:
+    def _end_journal(self) -> None:
         assert self._files is not None
         self._number += 1
         self._journals += 1
         try:
-            self._files.end_journal(durable=durable)
+            self._files.end_journal()
         except OSError as error:
             self._complain("cannot be written", error)
 
@@ -219,10 +228,10 @@ class OwnerMemory:
     def _save_aside(self) -> None:
         """Write a snapshot while the caller goes on."""
         self._saved = self._clock()
-        self._saver = threading.Thread(target=self._save, name="anespec memory", daemon=True)
+        self._saver = threading.Thread(target=self.save, name="anespec memory", daemon=True)
         self._saver.start()
 
-    def _save(self) -> None:
+    def save(self) -> None:
         """Write a snapshot. The lock is held while the image is copied, a few milliseconds for 32 MB."""
         assert self._files is not None
         with self._saving:

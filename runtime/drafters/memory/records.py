@@ -43,7 +43,8 @@ class Head(Record):
     """The facts about a file: whose memory it is, and who understands it.
 
     A snapshot holds an image of `image_bytes`, which had learnt `requests`, and contains all journals whose
-    number is less than `generation`; `text_bytes` of lessons follow it. A journal's counts are 0.
+    number is less than `generation`; `text_bytes` of lessons follow it. A journal's counts are 0. What the
+    learner says of its image is only shown, so whatever that is costs no memory.
     """
 
     vocabulary: str
@@ -54,10 +55,10 @@ class Head(Record):
     image_bytes: Bytes = 0
     image_crc: Index = 0
     text_bytes: Bytes = 0
-    nodes: Index = 0
-    room: Index = 0
-    requests: Index = 0
-    tokens: Index = 0
+    nodes: int = 0
+    room: int = 0
+    requests: int = 0
+    tokens: int = 0
 
     def with_snapshot(
         self,
@@ -73,7 +74,7 @@ class Head(Record):
                 "image_bytes": image.nbytes,
                 "image_crc": zlib.crc32(image.data),
                 "text_bytes": sum(map(len, texts)),
-                **asdict(facts),
+                **{name: int(value) for name, value in asdict(facts).items()},
             }
         )
 

@@ -8,9 +8,11 @@ VOCABULARY is the beginning of the SHA-256 over the tokens (Tokenizer.vocabulary
 
 import contextlib
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -18,8 +20,9 @@ from anespec.manifests.errors import StorageError
 from anespec.manifests.safe_files import Folder
 from anespec.manifests.schema import Name, Record
 from anespec.manifests.user_folders import private_folder
-from anespec.runtime.drafters.memory.owner_files import Journal, OwnerFiles, Snapshot
-from anespec.runtime.drafters.memory.records import Head, Lesson, lessons
+from anespec.runtime.drafters.memory.owner_files import Journal, OwnerFiles, Snapshot, owner_folder
+from anespec.runtime.drafters.memory.owner_memory import TEXT_BYTES
+from anespec.runtime.drafters.memory.records import Head, Lesson, latest, lessons, shown_owner
 
 FILE_BYTES = 2 << 30
 """Of all files together, of all vocabularies and owners; beyond it who was written longest ago goes."""
@@ -31,6 +34,9 @@ VOCABULARY_LETTERS = 16
 
 _OWNER = re.compile(r"[0-9a-f]{32}")
 _VOCABULARY = re.compile(r"[0-9a-f]{16}")
+
+
+Found = TypeVar("Found")
 
 
 class Model(Record):
@@ -47,18 +53,28 @@ class Models(Record):
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What is kept of one owner for one vocabulary. `requests` were learnt; `nodes` of `room` are used, as
-    far as the last snapshot knows."""
+class Weight:
+    """What the files of one owner for one vocabulary take, and when they were written last."""
 
     vocabulary: str
     folder: str
+    bytes: int
+    written: datetime
+
+
+@dataclass(frozen=True)
+class Kept(Weight):
+    """What is kept there. `requests` were learnt; `nodes` of `room` are used, as far as the last snapshot
+    knows."""
+
     owner: str
     requests: int
     nodes: int
     room: int
-    bytes: int
-    written: datetime
+
+    def is_of(self, owner: str) -> bool:
+        """Whether a person may mean its owner: by the whole name, or by that of the key alone."""
+        return owner in (self.owner, self.owner.partition(" ")[0])
 
 
 @dataclass(frozen=True)
@@ -113,9 +129,10 @@ def trim(root: Path, most: int, mine: Folder, in_use: set[str]) -> None:
     vocabulary is left alone, and so is what cannot be removed.
     """
     with contextlib.suppress(OSError, StorageError):
-        kept = MemoryShelf(root).kept()
-        total = sum(each.bytes for each in kept)
-        for each in sorted(kept, key=lambda each: each.written):
+        shelf = MemoryShelf(root)
+        weights = shelf.weights()
+        total = sum(each.bytes for each in weights)
+        for each in sorted(weights, key=lambda each: each.written):
             if total <= most:
                 return
             if each.vocabulary == mine.path.name:
@@ -124,7 +141,7 @@ def trim(root: Path, most: int, mine: Folder, in_use: set[str]) -> None:
                 mine.remove(each.folder)
             else:
                 with contextlib.suppress(StorageError):
-                    MemoryShelf(root).remove(each)
+                    shelf.remove(each)
             total -= each.bytes
 
 
@@ -139,8 +156,13 @@ class MemoryShelf:
         """The keys of those that something is kept for."""
         if not self.root.is_dir():
             return []
+        found: list[str] = []
         with private_folder(self.root) as root:
-            return [name for name in root.names() if _VOCABULARY.fullmatch(name)]
+            for name in filter(_VOCABULARY.fullmatch, root.names()):
+                with root.folder(name) as vocabulary:
+                    if _owners(vocabulary):
+                        found.append(name)
+        return found
 
     def models(self, vocabulary: str) -> tuple[Model, ...]:
         """The models that used a vocabulary, the latest first."""
@@ -153,21 +175,50 @@ class MemoryShelf:
         Raises:
             StorageError: the folder cannot be read, or is not this user's.
         """
-        found: list[Kept] = []
+        return sorted(self._each(_kept), key=lambda each: each.written, reverse=True)
+
+    def weights(self) -> list[Weight]:
+        """What all owners' files take; none is opened. Raises as `kept` does."""
+        return self._each(_weight)
+
+    def _each(self, look: Callable[[Folder, str], Found]) -> list[Found]:
+        found: list[Found] = []
         for vocabulary in self.vocabularies():
             with private_folder(self.root / vocabulary) as folder:
-                for name in folder.names():
-                    if _OWNER.fullmatch(name):
-                        with contextlib.suppress(FileNotFoundError):
-                            found.append(_kept(folder, name))
-        return sorted(found, key=lambda each: each.written, reverse=True)
+                for name in _owners(folder):
+                    with contextlib.suppress(FileNotFoundError):
+                        found.append(look(folder, name))
+        return found
 
-    def texts(self, kept: Kept) -> Contents:
-        """The latest requests of an owner."""
+    def contents(self, kept: Kept) -> Contents:
+        """The files of an owner."""
         with private_folder(self.root / kept.vocabulary) as folder:
             return _contents(OwnerFiles(folder, kept.folder))
 
-    def remove(self, kept: Kept) -> None:
+    def add(self, vocabulary: str, owner: str, texts: Sequence[Lesson]) -> int:
+        """Have an owner's memory learn requests when it is opened next; how many tokens they have.
+
+        Of more than TEXT_BYTES the last ones are taken.
+
+        Raises:
+            StorageError: another process has the vocabulary in use, or the file system refuses.
+        """
+        taken = latest([lesson.record() for lesson in texts], TEXT_BYTES)
+        head = Head(vocabulary=vocabulary, owner=shown_owner(owner), learner="", version=0)
+        where = self.root / vocabulary
+        try:
+            with private_folder(where) as folder, folder.alone("another anespec"):
+                files = OwnerFiles(folder, owner_folder(owner))
+                snapshot = files.snapshot()
+                generation = 0 if snapshot is None else snapshot.head.generation
+                if taken:
+                    files.append(max(files.next_number(), generation), head, b"".join(taken))
+                    files.end_journal()
+        except OSError as error:
+            raise StorageError(f"{where}: cannot be written ({error.strerror})") from error
+        return sum(len(lesson.text) for record in taken for lesson in lessons(record))
+
+    def remove(self, kept: Weight) -> None:
         """Remove what is kept of an owner.
 
         Raises:
@@ -176,11 +227,16 @@ class MemoryShelf:
         try:
             with private_folder(self.root / kept.vocabulary) as folder, folder.alone("another anespec"):
                 folder.remove(kept.folder)
-                if not any(_OWNER.fullmatch(name) for name in folder.names()):
+                if not _owners(folder):
                     folder.remove(MODELS_NAME)
         except OSError as error:
             where = self.root / kept.vocabulary / kept.folder
             raise StorageError(f"{where}: cannot be removed ({error.strerror})") from error
+
+
+def _owners(vocabulary: Folder) -> list[str]:
+    """The names of the owners' folders."""
+    return list(filter(_OWNER.fullmatch, vocabulary.names()))
 
 
 def _models(folder: Folder) -> tuple[Model, ...]:
@@ -199,18 +255,24 @@ def _contents(files: OwnerFiles) -> Contents:
     return Contents(snapshot, journals)
 
 
-def _kept(folder: Folder, name: str) -> Kept:
+def _weight(folder: Folder, name: str) -> Weight:
     with folder.folder(name) as inside:
         statuses = [inside.status(file) for file in inside.names()]
+    return Weight(
+        vocabulary=folder.path.name,
+        folder=name,
+        bytes=sum(status.st_size for status in statuses),
+        written=datetime.fromtimestamp(max((s.st_mtime for s in statuses), default=0), UTC).astimezone(),
+    )
+
+
+def _kept(folder: Folder, name: str) -> Kept:
     found = _contents(OwnerFiles(folder, name))
     head = found.head
     return Kept(
-        vocabulary=folder.path.name,
-        folder=name,
+        **vars(_weight(folder, name)),
         owner="" if head is None else head.owner,
         requests=(0 if found.snapshot is None else found.snapshot.head.requests) + found.since,
         nodes=0 if head is None else head.nodes,
         room=0 if head is None else head.room,
-        bytes=sum(status.st_size for status in statuses),
-        written=datetime.fromtimestamp(max((s.st_mtime for s in statuses), default=0), UTC).astimezone(),
     )

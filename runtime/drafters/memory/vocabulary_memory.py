@@ -83,11 +83,7 @@ class VocabularyMemory:
 
     def flush(self) -> None:
         """See to it that nothing learnt is lost when the process ends."""
-        for thread in self._flushing:
-            thread.join()
-        with self._guard:
-            alive = list(self._alive.values())
-        for memory in alive:
+        for memory in self._all():
             memory.flush()
         if self._root is not None and self._folder is not None and self._writes:
             trim(self._root, self._most_on_disk, self._folder, {owner_folder(name) for name in self._alive})
@@ -95,10 +91,20 @@ class VocabularyMemory:
     def close(self) -> None:
         """Write what is to last, and let another process write; called again it does nothing."""
         self.flush()
+        for memory in self._all():
+            memory.close()
         with self._guard:
             self._recent.clear()
             self._stack.close()
             self._root, self._folder, self._writes = None, None, False
+
+    def _all(self) -> list[OwnerMemory]:
+        """Those in memory, none of them at being written."""
+        with self._guard:
+            alive, flushing = list(self._alive.values()), self._flushing
+        for thread in flushing:
+            thread.join()
+        return alive
 
     def _open(self) -> None:
         """Open the folder, and be the one who writes where nobody else is."""

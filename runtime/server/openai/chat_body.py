@@ -10,7 +10,12 @@ from anespec.runtime.server.bodies import Body
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.openai.chat_messages import MOST_MESSAGES, ContentPart, MessageBody, text_of
 from anespec.runtime.server.openai.response_format import ResponseFormat
-from anespec.runtime.server.openai.sampling_fields import SamplingFields, effort_variables, rivals
+from anespec.runtime.server.openai.sampling_fields import (
+    MostTokens,
+    SamplingFields,
+    effort_variables,
+    rivals,
+)
 from anespec.runtime.server.openai.schema_limits import require_modest
 from anespec.runtime.server.openai.tool_fields import MOST_TOOLS, ToolBody, ToolChoice, ToolUse, tool_use
 
@@ -34,8 +39,8 @@ class ChatBody(SamplingFields):
 
     model: str | None = None
     messages: list[MessageBody] = Field(max_length=MOST_MESSAGES)
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: MostTokens = None
+    max_completion_tokens: MostTokens = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     prediction: Prediction | None = None

@@ -16,7 +16,7 @@ from anespec.runtime.server.endpoint import Call, Endpoint
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.models import Leased
 from anespec.runtime.server.openai.finish import finish_reason
-from anespec.runtime.server.openai.sampling_fields import SamplingFields
+from anespec.runtime.server.openai.sampling_fields import MostTokens, SamplingFields
 from anespec.runtime.server.openai.usage import Timings, Usage, timings_of, usage_of
 from anespec.runtime.server.streams import DONE, EVENTS, event
 from anespec.runtime.text.tokenizer import Tokenizer
@@ -32,7 +32,7 @@ class CompletionBody(SamplingFields):
         | Annotated[list[str], Field(max_length=MOST_CHOICES)]
         | Annotated[list[list[int]], Field(max_length=MOST_CHOICES)]
     )
-    max_tokens: int | None = Field(default=16, ge=1)
+    max_tokens: MostTokens = 16
     logprobs: int | None = Field(default=None, ge=0, le=20)
     echo: bool = False
     suffix: str | None = None

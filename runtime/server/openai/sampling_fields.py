@@ -27,6 +27,14 @@ StopStrings = Annotated[
 """One text, or several."""
 
 
+def _no_limit(value: Any) -> Any:
+    return None if value == -1 else value
+
+
+MostTokens = Annotated[int | None, Field(ge=1), BeforeValidator(_no_limit, json_schema_input_type=int | None)]
+"""How long an answer may be; llama.cpp's clients send -1 for no limit."""
+
+
 def rivals(logprobs: bool | None, top_logprobs: int | None) -> int | None:
     """How many rivals' logprobs are wanted beside the tokens' own; None where none at all.
 

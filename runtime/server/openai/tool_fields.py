@@ -81,7 +81,7 @@ class ToolUse:
         """What calls an answer may have of a model with this chat template; None for none."""
         if not self.functions:
             return None
-        form = form_of(template, tokenizer, [function.name for function in self.functions])
+        form = form_of(template, tokenizer, self.functions)
         # What the template cannot write the next time must not be written now.
         parallel = self.parallel and not template_needs(template).single
         return CallConstraint(form, self.functions, parallel, self.required)

@@ -9,7 +9,7 @@ from anespec.runtime.sampling.parameters import Grammar
 from anespec.runtime.server.bodies import Body
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.openai.response_format import ResponseFormat
-from anespec.runtime.server.openai.sampling_fields import SamplingFields, effort_variables
+from anespec.runtime.server.openai.sampling_fields import MostTokens, SamplingFields, effort_variables
 from anespec.runtime.server.openai.tool_fields import MOST_TOOLS, ToolUse
 from anespec.runtime.server.responses.items import MOST_ITEMS, STATELESS, InputItem
 from anespec.runtime.server.responses.tools import FunctionTool, ToolChoice, use_of
@@ -63,7 +63,7 @@ class ResponsesBody(SamplingFields):
         list[InputItem], BeforeValidator(_said_by_the_user, json_schema_input_type=str | list[InputItem])
     ] = Field(max_length=MOST_ITEMS)
     instructions: str | None = None
-    max_output_tokens: int | None = Field(default=None, ge=1)
+    max_output_tokens: MostTokens = None
     text: TextBody | None = None
     tools: list[FunctionTool] | None = Field(default=None, max_length=MOST_TOOLS)
     tool_choice: ToolChoice | None = None

@@ -1,10 +1,12 @@
 """Which form a model writes tool calls in: its template and its vocabulary tell."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Sequence
 
 from anespec.runtime.server.tools import hermes, llama3, mistral
 from anespec.runtime.server.tools.form import ToolForm
+from anespec.runtime.server.tools.functions import ToolFunction
+from anespec.runtime.server.tools.tagged import GLM, QWEN_CODER, Tagged
 from anespec.runtime.text.tokenizer import Tokenizer
 
 _TOOLS = re.compile(r"\btools\b")
@@ -15,8 +17,12 @@ def takes_tools(template: str) -> bool:
     return _TOOLS.search(template) is not None
 
 
-def form_of(template: str, tokenizer: Tokenizer, known: Collection[str]) -> ToolForm:
-    """The form; Hermes', the most common one, where nothing tells. `known` are the functions' names."""
+def form_of(template: str, tokenizer: Tokenizer, functions: Sequence[ToolFunction]) -> ToolForm:
+    """The form; Hermes', the most common one, where nothing tells. `functions` may be called."""
+    known = [function.name for function in functions]
+    for tags in (QWEN_CODER, GLM):
+        if tags.key in template:
+            return Tagged(tags, functions)
     if hermes.BEGIN in template:
         return hermes.Hermes()
     if mistral.BEGIN in template:

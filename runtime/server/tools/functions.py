@@ -1,7 +1,7 @@
 """The functions that an answer may call."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 SPACE = " ?"
@@ -24,9 +24,33 @@ class ToolFunction:
     @property
     def arguments_rule(self) -> str:
         """Its arguments in a Lark grammar."""
-        schema = {**(self.parameters or NOTHING), "x-guidance": {"whitespace_pattern": SPACE}}
-        schema.setdefault("type", "object")
-        return f"%json {json.dumps(schema)}"
+        return _json_rule({"type": "object", **(self.parameters or NOTHING)})
+
+    @property
+    def properties(self) -> Mapping[str, object]:
+        """The schemas of its arguments, by name, as far as it says them one by one."""
+        found = (self.parameters or NOTHING).get("properties")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def required(self) -> Sequence[object]:
+        """The names of those that must be given."""
+        found = (self.parameters or NOTHING).get("required")
+        return found if isinstance(found, list) else ()
+
+    def texts(self, name: str) -> Sequence[str]:
+        """The texts that an argument may be, where the schema names them all and nothing else."""
+        schema = self.properties.get(name)
+        if not isinstance(schema, Mapping):
+            return ()
+        found = schema.get("enum", [schema["const"]] if "const" in schema else [])
+        all_are_texts = isinstance(found, list) and all(isinstance(value, str) for value in found)
+        return found if all_are_texts else ()
+
+    def takes_text(self, name: str) -> bool:
+        """Whether an argument is always a text."""
+        schema = self.properties.get(name)
+        return isinstance(schema, Mapping) and (schema.get("type") == "string" or bool(self.texts(name)))
 
 
 def quoted(text: str) -> str:
@@ -38,3 +62,15 @@ def call_rule(function: ToolFunction, key: str) -> str:
     """A call as a JSON object, with its arguments under `key`, in a Lark grammar."""
     head = quoted(f'{{"name": "{function.name}", "{key}": ')
     return f'{head} {function.arguments_rule} "}}"'
+
+
+def value_rule(function: ToolFunction, name: str) -> str:
+    """One argument's value as JSON, in a Lark grammar; what its schema refers to may stand in the whole."""
+    whole = function.parameters or NOTHING
+    own = function.properties.get(name)
+    shared = {key: whole[key] for key in ("$defs", "definitions") if key in whole}
+    return _json_rule({**shared, **own}) if isinstance(own, Mapping) else _json_rule({})
+
+
+def _json_rule(schema: Mapping[str, object]) -> str:
+    return f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': SPACE}})}"

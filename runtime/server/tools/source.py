@@ -65,6 +65,19 @@ class Source:
                 raise NoCall
             yield None
 
+    def until(self, end: str) -> Generator[None, None, str]:
+        """Pass over text and the `end` behind it, and say the text; NoCall where that never comes."""
+        start = looked = self.at
+        while True:
+            found = self.text.find(end, looked)
+            if found >= 0:
+                self.at = found + len(end)
+                return self.text[start:found]
+            if self.ended:
+                raise NoCall
+            looked = max(start, len(self.text) - len(end) + 1)
+            yield None
+
     def word(self) -> Generator[None, None, str]:
         """Pass over a name, and say it; NoCall where there is none."""
         while True:

@@ -328,6 +328,47 @@ def test_a_prepared_grammar_is_kept_for_its_owner_alone(monkeypatch: pytest.Monk
     assert prepared == [grammar] * 2
 
 
+def test_what_others_prepare_takes_nothing_from_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = GrammarTokens(vocabulary_of("gpt-2")[0], 50_262)
+    prepared: list[Grammar] = []
+    prepare = tokens._prepare
+    made = prepare(Grammar(kind="json"))
+    monkeypatch.setattr(tokens, "_prepare", lambda grammar: prepared.append(grammar) or made)
+    mine = Grammar(kind="regex", text="a+")
+    tokens.follow(mine, "me")
+    for number in range(100):
+        tokens.follow(Grammar(kind="regex", text=f"a{{{number}}}"), "you")
+    tokens.follow(mine, "me")
+    assert len(prepared) == 101
+
+
+def test_one_slow_grammar_after_another_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An output may take half a second, and all of an owner's beyond that a tenth of the time."""
+    tokenizer, _ = vocabulary_of("gpt-2")
+    tokens = GrammarTokens(tokenizer, 50_262)
+    (letter,) = tokenizer.encode("z", add_special=False)
+    clock = Ticking(0.1)
+    monkeypatch.setattr(grammar_effort, "thread_time", clock)
+    monkeypatch.setattr(grammar_effort, "monotonic", lambda: 0.0)
+
+    def spend(owner: str) -> float:
+        """Seconds until an output is given up."""
+        began = clock.now
+        state = tokens.follow(Grammar(kind="regex", text="[a-z]*"), owner)
+        with contextlib.suppress(AnespecError):
+            while True:
+                state.allowed()
+                state.accept(letter)
+        return clock.now - began
+
+    usual = spend("you")
+    taken = [spend("me") for _ in range(6)]
+    assert taken[0] == pytest.approx(usual)
+    assert taken[-1] < 0.7 * usual
+    monkeypatch.setattr(grammar_effort, "monotonic", lambda: 100.0)
+    assert spend("me") == pytest.approx(usual)
+
+
 def test_a_grammar_needs_the_model_s_tokens() -> None:
     with pytest.raises(RequestError, match="not the tokens of the model"):
         Sampler(SamplingParameters(grammar=KINDS["regex"][0]), [1], 100)

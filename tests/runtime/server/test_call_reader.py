@@ -11,16 +11,32 @@ from anespec.runtime.server.parts import AnswerPart, Argued, Called, Said, Thoug
 from anespec.runtime.server.reading import AnswerReader
 from anespec.runtime.server.tools.call_reader import CallReader
 from anespec.runtime.server.tools.form import ToolForm
+from anespec.runtime.server.tools.functions import ToolFunction
 from anespec.runtime.server.tools.hermes import Hermes
 from anespec.runtime.server.tools.json_reader import JsonReader, Reading
 from anespec.runtime.server.tools.llama3 import Llama3
 from anespec.runtime.server.tools.mistral import Mistral
+from anespec.runtime.server.tools.tagged import GLM, QWEN_CODER, Tagged
 
+TYPED = ToolFunction(
+    "f",
+    {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string"},
+            "way": {"enum": ["1", "2"]},
+            "count": {"type": "integer"},
+            "either": {"type": ["string", "null"]},
+        },
+    },
+)
 FORMS: dict[str, ToolForm] = {
     "hermes": Hermes(),
     "llama3": Llama3(["f", "go.to"]),
     "mistral": Mistral(named=False),
     "mistral-named": Mistral(named=True),
+    "qwen-coder": Tagged(QWEN_CODER, [TYPED]),
+    "glm": Tagged(GLM, [TYPED]),
 }
 Told = list[tuple[str, str, str]]
 
@@ -83,6 +99,28 @@ CALLS = [
     ),
     ("mistral-named", '[TOOL_CALLS]f[ARGS]{"a": 1}', ['{"a": 1}']),
     ("mistral-named", '[TOOL_CALLS]f[CALL_ID]abc[ARGS]{}[TOOL_CALLS]f[ARGS]{"a": 1}', ["{}", '{"a": 1}']),
+    ("qwen-coder", "<tool_call>\n<function=f>\n</function>\n</tool_call>", ["{}"]),
+    (
+        "qwen-coder",
+        "<tool_call>\n<function=f>\n<parameter=text>\n1\n</parameter>\n<parameter=way>\n2\n</parameter>\n"
+        "<parameter=count>\n3\n</parameter>\n<parameter=either>\nNone\n</parameter>\n"
+        '<parameter=more>\n["a"]\n</parameter>\n</function>\n</tool_call>',
+        ['{"text": "1", "way": "2", "count": 3, "either": null, "more": ["a"]}'],
+    ),
+    (
+        "qwen-coder",
+        "<tool_call><function=f><parameter=text>\n\n  def f():\n    <b>\n\n</parameter></function>"
+        "</tool_call>\n"
+        "<tool_call>\n<function=f>\n<parameter=count>\nTrue\n</parameter>\n</function>\n</tool_call>",
+        ['{"text": "\\n  def f():\\n    <b>\\n"}', '{"count": true}'],
+    ),
+    ("glm", "<tool_call>f\n</tool_call>", ["{}"]),
+    (
+        "glm",
+        "<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>\n1 </arg_value>\n<arg_key>count</arg_key>\n"
+        "<arg_value>3</arg_value>\n<arg_key>x</arg_key><arg_value>NaN</arg_value></tool_call>",
+        ['{"text": "\\n1 ", "count": 3, "x": "NaN"}'],
+    ),
 ]
 
 
@@ -94,7 +132,7 @@ def test_calls_are_found(form: str, text: str, arguments: list[str], sure: bool)
     assert read(FORMS[form], list(text), sure) == expected
 
 
-@pytest.mark.parametrize("form", ["hermes", "mistral", "mistral-named"])
+@pytest.mark.parametrize("form", ["hermes", "mistral", "mistral-named", "qwen-coder", "glm"])
 def test_text_before_and_behind_a_call_is_said(form: str) -> None:
     call = next(text for name, text, _ in CALLS if name == form)
     found = read(FORMS[form], list(f"I look.\n\n{call}\nDone. "))
@@ -129,6 +167,16 @@ NO_CALLS = [
     ("mistral-named", "[TOOL_CALLS]f {}"),
     ("mistral-named", "[TOOL_CALLS][ARGS]{}"),
     ("mistral-named", '[TOOL_CALLS]f[ARGS]{"a": 1'),
+    ("qwen-coder", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</function>\n</tool_call>"),
+    ("qwen-coder", "<tool_call><function=f><parameter=a>1</parameter></function>"),
+    (
+        "qwen-coder",
+        "<tool_call><function=f><parameter=a>1</parameter><parameter=a>2</parameter></function></tool_call>",
+    ),
+    ("qwen-coder", '<tool_call>{"name": "f", "arguments": {}}</tool_call>'),
+    ("glm", "<tool_call>\n</tool_call>"),
+    ("glm", "<tool_call>f\n<arg_key>a</arg_key><arg_key>b</arg_key></tool_call>"),
+    ("glm", "<tool_call>f<arg_key>\n</arg_key><arg_value>1</arg_value></tool_call>"),
     ("hermes", " \n"),
     ("hermes", ""),
 ]
@@ -148,6 +196,13 @@ def test_a_sure_call_is_told_as_it_comes_and_stays_one_where_it_is_cut_off() -> 
     assert told([Called(0, "", "f"), *reader.push(" a ti"), *reader.end()]) == [("called", "f", " a ti")]
 
 
+def test_a_sure_call_of_tags_keeps_what_is_whole_where_it_is_cut_off() -> None:
+    text = "<tool_call>\n<function=f>\n<parameter=count>\n3\n</parameter>\n<parameter=text>\nOnce"
+    expected = [("called", "f", '{"count": 3')]
+    assert read(FORMS["qwen-coder"], list(text), sure=True) == expected
+    assert read(FORMS["qwen-coder"], list(text + "\n</para"), sure=True) == expected
+
+
 def test_reasoning_is_told_from_calls_and_holds_none() -> None:
     call = '<tool_call>{"name":"f","arguments":{}}</tool_call>'
     text = f"<think>\nI call {call} \n</think>\n\nNow.\n{call}"
@@ -161,6 +216,8 @@ PIECES = [
     "</think>",
     '{"name": "f", "arguments": {"x": [1, {"y": "\\"}"}]}}', '{"name": "f", "parameters": {}}',
     '{"name": ', '"f"', ', "arguments": ', "{", "}", "[", "]", ",", ":", ";", '"', "\\", "\\u00e9",
+    "<function=", "f>", "<parameter=", "a>", "</parameter>", "</function>", "<arg_key>", "</arg_key>",
+    "<arg_value>", "</arg_value>", "<tool_call>f<arg_key>text</arg_key><arg_value>",
     "-1.5e+3", "tru", "null", "f", "go.to", " ", "\n", "é", "Hm, ",
 ]  # fmt: skip
 

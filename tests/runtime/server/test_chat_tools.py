@@ -29,7 +29,7 @@ TURN = {
     },
 }
 STOP = {"type": "function", "function": {"name": "stop"}}
-FORMS = ["hermes", "llama3", "mistral", "mistral-named"]
+FORMS = ["hermes", "llama3", "mistral", "mistral-named", "qwen-coder", "glm"]
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def require_call_of_turn(arguments: str) -> None:
     assert len(found) == 2
 
 
-@pytest.mark.parametrize("form", [*FORMS, "hermes-special", "mistral-named-special"])
+@pytest.mark.parametrize("form", [*FORMS, "hermes-special", "mistral-named-special", "glm-special"])
 def test_a_call_that_is_required_comes_and_fits_its_schema(client: OpenAI, form: str) -> None:
     fields = {
         "model": form,
@@ -67,6 +67,46 @@ def test_a_call_that_is_required_comes_and_fits_its_schema(client: OpenAI, form:
     assert "".join(delta.function.arguments for delta in deltas) == call.function.arguments
     assert len(deltas) > 3  # it is told while it comes
     assert parts[-1].choices[0].finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("form", ["qwen-coder", "glm", "glm-special"])
+def test_arguments_with_tags_of_their_own_fit_their_schemas(client: OpenAI, model: Model, form: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "note": {"type": "string"},
+            "tag": {"const": "1"},
+            "count": {"$ref": "#/$defs/count"},
+            "deep": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]},
+        },
+        "required": ["tag", "count", "deep"],
+        "additionalProperties": False,
+        "$defs": {"count": {"enum": [4711]}},
+    }
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}, STOP]
+    choice = {"type": "function", "function": {"name": "f"}}
+    # A tiny model never writes such a token by itself.
+    special = SPECIAL["glm"] if form == "glm-special" else []
+    ends = with_template(model, "", special).tokenizer.special_ids(["</arg_value>"])
+    bias = {str(id): 100 for id in ends}
+    whole = 0
+    for seed in range(3):
+        found = client.chat.completions.create(
+            model=form,
+            messages=[USER],
+            tools=tools,
+            tool_choice=choice,
+            seed=seed,
+            max_tokens=300,
+            logit_bias=bias,
+        ).choices[0]
+        (call,) = found.message.tool_calls or []
+        if found.finish_reason == "tool_calls":
+            arguments = json.loads(call.function.arguments)
+            whole += 1
+            assert (arguments["tag"], arguments["count"]) == ("1", 4711)
+            assert isinstance(arguments["deep"]["a"], bool)
+    assert whole
 
 
 @pytest.mark.parametrize("form", ["hermes", "mistral-named"])

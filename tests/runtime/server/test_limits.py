@@ -1,16 +1,72 @@
 """What a daemon lets a request take: its time, and places in the queue."""
 
+import contextlib
+import http.client
+import json
+import socket
 import threading
 from pathlib import Path
 
 import pytest
-from serving import running
+from serving import Running, running
 
 import anespec
 from anespec.model import Model
 from anespec.runtime.callers import Caller
 from anespec.runtime.completion import start_together
+from anespec.runtime.server.bodies import BodyRoom
+from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.keys import KeyRing
+from anespec.runtime.server.preparations import Preparations
+
+
+def test_an_owner_s_bodies_have_a_limit_together_and_leave_room_for_anothers() -> None:
+    room = BodyRoom(100)
+    with room.of("me") as take, room.of("me") as take_more, room.of("you") as take_yours:
+        take(60)
+        take_yours(100)
+        with pytest.raises(ApiError) as refused:
+            take_more(41)
+        assert (refused.value.status, refused.value.headers["retry-after"]) == (429, "1")
+        take_more(40)
+    with room.of("me") as take:
+        take(100)
+    assert not room._taken
+
+
+def test_what_is_sent_counts_until_it_is_answered(model: Model) -> None:
+    body = json.dumps({"prompt": "Once", "max_tokens": 1, "user": "x" * 10_000}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += b"Content-Length: %d\r\n\r\n" % len(body)
+    with running({"chatty": model}, body_bytes=len(body)) as found, contextlib.ExitStack() as held:
+        host, port = found.url.removeprefix("http://").split(":")
+        clients = [held.enter_context(socket.create_connection((host, int(port)))) for _ in range(20)]
+        for client in clients:
+            client.sendall(head + body[:-1])
+        answers = []
+        for client in clients[-4:]:
+            answers.append(http.client.HTTPResponse(client))
+            answers[-1].begin()
+        assert [answer.status for answer in answers] == [429] * 4
+        for client in clients[:16]:
+            client.sendall(body[-1:])
+        for client in clients[:16]:
+            answers.append(http.client.HTTPResponse(client))
+            answers[-1].begin()
+        assert [answer.status for answer in answers[4:]] == [200] * 16
+
+
+def test_texts_to_encode_take_turns_as_all_else_that_is_done_in_threads(
+    served: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Caller] = []
+    thread = Preparations.thread
+    monkeypatch.setattr(
+        Preparations, "thread", lambda self, caller: asked.append(caller) or thread(self, caller)
+    )
+    assert served.client.post("/tokenize", json={"content": "a"}).status_code == 200
+    assert served.client.post("/detokenize", json={"tokens": [1]}).status_code == 200
+    assert len(asked) == 2
 
 
 def test_a_request_whose_time_is_over_in_the_queue_is_refused(model: Model) -> None:

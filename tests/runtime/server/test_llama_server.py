@@ -2,10 +2,14 @@
 
 import json
 
-from serving import Running
+import pytest
+from chat_templates import with_template
+from serving import Running, running
 
 from anespec.model import Model
 from anespec.runtime.server.endpoints import ENDPOINTS
+from anespec.runtime.text.infill import Extra, Gap, infill_prompt
+from anespec.runtime.text.special_tokens import InfillIds
 
 
 def test_tokens_and_back(served: Running, model: Model) -> None:
@@ -68,6 +72,51 @@ def test_a_completion_matches_its_grammar(served: Running) -> None:
         ({"n_predict": 0}, "n_predict"),
     ):
         assert ask(**fields)["error"]["param"] == param
+
+
+MESSAGES = [{"role": "user", "content": "a"}]
+GAP = {"input_prefix": "Once upon", "input_suffix": " the end.", "temperature": 0, "n_predict": 8}
+
+
+def test_a_gap_is_filled(model: Model) -> None:
+    marked = with_template(model, "", ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"])
+    tokenizer = marked.tokenizer
+    last = tokenizer.vocabulary_size
+    tokenizer.infill_ids = InfillIds(last - 3, last - 2, last - 1)
+    fields = {**GAP, "prompt": " a", "input_extra": [{"filename": "a.txt", "text": "One day"}]}
+    gap = Gap("Once upon", " the end.", " a", [Extra("a.txt", "One day")])
+    expected = marked.generate(infill_prompt(tokenizer, gap, marked.context, 8), max_tokens=8)
+    with running({"marked": marked}) as found:
+        answer = found.client.post("/infill", json=fields).json()
+        assert (answer["content"], answer["tokens"]) == (expected.text, list(expected.output_ids))
+        with found.client.stream("POST", "/infill", json={**fields, "stream": True}) as streamed:
+            lines = [json.loads(line[6:]) for line in streamed.iter_lines() if line.startswith("data: ")]
+        assert "".join(line["content"] for line in lines) == expected.text
+
+
+def test_what_fills_no_gap_says_so(served: Running) -> None:
+    refused = served.client.post("/infill", json=GAP)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (501, "not_supported")
+    assert served.client.post("/infill", json={"input_prefix": "a"}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/completions", {"prompt": "Once", "max_tokens": -1}),
+        ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": -1}),
+        (
+            "/v1/chat/completions",
+            {"messages": MESSAGES, "max_completion_tokens": -1},
+        ),
+    ],
+)
+def test_minus_one_is_no_limit_as_llama_cpp_s_clients_mean_it(
+    served: Running, path: str, fields: dict[str, object]
+) -> None:
+    found = served.client.post(path, json={**fields, "ignore_eos": True, "temperature": 0}).json()
+    assert found["usage"]["total_tokens"] > 500
+    assert served.client.post(path, json={**fields, "max_tokens": -2}).status_code == 400
 
 
 def test_the_description_has_every_endpoint_and_every_reference_leads_somewhere(served: Running) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.runtime.text.special_tokens import SpecialToken, cut_at_special
+from anespec.runtime.text.special_tokens import InfillIds, SpecialToken, cut_at_special
 from anespec.runtime.text.tokenizer import Tokenizer
 
 Written = Callable[[dict[str, Any]], Path]
@@ -54,6 +54,33 @@ def read(path: Path) -> Tokenizer:
 def test_the_longest_token_is_looked_for_first(written: Written) -> None:
     tokenizer = read(written(vocabulary({"<a>": USER_DEFINED, "<a>b": USER_DEFINED})))
     assert tokenizer.encode("<a>b<a>a") == [4, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("extra", "more", "found"),
+    [
+        ({"<|fim_prefix|>": CONTROL, "<|fim_suffix|>": CONTROL}, {}, None),
+        (
+            {"<|fim_prefix|>": CONTROL, "<|fim_suffix|>": CONTROL, "<|fim_middle|>": NORMAL},
+            {},
+            InfillIds(3, 4, 5),
+        ),
+        (
+            dict.fromkeys(["<PRE>", "<SUF>", "<MID>", "<|repo_name|>", "<|file_sep|>"], CONTROL),
+            {},
+            InfillIds(3, 4, 5, 6, 7),
+        ),
+        (
+            {"<PRE>": CONTROL, "<SUF>": CONTROL, "<MID>": CONTROL},
+            {"tokenizer.ggml.fim_pre_token_id": 0, "tokenizer.ggml.middle_token_id": 1},
+            InfillIds(0, 4, 1),
+        ),
+    ],
+)
+def test_ids_around_a_gap(
+    extra: dict[str, int], more: dict[str, int], found: InfillIds | None, written: Written
+) -> None:
+    assert read(written(vocabulary(extra) | more)).infill_ids == found
 
 
 @pytest.mark.parametrize(

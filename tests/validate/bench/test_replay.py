@@ -127,6 +127,17 @@ def test_without_a_source_every_token_takes_a_pass() -> None:
     assert found.times.proposal.quantiles.p99 == 0
 
 
+def test_a_prompt_that_does_not_repeat_is_not_drafted_for_behind_the_gate() -> None:
+    output = tuple(range(100, 110))
+    fresh, repeating = (ReplayRequest("one", prompt, output) for prompt in ((1, 2, 3, 4, 5), (1, 2) * 5))
+    source = PlantedSource([output], None)
+    replay = Replay(source, 4, prompt_gate=0.5)
+    for request in (fresh, repeating):
+        replay.add(request)
+    assert source.prompts == [repeating.prompt]
+    assert replay.result().overall.decode_passes == 9 + 3
+
+
 def test_what_warms_a_source_is_not_counted_but_heard() -> None:
     source = PlantedSource([[1, 2], [3, 4, 5]], None)
     replay = Replay(source, 4)

@@ -17,6 +17,7 @@ from toy_learner import ToyLearner
 
 import anespec.runtime.drafters.memory.owner_memory as owner_memory
 from anespec.manifests.safe_files import Folder
+from anespec.runtime.drafters.memory.learner import MemoryFacts
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
 from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
 from anespec.runtime.drafters.memory.records import Head, Kind, Lesson, framed, latest, lessons, records
@@ -365,6 +366,17 @@ def test_the_latest_requests_are_bounded_in_memory_and_on_disk(
     assert snapshot.stat().st_size < SIZE + 2600
     texts = list(lessons(opened(folder)._pieces[0]))
     assert [int(lesson.text[0]) for lesson in texts] == [*range(100 - len(texts), 100)]
+
+
+def test_what_a_learner_says_of_its_image_costs_nothing(folder: Folder, often: None) -> None:
+    class Boastful(ToyLearner):
+        def facts(self, image: NDArray[np.uint8]) -> MemoryFacts:
+            return MemoryFacts(np.int64(-7), 1 << 80, 3, 4)  # type: ignore[arg-type]
+
+    memory = opened(folder, Boastful())
+    teach(memory)
+    memory.flush()
+    assert opened(folder).image.tobytes() == learnt(LESSONS)
 
 
 def test_no_more_of_a_long_request_is_kept_than_its_end() -> None:

@@ -15,9 +15,10 @@ from toy_learner import ToyLearner
 
 import anespec.runtime.drafters.memory.owner_memory as owner_memory
 import anespec.runtime.drafters.memory.vocabulary_memory as vocabulary_memory
-from anespec.manifests.errors import RequestError
+from anespec.manifests.errors import RequestError, StorageError
 from anespec.runtime.drafters.memory.memories import Memories, Place
 from anespec.runtime.drafters.memory.owner_files import owner_folder
+from anespec.runtime.drafters.memory.records import Lesson
 from anespec.runtime.drafters.memory.shelf import MemoryShelf, Model
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 
@@ -165,11 +166,25 @@ def test_all_files_together_are_bounded(root: Path, monkeypatch: pytest.MonkeyPa
         os.utime(root / KEY / owner_folder(str(number)) / "snapshot", (number + 2, number + 2))
     memory.close()
     kept = MemoryShelf(root).kept()
-    assert kept[-1].owner in ("0", "2"), "none in use was removed"
+    assert "old" not in [each.owner for each in kept]
     fresh = opened(root, most_on_disk=3 * (SIZE + 1000))
     fresh.of("new").fold(text(1), 0)
     fresh.close()
     assert [each.owner for each in MemoryShelf(root).kept()] == ["new", "4", "3"]
+
+
+def test_after_its_end_nothing_is_written_any_more(root: Path) -> None:
+    memory = opened(root)
+    held = memory.of("one")
+    held.fold(text(1), 0)
+    memory.close()
+    held.fold(text(2), 0)
+    held.flush()
+    assert memory.of("one") is held
+    assert memory.of("two") is not held
+    memory.of("two").fold(text(1), 0)
+    memory.close()
+    assert [(each.owner, each.requests) for each in MemoryShelf(root).kept()] == [("one", 1)]
 
 
 def test_a_size_too_small_is_said(root: Path) -> None:
@@ -222,7 +237,13 @@ def test_the_shelf_tells_what_is_there_and_removes_it(root: Path) -> None:
     memory.of("bob").fold(text(4, 5), 1)
     (kept,) = shelf.kept()
     assert (kept.vocabulary, kept.owner, kept.requests) == (KEY, "bob", 2)
-    assert [lesson.text.tolist() for lesson in shelf.texts(kept).texts] == [[1, 2, 3], [4, 5]]
+    assert [lesson.text.tolist() for lesson in shelf.contents(kept).texts] == [[1, 2, 3], [4, 5]]
+    for refused in (lambda: shelf.remove(kept), lambda: shelf.add(KEY, "bob", [])):
+        with pytest.raises(StorageError, match="another anespec is running there"):
+            refused()
     memory.close()
+    assert shelf.add(KEY, "bob", [Lesson(text(7, 8), 1)]) == 2
+    assert requests(opened(root), "bob") == 3
     shelf.remove(kept)
     assert shelf.kept() == []
+    assert list((root / KEY).iterdir()) == []

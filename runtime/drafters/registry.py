@@ -1,0 +1,30 @@
+"""The one place that knows every draft source by its name. Each is imported where it is opened."""
+
+from anespec.runtime.drafters import DraftSource
+from anespec.runtime.drafters.memory.learner import OpenMemory
+from anespec.runtime.options import LoadOptions
+from anespec.runtime.text.tokenizer import Tokenizer
+
+
+def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMemory) -> DraftSource | None:
+    """Who guesses tokens of this vocabulary, as the options say; who remembers something opens its memory.
+
+    None for nobody.
+
+    Raises:
+        RequestError: options make no sense together.
+    """
+    match options.drafter:
+        case "lookup":
+            from anespec.runtime.drafters.lookup import LookupSettings, LookupSource
+
+            return LookupSource(LookupSettings(options.lookup_max, options.lookup_min, options.lookup_choose))
+        case "recycle":
+            from anespec.runtime.drafters.recycle import RecycleSource
+
+            return RecycleSource(tokenizer.vocabulary_size)
+        case "jacobi":
+            from anespec.runtime.drafters.jacobi import JacobiSource
+
+            return JacobiSource()
+    return None
