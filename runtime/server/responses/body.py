@@ -94,9 +94,16 @@ class ResponsesBody(SamplingFields):
             raise ApiError(400, "input is empty; send at least one item", "invalid_value", "input")
 
     @property
-    def tool_use(self) -> ToolUse:
-        """What is said of tools. Raises ApiError where it cannot be done."""
-        return use_of(self.tools or (), self.tool_choice, self.parallel_tool_calls is not False)
+    def leaves_strict_unsaid(self) -> bool:
+        """Whether a tool does not say whether it is strict."""
+        return any(tool.strict is None for tool in self.tools or ())
+
+    def tool_use(self, unsaid: bool) -> ToolUse:
+        """What is said of tools; `unsaid`: whether those are strict that do not say.
+
+        Raises ApiError where it cannot be done.
+        """
+        return use_of(self.tools or (), self.tool_choice, self.parallel_tool_calls is not False, unsaid)
 
     @property
     def variables(self) -> dict[str, object]:

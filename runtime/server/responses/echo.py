@@ -14,8 +14,8 @@ from anespec.runtime.server.responses.body import ResponsesBody, TextFormat
 from anespec.runtime.server.responses.tools import ChosenTools
 
 
-def begun(body: ResponsesBody, model: str) -> ResponseAnswer:
-    """The response of a request to the model that is served as `model`."""
+def begun(body: ResponsesBody, model: str, unsaid: bool) -> ResponseAnswer:
+    """The response of a request to the model that is served as `model`; `unsaid` as for `tool_use`."""
     choice = body.tool_choice or "auto"
     return ResponseAnswer(
         id=f"resp_{uuid.uuid4().hex}",
@@ -44,7 +44,7 @@ def begun(body: ResponsesBody, model: str) -> ResponseAnswer:
                 name=tool.name or "",
                 description=tool.description,
                 parameters=tool.parameters,
-                strict=bool(tool.strict),
+                strict=unsaid if tool.strict is None else tool.strict,
             )
             for tool in body.tools or ()
         ],

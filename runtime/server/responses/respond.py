@@ -21,20 +21,27 @@ from anespec.runtime.server.streams import EVENTS
 
 async def respond(call: Call[ResponsesBody]) -> Response:
     """Answer an input."""
+    return await _respond(call, unsaid=True)
+
+
+async def _respond(call: Call[ResponsesBody], unsaid: bool) -> Response:
     body = call.body
     body.require_servable()
-    conversation = Conversation(_messages(body), body.variables, body.tool_use, body.format.grammar)
+    conversation = Conversation(_messages(body), body.variables, body.tool_use(unsaid), body.format.grammar)
     options = body.options(max_tokens=body.max_output_tokens, choices=1)
 
     def prepare(leased: Leased) -> Prepared:
         runs, reading = conversation.begin(leased.model, options, call.caller)
-        return Prepared(runs, ResponseWriter(begun(body, leased.id), reading))
+        return Prepared(runs, ResponseWriter(begun(body, leased.id, unsaid), reading))
 
     try:
         return await answer(call, body.model, prepare, bool(body.stream))
     except PromptTooLongError as error:
         raise replace(api_error(error), param="input") from None
     except GrammarError as error:
+        if unsaid and body.leaves_strict_unsaid:
+            # A schema that no answer can be held to is a hint where nobody asked for more.
+            return await _respond(call, unsaid=False)
         field = "tools" if conversation.grammar is None else "text.format"
         raise replace(api_error(error), param=field) from None
 

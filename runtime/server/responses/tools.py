@@ -15,7 +15,8 @@ from anespec.runtime.server.openai.tool_fields import MOST_TOOLS, ToolBody, Tool
 class FunctionTool(Body):
     """A function that may be called; `parameters` is the JSON schema of its arguments.
 
-    Of the tools of other types, which OpenAI runs itself, there are none here.
+    It is strict unless it says otherwise. Of the tools of other types, which OpenAI runs itself, there are
+    none here.
     """
 
     type: str
@@ -44,9 +45,10 @@ class ChosenTools(Body):
 ToolChoice = Literal["none", "auto", "required"] | ChosenTools
 
 
-def use_of(tools: Sequence[FunctionTool], choice: ToolChoice | None, parallel: bool) -> ToolUse:
-    """What a request says of tools. Raises ApiError where it cannot be done."""
-    found = [_tool(tool, f"tools.{number}") for number, tool in enumerate(tools)]
+def use_of(tools: Sequence[FunctionTool], choice: ToolChoice | None, parallel: bool, unsaid: bool) -> ToolUse:
+    """What a request says of tools; `unsaid`: whether those are strict that do not say. Raises ApiError where
+    it cannot be done."""
+    found = [_tool(tool, f"tools.{number}", unsaid) for number, tool in enumerate(tools)]
     try:
         return tool_use(found, _choice(choice), parallel)
     except ApiError as error:
@@ -55,7 +57,7 @@ def use_of(tools: Sequence[FunctionTool], choice: ToolChoice | None, parallel: b
         raise replace(error, message=message, param=param and param.replace(".function.", ".")) from None
 
 
-def _tool(tool: FunctionTool, place: str) -> ToolBody:
+def _tool(tool: FunctionTool, place: str, unsaid: bool) -> ToolBody:
     if tool.type != "function":
         raise ApiError(
             400,
@@ -66,6 +68,7 @@ def _tool(tool: FunctionTool, place: str) -> ToolBody:
     if tool.name is None:
         raise ApiError(400, f"{place}.name is missing", "invalid_value", f"{place}.name")
     function = tool.model_dump(exclude_unset=True, exclude={"type"})
+    function["strict"] = unsaid if tool.strict is None else tool.strict
     return ToolBody(type="function", function=tool_fields.FunctionBody(**function))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 import pytest
+from chat_templates import SPECIAL, TEMPLATES, with_template
 from openai import BadRequestError, NotFoundError, OpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
@@ -368,6 +369,44 @@ def test_what_cannot_be_served_is_refused_by_name(
     assert answer.json()["error"]["param"] == param
 
 
+@pytest.mark.parametrize(("said", "strict"), [(None, True), (True, True), (False, False)])
+def test_a_function_is_strict_unless_it_says_otherwise(
+    tooled: Running, model: Model, said: bool | None, strict: bool
+) -> None:
+    spoken = with_template(model, TEMPLATES["hermes"], SPECIAL["hermes"])
+    (marker,) = spoken.tokenizer.special_ids(["<tool_call>"])
+    fields = {
+        "model": "hermes-special",
+        "input": TEXT,
+        "tools": [{**WALK, "strict": said}],
+        "parallel_tool_calls": False,
+        "max_output_tokens": 80,
+        "logit_bias": {str(marker): 100},
+        "seed": 1,
+    }
+    found = tooled.client.post("/v1/responses", json=fields).json()
+    assert found["tools"][0]["strict"] is strict
+    assert (found["output"][0]["type"] == "function_call") is strict
+
+
+@pytest.mark.parametrize(("said", "status"), [(None, 200), (True, 400)])
+def test_a_schema_that_cannot_be_held_to_is_a_hint_unless_it_is_to_be_strict(
+    tooled: Running, said: bool | None, status: int
+) -> None:
+    tool = {
+        **WALK,
+        "parameters": {"type": "object", "properties": {"a": {"type": "strange"}}},
+        "strict": said,
+    }
+    fields = {"model": "hermes", "input": TEXT, "tools": [tool], "max_output_tokens": 2}
+    found = tooled.client.post("/v1/responses", json=fields)
+    assert found.status_code == status
+    if status == 200:
+        assert found.json()["tools"][0]["strict"] is False
+    else:
+        assert found.json()["error"]["param"] == "tools"
+
+
 def test_a_prompt_that_does_not_fit_is_told_by_its_code(client: OpenAI) -> None:
     with pytest.raises(BadRequestError) as refused:
         client.responses.create(model="chatty", input="word " * 2000)
@@ -380,7 +419,7 @@ CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
 def writer(model: Model) -> ResponseWriter:
     """One of an answer that may think, speak and call."""
     body = ResponsesBody.model_validate_json('{"input": "x"}')
-    return ResponseWriter(begun(body, "m"), Reading(model.tokenizer, "", Hermes()))
+    return ResponseWriter(begun(body, "m", unsaid=True), Reading(model.tokenizer, "", Hermes()))
 
 
 def read(written: Iterable[bytes]) -> list[ResponseStreamEvent]:
