@@ -104,6 +104,26 @@ def test_what_is_no_trace_is_told_of_in_a_sentence(
     assert outcome.json["exit_code"] == code
 
 
+def test_costs_say_what_drafts_are_worth(tmp_path: Path) -> None:
+    trace = written(tmp_path / "trace.jsonl", "tick tock " * 40)
+    given = ("bench", "replay", trace, "--vocab", model_path(), "--drafter", "lookup", "--json")
+    free, dear = (run(*given, "--costs", costs).json["overall"] for costs in ("1=5,8=5", "1=5,4=20,8=40"))
+    assert free["speedup"] == pytest.approx(free["tokens_per_pass"], abs=1e-3)
+    assert dear["speedup"] < 1.1
+    assert run(*given, "--costs", "1=5,8").code == 2
+    assert run(*given, "--costs", "0=5").code == 2
+    shown = run(*given[:-1], "--costs", "1=5,8=6").out
+    assert "speedup" in shown
+    assert "drafts as they pay" in shown
+
+
+def test_what_learns_from_rows_is_told_that_a_trace_has_none(tmp_path: Path) -> None:
+    trace = written(tmp_path / "trace.jsonl", "tick tock")
+    given = ("bench", "replay", trace, "--vocab", model_path())
+    assert "learns from what the model finds" in run(*given, "--drafter", "recycle").err
+    assert "note:" not in run(*given, "--drafter", "lookup").err
+
+
 def test_a_vocabulary_that_is_none_is_named(tmp_path: Path) -> None:
     trace = written(tmp_path / "trace.jsonl", "tick")
     outcome = run("bench", "replay", trace, "--vocab", trace)
