@@ -17,7 +17,7 @@ from toy_learner import ToyLearner
 
 import anespec.runtime.drafters.memory.owner_memory as owner_memory
 from anespec.manifests.safe_files import Folder
-from anespec.runtime.drafters.memory.learner import MemoryFacts
+from anespec.runtime.drafters.memory.learner import MemoryFacts, fold_whole
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
 from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
 from anespec.runtime.drafters.memory.records import Head, Kind, LatestTexts, Lesson, framed, lessons, records
@@ -53,7 +53,7 @@ def learnt(lessons: Sequence[tuple[NDArray[np.int32], int]]) -> bytes:
     learner = ToyLearner()
     image = learner.fresh(SIZE)
     for words, answer in lessons:
-        learner.fold(image, words, answer)
+        fold_whole(learner, image, words, answer)
     return image.tobytes()
 
 
