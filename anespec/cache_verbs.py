@@ -7,9 +7,9 @@ from typing import Any
 import click
 from rich.table import Table
 
-from anespec.console import json_option, notes, out, print_json
+from anespec.console import confirm_removal, json_option, notes, out, print_json
 from anespec.inspect_verdicts import recorded_verdicts
-from anespec.manifests.errors import AnespecError, Interrupted, RequestError, UsageError
+from anespec.manifests.errors import AnespecError, RequestError
 from anespec.manifests.formatting import bytes_text, counted, printable, quoted
 from anespec.model_cache import CachedModel, ModelCache
 from anespec.model_path import complete_cached
@@ -122,24 +122,13 @@ def remove_models(names: tuple[str, ...], everything: bool, yes: bool, as_json: 
     if chosen and not yes:
         listed = "\n".join(f"  {printable(model.name)} ({model.key[:SHORT_KEY]})" for model in chosen)
         notes().print(f"{listed}\nThat frees {bytes_text(freed)}; the GGUFs stay.")
-        _confirm(f"Remove {counted(len(chosen), 'model')}?")
+        confirm_removal(f"Remove {counted(len(chosen), 'model')}?")
     for model in chosen:
         cache.remove(model)
     if as_json:
         print_json({"removed": [model.key for model in chosen], "bytes": freed})
     else:
         out().print(f"{counted(len(chosen), 'model')} removed, {bytes_text(freed)} freed.")
-
-
-def _confirm(question: str) -> None:
-    """Ask on standard error; raises Interrupted at a no, and UsageError where nobody answers."""
-    try:
-        if not click.confirm(question, err=True):
-            raise Interrupted("nothing is removed")
-    except click.Abort as abort:
-        if isinstance(abort.__context__, KeyboardInterrupt):
-            raise
-        raise UsageError("nobody answers; --yes removes without asking") from None
 
 
 def _called(present: Sequence[CachedModel], names: Sequence[str]) -> list[CachedModel]:

@@ -23,7 +23,7 @@ from rich.segment import Segment
 from rich.table import Column
 from rich.text import Text
 
-from anespec.manifests.errors import AnespecError
+from anespec.manifests.errors import AnespecError, Interrupted, UsageError
 from anespec.manifests.formatting import bytes_text, duration_text, sanitize_terminal
 from anespec.verbosity import is_quiet
 from anespec.watching import Watcher
@@ -102,6 +102,17 @@ def _standard_error(quiet: bool) -> Console:
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one object on one line of standard output, in ASCII, so that any encoding carries it."""
     click.echo(json.dumps(value))
+
+
+def confirm_removal(question: str) -> None:
+    """Ask on standard error; raises Interrupted at a no, and UsageError where nobody answers."""
+    try:
+        if not click.confirm(question, err=True):
+            raise Interrupted("nothing is removed")
+    except click.Abort as abort:
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise
+        raise UsageError("nobody answers; --yes removes without asking") from None
 
 
 @contextlib.contextmanager

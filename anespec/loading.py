@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from anespec.manifests.store import Artifact
     from anespec.manifests.verdicts import Circumstances, ExactnessVerdict
     from anespec.runtime.drafters import DraftSource
+    from anespec.runtime.drafters.memory.learner import OpenMemory
     from anespec.runtime.options import BackendOptions, LoadOptions
+    from anespec.runtime.pass_costs import PassCosts
     from anespec.runtime.passes import Verifier
+    from anespec.runtime.proven import Proven
     from anespec.runtime.text.tokenizer import Tokenizer
     from anespec.validate.repeat_checks import Elsewhere
 
@@ -89,16 +92,19 @@ def _read_vocabulary(tokens: Path) -> "Tokenizer":
         return Tokenizer.from_gguf(file)
 
 
-def make_source(options: "LoadOptions") -> "DraftSource | None":
-    """Who guesses, as the options say; None for nobody.
+def make_source(
+    options: "LoadOptions", tokenizer: "Tokenizer", open_memory: "OpenMemory"
+) -> "DraftSource | None":
+    """Who guesses tokens of a vocabulary, as the options say; who remembers something opens its memory.
+
+    None for nobody.
 
     Raises:
-        RequestError: the limits of lookup make no sense together.
+        RequestError: the options of a source make no sense together.
     """
-    from anespec.runtime.drafters.lookup import LookupSettings, LookupSource
+    from anespec.runtime.drafters.registry import open_source
 
-    settings = LookupSettings(options.lookup_max, options.lookup_min, options.lookup_choose)
-    return LookupSource(settings) if options.drafter == "lookup" else None
+    return open_source(options, tokenizer, open_memory)
 
 
 def run_elsewhere(opened: Opened, options: "BackendOptions", watch: Watcher) -> Opened:
@@ -133,6 +139,13 @@ def run_elsewhere(opened: Opened, options: "BackendOptions", watch: Watcher) -> 
     return replace(opened, verifier=verifier, elsewhere=elsewhere)
 
 
+def exactness_is_known(opened: Opened) -> bool:
+    """Whether a recorded exactness verdict holds here."""
+    from anespec.validate.kept import kept_exactness
+
+    return kept_exactness(opened.artifact, opened.here, "quick") is not None
+
+
 def exactness_here(opened: Opened, watch: Watcher) -> "ExactnessVerdict":
     """The recorded exactness verdict for here; measured in its quick form, and recorded, where none is.
 
@@ -156,6 +169,42 @@ def exactness_here(opened: Opened, watch: Watcher) -> "ExactnessVerdict":
         )
     watch.note(f"exactness: {verdict.standing}, measured in {duration_text(time.monotonic() - started)}")
     return verdict
+
+
+def opened_again(opened: Opened, options: "BackendOptions", watch: Watcher) -> Opened:
+    """The artifact closed and opened anew where it runs in this process: the gate's passes look at every
+    slot, and what a library has taken for them it keeps (2.3 GB instead of 1.1, for 0.9 GB of weights).
+
+    Raises:
+        ArtifactError: the artifact cannot be opened any more.
+    """
+    from anespec.runtime.backends import BACKENDS, open_verifier
+
+    if not BACKENDS[opened.here.backend].uses_threads:
+        return opened
+    opened.verifier.close()
+    with watch.steps("exactness") as report:
+        report("loading the shards again, without what the gate took")
+        return replace(
+            opened,
+            verifier=open_verifier(opened.artifact, opened.here.backend, options.threads, options.workers),
+        )
+
+
+def costs_here(opened: Opened, proven: "Proven", watch: Watcher) -> "PassCosts":
+    """What passes cost here; measured, which takes seconds, and recorded where that was never done."""
+    from anespec.validate.costs import kept_costs, recorded_costs
+
+    artifact, here = opened.artifact, opened.here
+    costs = kept_costs(artifact, here, proven)
+    if costs is not None:
+        return costs
+
+    def say_unkept(error: StorageError) -> None:
+        watch.note(f"what passes cost is not kept ({error})")
+
+    with watch.shares("timing passes") as report:
+        return recorded_costs(artifact, opened.verifier, here, proven, report, say_unkept)
 
 
 def say_inexact(verdict: "ExactnessVerdict", options: "LoadOptions", watch: Watcher) -> None:

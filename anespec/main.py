@@ -12,10 +12,12 @@ from types import MappingProxyType
 import click
 
 from anespec import __version__
+from anespec.bench_verb import bench
 from anespec.cache_verbs import list_models, remove_models
 from anespec.chat_verb import chat
 from anespec.console import print_json, wrapped
 from anespec.convert_verb import convert
+from anespec.datastore_verb import datastore
 from anespec.demo_verb import demo
 from anespec.doctor_verb import doctor
 from anespec.generate_verb import generate
@@ -23,6 +25,7 @@ from anespec.inspect_verb import inspect
 from anespec.leaving import Kept, leave
 from anespec.manifests.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable, sanitize_terminal
+from anespec.memory_verb import memory
 from anespec.option_origins import PREFIX, with_origin
 from anespec.ps_verb import show_daemons, stop_daemons
 from anespec.selftest_verb import selftest
@@ -77,8 +80,11 @@ VERBS = (
     doctor,
     selftest,
     tune,
+    datastore,
+    bench,
     list_models,
     remove_models,
+    memory,
     worker,
 )
 

@@ -17,6 +17,7 @@ from anespec.watching import Watcher
 
 if TYPE_CHECKING:
     from anespec.runtime.completion import Chunk, TextStream
+    from anespec.runtime.drafters.memory.memories import Memories
 
 Prompt = str | Sequence[int]
 """A text, or token ids as they are."""
@@ -207,17 +208,19 @@ def load_model(
     watch: Watcher,
     check: Callable[[Model], None] | None = None,
     name: str | None = None,
+    memories: "Memories | None" = None,
 ) -> Model:
     """Open an artifact and make it ready to generate; `check` may refuse before anything is measured.
 
-    `name` is what a person calls it, None for its path.
+    `name` is what a person calls it, None for its path. `memories` are those that other models of the process
+    draw from, too.
 
     Raises:
         ArtifactError: the folder is missing, damaged or of another version.
         RequestError: an option is out of range, or there is no such backend.
     """
     opened = open_artifact(path, options, watch, name)
-    model = Model(opened, options)
+    model = Model(opened, options, memories)
     try:
         if check is not None:
             check(model)

@@ -6,7 +6,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from anespec.loading import Opened, exactness_here, make_source, run_elsewhere, say_inexact
+from anespec.draft_memory import open_memory
+from anespec.loading import (
+    Opened,
+    costs_here,
+    exactness_here,
+    exactness_is_known,
+    make_source,
+    opened_again,
+    run_elsewhere,
+    say_inexact,
+)
 from anespec.pending import Pending
 from anespec.runtime.callers import Caller
 from anespec.runtime.options import GenerationOptions, LoadOptions
@@ -15,7 +25,9 @@ from anespec.watching import SILENT, Watcher
 if TYPE_CHECKING:
     from anespec.manifests.schema import Manifest
     from anespec.runtime.completion import TextStream
+    from anespec.runtime.drafters.memory.memories import Memories
     from anespec.runtime.load import ServiceLoad
+    from anespec.runtime.pass_costs import PassCosts
     from anespec.runtime.proven import Proven
     from anespec.runtime.requests import Request
     from anespec.runtime.sampling import GrammarTokens
@@ -29,13 +41,20 @@ PREFILL_ALONE = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True
 class ServedArtifact:
     """Runs prompts of token ids. Safe to use from several threads."""
 
-    def __init__(self, opened: Opened, options: LoadOptions) -> None:
-        """One that checks requests; `prove` makes it one that runs them."""
+    def __init__(self, opened: Opened, options: LoadOptions, memories: "Memories | None" = None) -> None:
+        """One that checks requests; `prove` makes it one that runs them.
+
+        `memories` are those of the process, where it has several models.
+        """
+        from anespec.runtime.drafters.memory.memories import Memories
         from anespec.runtime.proven import Proven
 
         self._opened = opened
         self._options = options
-        self._source = make_source(options)
+        shared = memories or Memories()
+        self._source = make_source(
+            options, opened.tokenizer, lambda learner: open_memory(opened, options, shared, learner)
+        )
         self._serve(Proven.nothing(opened.verifier.shape))
         self.load_seconds = 0.0
 
@@ -44,18 +63,24 @@ class ServedArtifact:
         from anespec.runtime.proven import Proven
 
         self._service.close()
+        is_known = exactness_is_known(self._opened)
         self._opened = run_elsewhere(self._opened, self._options, watch)
         verdict = exactness_here(self._opened, watch)
+        if not is_known:
+            self._opened = opened_again(self._opened, self._options, watch)
         say_inexact(verdict, self._options, watch)
-        self._serve(Proven.of(verdict, self._opened.verifier.shape, self._options.allow_inexact))
+        proven = Proven.of(verdict, self._opened.verifier.shape, self._options.allow_inexact)
+        self._serve(proven, costs_here(self._opened, proven, watch))
 
-    def _serve(self, proven: "Proven") -> None:
+    def _serve(self, proven: "Proven", costs: "PassCosts | None" = None) -> None:
         """Set up an engine on a thread of its own that uses what is proven."""
         from anespec.runtime.engine import Engine
         from anespec.runtime.service import Service
 
         self._proven = proven
-        self._service = Service(Engine(self._opened.verifier, proven, self._source), self._options.queue)
+        gate = self._options.prompt_gate
+        engine = Engine(self._opened.verifier, proven, self._source, costs=costs, prompt_gate=gate)
+        self._service = Service(engine, self._options.queue)
 
     def __enter__(self) -> Self:
         return self

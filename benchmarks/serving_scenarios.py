@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import itertools
+import json
+import os
 import shutil
 import signal
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import httpx
 from faulty_clients import (
+    PATH,
     Oracle,
     Question,
     Tally,
@@ -136,10 +139,16 @@ def vanishing(bench: Bench) -> str:
 
 
 def kill(bench: Bench) -> str:
-    """Killed in the midst of streams and started again, it answers as before."""
-    log = bench.log("kill")
-    for _ in range(3):
-        daemon = Daemon(bench.artifact, log)
+    """Killed in the midst of streams and started again, it answers as before, and drafting knows all requests
+    that had ended."""
+    log, environment = bench.log("kill"), {"XDG_CACHE_HOME": str(bench.folder / "kill")}
+    known, ended, before = Question(5000, 100), 0, 0
+    for number in range(3):
+        daemon = Daemon(bench.artifact, log, environment=environment)
+        if number == 0:
+            before, ended = _decode_passes(daemon, known), 1
+        questions = [Question(1000 * (number + 1) + each) for each in range(10)]
+        ended += check(daemon, bench.oracle, questions).right
         with contextlib.ExitStack() as held:
             clients = [held.enter_context(connect(daemon)) for _ in range(4)]
             for client in clients:
@@ -147,12 +156,37 @@ def kill(bench: Bench) -> str:
             for client in clients:
                 client.recv(100)
             daemon.kill()
-    with serving(bench.artifact, log) as daemon:
+        remembered = _remembered(environment)
+        if remembered < ended:
+            raise RuntimeError(f"{ended} requests had ended, and {remembered} are remembered")
+    with serving(bench.artifact, log, environment=environment) as daemon:
+        after = _decode_passes(daemon, known)
+        if after >= before:
+            raise RuntimeError(f"{after} passes for what took {before} when nothing was remembered")
         tally = check(daemon, bench.oracle, [Question(number) for number in range(40)])
         listed = subprocess.run([*PROGRAM, "ps"], capture_output=True, text=True, check=True).stdout
         if str(daemon.port) not in listed:
             raise RuntimeError(f"anespec ps does not tell of it: {listed}")
-    return f"killed 3 times; {tally.right} right afterwards"
+    return (
+        f"killed 3 times; all {ended} requests that had ended are remembered, one asked again takes {after} "
+        f"passes instead of {before}; {tally.right} right afterwards"
+    )
+
+
+def _decode_passes(daemon: Daemon, question: Question) -> int:
+    """Passes that the answer to a question takes."""
+    body = question.body(temperature=0.0, ignore_eos=True)
+    answer = httpx.post(f"{daemon.url}{PATH}", json=body, timeout=60).raise_for_status()
+    return int(answer.json()["timings"]["decode_passes"])
+
+
+def _remembered(environment: Mapping[str, str]) -> int:
+    """Requests that the files of drafting's memory know."""
+    said = subprocess.run(
+        [*PROGRAM, "memory", "show", "--json"],
+        env={**os.environ, **environment}, capture_output=True, check=True,
+    )  # fmt: skip
+    return sum(each["requests"] for each in json.loads(said.stdout)["memories"])
 
 
 @contextlib.contextmanager

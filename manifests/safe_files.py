@@ -23,7 +23,7 @@ from anespec.manifests.errors import StorageError
 from anespec.manifests.formatting import bytes_text
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _PRIVATE = 0o700
 # A pipe that nobody writes to would keep an ordinary opening waiting.
 _AT_ONCE = os.O_RDONLY | os.O_NONBLOCK
@@ -102,14 +102,20 @@ class Folder:
         self.replace_parts(name, (content,), durable=durable)
 
     def replace_parts(
-        self, name: str, parts: Iterable[bytes], *, durable: bool = True, mode: int = 0o666
+        self, name: str, parts: Iterable[bytes | memoryview], *, durable: bool = True, mode: int = 0o666
     ) -> None:
         """The same for what comes in parts; `mode` is who may do what with the file."""
+        with self.replacing(name, durable=durable, mode=mode) as stream:
+            stream.writelines(parts)
+
+    @contextlib.contextmanager
+    def replacing(self, name: str, *, durable: bool = True, mode: int = 0o666) -> Iterator[BinaryIO]:
+        """The same for what is written in the block, in any order; the old file stays where that fails."""
         self._require_no_other(name)
         partial = f".{secrets.token_hex(16)}.partial"
         try:
             with self.create(partial, mode) as stream:
-                stream.writelines(parts)
+                yield stream
                 stream.flush()
                 if durable:
                     os.fsync(stream.fileno())
@@ -144,6 +150,26 @@ class Folder:
                 opened = os.open(name, _AT_ONCE | os.O_NOFOLLOW, dir_fd=folder._descriptor)
             return _read(opened, path, largest)
 
+    def reader(self, name: str) -> io.BufferedReader:
+        """A file, opened for reading."""
+        path = self.path / name
+        with _links_refused(path, self._descriptor, name):
+            _require_file(path, os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mode)
+            return _checked(os.open(name, _AT_ONCE | os.O_NOFOLLOW, dir_fd=self._descriptor), path)
+
+    def new_file(self, name: str, mode: int = 0o666) -> io.FileIO:
+        """A new file, open for writing: what is written is the system's at once. It must not exist."""
+        return os.fdopen(os.open(name, _NEW_FILE, mode, dir_fd=self._descriptor), "wb", buffering=0)
+
+    def names(self) -> list[str]:
+        """What lies in the folder, in the order of the names."""
+        with os.scandir(self._descriptor) as entries:
+            return sorted(entry.name for entry in entries)
+
+    def status(self, name: str) -> os.stat_result:
+        """What the file system says of a name, links not followed."""
+        return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+
     def mode(self, name: str) -> int | None:
         """What has the name, as `stat` tells it, links not followed; None where nothing has."""
         return _mode(name, self._descriptor)
@@ -165,9 +191,7 @@ class Folder:
 
     def remove_content(self) -> None:
         """Remove all that lies in the folder."""
-        with os.scandir(self._descriptor) as entries:
-            names = [entry.name for entry in entries]
-        for name in names:
+        for name in self.names():
             self.remove(name)
 
     def remove(self, name: str) -> None:

@@ -17,6 +17,7 @@ from anespec.runtime.commit import Committed, commit_rows, look_ahead
 from anespec.runtime.drafters import DraftSource, RowTops
 from anespec.runtime.load import PassCounts, PoolLoad
 from anespec.runtime.next_pass import SequenceRows, next_pass
+from anespec.runtime.pass_costs import PassCosts
 from anespec.runtime.passes import (
     PassResult,
     StateLostError,
@@ -56,22 +57,29 @@ class Engine:
         proven: Proven,
         source: DraftSource | None = None,
         *,
+        costs: PassCosts | None = None,
+        prompt_gate: float = 0.0,
         ring_bytes: int = RING_BYTES,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         """Use what is `proven` of the verifier, and drafts of `source` where drafts are.
 
+        `costs` say which drafts are worth their rows (see Planner), `prompt_gate` which prompts are.
         `ring_bytes` is the budget for what is kept of rings where prompts end; `clock` gives seconds.
         """
         self._verifier = verifier
         self._shape = verifier.shape
         self.clock = clock
         self.counts = PassCounts()
-        self._planner = Planner(verifier.shape, proven)
+        self._planner = Planner(verifier.shape, proven, costs)
         self._store = RegionStore(verifier, proven, ring_bytes)
         self._scheduler = Scheduler(verifier.shape, self._store, proven.reuse_prefixes, clock)
         self._speculation = Speculation(
-            source if proven.speculate else None, verifier.shape.vocabulary, clock
+            source if proven.speculate else None,
+            verifier.shape.vocabulary,
+            clock,
+            prompt_gate,
+            least_reach=max(1, verifier.shape.block - 1),
         )
         self._numbers = itertools.count()
         self._losses = 0

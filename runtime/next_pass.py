@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 
 from anespec.runtime.drafters import Draft
 from anespec.runtime.passes import PassPlan, RowKind
-from anespec.runtime.planner import PlannedRow, Planner, Run, share_drafts
+from anespec.runtime.planner import PlannedRow, Planner, Run
 from anespec.runtime.sequences import ActiveSequence
 from anespec.runtime.speculation import Ask, Speculation
+from anespec.runtime.spending import MOST_DRAFTS
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,15 @@ def next_pass(
     sequences: Sequence[ActiveSequence], planner: Planner, speculation: Speculation
 ) -> tuple[list[SequenceRows], PassPlan]:
     """Decide which rows the next pass runs; the sequences that waited longest come first."""
-    shares = planner.share([sequence.demand for sequence in sequences])
+    span = planner.reach([(sequence.region, sequence.computed) for sequence in sequences])
+    shares = planner.share([sequence.demand for sequence in sequences], span)
     drafts = speculation.propose(
         [
-            _ask(sequence, count, min(shares.lanes_left, planner.longest_run - count))
+            _ask(sequence, count, min(shares.lanes_left, MOST_DRAFTS, planner.longest_run - count))
             for sequence, count in zip(sequences, shares.rows, strict=True)
         ]
     )
-    lengths = share_drafts(drafts, shares.lanes_left)
+    lengths = planner.spend(drafts, shares, span)
     chosen: list[tuple[ActiveSequence, int, Draft]] = []
     runs: list[Run] = []
     for sequence, count, draft, length in zip(sequences, shares.rows, drafts, lengths, strict=True):

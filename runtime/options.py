@@ -4,6 +4,7 @@ Declared once for Python, the command line and JSON lines.
 """
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 BACKEND_CHOICES = ("auto", "torch", "openvino", "torch-flush", "coreml", "coreml-cpu", "worker")
 """What runtime.backends knows, said here so that nothing heavy is loaded for it."""
 
-DRAFTER_CHOICES = ("none", "lookup")
+DRAFTER_CHOICES = ("none", "lookup", "datastore", "recycle", "jacobi", "mix", "auto")
 LONGEST_MATCH = 64
 """Tokens that lookup compares at most."""
 
@@ -35,6 +36,18 @@ MOST_STOPS = 256
 
 LONGEST_REFERENCE = 1 << 18
 """Characters. No pass runs while a reference is indexed, about a second for some hundred thousand tokens."""
+
+
+USUAL_MEMORY = 32_000_000
+"""Bytes that drafting remembers an owner in."""
+
+NOT_KEPT = Path(os.devnull)
+"""The folder of a memory that no file is written of."""
+
+
+def _or_none(value: Any) -> Any:
+    """The folder that a person calls none."""
+    return NOT_KEPT if str(value) == "none" else value
 
 
 def _listed(value: Any) -> Any:
@@ -94,7 +107,12 @@ class LoadOptions(BackendOptions):
     """How a model is loaded."""
 
     drafter: Annotated[str, Flag(choices=DRAFTER_CHOICES)] = Field(
-        default="lookup", description="Who guesses: lookup copies what followed the longest match before."
+        default="lookup",
+        description="Who guesses: lookup copies what followed the longest match before; datastore "
+        "copies from a corpus; recycle takes what "
+        "the model itself held likely behind the last tokens when they came before; jacobi has rows to spare "
+        "run the last pass's guesses on, and remembers what they find; mix weighs what followed many kinds "
+        "of context, here and in earlier requests, by what was right; auto weighs all of them together.",
     )
     lookup_max: int = Field(
         default=16, ge=1, le=LONGEST_MATCH, description="The longest match that lookup looks for, in tokens."
@@ -104,6 +122,28 @@ class LoadOptions(BackendOptions):
     )
     lookup_choose: Annotated[Literal["recent", "leftmost"], Flag(choices=("recent", "leftmost"))] = Field(
         default="recent", description="Which of several matches lookup takes."
+    )
+    datastore: Annotated[Path | None, Flag(metavar="FILE", default="none")] = Field(
+        default=None, description="The corpus that drafts are copied from (anespec datastore build)."
+    )
+    draft_memory: Annotated[
+        Path | None, BeforeValidator(_or_none), Flag(metavar="DIR|none", default="anespec's cache folder")
+    ] = Field(
+        default=None,
+        description="Where drafting keeps what it learns of requests, their texts among it, for those of the "
+        "same owner; none keeps it in memory alone.",
+    )
+    draft_memory_size: Annotated[int, BeforeValidator(read_size), Flag(metavar="BYTES")] = Field(
+        default=USUAL_MEMORY,
+        ge=1 << 20,
+        le=1 << 30,
+        description="How much drafting remembers of each owner, as in 32MB.",
+    )
+    prompt_gate: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Guess only where at least this share of a prompt's 3-grams came before in it.",
     )
     queue: Annotated[int | None, Flag(shown=False)] = Field(
         default=None, ge=1, description="Requests that may wait; more are refused."

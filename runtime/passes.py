@@ -180,6 +180,20 @@ class VerifierShape:
         return span_steps(slots) if self.partial_spans else (slots,)
 
     @property
+    def pages(self) -> tuple[int, ...]:
+        """How many slots of one region stand side by side, by pool: see RegionMap. All of them where passes
+        attend to every slot anyway, or where a region is not made of whole pages.
+
+        Libraries split sums over slots at fixed ones, 1024 in OpenVINO's case. Every region must meet those
+        splits alike, or its bits depend on where it is; so only powers of two take turns.
+        """
+        paged = self.partial_spans and self.sequences > 1 and self.sequences.bit_count() == 1
+        return tuple(
+            SPAN_STEP if paged and pool.region_slots % SPAN_STEP == 0 else pool.region_slots
+            for pool in self.pools
+        )
+
+    @property
     def spans(self) -> tuple[tuple[int, ...], ...]:
         """The spans that passes may have, by pool."""
         return tuple(self.span_steps(pool) for pool in range(len(self.pools)))
@@ -193,7 +207,7 @@ class VerifierShape:
 class Verifier(Protocol):
     """A backend holding an artifact: runs passes over a state that it owns.
 
-    The state starts as zeros. Slots are absolute: region r of a pool starts at r * region_slots.
+    The state starts as zeros. Slots are absolute: which region has which is RegionMap's to say.
     Every call may raise StateLostError.
     """
 

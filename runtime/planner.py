@@ -4,17 +4,15 @@ Every sequence brings scheduled rows, which surely become part of it: a prompt's
 grammar forces. What is left of the pass is filled with drafts, best first.
 """
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anespec.runtime.drafters import Draft
+from anespec.runtime.pass_costs import PassCosts
 from anespec.runtime.passes import Need, PassPlan, Row, RowKind, VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.regions import RegionMap
-
-PROMPT_ROWS = 128
-"""The most prompt rows of a pass in which somebody waits for the next token."""
+from anespec.runtime.spending import Spending, likeliest
 
 
 @dataclass(frozen=True)
@@ -28,10 +26,14 @@ class Demand:
 
 @dataclass(frozen=True)
 class Shares:
-    """How many scheduled rows every sequence gets, and how many lanes are left for drafts."""
+    """How many scheduled rows every sequence gets, and how many lanes drafts may have at most.
+
+    `sure` is what the pass is worth without a draft, in tokens.
+    """
 
     rows: tuple[int, ...]
     lanes_left: int
+    sure: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,11 @@ class LaidOut:
 class Planner:
     """Plans passes for a verifier within what is proven of it. Holds sizes and no state."""
 
-    def __init__(self, shape: VerifierShape, proven: Proven) -> None:
-        self._shape = shape
+    def __init__(self, shape: VerifierShape, proven: Proven, costs: PassCosts | None = None) -> None:
+        """`costs` say which drafts are worth their rows, and how many prompt rows others can bear."""
+        self._spending = Spending(shape.block, proven.widths, costs)
         self._map = RegionMap.of(shape)
-        self._widths = proven.widths
+        self._widest = proven.widths[-1]
         self._spans_by_pool = usable_spans(shape, proven)
 
     @property
@@ -74,19 +77,25 @@ class Planner:
         """The most rows of one sequence in one pass."""
         return self._map.longest_run
 
-    def share(self, demands: Sequence[Demand]) -> Shares:
+    def reach(self, ends: Sequence[tuple[int, int]]) -> int:
+        """The span of the first pool that holds the slots of regions up to these positions."""
+        size = self._map.pools[0].region_slots
+        last = max(self._map.slot(0, region, min(position, size - 1)) for region, position in ends)
+        return next(span for span in self._spans_by_pool[0] if last < span)
+
+    def share(self, demands: Sequence[Demand], span: int = 0) -> Shares:
         """How many scheduled rows each sequence gets; those whose turn it is come first.
 
-        Everyone gets one row before anyone gets two, and where somebody is beyond the prompt no more than
-        PROMPT_ROWS rows of prompts run, so that no prompt holds up another's next token. They are shared
-        fairly by owners and then by each one's sequences, so that many prompts of one owner do not hold up
-        another's either.
+        Everyone gets one row before anyone gets two, and where somebody is beyond the prompt only as many
+        prompt rows run as leave the pass short enough, so that no prompt holds up another's next token. They
+        are shared fairly by owners and then by each one's sequences, so that many prompts of one owner do not
+        hold up another's either. `span` is what the pass will look at of the first pool, for its cost.
         """
-        widest = self._widths[-1]
-        prompt_rows = widest if all(demand.is_prompt for demand in demands) else min(widest, PROMPT_ROWS)
+        waiting = sum(not demand.is_prompt for demand in demands)
+        prompt_rows = self._spending.prompt_rows(waiting, span)
         wants = [min(demand.rows, self._map.longest_run) for demand in demands]
         shares = [0] * len(demands)
-        left = widest
+        left = self._widest
         for i, demand in enumerate(demands):
             if left and (not demand.is_prompt or prompt_rows):
                 shares[i] = 1
@@ -103,7 +112,23 @@ class Planner:
                 shares[i] += count
             left -= sum(more)
         scheduled = sum(shares)
-        return Shares(tuple(shares), max(self._shape.block, self._width(scheduled)) - scheduled)
+        served = list(zip(demands, shares, strict=True))
+        tokens = sum(share >= demand.rows for demand, share in served)
+        of_prompts = sum(share for demand, share in served if demand.is_prompt)
+        return Shares(
+            tuple(shares),
+            self._spending.draft_lanes(waiting, scheduled, span),
+            tokens + self._spending.worth(of_prompts, span),
+        )
+
+    def spend(self, drafts: Sequence[Draft], shares: Shares, span: int = 0) -> list[int]:
+        """How many tokens of each sequence's draft run: the likeliest ones, as many as pay (see Spending)."""
+        guesses = likeliest(drafts, shares.lanes_left)
+        count = self._spending.paying(guesses, sum(shares.rows), shares.sure, span)
+        lengths = [0] * len(drafts)
+        for guess in guesses[:count]:
+            lengths[guess.draft] += 1
+        return lengths
 
     def lay_out(self, runs: Sequence[Run]) -> LaidOut:
         """The pass that holds these runs, one after another, in the narrowest width that does."""
@@ -116,11 +141,10 @@ class Planner:
                 if row.need is not None:
                     wanted[len(rows)] = row.need
                 rows.append(Row(row.kind, row.token, position, self._map.slots(run.region, position)))
-        plan = PassPlan(tuple(rows), self._width(len(rows)), least_spans(rows, self._spans_by_pool), wanted)
+        plan = PassPlan(
+            tuple(rows), self._spending.width(len(rows)), least_spans(rows, self._spans_by_pool), wanted
+        )
         return LaidOut(plan, tuple(lanes))
-
-    def _width(self, rows: int) -> int:
-        return next(width for width in self._widths if rows <= width)
 
 
 def least_spans(rows: Sequence[Row], known: Sequence[Sequence[int]]) -> tuple[int, ...]:
@@ -170,27 +194,4 @@ def owner_shares(owners: Sequence[str], wants: Sequence[int], capacity: int) -> 
     for own, share in zip(places.values(), each, strict=True):
         for place, rows in zip(own, fair_shares([wants[place] for place in own], share), strict=True):
             shares[place] = rows
-    return shares
-
-
-def share_drafts(drafts: Sequence[Draft], budget: int) -> list[int]:
-    """How many tokens of each sequence's draft run, `budget` in all, by highest path probability.
-
-    A token's path probability is the chance that it and all before it are right, so it never grows
-    along a chain and taking the best next token over all chains is optimal. Ties go to the earlier
-    sequence. Owners have no shares here: these are lanes that nobody is sure to need, and where they go to
-    another's better guesses a sequence still gets its token of every pass.
-    """
-    shares = [0] * len(drafts)
-    heads = [(-draft.probabilities[0], i) for i, draft in enumerate(drafts) if draft.tokens]
-    heapq.heapify(heads)
-    for _ in range(budget):
-        if not heads:
-            break
-        path, i = heads[0]
-        shares[i] += 1
-        if shares[i] < len(drafts[i].tokens):
-            heapq.heapreplace(heads, (path * drafts[i].probabilities[shares[i]], i))
-        else:
-            heapq.heappop(heads)
     return shares

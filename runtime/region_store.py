@@ -112,10 +112,10 @@ class RegionStore:
         self._prefixes.clear(region)
         self._prompts.pop(region, None)
         for number, pool in enumerate(self._shape.pools):
-            first = region * pool.region_slots
-            one_slot = self._verifier.export_slots(number, first, 1)
-            zeros = [np.zeros_like(values).repeat(pool.region_slots, axis=2) for values in one_slot]
-            self._verifier.import_slots(number, first, zeros)
+            one_slot = self._verifier.export_slots(number, 0, 1)
+            for slots in self._map.slot_ranges(number, region, range(pool.region_slots)):
+                zeros = [np.zeros_like(values).repeat(len(slots), axis=2) for values in one_slot]
+                self._verifier.import_slots(number, slots.start, zeros)
 
     def forget(self) -> None:
         """Note that the whole state is gone."""

@@ -1,5 +1,6 @@
 """Where sequences live: the slots of every position, and which regions are busy."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from anespec.manifests.errors import ArtifactError
@@ -15,6 +16,10 @@ class RegionMap:
     `r * region_slots + p % region_slots`. A pool without a window holds the whole context, so there
     the remainder is p itself; a pool with a window is a ring.
 
+    Where a pool has `pages` shorter than a region, the regions take turns page by page: first page 0 of every
+    region, then page 1 of every one. So short sequences in all regions need the first slots only, which are
+    all that a pass must look at.
+
     Raises ArtifactError where the sizes cannot work: a region shorter than the context (no window)
     or than window + block - 1 (window), or a base that is no multiple of BASE_ALIGNMENT.
     """
@@ -23,11 +28,12 @@ class RegionMap:
     block: int
     context: int
     regions: int
+    pages: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, shape: VerifierShape) -> "RegionMap":
         """The map of a verifier's state."""
-        return cls(shape.pools, shape.block, shape.context, shape.sequences)
+        return cls(shape.pools, shape.block, shape.context, shape.sequences, shape.pages)
 
     def __post_init__(self) -> None:
         for pool in self.pools:
@@ -62,24 +68,42 @@ class RegionMap:
         window = self.pools[pool].window
         return 0 if window is None else max(0, position - window + 1)
 
+    def slot(self, pool: int, region: int, position: int) -> int:
+        """The home slot of a position."""
+        page = self._page(pool)
+        number, offset = divmod(position % self.pools[pool].region_slots, page)
+        return (number * self.regions + region) * page + offset
+
+    def place(self, pool: int, slot: int) -> tuple[int, int]:
+        """The region that a slot is of, and which of its slots it is."""
+        number, offset = divmod(slot, self._page(pool))
+        turn, region = divmod(number, self.regions)
+        return region, turn * self._page(pool) + offset
+
     def slot_ranges(self, pool: int, region: int, positions: range) -> tuple[range, ...]:
-        """The slots of consecutive positions, oldest first: one range, or two where a ring wraps."""
-        size = self.pools[pool].region_slots
-        base = region * size
-        start = positions.start % size
-        stop = start + len(positions)
-        if stop <= size:
-            return (range(base + start, base + stop),)
-        return (range(base + start, base + size), range(base, base + stop - size))
+        """The slots of consecutive positions, oldest first: a range for each page that they touch."""
+        return tuple(self._ranges(pool, region, positions))
 
     def slots(self, region: int, position: int) -> tuple[RowSlots, ...]:
         """Where the row at `position` of the sequence in `region` stands, in every pool."""
         found = []
-        for number, pool in enumerate(self.pools):
-            seen = range(self.first_visible(number, position), position + 1)
-            home = region * pool.region_slots + position % pool.region_slots
-            found.append(RowSlots(home, self.slot_ranges(number, region, seen)))
+        for pool in range(len(self.pools)):
+            seen = range(self.first_visible(pool, position), position + 1)
+            home = self.slot(pool, region, position)
+            found.append(RowSlots(home, self.slot_ranges(pool, region, seen)))
         return tuple(found)
+
+    def _page(self, pool: int) -> int:
+        return self.pages[pool] if self.pages else self.pools[pool].region_slots
+
+    def _ranges(self, pool: int, region: int, positions: range) -> Iterator[range]:
+        page, size = self._page(pool), self.pools[pool].region_slots
+        position = positions.start
+        while position < positions.stop:
+            count = min(page - position % size % page, positions.stop - position)
+            first = self.slot(pool, region, position)
+            yield range(first, first + count)
+            position += count
 
 
 class Regions:

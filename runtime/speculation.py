@@ -8,11 +8,12 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from anespec.runtime.calibration import Calibration
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
+from anespec.runtime.prompt_gate import repetition
 from anespec.runtime.sequences import ActiveSequence
 
 _log = logging.getLogger(__name__)
@@ -59,8 +60,11 @@ class BackOff:
 class _Drafting:
     """A sequence's session, None until it is opened (again), and what it proposed for the present pass.
 
-    The first `forced` tokens of the proposal are those that the grammar forces anyway.
+    The first `forced` tokens of the proposal are those that the grammar forces anyway. `reach` is how many
+    tokens beyond those are asked for.
     """
+
+    reach: int
 
     session: DraftSession | None = None
     back_off: BackOff = field(default_factory=BackOff)
@@ -72,9 +76,21 @@ class Speculation:
     """One source and a session per sequence. Not safe for use from several threads at once."""
 
     def __init__(
-        self, source: DraftSource | None, vocabulary: int, clock: Callable[[], float] = perf_counter
+        self,
+        source: DraftSource | None,
+        vocabulary: int,
+        clock: Callable[[], float] = perf_counter,
+        prompt_gate: float = 0.0,
+        least_reach: int = 3,
     ) -> None:
-        """Without a source nothing is drafted. `clock` gives seconds."""
+        """Without a source nothing is drafted, nor for prompts that repeat less than the gate says (see
+        prompt_gate). `clock` gives seconds.
+
+        At least `least_reach` tokens are asked for. What a source takes for more is spent where a sequence's
+        drafts were right that far: twice as many after a draft that was right to its end.
+        """
+        self._least_reach = least_reach
+        self._prompt_gate = prompt_gate
         self._source = source
         self._vocabulary = vocabulary
         self._clock = clock
@@ -86,9 +102,11 @@ class Speculation:
         self._running: Future[list[Draft]] | None = None
 
     def begin(self, sequence: ActiveSequence) -> None:
-        """Open a session for a sequence that wants drafts."""
-        if self._source is not None and sequence.request.speculate:
-            self._drafting[sequence.number] = _Drafting()
+        """Open a session for a sequence that wants drafts, and whose prompt is worth it."""
+        if self._source is None or not sequence.request.speculate:
+            return
+        if not self._prompt_gate or repetition(sequence.request.prompt) >= self._prompt_gate:
+            self._drafting[sequence.number] = _Drafting(self._least_reach)
             self._session(self._source, sequence)
 
     def wants_top(self, sequence: ActiveSequence) -> int:
@@ -114,7 +132,7 @@ class Speculation:
                 drafting.proposed, drafting.forced = Draft(), 0
                 session = self._session(self._source, ask.sequence) if ask.budget > 0 else None
                 if session is not None:
-                    sessions.append((ask, session))
+                    sessions.append((replace(ask, budget=min(ask.budget, drafting.reach)), session))
         found = self._ask(self._source, sessions) if sessions else {}
         return [found.get(ask.sequence.number, Draft()) for ask in asks]
 
@@ -127,9 +145,8 @@ class Speculation:
             return
         outcome = Outcome()
         if ran:
-            proposed = drafting.proposed.first(drafting.forced + ran)
-            outcome = Outcome(proposed, drafting.forced + accepted)
-            self._calibration.learn(proposed.source, proposed.probabilities[drafting.forced :], accepted)
+            outcome = Outcome(drafting.proposed.first(drafting.forced + ran), drafting.forced + accepted)
+        self._learn(drafting, committed)
         if drafting.session is not None:
             try:
                 drafting.session.observe(tuple(committed), outcome, rows)
@@ -244,6 +261,19 @@ class Speculation:
         """Leave a sequence's session alone for a while."""
         self._drafting[sequence.number].back_off.fail(self._passes)
         self._give_up(sequence, error)
+
+    def _learn(self, drafting: _Drafting, committed: Sequence[int]) -> None:
+        """Count what the draft's claims were worth as far as the text is known now, whether they ran or not:
+        guesses that were not worth a row may become so."""
+        told = list(zip(drafting.proposed.tokens, committed, strict=False))[drafting.forced :]
+        right = next((place for place, (guess, token) in enumerate(told) if guess != token), len(told))
+        claims = drafting.proposed.probabilities[drafting.forced :][: len(told)]
+        self._calibration.learn(drafting.proposed.source, claims, right)
+        if claims and right == len(claims):
+            drafting.reach = max(drafting.reach, 2 * len(claims))
+        elif claims:
+            drafting.reach = max(self._least_reach, 2 * right)
+        drafting.proposed, drafting.forced = Draft(), 0
 
     def _give_up(self, sequence: ActiveSequence, error: Exception) -> None:
         """Drop a sequence's session, to be opened anew later."""

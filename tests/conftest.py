@@ -30,10 +30,15 @@ CONTEXT = 256
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing that a test does, or a process that it starts, is remembered in the user's cache folder."""
+def own_cache(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[None]:
+    """Nothing that a test does, or a process that it starts, is remembered in the user's cache folder.
+
+    What is compiled for drafting is kept where pytest keeps what it remembers, since compiling takes seconds.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        if pytestconfig.cache is not None:
+            patch.setenv("NUMBA_CACHE_DIR", str(pytestconfig.cache.mkdir("compiled")))
         yield
 
 

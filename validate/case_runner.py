@@ -74,22 +74,25 @@ class CaseRunner:
             rows = chain_rows(self.map, region, first, RowKind.PROMPT, past[first : first + width])
             run_pass(self.verifier, whole_plan(self.shape, rows, width=width, wants_logits=False))
         return [
-            self._excerpt(pool, self._slot(pool, region, 0), min(len(past), shape.region_slots))
+            self._excerpt(pool, span.start, len(span))
             for pool, shape in enumerate(self.shape.pools)
-            if past
+            for span in self.map.slot_ranges(pool, region, range(min(len(past), shape.region_slots)))
         ]
 
     def _excerpt(self, pool: int, first: int, count: int) -> _Excerpt:
         return _Excerpt(pool, first, self.verifier.export_slots(pool, first, count))
 
     def _tile_past(self, pool: int, region: int, filled: int, wanted: int) -> None:
-        """Repeat the K/V of the first `filled` positions up to position `wanted`, in one import."""
-        size = self.shape.pools[pool].region_slots
-        base, missing = self._slot(pool, region, 0), min(wanted, size) - filled
-        if missing > 0:
-            sources = np.arange(missing) % filled
-            real = self.verifier.export_slots(pool, base, filled)
-            self.verifier.import_slots(pool, base + filled, [values[:, :, sources] for values in real])
+        """Repeat the K/V of the first `filled` positions up to position `wanted`."""
+        wanted = min(wanted, self.shape.pools[pool].region_slots)
+        if wanted <= filled:
+            return
+        real = self._positions(pool, region, range(filled))
+        position = filled
+        for span in self.map.slot_ranges(pool, region, range(filled, wanted)):
+            sources = np.arange(position, position + len(span)) % filled
+            self.verifier.import_slots(pool, span.start, [values[:, :, sources] for values in real])
+            position += len(span)
 
     def keep(self, probe: Probe, region: int = 0) -> None:
         """Note what stands where cases of the probe may write, for `restore`."""
@@ -122,11 +125,13 @@ class CaseRunner:
     def copy_past(self, probe: Probe, source: int, target: int) -> None:
         """Copy the K/V of positions 0..start-1 from one region to another."""
         for pool in self._pools:
-            count = min(probe.start, self.shape.pools[pool].region_slots)
-            if count:
-                self.verifier.copy_slots(
-                    pool, self._slot(pool, source, 0), self._slot(pool, target, 0), count
-                )
+            held = range(min(probe.start, self.shape.pools[pool].region_slots))
+            for there, here in zip(
+                self.map.slot_ranges(pool, source, held),
+                self.map.slot_ranges(pool, target, held),
+                strict=True,
+            ):
+                self.verifier.copy_slots(pool, there.start, here.start, len(there))
 
     def lay(self, recording: Recording) -> None:
         """Put the K/V of a recording back to where it was recorded, in region 0."""
@@ -134,7 +139,7 @@ class CaseRunner:
             left = list(arrays)
             for pool in self._pools:
                 mine = [left.pop(0)[:, :, None] for _ in self._one_slot[pool]]
-                self.verifier.import_slots(pool, self._slot(pool, 0, position), mine)
+                self.verifier.import_slots(pool, self.map.slot(pool, 0, position), mine)
 
     def run(self, case: InvarianceCase, probe: Probe, region: int = 0) -> Recording:
         """Run every pass of `case` and record the probe's positions in `region`."""
@@ -182,14 +187,17 @@ class CaseRunner:
         not so loud that its masked score would overflow fp16, which nothing in use can.
         """
         count = min(real, self.shape.pools[pool].region_slots, SLOTS_OF_NOISE)
-        noise = [_louder(values, rng) for values in self.verifier.export_slots(pool, 0, count)]
+        noise = [_louder(values, rng) for values in self._positions(pool, 0, range(count))]
         for run in np.split(slots, np.flatnonzero(np.diff(slots) != 1) + 1) if len(slots) else ():
             for some in np.split(run, range(SLOTS_AT_ONCE, len(run), SLOTS_AT_ONCE)):
                 values = [tile[:, :, some % SLOTS_OF_NOISE] for tile in noise]
                 self.verifier.import_slots(pool, int(some[0]), values)
 
-    def _slot(self, pool: int, region: int, position: int) -> int:
-        return self.map.slot_ranges(pool, region, range(position, position + 1))[0].start
+    def _positions(self, pool: int, region: int, positions: range) -> list[NDArray[np.float16]]:
+        """The K/V of consecutive positions, one array [1, n_kv, positions, head_dim] per state."""
+        spans = self.map.slot_ranges(pool, region, positions)
+        pieces = [self.verifier.export_slots(pool, span.start, len(span)) for span in spans]
+        return [np.concatenate(parts, axis=2) for parts in zip(*pieces, strict=True)]
 
     def _past_in_sight(self, pool: int, probe: Probe, region: int) -> tuple[range, ...]:
         """The slots of the past that the probe's first row attends to."""
@@ -215,9 +223,7 @@ class CaseRunner:
         kept = range(max(positions.start, positions.stop - reach), positions.stop)
         arrays: list[NDArray[np.float16]] = []
         for pool in self._pools:
-            spans = self.map.slot_ranges(pool, region, kept)
-            pieces = [self.verifier.export_slots(pool, span.start, len(span)) for span in spans]
-            arrays += [np.concatenate(parts, axis=2) for parts in zip(*pieces, strict=True)]
+            arrays += self._positions(pool, region, kept)
         return {position: tuple(a[:, :, i] for a in arrays) for i, position in enumerate(kept)}
 
     def _all_slots(self) -> Iterator[tuple[int, int, int]]:

@@ -2,8 +2,8 @@
 
 A round runs some requests several times on one verifier. Plainly: one after another, in passes as wide as a
 block that look at every slot, without drafts, each from its first token. And with all that is proven: at
-once, with drafts of several sources, in passes of other widths and spans, on prefixes of one another, while
-some are cancelled.
+once, with drafts of several sources, in passes of whatever width pays at costs taken at random and of other
+spans, on prefixes of one another, while some are cancelled.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,11 @@ from anespec.manifests.errors import AnespecError
 from anespec.manifests.schema import Index, Record
 from anespec.runtime.drafters import DraftSource
 from anespec.runtime.engine import Engine
+from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PassPlan, PassResult, Verifier, VerifierShape
 from anespec.runtime.planner import usable_spans
 from anespec.runtime.proven import Proven
+from anespec.runtime.regions import RegionMap
 from anespec.runtime.requests import Event, FinishReason, OutputToken, Request
 from anespec.validate.knowing_source import KnowingSource
 
@@ -78,6 +80,7 @@ class WatchedVerifier:
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
+        self._map = RegionMap.of(verifier.shape)
         self.count = SoakCount()
 
     @property
@@ -88,7 +91,7 @@ class WatchedVerifier:
     def submit(self, plan: PassPlan) -> None:
         """Begin a pass, and count it."""
         shape = self.shape
-        regions = {(row.slots[0].home or 0) // shape.pools[0].region_slots for row in plan.rows}
+        regions = {self._map.place(0, row.slots[0].home or 0)[0] for row in plan.rows}
         self.count += SoakCount(
             passes=1,
             full=len(plan.rows) == plan.width,
@@ -153,7 +156,8 @@ def _run(
     """The requests by every means that is proven, arriving and leaving by chance."""
     texts = [[token.id for token in tokens] for tokens in plain]
     watched = WatchedVerifier(verifier)
-    engine = Engine(watched, proven, source or KnowingSource(texts, verifier.shape.vocabulary, rng))
+    guessing = source or KnowingSource(texts, verifier.shape.vocabulary, rng)
+    engine = Engine(watched, proven, guessing, costs=_some_costs(proven.widths, rng))
     leaving = [int(rng.integers(len(p))) if p and rng.random() < CANCELLED else None for p in plain]
     found: list[list[OutputToken]] = [[] for _ in requests]
     numbers: dict[int, int] = {}
@@ -175,6 +179,16 @@ def _run(
                 count += _compared(last, found[place], plain[place])
     engine.close()
     return count + watched.count
+
+
+def _some_costs(widths: Sequence[int], rng: np.random.Generator) -> PassCosts | None:
+    """Costs at random, often such that passes wider than a block pay for drafts, and sometimes none."""
+    if rng.random() < 0.25:
+        return None
+    grown = np.cumsum(rng.uniform(0, rng.choice([0.0, 0.05, 0.5]), size=len(widths)))
+    return PassCosts.of(
+        [WidthCost(width, 1 + float(more)) for width, more in zip(widths, grown, strict=True)]
+    )
 
 
 def _compared(last: Event, found: Sequence[OutputToken], plain: Sequence[OutputToken]) -> SoakCount:

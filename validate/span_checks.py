@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anespec.runtime.passes import VerifierShape
+from anespec.runtime.regions import RegionMap
 from anespec.validate.bit_comparison import Difference, Recording, compare
 from anespec.validate.case_runner import CaseRunner
 from anespec.validate.effort import Effort
@@ -20,9 +21,9 @@ EDGE_ROWS = 32
 """Rows of a pass at an edge, where passes may be as wide."""
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class SpanEdge:
-    """The last rows of a region that fit into partial spans: the least that hold all slots up to theirs."""
+    """The last rows of a region that fit into partial spans: of at least all slots up to theirs."""
 
     region: int
     end: int
@@ -30,21 +31,29 @@ class SpanEdge:
 
 
 def span_edges(shape: VerifierShape) -> list[SpanEdge]:
-    """An edge for every step of every pool that is not the whole pool, ascending in every pool's span."""
+    """An edge for every step of every pool that is not the whole pool, ascending in every pool's span.
+
+    Where pools do not grow alike, an edge has a longer span than it needs in some, and steps may be left out.
+    """
+    home = RegionMap.of(shape)
     edges = set()
-    for pool, pool_shape in enumerate(shape.pools):
+    for pool in range(len(shape.pools)):
         for step in shape.span_steps(pool)[:-1]:
-            region, last = divmod(step - 1, pool_shape.region_slots)
+            region, last = home.place(pool, step - 1)
             end = min(last + 1, shape.context)
-            edges.add(SpanEdge(region, end, _spans(shape, region, end)))
-    return sorted(edges)
+            edges.add((_spans(shape, home, region, end), region, end))
+    ascending: list[SpanEdge] = []
+    for spans, region, end in sorted(edges):
+        before = ascending[-1].spans if ascending else spans
+        ascending.append(SpanEdge(region, end, tuple(map(max, before, spans))))
+    return ascending
 
 
-def _spans(shape: VerifierShape, region: int, end: int) -> tuple[int, ...]:
-    """The least spans that hold what regions before and `end` positions of this one take."""
-    taken = (region * pool.region_slots + min(end, pool.region_slots) for pool in shape.pools)
+def _spans(shape: VerifierShape, home: RegionMap, region: int, end: int) -> tuple[int, ...]:
+    """The least spans that hold the slots of `end` positions of a region, and all before the last of them."""
+    lasts = (home.slot(number, region, min(end, p.region_slots) - 1) for number, p in enumerate(shape.pools))
     return tuple(
-        next(step for step in shape.span_steps(number) if step >= slots) for number, slots in enumerate(taken)
+        next(step for step in shape.span_steps(number) if step > last) for number, last in enumerate(lasts)
     )
 
 
@@ -111,7 +120,7 @@ def _lay_past(runner: CaseRunner, probe: Probe, edges: Sequence[SpanEdge]) -> No
     furthest = max(edge.end for edge in edges)
     laid = Probe(probe.past or probe.tokens, furthest, ())
     runner.prepare(laid)
-    for region in range(1, edges[-1].region + 1):
+    for region in range(1, max(edge.region for edge in edges) + 1):
         runner.copy_past(laid, 0, region)
 
 

@@ -14,6 +14,10 @@ MOST_PASSES = 8
 """What the quick form spends on the rows that a wide pass is compared with, beyond those known already. Where
 narrower ones differ that takes more of them, and a width that would need more is left unproven."""
 
+WIDE_ROWS = 48
+"""Rows that the quick form looks at of each wide width, if MOST_PASSES reach: one pass of eight rows would be
+little to tell that drafts may run in it."""
+
 NARROW_PASSES = 4
 """Of each width below the block's in the quick form: kernels that differ round few rows differently."""
 
@@ -77,7 +81,7 @@ def _wide(runner: CaseRunner, probe: Probe, rng: np.random.Generator) -> dict[in
 
 
 def _wide_in_turn(runner: CaseRunner, probe: Probe, known: Recording) -> dict[int, Difference]:
-    """One full pass of each width beside what is known of its rows from blocks.
+    """Full passes of each width, one or more, beside what is known of their rows from blocks.
 
     What that does not reach is found by passes of the widest that proved equal, and its last rows by a block.
     """
@@ -85,12 +89,13 @@ def _wide_in_turn(runner: CaseRunner, probe: Probe, known: Recording) -> dict[in
     block, longest = runner.shape.block, runner.map.longest_run
     sound, expected = block, known
     for width in runner.shape.wide_widths[1:]:
-        whole = probe.part(0, width)
+        reached = len(expected.rows) + MOST_PASSES * sound
+        whole = probe.part(0, max(width, min(WIDE_ROWS, reached) // width * width))
         missing = len(whole.tokens) - len(expected.rows)
         if missing > MOST_PASSES * sound:
             break
         if missing > 0:
-            rest = probe.part(len(expected.rows), width)
+            rest = probe.part(len(expected.rows), len(whole.tokens))
             runner.restore()
             runner.lay(expected)
             expected = expected.followed_by(runner.run(cut(rest, [min(sound, longest)], sound), rest))
@@ -99,7 +104,7 @@ def _wide_in_turn(runner: CaseRunner, probe: Probe, known: Recording) -> dict[in
         recorded = runner.run(full, whole)
         found[width] = compare(expected, recorded, full.name)
         if missing > 0:
-            end = whole.part(max(0, len(whole.tokens) - block), width)
+            end = whole.part(max(0, len(whole.tokens) - block), len(whole.tokens))
             again = runner.run(cut(end, [block], block), end)
             found[width] += compare(again, recorded, f"{full.name}, its last rows")
         sound = width if found[width].equal else sound

@@ -24,7 +24,10 @@ class ArtifactLoader:
 
     def __init__(self, watch: Callable[[], Watcher]) -> None:
         """`watch` gives who hears of the progress of what is begun now."""
+        from anespec.runtime.drafters.memory.memories import Memories
+
         self._watch = watch
+        self._memories = Memories()
 
     def find(self, source: ModelSource) -> Found:
         """Where a source leads; a GGUF is converted and gated first, where that was never done."""
@@ -58,4 +61,5 @@ class ArtifactLoader:
         """Bring it into memory; raises as `load_model` does."""
         from anespec.model import load_model
 
-        return load_model(found.path, source.loading, self._watch(), name=model_name(source.path))
+        name = model_name(source.path)
+        return load_model(found.path, source.loading, self._watch(), name=name, memories=self._memories)

@@ -27,7 +27,7 @@ COREML = "coreml"
 COREML_CPU = "coreml-cpu"
 WORKER = "worker"
 
-EXECUTOR_VERSION = 4
+EXECUTOR_VERSION = 5
 """Part of every verdict's circumstances: raise it when a lowering, a fusion or an input changes."""
 
 

@@ -1,9 +1,7 @@
 """The masks of one pool, kept from pass to pass: only what rows changed is written again."""
 
-from collections.abc import Iterator
-from itertools import pairwise
-
 import numpy as np
+from numpy.typing import NDArray
 
 from anespec.runtime.backends.runner import Homes, Tensor
 
@@ -32,9 +30,7 @@ class AttentionMask:
             self._seen = [()] * len(visible)
         for lane, (before, now) in enumerate(zip(self._seen, visible, strict=True)):
             if before != now:
-                for first, end in _pieces(before, now):
-                    if (is_seen := _holds(now, first)) != _holds(before, first):
-                        self._mask[0, 0, lane, first:end] = 0 if is_seen else MASKED
+                _change(self._mask[0, 0, lane], before, now)
         self._seen = visible
         return self._mask
 
@@ -62,11 +58,12 @@ class WriteMask:
         return self._mask
 
 
-def _pieces(before: Visible, now: Visible) -> Iterator[tuple[int, int]]:
-    """Ranges of slots, first and end, cut wherever one of these begins or ends."""
-    ends = {end for slots in (*before, *now) if slots for end in (slots.start, slots.stop)}
-    return pairwise(sorted(ends))
-
-
-def _holds(visible: Visible, slot: int) -> bool:
-    return any(slot in slots for slots in visible)
+def _change(mask: NDArray[np.float16], before: Visible, now: Visible) -> None:
+    """Make a row's mask [span] that of `now`; touches what came, went, or overlaps that."""
+    stays, known = set(now), set(before)
+    went = [slots for slots in before if slots not in stays]
+    for slots in went:
+        mask[slots.start : slots.stop] = MASKED
+    for slots in now:
+        if slots not in known or any(slots.start < w.stop and w.start < slots.stop for w in went):
+            mask[slots.start : slots.stop] = 0

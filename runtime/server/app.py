@@ -132,7 +132,7 @@ class _Serving:
                 503, "the model is being loaded; try again soon", "loading", headers={"retry-after": "5"}
             )
         caller = Caller() if endpoint.is_open else daemon.keys.caller(request.headers.get("authorization"))
-        record_of(request.scope).key = caller.owner
+        record_of(request.scope).key = caller.name
         caller = replace(caller, seconds=daemon.options.request_seconds)
         body = None
         if endpoint.body is not None:

@@ -33,6 +33,12 @@ class Key:
     name: str
     digest: bytes
 
+    @property
+    def owner(self) -> str:
+        """Whose requests come with it. The same name with another key is somebody else: what is remembered of
+        a key that was taken away is nothing for whoever has its name next."""
+        return f"{self.name} {hashlib.sha256(b'owner' + self.digest).hexdigest()[:8]}"
+
 
 class KeyRing:
     """The keys of a daemon. Without any, everybody who reaches it may come in."""
@@ -95,7 +101,7 @@ class KeyRing:
                 "invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )
-        return Caller(owner=found[0].name)
+        return Caller(owner=found[0].owner, name=found[0].name)
 
 
 def _private_text(path: Path) -> str:

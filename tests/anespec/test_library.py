@@ -13,6 +13,8 @@ from typed_client import continued
 import anespec
 from anespec.manifests.errors import RequestError, UsageError
 from anespec.runtime.drafters.lookup import LookupSource
+from anespec.runtime.drafters.memory.learner import OpenMemory
+from anespec.runtime.text.tokenizer import Tokenizer
 
 GREEDY = anespec.GenerationOptions(max_tokens=12, ignore_eos=True)
 
@@ -125,7 +127,7 @@ def test_a_draft_source_is_made_once_and_closed_with_its_model(
 ) -> None:
     made: list[_ClosedSource] = []
 
-    def make(options: anespec.LoadOptions) -> _ClosedSource:
+    def make(options: anespec.LoadOptions, tokenizer: Tokenizer, open_memory: OpenMemory) -> _ClosedSource:
         made.append(_ClosedSource())
         return made[-1]
 

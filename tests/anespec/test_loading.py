@@ -2,9 +2,11 @@
 
 import shutil
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
+import anespec
 import anespec.manifests.known_hashes as known_hashes
 import anespec.runtime.backends as backends
 from anespec.loading import open_artifact, run_elsewhere
@@ -14,7 +16,8 @@ from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.options import BackendOptions
 from anespec.runtime.passes import Verifier
 from anespec.runtime.text.tokenizer import Tokenizer
-from anespec.validate import repeat_process
+from anespec.validate import costs, repeat_process
+from anespec.validate.costs import CostFile
 from anespec.watching import SILENT
 
 
@@ -94,3 +97,33 @@ def test_an_artifact_that_is_opened_again_has_the_same_limits(
     options = BackendOptions(backend="openvino", threads=1, worker_budget=10**9)
     run_elsewhere(open_artifact(artifact.root, options, SILENT), options, SILENT).verifier.close()
     assert asked == [options.workers] * 2
+
+
+def test_what_was_measured_once_is_known_and_what_measuring_took_is_given_back(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(artifact.root / "gates", ignore_errors=True)
+    opened = backends.open_verifier
+    times: list[str] = []
+
+    def watched(artifact: Artifact, backend: str, *more: Any) -> Verifier:
+        times.append(backend)
+        return opened(artifact, backend, *more)
+
+    monkeypatch.setattr(backends, "open_verifier", watched)
+    with anespec.load(artifact.root, threads=1) as model:
+        first = model.generate("Once upon a time", max_tokens=8).text
+    assert len(times) == 3, "once, after another process had its turn, and without the gate's memory"
+    here = backends.circumstances(artifact, "openvino", 1)
+    verdict = artifact.read_verdicts(CostFile).find(here)
+    assert verdict is not None
+    assert {each.width for each in verdict.widths} >= {artifact.manifest.block}
+    assert all(each.seconds > 0 for each in verdict.widths)
+
+    def measured_again(*_: object) -> NoReturn:
+        raise AssertionError("what passes cost is known")
+
+    monkeypatch.setattr(costs, "measure_pass_costs", measured_again)
+    with anespec.load(artifact.root, threads=1) as model:
+        assert model.generate("Once upon a time", max_tokens=8).text == first
+    assert len(times) == 4

@@ -7,6 +7,7 @@ from rich.progress import Progress
 from anespec.console import TimesColumn
 from anespec.main import cli
 from anespec.manifests.errors import StorageError
+from anespec.memory_verb import memory
 from anespec.runtime.backends import AUTO, BACKENDS
 from anespec.runtime.options import BACKEND_CHOICES
 
@@ -49,7 +50,16 @@ def test_what_a_daemon_may_take_is_a_size_like_any_other(option: str) -> None:
     assert "'lots' is not a size such as 500MB or 3GB." in outcome.output
 
 
-@pytest.mark.parametrize("verb", ["", *cli.commands, "worker build", "worker path"])
+WITHIN = [
+    "worker build",
+    "worker path",
+    "bench replay",
+    "bench run",
+    *(f"memory {name}" for name in memory.commands),
+]
+
+
+@pytest.mark.parametrize("verb", ["", *cli.commands, *WITHIN])
 def test_help_fits_a_terminal_of_80_columns(verb: str) -> None:
     outcome = CliRunner().invoke(cli, [*verb.split(), "--help"], terminal_width=80)
     assert outcome.exit_code == 0

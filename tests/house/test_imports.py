@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "embedded": {"embedded", "manifests"},
     "anespec": {"anespec", "convert", "embedded", "manifests", "runtime", "validate"},
 }
-HEAVY = {"torch", "coremltools", "openvino", "transformers"}
+HEAVY = {"torch", "coremltools", "numba", "openvino", "transformers"}
 
 
 def files(folder: str) -> list[Path]:

@@ -118,13 +118,13 @@ def test_passes_look_no_farther_than_the_regions_in_use() -> None:
     engine = Engine(verifier, everything(shape))
     prompt = [i % 12 for i in range(250)]
     assert ids(list(engine.generate(Request(prompt, 10)))) == text(shape, prompt, 10)
-    assert {plan.spans for plan in verifier.passes_run} == {(256,), (384,)}
+    assert {plan.spans for plan in verifier.passes_run} == {(256,), (1536,)}, "the second page is the fifth"
     verifier.passes_run.clear()
-    engine.submit(Request(prompt, 3))
-    engine.submit(Request([5], 9))
+    for number in range(4):
+        engine.submit(Request([number, *prompt[:200]], 3))
     drain(engine)
-    assert [plan.spans for plan in verifier.passes_run][-1] == (768,)
-    assert max(plan.spans for plan in verifier.passes_run) == (768,)
+    assert [plan.spans for plan in verifier.passes_run][-1] == (1024,), "four short texts, four pages"
+    assert max(plan.spans for plan in verifier.passes_run) == (1024,)
 
 
 def test_a_ring_is_kept_within_its_budget_and_copied_to_another_region() -> None:

@@ -10,16 +10,15 @@ from toy import everything, toy_shape
 from anespec.runtime.drafters import Draft
 from anespec.runtime.passes import BEST_LOGIT, PoolShape, RowKind, VerifierShape
 from anespec.runtime.planner import (
-    PROMPT_ROWS,
     Demand,
     PlannedRow,
     Planner,
     Run,
     fair_shares,
     owner_shares,
-    share_drafts,
 )
 from anespec.runtime.proven import Proven
+from anespec.runtime.spending import PROMPT_ROWS, likeliest
 
 POOLS = (PoolShape("global", 1024, None), PoolShape("local", 192, 100))
 SHAPE = toy_shape(block=4, t_max=256, context=1024, sequences=3, pools=POOLS, partial_spans=True)
@@ -126,7 +125,9 @@ def test_drafts_are_shared_so_that_most_tokens_are_expected(proposed: list[Draft
                 total += path
         return total
 
-    shares = tuple(share_drafts(proposed, budget))
+    found = likeliest(proposed, budget)
+    assert [guess.chance for guess in found] == sorted((guess.chance for guess in found), reverse=True)
+    shares = tuple(sum(guess.draft == i for guess in found) for i in range(len(proposed)))
     assert sum(shares) == min(budget, sum(len(draft.tokens) for draft in proposed))
     choices = product(*(range(len(draft.tokens) + 1) for draft in proposed))
     best = max(expected(choice) for choice in choices if sum(choice) <= budget)

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toy import toy_shape
 
 from anespec.manifests.errors import ArtifactError
 from anespec.runtime.passes import PoolShape
@@ -28,6 +29,37 @@ def test_places_are_home_slots_and_the_window_before_them(
     assert slots(place.visible) == [base + p % size for p in range(first, position + 1)]
     assert len(place.visible) <= 2
     assert all(place.visible)
+
+
+@given(st.sampled_from([1, 2, 4, 8]), st.booleans(), st.integers(0, 1023), st.integers(1, 1024))
+def test_regions_take_turns_by_pages_where_passes_look_at_the_first_slots(
+    sequences: int, partial: bool, start: int, count: int
+) -> None:
+    pools = (PoolShape("global", 1024, None), PoolShape("ring", 512, 256))
+    shape = toy_shape(context=1024, sequences=sequences, pools=pools, partial_spans=partial)
+    region_map = RegionMap.of(shape)
+    for pool, pool_shape in enumerate(pools):
+        size = pool_shape.region_slots
+        positions = range(start, min(start + min(count, size), 1024))
+        taken = set()
+        for region in range(sequences):
+            found = slots(region_map.slot_ranges(pool, region, positions))
+            assert found == [region_map.slot(pool, region, position) for position in positions]
+            assert [region_map.place(pool, slot) for slot in found] == [(region, p % size) for p in positions]
+            taken.update(found)
+        assert len(taken) == sequences * len(positions), "no slot is two regions'"
+        if partial and positions:
+            pages = max(position % size // 256 + 1 for position in positions)
+            assert max(taken) < sequences * 256 * pages, "as many pages as positions take"
+    if not partial:
+        assert region_map.slot(0, sequences - 1, 0) == (sequences - 1) * 1024
+
+
+def test_three_regions_stand_one_behind_another() -> None:
+    """Sums are split at slot 1024, which would meet pages of three regions each in another place."""
+    pools = (PoolShape("global", 1024, None),)
+    shape = toy_shape(context=1024, sequences=3, pools=pools, partial_spans=True)
+    assert RegionMap.of(shape).slot_ranges(0, 1, range(600)) == (range(1024, 1624),)
 
 
 @given(st.integers(1, 61), st.integers(1, 4), st.integers(0, 100))

@@ -148,9 +148,16 @@ class ToyVerifier(WholePasses):
         else:
             assert place.home is not None
             assert place.home in visible
-            region = place.home // pool.region_slots
-            assert all(slot // pool.region_slots == region for slot in visible), "another sequence's slot"
+            region = self.region_of(pool, place.home)
+            assert all(self.region_of(pool, slot) == region for slot in visible), "another sequence's slot"
             assert pool.window is None or len(visible) <= pool.window
+
+    def region_of(self, pool: PoolShape, slot: int) -> int:
+        """Whose a slot is: regions take turns by pages of 256 where passes look at the first slots only."""
+        paged = (
+            self._shape.partial_spans and self._shape.sequences in (2, 4, 8) and not pool.region_slots % 256
+        )
+        return slot // 256 % self._shape.sequences if paged else slot // pool.region_slots
 
     def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
         for layer, its_pool in enumerate(self.layers):

@@ -194,7 +194,7 @@ def test_the_spans_that_are_equal_are_told_apart(form: Form) -> None:
 def test_where_no_width_is_equal_the_quick_form_tries_few() -> None:
     verifier = WidthDependent(shape_of(t_max=128, context=256))
     assert gate(verifier).proven_widths == (4,)
-    assert verifier.passes <= 96
+    assert verifier.passes <= 100
 
 
 def test_an_invariance_that_was_not_measured_is_named() -> None:
@@ -251,7 +251,7 @@ def test_the_quick_form_takes_few_passes(shape: VerifierShape) -> None:
     verifier = NumpyVerifier(shape)
     verdict = gate(verifier)
     assert verdict.allows_speculation
-    assert verifier.passes <= 96
+    assert verifier.passes <= 100
 
 
 class FarLaneVariant(NumpyVerifier):

@@ -31,6 +31,7 @@ from anespec.runtime.passes import (
     all_logits,
     run_pass,
 )
+from anespec.runtime.regions import RegionMap
 
 CONTEXT = 512
 PROMPT = [int(i) for i in np.random.default_rng(4).integers(0, 40, 24)]
@@ -115,13 +116,22 @@ def test_slots_beyond_the_span_keep_their_bits_and_can_be_copied(verifier: Verif
     expected, _ = played(cleared(verifier), [None], far)
     before = states(verifier)
     played(verifier, [0], 0)
+    home = RegionMap.of(verifier.shape)
     for number, pool in enumerate(verifier.shape.pools):
-        base = far * pool.region_slots
-        verifier.copy_slots(number, base, pool.region_slots, min(len(PROMPT), pool.region_slots))
+        held = range(min(len(PROMPT), pool.region_slots))
+        for source, target in zip(
+            home.slot_ranges(number, far, held), home.slot_ranges(number, 1, held), strict=True
+        ):
+            verifier.copy_slots(number, source.start, target.start, len(source))
     start = len(PROMPT) - verifier.shape.block
     for number, (old, new) in enumerate(zip(before, states(verifier), strict=True)):
-        size = old.shape[2] // verifier.shape.sequences
-        assert (old[:, :, far * size :] == new[:, :, far * size :]).all(), number
+        (pool,) = {pool for pool, slots in enumerate(verifier.shape.whole_spans) if slots == old.shape[2]}
+        kept = [
+            slot
+            for slots in home.slot_ranges(pool, far, range(verifier.shape.pools[pool].region_slots))
+            for slot in slots
+        ]
+        assert (old[:, :, kept] == new[:, :, kept]).all(), number
     rows = rows_for(verifier, PROMPT[start:], start, region=1)
     plan = PassPlan(tuple(rows), 4, needed(verifier, rows, 0), dict.fromkeys(range(4), ALL_LOGITS))
     result = run_pass(verifier, plan)

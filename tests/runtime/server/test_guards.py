@@ -1,5 +1,6 @@
 """Who may call a daemon: names, origins, keys; and what every answer bears."""
 
+import hashlib
 import http.client
 import os
 import socket
@@ -13,7 +14,7 @@ from anespec.manifests.errors import StorageError, UsageError
 from anespec.model import Model
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.hosts import Hosts, is_loopback
-from anespec.runtime.server.keys import KeyRing
+from anespec.runtime.server.keys import Key, KeyRing
 from anespec.runtime.server.listening import listen_on
 from anespec.runtime.server.options import ServeOptions
 
@@ -76,11 +77,19 @@ def test_without_keys_everybody_may_come_in() -> None:
 
 def test_a_ring_takes_anothers_keys(tmp_path: Path) -> None:
     ring = KeyRing.of_file(_key_file(tmp_path, f"first:{FIRST}\nsecond:{SECOND}"))
-    assert [ring.caller(f"bearer {key}").owner for key in (FIRST, SECOND)] == ["first", "second"]
+    assert [ring.caller(f"bearer {key}").name for key in (FIRST, SECOND)] == ["first", "second"]
     ring.take(KeyRing.of_file(_key_file(tmp_path, f"third:{FIRST}")))
-    assert ring.caller(f"Bearer {FIRST}").owner == "third"
+    assert ring.caller(f"Bearer {FIRST}").name == "third"
     with pytest.raises(ApiError):
         ring.caller(f"Bearer {SECOND}")
+
+
+def test_who_has_a_name_next_is_another_owner() -> None:
+    first, next_one = (Key("bob", hashlib.sha256(secret.encode()).digest()) for secret in (FIRST, SECOND))
+    assert first.owner == Key("bob", first.digest).owner
+    assert first.owner.split()[0] == next_one.owner.split()[0] == "bob"
+    assert len({first.owner, next_one.owner, Key("eve", first.digest).owner}) == 3
+    assert FIRST not in first.owner and hashlib.sha256(FIRST.encode()).hexdigest()[:8] not in first.owner
 
 
 @pytest.mark.parametrize(

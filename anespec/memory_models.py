@@ -1,0 +1,106 @@
+"""Which vocabulary a person means: by a model, here or in the cache, or by what `memory show` tells."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anespec.hub_name import is_hub_name
+from anespec.manifests.errors import AnespecError, ArtifactError, RequestError
+from anespec.manifests.formatting import quoted
+from anespec.model_cache import cached_artifact, is_gguf
+
+if TYPE_CHECKING:
+    from anespec.runtime.drafters.memory.shelf import MemoryShelf
+    from anespec.runtime.text.tokenizer import Tokenizer
+
+SHORTEST_KEY = 4
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A vocabulary: its key, and the tokenizer of a model that has it, None where none is at hand."""
+
+    key: str
+    tokenizer: "Tokenizer | None"
+
+    def require_tokenizer(self) -> "Tokenizer":
+        """The tokenizer; raises RequestError where there is none."""
+        if self.tokenizer is None:
+            raise RequestError(
+                f"none of the models that used the vocabulary {self.key} is there any more; name one that "
+                "has it, by its path"
+            )
+        return self.tokenizer
+
+
+def chosen_vocabulary(shelf: "MemoryShelf", text: str) -> Chosen:
+    """What a person means by MODEL, a path or a name in the cache, or by KEY, the beginning of one.
+
+    Raises:
+        RequestError: it is neither.
+        AnespecError: the model cannot be read.
+    """
+    from anespec.runtime.drafters.memory.shelf import vocabulary_key
+
+    if (key := known_key(shelf, text)) is not None:
+        return Chosen(key, next(_tokenizers(shelf, key), None))
+    tokenizer = read_tokenizer(Path(text))
+    return Chosen(vocabulary_key(tokenizer.vocabulary_hash), tokenizer)
+
+
+def known_key(shelf: "MemoryShelf", text: str) -> str | None:
+    """The vocabulary that something is kept for and that is meant by a key, or by the name of a model that
+    used it; None where there is none, or a path of that name.
+
+    Raises:
+        RequestError: there are several.
+    """
+    if Path(text).exists():
+        return None
+    found = [
+        key
+        for key in shelf.vocabularies()
+        if (len(text) >= SHORTEST_KEY and key.startswith(text))
+        or text.removesuffix(".gguf") in {model.name for model in shelf.models(key)}
+    ]
+    if len(found) > 1:
+        raise RequestError(f"{quoted(text)} means several vocabularies; say which: {', '.join(found)}")
+    return found[0] if found else None
+
+
+def read_tokenizer(model: Path) -> "Tokenizer":
+    """The tokenizer of an artifact, a GGUF or a model in the cache.
+
+    Raises:
+        ArtifactError: it is none of these.
+        AnespecError: it cannot be read.
+    """
+    from anespec.manifests.gguf_file import GGUFFile
+    from anespec.manifests.known_hashes import KnownHashes
+    from anespec.manifests.store import Artifact
+    from anespec.runtime.text.tokenizer import Tokenizer
+
+    path = model
+    if not is_gguf(model):
+        artifact = model if model.exists() or is_hub_name(model) else cached_artifact(model)
+        if artifact is None:
+            raise ArtifactError(
+                f"{model}: is no model, and nothing is remembered under that name (`anespec memory show`)"
+            )
+        path = Artifact(artifact, KnownHashes()).tokens_path()
+    with GGUFFile(path) as file:
+        return Tokenizer.from_gguf(file)
+
+
+def _tokenizers(shelf: "MemoryShelf", key: str) -> Iterator["Tokenizer"]:
+    """Of the models that used a vocabulary and still have it."""
+    from anespec.runtime.drafters.memory.shelf import vocabulary_key
+
+    for model in shelf.models(key):
+        try:
+            tokenizer = read_tokenizer(Path(model.path))
+        except AnespecError:
+            continue
+        if vocabulary_key(tokenizer.vocabulary_hash) == key:
+            yield tokenizer

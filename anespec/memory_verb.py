@@ -1,0 +1,244 @@
+"""`anespec memory`: what drafting has learnt of requests and keeps on disk: shown, cleared, carried about."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+
+from anespec.console import confirm_removal, json_option, notes, out, print_json
+from anespec.draft_memory import memory_folder
+from anespec.manifests.errors import RequestError, UsageError
+from anespec.manifests.formatting import bytes_text, counted, named, printable, quoted
+from anespec.model_path import ModelPath
+from anespec.verbosity import accept_verbosity
+
+if TYPE_CHECKING:
+    from anespec.runtime.drafters.memory.shelf import Kept, MemoryShelf
+
+SHORT_KEY = 8
+NOBODY = "(no key)"
+"""Whose requests come without a key: the command line's, and those of a daemon that asks for none."""
+
+folder_option = click.option(
+    "--draft-memory",
+    "folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Where it is kept, if not in anespec's cache folder.",
+)
+owner_option = click.option(
+    "--owner", metavar="NAME", help="Of the requests with this key, by its name in the daemon's file of keys."
+)
+
+
+@click.group(short_help="Show, clear, export or import what drafting remembers.")
+def memory() -> None:
+    """What drafting has learnt of requests, and keeps on disk to guess better next time.
+
+    It holds the texts of the latest requests. `--draft-memory none` of a verb that runs a model keeps
+    nothing on disk.
+
+    \b
+    Example:
+      anespec memory show
+      anespec memory clear --all
+    """
+
+
+@memory.command(short_help="Show what is kept, of whom and for which models.")
+@folder_option
+@json_option
+def show(folder: Path | None, as_json: bool) -> None:
+    """Show what is kept, of whom and for which models, what was written last first.
+
+    \b
+    Example:
+      anespec memory show
+    """
+    shelf = _shelf(folder)
+    kept = shelf.kept()
+    if as_json:
+        print_json({"folder": str(shelf.root), "memories": [_facts(shelf, each) for each in kept]})
+        return
+    if not kept:
+        out().print(f"Nothing is remembered ({shelf.root}).")
+        return
+    table = Table(box=None)
+    table.add_column("models", overflow="fold")
+    for title in ("key", "of", "requests", "nodes", "size", "written"):
+        table.add_column(title)
+    for each in kept:
+        nodes = f"{each.nodes} ({each.nodes / each.room:.0%})" if each.room else ""
+        table.add_row(
+            named([model.name for model in shelf.models(each.vocabulary)], 3), each.vocabulary[:SHORT_KEY],
+            printable(each.owner or NOBODY), str(each.requests), nodes, bytes_text(each.bytes),
+            f"{each.written:%Y-%m-%d %H:%M}",
+        )  # fmt: skip
+    out().print(table)
+
+
+@memory.command(short_help="Remove what is kept.")
+@click.argument("model", metavar="[MODEL|KEY]", type=ModelPath(), required=False)
+@owner_option
+@click.option("--all", "everything", is_flag=True, help="For all models.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@folder_option
+@json_option
+def clear(
+    model: Path | None, owner: str | None, everything: bool, yes: bool, folder: Path | None, as_json: bool
+) -> None:
+    """Remove what is kept for MODEL and those of its vocabulary, or for all; of everybody or of one owner.
+
+    \b
+    Example:
+      anespec memory clear model.anespec
+      anespec memory clear --all --owner bob
+    """
+    if (model is not None) == everything:
+        raise click.UsageError("name a model or a key, or pass --all")
+    if as_json and not yes:
+        raise click.UsageError("--json asks no questions; pass --yes too")
+    shelf = _shelf(folder)
+    chosen = _chosen(shelf, model, owner)
+    freed = sum(each.bytes for each in chosen)
+    if chosen and not yes:
+        lines = (f"  {each.vocabulary[:SHORT_KEY]} {printable(each.owner or NOBODY)}" for each in chosen)
+        notes().print("\n".join(lines))
+        confirm_removal(f"Forget {counted(sum(each.requests for each in chosen), 'request')}?")
+    for each in chosen:
+        shelf.remove(each)
+    if as_json:
+        print_json({"removed": [_facts(shelf, each) for each in chosen], "bytes": freed})
+    else:
+        out().print(f"{counted(len(chosen), 'memory', 'memories')} removed, {bytes_text(freed)} freed.")
+
+
+@memory.command("export", short_help="Write the latest requests to a file.")
+@click.argument("model", metavar="MODEL|KEY", type=ModelPath())
+@click.argument("file", type=click.Path(path_type=Path))
+@owner_option
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@folder_option
+@json_option
+def export_memory(
+    model: Path, file: Path, owner: str | None, force: bool, folder: Path | None, as_json: bool
+) -> None:
+    """Write the latest requests that were learnt with MODEL, or for the vocabulary KEY, to FILE.
+
+    They are yours, from the command line, or those of an --owner. FILE holds their texts: keep it as you
+    keep them.
+
+    \b
+    Example:
+      anespec memory export small.anespec texts.jsonl
+      anespec memory import texts.jsonl large.anespec
+    """
+    from anespec.memory_file import write_texts
+    from anespec.memory_models import chosen_vocabulary
+
+    if file.exists() and not force:
+        raise UsageError(f"{file}: is there already; pass --force to replace it")
+    shelf = _shelf(folder)
+    chosen = chosen_vocabulary(shelf, str(model))
+    found = [each for each in shelf.kept() if each.vocabulary == chosen.key and each.is_of(owner or "")]
+    texts = [lesson for each in reversed(found) for lesson in shelf.contents(each).texts]
+    if not texts:
+        whose = f"of {quoted(owner)}" if owner else "of yours"
+        raise RequestError(
+            f"no request {whose} is remembered for {quoted(str(model))}; `anespec memory show` tells of all"
+        )
+    size = write_texts(file, chosen.key, texts, chosen.require_tokenizer())
+    if as_json:
+        print_json({"file": str(file), "vocabulary": chosen.key, "requests": len(texts), "bytes": size})
+    else:
+        out().print(f"{file}: {counted(len(texts), 'request')}, {bytes_text(size)}.")
+
+
+@memory.command("import", short_help="Learn what a file holds.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("model", metavar="[MODEL|KEY]", type=ModelPath(), required=False)
+@owner_option
+@folder_option
+@json_option
+def import_memory(
+    file: Path, model: Path | None, owner: str | None, folder: Path | None, as_json: bool
+) -> None:
+    """Learn for MODEL, and all of its vocabulary, what FILE holds, beside what is known.
+
+    FILE is an export, of any model: another vocabulary reads its texts. Or it has sessions, an object with
+    "messages" in each line, which need a MODEL.
+
+    \b
+    Example:
+      anespec memory import texts.jsonl large.anespec
+    """
+    from anespec.memory_file import TextFile
+    from anespec.memory_models import chosen_vocabulary
+
+    texts, shelf = TextFile(file), _shelf(folder)
+    if model is None and texts.vocabulary is None:
+        raise UsageError(f"{file}: holds sessions, which are learnt for a model; name one behind it")
+    if model is None and texts.vocabulary not in shelf.vocabularies():
+        raise UsageError(
+            f"{file}: is of a vocabulary that no model here has used yet; name a model behind it"
+        )
+    chosen = chosen_vocabulary(shelf, str(model or texts.vocabulary))
+    lessons = list(texts.lessons(chosen.key, chosen.require_tokenizer()))
+    learnt = shelf.add(chosen.key, _known_owner(shelf, owner or ""), lessons)
+    if as_json:
+        print_json({"vocabulary": chosen.key, "requests": len(lessons), "tokens": learnt})
+    else:
+        out().print(f"{counted(len(lessons), 'request')} of {counted(learnt, 'token')} learnt.")
+
+
+def _shelf(folder: Path | None) -> "MemoryShelf":
+    from anespec.runtime.drafters.memory.shelf import MemoryShelf
+
+    return MemoryShelf(memory_folder(folder))
+
+
+def _chosen(shelf: "MemoryShelf", model: Path | None, owner: str | None) -> "list[Kept]":
+    """What is kept for a model, or all models, and of an owner, or all owners."""
+    from anespec.memory_models import chosen_vocabulary, known_key
+
+    key = None
+    if model is not None:
+        key = known_key(shelf, str(model)) or chosen_vocabulary(shelf, str(model)).key
+    return [
+        each
+        for each in shelf.kept()
+        if key in (None, each.vocabulary) and (owner is None or each.is_of(owner))
+    ]
+
+
+def _known_owner(shelf: "MemoryShelf", name: str) -> str:
+    """The owner that a person means; raises RequestError where nothing is remembered of any such."""
+    found = sorted({each.owner for each in shelf.kept() if each.is_of(name)})
+    if not name or name in found:
+        return name
+    if not found:
+        raise RequestError(
+            f"nothing is remembered of {quoted(name)}, so it is not known which key has that name; ask the "
+            "daemon once with it"
+        )
+    if len(found) > 1:
+        raise RequestError(f"several keys had the name {quoted(name)}; say which: {', '.join(found)}")
+    return found[0]
+
+
+def _facts(shelf: "MemoryShelf", kept: "Kept") -> dict[str, Any]:
+    return {
+        "vocabulary": kept.vocabulary,
+        "models": [model.name for model in shelf.models(kept.vocabulary)],
+        "owner": kept.owner,
+        "requests": kept.requests,
+        "nodes": kept.nodes,
+        "room": kept.room,
+        "bytes": kept.bytes,
+        "written": kept.written.isoformat(timespec="seconds"),
+    }
+
+
+for command in (show, clear, export_memory, import_memory):
+    accept_verbosity(command)

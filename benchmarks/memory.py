@@ -1,0 +1,176 @@
+"""What drafting's memory costs: opening it, starting with it, and keeping what is learnt while passes run.
+
+    python benchmarks/memory.py model.anespec
+    python benchmarks/memory.py model.anespec --size 32MB --runs 10 --json
+
+A memory is filled with texts that never repeat until it is full. Opened are a snapshot alone and one with as
+long a journal as there ever is after an orderly end. A start is `anespec generate` of one token, with and
+without the memory, by turns; the quickest of each counts, since other programs at work only slow. Files are
+in the system's cache.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from measure import Budget, Timing, emit, machine, show_budgets
+from numpy.typing import NDArray
+
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.options import read_size
+from anespec.manifests.store import Artifact
+from anespec.runtime.drafters.memory import owner_memory
+from anespec.runtime.drafters.memory.learner import Learner
+from anespec.runtime.drafters.memory.owner_memory import SNAPSHOT_TOKENS, OwnerMemory
+from anespec.runtime.drafters.memory.shelf import vocabulary_key
+from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
+from anespec.runtime.drafters.mix.learner import MixLearner
+from anespec.runtime.drafters.mix.traits import traits_of
+from anespec.runtime.text.tokenizer import Tokenizer
+
+MOST_TO_START = 50.0
+MOST_HELD = 5.0
+"""Milliseconds."""
+
+TEXT = 800
+"""Tokens of a request, of which a half are its answer."""
+
+
+class Texts:
+    """Texts that never repeat."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self._random = np.random.default_rng(1)
+        self._vocabulary = vocabulary
+
+    def next(self) -> NDArray[np.int32]:
+        return self._random.integers(0, self._vocabulary, TEXT, np.int32)
+
+
+def milliseconds(work: Callable[[], object]) -> float:
+    """How long it takes."""
+    began = time.perf_counter()
+    work()
+    return (time.perf_counter() - began) * 1e3
+
+
+def fill(folder: Path, learner: Learner, key: str, size: int, texts: Texts) -> float:
+    """Learn until the memory is full, and write it; the share of its room that is used."""
+    memory = VocabularyMemory(learner, size, key, folder)
+    owner = memory.of("")
+    while learner.facts(owner.image).occupancy < 0.95 and learner.facts(owner.image).tokens < 2_000_000:
+        owner.fold(texts.next(), TEXT // 2)
+    memory.close()
+    return learner.facts(owner.image).occupancy
+
+
+def opening(folder: Path, learner: Learner, key: str, size: int, runs: int) -> Timing:
+    """Of an owner's memory, folder and lock among it."""
+    samples = []
+    for _ in range(runs):
+        memory = VocabularyMemory(learner, size, key, folder)
+        samples.append(milliseconds(lambda memory=memory: memory.of("")))
+        memory.close()
+    return Timing(tuple(samples))
+
+
+def lengthen_journal(folder: Path, learner: Learner, key: str, size: int, texts: Texts) -> None:
+    """Learn as much as no snapshot is written for."""
+    memory = VocabularyMemory(learner, size, key, folder)
+    for _ in range(SNAPSHOT_TOKENS // TEXT - 1):
+        memory.of("").fold(texts.next(), TEXT // 2)
+    memory.close()
+
+
+def learning(owner: OwnerMemory, texts: Texts, done: Callable[[], bool]) -> Timing:
+    """Of requests that end one after another, until it is done."""
+    samples = []
+    while not done() or not samples:
+        text = texts.next()
+        samples.append(milliseconds(lambda text=text: owner.fold(text, TEXT // 2)))
+        time.sleep(0.001)
+    return Timing(tuple(samples))
+
+
+def held(folder: Path, learner: Learner, key: str, size: int, texts: Texts) -> tuple[Timing, Timing, Timing]:
+    """Learning while nothing is written, learning while snapshots are, and writing those."""
+    owner_memory.SNAPSHOT_SECONDS = float("inf")
+    memory = VocabularyMemory(learner, size, key, folder)
+    owner = memory.of("")
+    end = time.monotonic() + 3
+    alone = learning(owner, texts, lambda: time.monotonic() > end)
+    beside: list[float] = []
+    writing: list[float] = []
+    for _ in range(5):
+        saver = threading.Thread(target=lambda: writing.append(milliseconds(owner.save)))
+        saver.start()
+        beside += learning(owner, texts, lambda saver=saver: not saver.is_alive()).samples
+    memory.close()
+    return alone, Timing(tuple(beside)), Timing(tuple(writing))
+
+
+def start(artifact: Path, memory: str) -> float:
+    """Of `anespec generate`, to the end of its one token."""
+    command = [sys.executable, "-m", "anespec", "generate", str(artifact), "-p", "Once", "-n", "1"]
+    options = ["--threads", "1", "--draft-memory", memory]
+    return milliseconds(lambda: subprocess.run([*command, *options], check=True, capture_output=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("artifact", type=Path)
+    parser.add_argument("--size", type=read_size, default=32_000_000)
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    facts = machine()
+    with GGUFFile(Artifact(options.artifact).tokens_path()) as file:
+        tokenizer = Tokenizer.from_gguf(file)
+    learner, key = MixLearner(traits_of(tokenizer)), vocabulary_key(tokenizer.vocabulary_hash)
+    texts, size = Texts(tokenizer.vocabulary_size), options.size
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        occupancy = fill(folder, learner, key, size, texts)
+        plain = opening(folder, learner, key, size, options.runs)
+        lengthen_journal(folder, learner, key, size, texts)
+        journal = opening(folder, learner, key, size, options.runs)
+        start(options.artifact, name)  # so that all that is compiled or measured once is
+        pairs = [
+            (start(options.artifact, name), start(options.artifact, "none")) for _ in range(options.runs)
+        ]
+        with_memory, without = (Timing(tuple(column)) for column in zip(*pairs, strict=True))
+        alone, beside, writing = held(folder, learner, key, size, texts)
+    budgets = [
+        Budget("opening a snapshot, ms", plain.least, MOST_TO_START),
+        Budget("opening it with the longest journal, ms", journal.least, MOST_TO_START),
+        Budget("start with it - start without, ms", with_memory.least - without.least, MOST_TO_START),
+        Budget("learning a request, worst while snapshots are written - worst alone, ms",
+               max(beside.samples) - max(alone.samples), MOST_HELD),
+    ]  # fmt: skip
+    timings = {
+        "opening": plain, "opening with a journal": journal,
+        "start with": with_memory, "start without": without,
+        "learning a request": alone, "learning beside a snapshot": beside, "writing a snapshot": writing,
+    }  # fmt: skip
+    if options.json:
+        emit({
+            **facts, "size": size, "occupancy": round(occupancy, 3),
+            "timings": {name: timing.as_json() for name, timing in timings.items()},
+            "budgets": [budget.as_json() for budget in budgets],
+        })  # fmt: skip
+        return
+    print(f"{facts['machine']}, load {facts['load_before']}: {size / 1e6:.0f} MB, {occupancy:.0%} full")
+    for what, timing in timings.items():
+        worst = max(timing.samples)
+        print(f"{what}: {timing.median:.2f} ms median, {timing.least:.2f} least, {worst:.2f} worst")
+    show_budgets(budgets)
+
+
+if __name__ == "__main__":
+    main()

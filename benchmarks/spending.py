@@ -1,0 +1,168 @@
+"""What guessing costs where text does not repeat, and brings where it does, beside running without.
+
+    python benchmarks/spending.py model.gguf [--backends torch openvino] [--drafter auto] [--tokens 200]
+
+Every backend runs the same texts with and without guesses, by turns. `llama.cpp's costs` are the same runs on
+a clock that adds up what its passes of 1, 4 and 8 rows cost (28, 70 and 90 ms; others on lines through them).
+Every number of rows is taken to be proven, so that narrow passes compete: this is about time, not about bits.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from measure import Budget, emit, machine, show_budgets
+from subjects import artifact_of
+from turns import take_turns
+
+from anespec.convert.options import ConvertOptions
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.store import Artifact
+from anespec.runtime.backends import BACKENDS, OPENVINO, open_verifier
+from anespec.runtime.cost_measurement import measure_pass_costs
+from anespec.runtime.drafters import DraftSource
+from anespec.runtime.drafters.memory.memories import Memories, Place
+from anespec.runtime.drafters.registry import open_source
+from anespec.runtime.engine import Engine
+from anespec.runtime.options import DRAFTER_CHOICES, LoadOptions
+from anespec.runtime.pass_costs import PassCosts, WidthCost
+from anespec.runtime.passes import PassPlan, Verifier, VerifierShape
+from anespec.runtime.proven import Proven
+from anespec.runtime.requests import Request
+from anespec.runtime.sampling import SamplingParameters
+from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.validate.soak import WatchedVerifier
+
+MOST_LOSS = 1.02
+LLAMA_CPP = {1: 28.0, 4: 70.0, 8: 90.0}
+ROUGH = SamplingParameters(temperature=1.6, repetition_penalty=1.2, seed=1)
+REPEATING = "One, two, three. One, two, three. One, two, three. One, two, three. One, two,"
+MEMORY = 8 << 20
+
+
+class TimedVerifier(WatchedVerifier):
+    """Adds up what its passes would cost."""
+
+    def __init__(self, verifier: Verifier, costs: PassCosts) -> None:
+        super().__init__(verifier)
+        self._costs = costs
+        self.seconds = 0.0
+
+    def submit(self, plan: PassPlan) -> None:
+        self.seconds += self._costs.seconds(plan.width, plan.spans[0])
+        super().submit(plan)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("gguf", type=Path)
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=["torch", OPENVINO])
+    parser.add_argument("--drafter", choices=DRAFTER_CHOICES, default=DRAFTER_CHOICES[-1])
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    return parser.parse_args()
+
+
+def llama_cpp_costs(widths: Sequence[int]) -> PassCosts:
+    """Of all widths, from the three that were measured."""
+    known, prices = list(LLAMA_CPP), list(LLAMA_CPP.values())
+    slope = (prices[-1] - prices[-2]) / (known[-1] - known[-2])
+    return PassCosts.of(
+        [
+            WidthCost(
+                width,
+                1e-3
+                * float(
+                    np.interp(width, known, prices)
+                    if width <= known[-1]
+                    else prices[-1] + slope * (width - known[-1])
+                ),
+            )
+            for width in widths
+        ]
+    )
+
+
+def proven(shape: VerifierShape) -> Proven:
+    """All that a pass may be."""
+    return Proven(speculate=True, widths=shape.widths, spans=shape.spans, reuse_prefixes=False)
+
+
+def generated(
+    verifier: Verifier, costs: PassCosts, make: Callable[[], DraftSource | None], request: Request
+) -> int:
+    """The accepted drafts of a run on its own engine."""
+    source = make()
+    engine = Engine(verifier, proven(verifier.shape), source, costs=costs)
+    for event in engine.generate(request):
+        if event.error is not None:
+            raise SystemExit(f"a sequence failed: {event.error}")
+    engine.close()
+    if source is not None:
+        source.close()
+    return engine.counts.accepted
+
+
+def main() -> None:
+    """Run all, and show the ratios."""
+    options = arguments()
+    with GGUFFile(options.gguf) as file:
+        tokenizer = Tokenizer.from_gguf(file)
+    load = LoadOptions(drafter=options.drafter)
+
+    def drafting() -> DraftSource | None:
+        place = Place("benchmark", None, MEMORY)
+        return open_source(load, tokenizer, lambda learner: Memories().open(place, learner))
+
+    def nobody() -> DraftSource | None:
+        return None
+
+    random = np.random.default_rng(3)
+    requests = {
+        "no repetition": Request(
+            tuple(map(int, random.integers(3, tokenizer.vocabulary_size, 40))), options.tokens, ROUGH
+        ),
+        "repetition": Request(tuple(tokenizer.encode(REPEATING)), options.tokens, SamplingParameters()),
+    }
+    artifact = Artifact(artifact_of(options.gguf, ConvertOptions()))
+    budgets: list[Budget] = []
+    accepted: dict[str, int] = {}
+    for backend in options.backends:
+        verifier = open_verifier(artifact, backend, options.threads)
+        costs = measure_pass_costs(verifier, proven(verifier.shape))
+        simulated = llama_cpp_costs(verifier.shape.widths)
+        for name, request in requests.items():
+            run = partial(generated, verifier, costs, request=request)
+            accepted[f"{backend}, {name}"] = run(drafting)
+            times = take_turns(
+                {("with", 0): partial(run, drafting), ("without", 0): partial(run, nobody)}, options.rounds
+            )
+            ratio = times["with", 0].median / times["without", 0].median
+            limit = MOST_LOSS if name == "no repetition" else 1.0
+            budgets.append(Budget(f"{backend}, {name}: time with guesses / without", ratio, limit))
+        if backend == options.backends[0]:
+            for name, request in requests.items():
+                seconds = []
+                for make in (drafting, nobody):
+                    timed = TimedVerifier(verifier, simulated)
+                    accepted[f"llama.cpp's costs, {name}"] = max(
+                        generated(timed, simulated, make, request),
+                        accepted.get(f"llama.cpp's costs, {name}", 0),
+                    )
+                    seconds.append(timed.seconds)
+                limit = MOST_LOSS if name == "no repetition" else 1.0
+                budgets.append(
+                    Budget(
+                        f"llama.cpp's costs, {name}: with guesses / without", seconds[0] / seconds[1], limit
+                    )
+                )
+        verifier.close()
+    show_budgets(budgets)
+    emit({"drafter": options.drafter, "accepted": accepted, **machine()})
+
+
+if __name__ == "__main__":
+    main()

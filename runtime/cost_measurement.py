@@ -1,0 +1,91 @@
+"""Times passes of every width, once on each machine."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from time import perf_counter
+
+from anespec.runtime.pass_costs import PassCosts, WidthCost
+from anespec.runtime.passes import BEST_LOGIT, Need, PassPlan, RowKind, Verifier, VerifierShape, run_pass
+from anespec.runtime.planner import least_spans, usable_spans
+from anespec.runtime.proven import Proven
+from anespec.runtime.regions import RegionMap
+from anespec.runtime.rows import chain_rows
+
+TIMES = 3
+"""Passes of a width that are timed, after one that is not; the fastest counts, since others only disturb."""
+
+ENOUGH = 0.3
+"""Seconds after which a width is not timed again."""
+
+FAR = 2048
+"""Slots that the passes which look far attend to, where there are as many; the rest is a line through both.
+Looking at more could take memory for slots that nobody may ever use."""
+
+
+def measure_pass_costs(
+    verifier: Verifier,
+    proven: Proven,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+    clock: Callable[[], float] = perf_counter,
+) -> PassCosts:
+    """Time passes of every width that is proven, on slots that nobody uses.
+
+    What they leave in the first region is stale to whoever comes next. `progress` is told how many of
+    how many passes were timed. Raises what the verifier does.
+    """
+    near, far = _least_span(verifier.shape, proven), _far_span(verifier.shape, proven)
+    plans = [_plan(verifier.shape, width, near) for width in proven.widths]
+    block = verifier.shape.block
+    pair = [block, *(width for width in proven.widths if width > block)][:2]
+    far_plans = [_plan(verifier.shape, width, far) for width in pair] if far > near else []
+    times = {}
+    for done, plan in enumerate((*plans, *far_plans)):
+        progress(done, len(plans) + len(far_plans))
+        times[plan.width, plan.spans[0]] = _fastest(verifier, plan, clock)
+    slopes = [
+        (width, max(0.0, (times[width, far] - times[width, near]) / (far - near)))
+        for width in (pair if far_plans else ())
+    ]
+    return PassCosts.of(
+        [
+            WidthCost(width, times[width, near] - near * per_slot, per_slot)
+            for width, per_slot in _by_width(proven.widths, slopes)
+        ]
+    )
+
+
+def _by_width(widths: Sequence[int], slopes: Sequence[tuple[int, float]]) -> Iterator[tuple[int, float]]:
+    """What a slot adds at each width: on a line through those measured, and never less than at the first."""
+    for width in widths:
+        if len(slopes) < 2:
+            yield width, slopes[0][1] if slopes else 0.0
+            continue
+        ((first, low), (second, high)) = slopes
+        yield width, max(0.0, low + max(0.0, high - low) * (width - first) / (second - first))
+
+
+def _fastest(verifier: Verifier, plan: PassPlan, clock: Callable[[], float]) -> float:
+    run_pass(verifier, plan)
+    times = [clock()]
+    while len(times) <= TIMES and times[-1] - times[0] < ENOUGH:
+        run_pass(verifier, plan)
+        times.append(clock())
+    return min(after - before for before, after in pairwise(times))
+
+
+def _plan(shape: VerifierShape, width: int, span: int) -> PassPlan:
+    """Rows of the first region from position 0 on, of which as many are wanted as drafts would be."""
+    home = RegionMap.of(shape)
+    rows = chain_rows(home, 0, 0, RowKind.PROMPT, [0] * min(width, home.longest_run, shape.context))
+    wanted: dict[int, Need] = dict.fromkeys(range(min(len(rows), 2 * shape.block)), BEST_LOGIT)
+    spans = least_spans(rows, shape.spans)
+    return PassPlan(tuple(rows), width, (max(span, spans[0]), *spans[1:]), wanted)
+
+
+def _least_span(shape: VerifierShape, proven: Proven) -> int:
+    return usable_spans(shape, proven)[0][0]
+
+
+def _far_span(shape: VerifierShape, proven: Proven) -> int:
+    steps = usable_spans(shape, proven)[0]
+    return max((step for step in steps if step <= FAR), default=steps[0])

@@ -1,0 +1,93 @@
+"""A session of a source that guesses one token at a time: its drafts are the best guess, over and over."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from anespec.runtime.drafters import Draft, Outcome, RowTops
+from anespec.runtime.drafters.candidates import MOST_CANDIDATES, Chances
+from anespec.runtime.drafters.seen_rows import SeenRows, seen_rows
+from anespec.runtime.drafters.texts import GrowingText, Tokens
+
+
+class Guesser(Protocol):
+    """Guesses the next token of one sequence, and learns from it."""
+
+    @property
+    def name(self) -> str:
+        """What statistics call who guessed."""
+        ...
+
+    @property
+    def wants_top(self) -> int:
+        """How many of the likeliest tokens of every row it learns from."""
+        ...
+
+    def begin(self, text: GrowingText) -> None:
+        """The sequence begins with this text."""
+        ...
+
+    def guess(self, tokens: Tokens, length: int, found: Tokens, chances: Chances) -> tuple[int, int]:
+        """Candidates for what follows `tokens[:length]`: how many, and how many tokens they rest on.
+
+        They are written to the front of `found` and `chances`, arrays of MOST_CANDIDATES; a chance is in
+        (0, 1]. `tokens` may be longer than the text by what a chain has guessed so far.
+        """
+        ...
+
+    def learn(self, text: GrowingText, before: int, outcome: Outcome, rows: SeenRows) -> None:
+        """The text has grown from `before` tokens, by a pass of these rows."""
+        ...
+
+    def end(self, text: GrowingText) -> None:
+        """The sequence has ended with this text."""
+        ...
+
+
+class ChainSession:
+    """Proposes a chain: the candidate of the highest chance, the first of equals, with it in the text the
+    next one, and so on, until there is none."""
+
+    def __init__(self, guesser: Guesser, prompt: Sequence[int]) -> None:
+        self._guesser = guesser
+        self._text = GrowingText(prompt)
+        self._found = np.zeros(MOST_CANDIDATES, np.int32)
+        self._chances = np.zeros(MOST_CANDIDATES)
+        guesser.begin(self._text)
+
+    @property
+    def wants_top(self) -> int:
+        """What its guesser learns from."""
+        return self._guesser.wants_top
+
+    def propose(self, budget: int) -> Draft:
+        """At most `budget` tokens."""
+        text, found, chances = self._text, self._found, self._chances
+        text.make_room(budget)
+        tokens: list[int] = []
+        claims: list[float] = []
+        rests_on = 0
+        for length in range(text.length, text.length + budget):
+            count, order = self._guesser.guess(text.tokens, length, found, chances)
+            if not count:
+                break
+            best = int(chances[:count].argmax())
+            rests_on = rests_on if tokens else order
+            tokens.append(int(found[best]))
+            claims.append(float(chances[best]))
+            text.tokens[length] = found[best]
+        return Draft(tuple(tokens), tuple(claims), self._guesser.name, rests_on) if tokens else Draft()
+
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+        """Let the text go on, and the guesser learn from the pass."""
+        text = self._text
+        before = text.length
+        last = int(text.tokens[before - 1]) if before else -1
+        seen = seen_rows(last, committed, outcome, rows if self.wants_top else RowTops(()), self.wants_top)
+        text.append(committed)
+        self._guesser.learn(text, before, outcome, seen)
+
+    def close(self) -> None:
+        """Tell the guesser that the sequence is over."""
+        self._guesser.end(self._text)

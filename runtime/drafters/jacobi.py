@@ -1,0 +1,255 @@
+"""Lookahead decoding: spare rows carry the last pass's guesses on, and what they find is remembered.
+
+Fu et al., "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding" (arXiv 2402.02057). A
+row behind a wrong guess still says what the verifier holds right there. Those tokens are the next pass's
+guesses for their positions (a Jacobi iteration), and as successors of the one and of the two tokens before
+them they go into a pool, the most recent first, from which later chains are made. Where there is nothing
+to guess, rows run tokens of the text, so that there is something to iterate on. Rows form a chain, so the
+window that the paper runs beside the verified tokens is what a chain has left of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, propose_each
+from anespec.runtime.drafters.candidates import (
+    MOST_CANDIDATES,
+    Chances,
+    Kinds,
+    Rates,
+    add_candidate,
+    chances_of,
+    count_guesses,
+    fresh_rates,
+    pair_row,
+)
+from anespec.runtime.drafters.chains import ChainSession
+from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.owners import PerOwner
+from anespec.runtime.drafters.seen_rows import SeenRows
+from anespec.runtime.drafters.texts import GrowingText, Tokens
+
+POOL_ROWS = 1 << 15
+"""Rows of the pool by one token, and of that by two; a key that falls on another's row replaces it."""
+
+RECENT = 4
+"""Successors of a key, the most recent first."""
+
+WINDOW = 64
+"""Guesses that are carried on at most."""
+
+MOST_OWNERS = 16
+
+_DEPTHS = 8
+_BEHIND = _DEPTHS
+_BY_TWO = _BEHIND + _DEPTHS
+_BY_ONE = _BY_TWO + RECENT
+"""Kinds of guesses: carried on, by their place, where all before were those carried on, and where not; then
+those of the pool by two tokens and by one, by their place in the row."""
+
+FILLER_CHANCE = 0.005
+"""Of a token of the text that fills a row."""
+
+_STRIDE = 40503
+
+Window = NDArray[np.int32]
+"""[2 + WINDOW]: the position of the first guess, how many there are, and the guesses."""
+
+Pool = NDArray[np.int32]
+"""[2, POOL_ROWS, 2 + RECENT]: by one token and by two, each row its key and its successors, all + 1."""
+
+
+@compiled("UniTuple(int64, 2)(int32[::1], int32[:,:,::1], int32[::1], int64, int32[::1], int64[::1])")
+def _look_up(
+    window: Window, pool: Pool, text: Tokens, length: int, found: Tokens, kinds: Kinds
+) -> tuple[int, int]:
+    """Candidates and of which kind each is; how many, and how many tokens the first rests on."""
+    count = 0
+    order = 0
+    if length < 1:
+        return 0, 0
+    depth = length - window[0]
+    if 0 <= depth < window[1]:
+        kind = min(depth, _DEPTHS - 1)
+        for place in range(depth):
+            if text[window[0] + place] != window[2 + place]:
+                kind = _BEHIND + min(depth, _DEPTHS - 1)
+                break
+        count = add_candidate(window[2 + depth], kind, count, found, kinds)
+    last = text[length - 1]
+    for tokens in (2, 1):
+        if length < tokens:
+            continue
+        before = text[length - 2] if tokens == 2 else -1
+        row = pool[tokens - 1, pair_row(before, last, POOL_ROWS)]
+        if row[0] == before + 1 and row[1] == last + 1:
+            order = order or tokens
+            kind = _BY_TWO if tokens == 2 else _BY_ONE
+            for place in range(RECENT):
+                if row[2 + place]:
+                    count = add_candidate(row[2 + place] - 1, kind + place, count, found, kinds)
+    return count, order
+
+
+@compiled(
+    "UniTuple(int64, 2)(int32[::1], int32[:,:,::1], float64[:,::1], int32[::1], int64, "
+    "int32[::1], float64[::1])"
+)
+def jacobi_guess(
+    window: Window, pool: Pool, rates: Rates, text: Tokens, length: int, found: Tokens, chances: Chances
+) -> tuple[int, int]:
+    """Candidates for what follows `text[:length]`: how many, at most MOST_CANDIDATES, and on how many tokens
+    the first of the pool rests."""
+    kinds = np.empty(MOST_CANDIDATES, np.int64)
+    count, order = _look_up(window, pool, text, length, found, kinds)
+    chances_of(rates, count, kinds, chances)
+    return count, order
+
+
+@compiled("int64(int32[::1], int32[:,:,::1], float64[:,::1], int32[::1], int64, int32[::1], float64[::1])")
+def jacobi_candidates(
+    window: Window, pool: Pool, rates: Rates, text: Tokens, length: int, found: Tokens, chances: Chances
+) -> int:
+    """The same without the order."""
+    return jacobi_guess(window, pool, rates, text, length, found, chances)[0]
+
+
+@compiled("void(int32[:,:,::1], int64, int64, int64)")
+def _remember(pool: Pool, before: int, last: int, follows: int) -> None:
+    """Put a successor first in the row of a pair, or of `last` alone where `before` is -1."""
+    row = pool[0 if before < 0 else 1, pair_row(before, last, POOL_ROWS)]
+    if row[0] != before + 1 or row[1] != last + 1:
+        row[:] = 0
+        row[0] = before + 1
+        row[1] = last + 1
+    place = 0
+    while place < RECENT - 1 and row[2 + place] != 0 and row[2 + place] != follows + 1:
+        place += 1
+    while place > 0:
+        row[2 + place] = row[1 + place]
+        place -= 1
+    row[2] = follows + 1
+
+
+@compiled(
+    "void(int32[::1], int32[:,:,::1], float64[:,::1], int32[::1], int64, int64, int32[::1], int32[:,::1])"
+)
+def jacobi_learn(
+    window: Window,
+    pool: Pool,
+    rates: Rates,
+    text: Tokens,
+    before: int,
+    after: int,
+    inputs: Tokens,
+    tops: Pool,
+) -> None:
+    """Learn from a pass after which the text has gone on from `before` tokens to `after`: see SeenRows.
+
+    What would have been guessed is counted first. Rows behind a wrong guess are remembered before the others,
+    which so come first, and are the window of the next pass.
+    """
+    found = np.empty(MOST_CANDIDATES, np.int32)
+    kinds = np.empty(MOST_CANDIDATES, np.int64)
+    for length in range(before, after):
+        count, _ = _look_up(window, pool, text, length, found, kinds)
+        count_guesses(rates, count, found, kinds, text[length])
+    right = min(after - before, len(inputs))
+    window[0] = after
+    window[1] = 0
+    for place in range(right, min(len(inputs), right + WINDOW)):
+        if tops[place, 0] < 0:
+            break
+        window[2 + place - right] = tops[place, 0]
+        window[1] += 1
+    for turn in range(len(inputs)):
+        place = right + turn if right + turn < len(inputs) else right + turn - len(inputs)
+        follows = text[before + place] if place < right else tops[place, 0]
+        if follows < 0 or inputs[place] < 0:
+            continue
+        _remember(pool, -1, inputs[place], follows)
+        first = inputs[place - 1] if place else text[before - 2] if before > 1 else -1
+        if first >= 0:
+            _remember(pool, first, inputs[place], follows)
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """What was learnt of one owner: what followed which tokens, and how often guesses came true."""
+
+    pool: Pool
+    rates: Rates
+
+    @classmethod
+    def fresh(cls) -> "Pooled":
+        """An empty pool. Pages of it that were never written to take no memory."""
+        by_place = [1 / (place + 2) for place in range(RECENT)]
+        carried = [0.4 / (depth + 1) for depth in range(_DEPTHS)]
+        chances = [*carried, *(chance / 2 for chance in carried), *by_place]
+        chances += [*(chance / 2 for chance in by_place)]
+        return cls(np.zeros((2, POOL_ROWS, 2 + RECENT), np.int32), fresh_rates(chances))
+
+
+def fresh_window() -> Window:
+    """No guesses to carry on."""
+    return np.zeros(2 + WINDOW, np.int32)
+
+
+class JacobiGuesser:
+    """Guesses for one sequence: what its last pass found, then what its owner's passes found before."""
+
+    name = "jacobi"
+    wants_top = 1
+
+    def __init__(self, pooled: Pooled) -> None:
+        self._pooled = pooled
+        self._window = fresh_window()
+
+    def begin(self, text: GrowingText) -> None:
+        """A prompt's rows are not seen."""
+
+    def guess(self, tokens: Tokens, length: int, found: Tokens, chances: Chances) -> tuple[int, int]:
+        """The guesses carried on and the pool's, or else a token of the text."""
+        pooled = self._pooled
+        count, order = jacobi_guess(self._window, pooled.pool, pooled.rates, tokens, length, found, chances)
+        if count or not length:
+            return count, order
+        # Any token does that is another each time: what the verifier says behind it is what counts.
+        found[0] = tokens[(length * _STRIDE >> 4) % length]
+        chances[0] = FILLER_CHANCE
+        return 1, 0
+
+    def learn(self, text: GrowingText, before: int, outcome: Outcome, rows: SeenRows) -> None:
+        """Carry guesses on, and remember what was found."""
+        pooled = self._pooled
+        jacobi_learn(
+            self._window, pooled.pool, pooled.rates, text.tokens, before, text.length, rows.inputs, rows.tops
+        )
+
+    def end(self, text: GrowingText) -> None:
+        """All is remembered already."""
+
+
+class JacobiSource:
+    """Sessions of one owner share what they find; guesses are carried on by each of its own."""
+
+    name = "jacobi"
+    cost = DraftCost(microseconds=20)
+
+    def __init__(self, most_owners: int = MOST_OWNERS) -> None:
+        self._owners = PerOwner(Pooled.fresh, most_owners)
+
+    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> ChainSession:
+        """A session; a reference says nothing of what the verifier finds."""
+        return ChainSession(JacobiGuesser(self._owners.of(owner)), prompt)
+
+    def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
+        """One after another."""
+        return propose_each(asks)
+
+    def close(self) -> None:
+        """Forget all."""
+        self._owners.clear()

@@ -1,0 +1,91 @@
+"""The memories of a process: models of one vocabulary draw from one, which has one writer."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from anespec.runtime.drafters.memory.learner import Learner, Memory, Remembered
+from anespec.runtime.drafters.memory.shelf import Model
+from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which memory is wanted: of which vocabulary, in which folder (None: in memory alone), how large.
+
+    `vocabulary` is its key (shelf.vocabulary_key), an owner's image has at most `size` bytes, `model` is the
+    one that draws from it.
+    """
+
+    vocabulary: str
+    folder: Path | None
+    size: int
+    model: Model | None = None
+
+
+@dataclass(frozen=True)
+class _Sameness:
+    """What must agree for two models to share a memory."""
+
+    vocabulary: str
+    folder: Path | None
+    size: int
+    learner: str
+    version: int
+
+
+@dataclass
+class _Shared:
+    memory: VocabularyMemory
+    users: int = 0
+
+
+class Memories:
+    """Opens each memory once, for all who ask for it. Safe for use from several threads."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._open: dict[_Sameness, _Shared] = {}
+
+    def open(self, place: Place, learner: Learner) -> Memory:
+        """The memory of a place, whose close ends this use of it; the last one closes it for all."""
+        sameness = _Sameness(place.vocabulary, place.folder, place.size, learner.name, learner.version)
+        with self._guard:
+            if sameness not in self._open:
+                memory = VocabularyMemory(
+                    learner, place.size, place.vocabulary, place.folder, model=place.model
+                )
+                self._open[sameness] = _Shared(memory)
+            shared = self._open[sameness]
+            shared.users += 1
+        return _Use(shared.memory, lambda: self._let_go(sameness))
+
+    def _let_go(self, sameness: _Sameness) -> None:
+        with self._guard:
+            shared = self._open[sameness]
+            shared.users -= 1
+            if not shared.users:
+                del self._open[sameness]
+                # Closed before anybody opens it anew: there is one writer at a time.
+                shared.memory.close()
+                return
+        shared.memory.flush()
+
+
+class _Use:
+    """One user's hold on a memory (see learner.Memory)."""
+
+    def __init__(self, memory: VocabularyMemory, let_go: Callable[[], None]) -> None:
+        self._memory = memory
+        self._let_go: Callable[[], None] | None = let_go
+
+    def of(self, owner: str) -> Remembered:
+        """What is remembered of `owner`."""
+        return self._memory.of(owner)
+
+    def close(self) -> None:
+        """End this use of it; called again it does nothing."""
+        let_go, self._let_go = self._let_go, None
+        if let_go is not None:
+            let_go()

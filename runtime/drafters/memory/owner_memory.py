@@ -1,0 +1,270 @@
+"""What is remembered of one owner: an image in memory, learnt in place, and the files it comes back from."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.manifests.errors import StorageError
+from anespec.runtime.drafters.memory.learner import Learner
+from anespec.runtime.drafters.memory.owner_files import OwnerFiles, Snapshot
+from anespec.runtime.drafters.memory.records import (
+    Head,
+    Kind,
+    LatestTexts,
+    Lesson,
+    framed,
+    lessons,
+    records,
+)
+
+SNAPSHOT_TOKENS = 1 << 14
+"""Tokens in journals from which on a snapshot is due: learning them again takes some 30 milliseconds."""
+
+MOST_JOURNALS = 32
+"""Files from which on it is due, too: every run begins one."""
+
+SNAPSHOT_SECONDS = 300.0
+"""Between two snapshots, so that a busy daemon does not write all the time."""
+
+MOST_JOURNAL_TOKENS = 1 << 20
+"""Tokens in journals that are never exceeded by much."""
+
+TEXT_BYTES = 4 << 20
+"""Of the latest requests, which are kept so that another learner, or another vocabulary, can learn them."""
+
+MOST_UNWRITTEN = 256
+"""Requests that wait for another process to end."""
+
+MOST_RELEARNT = 1 << 17
+"""Tokens of them that are learnt where an image cannot be used."""
+
+_log = logging.getLogger(__name__)
+
+
+class OwnerMemory:
+    """One owner's memory (see learner.Remembered). Safe for use from several threads.
+
+    A fault of the file system never gets out of here: it is said once, and the rest is kept in memory alone,
+    until a later snapshot succeeds.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        size: int,
+        head: Head,
+        files: OwnerFiles | None = None,
+        *,
+        writes: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read what the files hold; without any it lives in memory alone.
+
+        `head` says whose it is; `writes` is false where another process writes these files. `clock` gives
+        seconds. Raises RequestError where `size` bytes are too few for the learner.
+        """
+        self.lock = threading.Lock()
+        self._learner = learner
+        self._head = head
+        self._files = files
+        self._writes = writes and files is not None
+        self._clock = clock
+        self._saving = threading.Lock()
+        self._saver: threading.Thread | None = None
+        self._complained = False
+        self._torn = False
+        self._texts = LatestTexts(TEXT_BYTES)
+        self._number = self._journals = self._tokens = 0
+        self._unflushed = False
+        self._unwritten: list[bytes] = []
+        self._saved = clock()
+        self._size = size
+        self.image = learner.fresh(size)
+        if files is not None:
+            self._read(files)
+
+    def fold(self, text: NDArray[np.int32], answer: int) -> None:
+        """Learn a finished request, and have its files know it when this returns."""
+        with self.lock:
+            self._learner.fold(self.image, text, answer)
+            record = Lesson.of(text, answer).record()
+            self._texts.add(record)
+            self._tokens += len(text)
+            self._unflushed = True
+            self._write(record)
+        if self._is_due():
+            self._save_aside()
+
+    def flush(self) -> None:
+        """See to it that nothing learnt is lost when the process ends; it takes as long as the disk does."""
+        if (saver := self._saver) is not None:
+            saver.join()
+        if not (self._writes and self._unflushed):
+            return
+        if self._torn or self._tokens >= SNAPSHOT_TOKENS or self._journals >= MOST_JOURNALS:
+            self.save()
+            return
+        with self.lock:
+            self._append(framed(Kind.WEIGHTS, self._learner.weights(self.image).tobytes()))
+            self._end_journal()
+            self._unflushed = False
+
+    def close(self) -> None:
+        """Write what is to last; from now on what is learnt stays in memory."""
+        self.flush()
+        with self.lock:
+            self._writes = False
+        if (saver := self._saver) is not None:
+            saver.join()
+        self._files = None
+
+    def take_over(self) -> None:
+        """Write from now on, since the process that did so has ended; what it has learnt is learnt here."""
+        with self.lock:
+            if self._writes or self._files is None:
+                return
+            mine, self._unwritten = self._unwritten, []
+            self._texts, self._tokens, self._journals = LatestTexts(TEXT_BYTES), 0, 0
+            self.image[:] = self._learner.fresh(self._size)
+            self._writes = True
+            self._read(self._files)
+            for record in mine:
+                self._learn(record, with_weights=False)
+                self._texts.add(record)
+                self._write(record)
+            self._unflushed = bool(mine)
+
+    def _read(self, files: OwnerFiles) -> None:
+        try:
+            if (found := files.snapshot(self.image)) is not None:
+                self._take(found)
+            generation = 0 if found is None else found.head.generation
+            for journal in files.journals(generation):
+                self._learn(journal.content, self._is_ours(journal.head))
+                self._texts.add_all(journal.content)
+                self._journals += 1
+            self._number = max(files.next_number(), generation)
+        except (OSError, StorageError) as error:
+            self._complain("cannot be read", error)
+            self._writes = False
+
+    def _take(self, found: Snapshot) -> None:
+        """Use a snapshot: its image, or where that is damaged or another learner's, the latest requests."""
+        self._texts.add_all(found.texts)
+        if found.image is not None and self._is_ours(found.head):
+            return
+        self.image[:] = self._learner.fresh(self._size)
+        left, again = MOST_RELEARNT, []
+        for lesson in reversed(list(lessons(found.texts))):
+            if (left := left - len(lesson.text)) < 0:
+                break
+            again.append(lesson)
+        for lesson in reversed(again):
+            self._learner.fold(self.image, lesson.text, lesson.answer)
+        if found.head.image_bytes == self.image.nbytes and self._is_ours(found.head):
+            _log.warning("%s: is damaged, so drafting learns anew", self._where)
+        self._unflushed = True
+        self._tokens = SNAPSHOT_TOKENS
+
+    def _is_ours(self, head: Head) -> bool:
+        """Whether the learner understands what stands under this head."""
+        mine = self._learner
+        return (head.vocabulary, head.learner, head.version) == (
+            self._head.vocabulary, mine.name, mine.version,
+        )  # fmt: skip
+
+    def _learn(self, content: bytes, with_weights: bool) -> None:
+        """Learn a journal."""
+        for kind, inside in records(content):
+            if kind is Kind.LESSON and (lesson := Lesson.of_content(inside)) is not None:
+                self._learner.fold(self.image, lesson.text, lesson.answer)
+                self._tokens += len(lesson.text)
+            if kind is Kind.WEIGHTS and with_weights:
+                weights = self._learner.weights(self.image)
+                if len(inside) == weights.nbytes:
+                    weights[:] = np.frombuffer(inside, np.uint8)
+
+    def _write(self, record: bytes) -> None:
+        """Have the journal know a request; where another process writes, keep it for when that has ended."""
+        if self._writes and not self._torn:
+            self._append(record)
+        elif self._files is not None and not self._writes:
+            self._unwritten.append(record)
+            if len(self._unwritten) > MOST_UNWRITTEN:
+                del self._unwritten[0]
+
+    def _append(self, record: bytes) -> None:
+        assert self._files is not None
+        try:
+            self._files.append(self._number, self._head, record)
+        except (OSError, StorageError) as error:
+            self._complain("cannot be written", error)
+            self._torn = True
+            self._end_journal()
+
+    def _end_journal(self) -> None:
+        assert self._files is not None
+        self._number += 1
+        self._journals += 1
+        try:
+            self._files.end_journal()
+        except OSError as error:
+            self._complain("cannot be written", error)
+
+    def _is_due(self) -> bool:
+        """Whether a snapshot is to be written now."""
+        if not self._writes or (self._tokens < SNAPSHOT_TOKENS and not self._torn):
+            return False
+        if self._saver is not None and self._saver.is_alive():
+            return False
+        waited = self._clock() - self._saved >= SNAPSHOT_SECONDS
+        return waited or (self._tokens >= MOST_JOURNAL_TOKENS and not self._torn)
+
+    def _save_aside(self) -> None:
+        """Write a snapshot while the caller goes on."""
+        self._saved = self._clock()
+        self._saver = threading.Thread(target=self.save, name="anespec memory", daemon=True)
+        self._saver.start()
+
+    def save(self) -> None:
+        """Write a snapshot. The lock is held while the image is copied, a few milliseconds for 32 MB."""
+        assert self._files is not None
+        with self._saving:
+            # The first copy is thrown away: it brings all pages of both into memory.
+            image = self.image.copy()
+            with self.lock:
+                np.copyto(image, self.image)
+                facts = self._learner.facts(self.image)
+                texts, tokens, journals = self._texts.records, self._tokens, self._journals
+                self._tokens = self._journals = 0
+                self._unflushed = False
+                self._end_journal()
+                generation = self._number
+            head = self._head.with_snapshot(generation, image, texts, facts)
+            try:
+                self._files.write(head, image, texts)
+                self._torn = False
+            except (OSError, StorageError) as error:
+                self._complain("cannot be written", error)
+                with self.lock:
+                    self._tokens += tokens
+                    self._journals += journals
+                    self._unflushed = True
+            self._saved = self._clock()
+
+    @property
+    def _where(self) -> str:
+        return "" if self._files is None else str(self._files.path)
+
+    def _complain(self, what: str, error: Exception) -> None:
+        """Say what went wrong, once."""
+        if not self._complained:
+            self._complained = True
+            reason = error.strerror if isinstance(error, OSError) else error
+            _log.warning(
+                "the memory of drafting %s %s (%s); it is kept in memory alone", self._where, what, reason
+            )

@@ -1,0 +1,280 @@
+"""All that is kept on disk, of whom and for which models; how it is bounded, listed and removed.
+
+    MEMORY/VOCABULARY/models.json    the names of models that used it, the latest first
+    MEMORY/VOCABULARY/OWNER/         see owner_files
+
+VOCABULARY is the beginning of the SHA-256 over the tokens (Tokenizer.vocabulary_hash).
+"""
+
+import contextlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from anespec.manifests.errors import StorageError
+from anespec.manifests.safe_files import Folder
+from anespec.manifests.schema import Name, Record
+from anespec.manifests.user_folders import private_folder
+from anespec.runtime.drafters.memory.owner_files import Journal, OwnerFiles, Snapshot, owner_folder
+from anespec.runtime.drafters.memory.owner_memory import TEXT_BYTES
+from anespec.runtime.drafters.memory.records import Head, LatestTexts, Lesson, lessons, shown_owner
+
+FILE_BYTES = 2 << 30
+"""Of all files together, of all vocabularies and owners; beyond it who was written longest ago goes."""
+
+MODELS_NAME = "models.json"
+MOST_MODELS = 16
+LARGEST_MODELS = 1 << 16
+VOCABULARY_LETTERS = 16
+
+_OWNER = re.compile(r"[0-9a-f]{32}")
+_VOCABULARY = re.compile(r"[0-9a-f]{16}")
+
+
+Found = TypeVar("Found")
+
+
+class Model(Record):
+    """A model that used a vocabulary: what it is called, and where it is."""
+
+    name: Name
+    path: str
+
+
+class Models(Record):
+    """Those that used one vocabulary, the latest first."""
+
+    models: tuple[Model, ...] = ()
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What the files of one owner for one vocabulary take, and when they were written last."""
+
+    vocabulary: str
+    folder: str
+    bytes: int
+    written: datetime
+
+
+@dataclass(frozen=True)
+class Kept(Weight):
+    """What is kept there. `requests` were learnt; `nodes` of `room` are used, as far as the last snapshot
+    knows."""
+
+    owner: str
+    requests: int
+    nodes: int
+    room: int
+
+    def is_of(self, owner: str) -> bool:
+        """Whether a person may mean its owner: by the whole name, or by that of the key alone."""
+        return owner in (self.owner, self.owner.partition(" ")[0])
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The files of an owner as they were read."""
+
+    snapshot: Snapshot | None
+    journals: list[Journal]
+
+    @property
+    def head(self) -> Head | None:
+        """Whose they are; None where nothing is whole."""
+        heads = [] if self.snapshot is None else [self.snapshot.head]
+        return next(iter([*heads, *(journal.head for journal in self.journals)]), None)
+
+    @property
+    def texts(self) -> list[Lesson]:
+        """The latest requests, the oldest first."""
+        pieces = [] if self.snapshot is None else [self.snapshot.texts]
+        return [
+            lesson for piece in (*pieces, *(j.content for j in self.journals)) for lesson in lessons(piece)
+        ]
+
+    @property
+    def since(self) -> int:
+        """Requests that are learnt since the snapshot."""
+        return sum(1 for journal in self.journals for _ in lessons(journal.content))
+
+
+def vocabulary_key(vocabulary_hash: str) -> str:
+    """The name of a vocabulary's folder."""
+    return vocabulary_hash[:VOCABULARY_LETTERS]
+
+
+def note_model(folder: Folder, model: Model | None) -> None:
+    """Remember in a vocabulary's folder that a model uses it; where that cannot be written it is left."""
+    if model is None:
+        return
+    known = _models(folder)
+    if known[:1] == (model,):
+        return
+    latest = (model, *(each for each in known if each != model))[:MOST_MODELS]
+    with contextlib.suppress(OSError, StorageError):
+        text = Models(models=latest).model_dump_json().encode()
+        folder.replace_parts(MODELS_NAME, [text], durable=False, mode=0o600)
+
+
+def trim(root: Path, most: int, mine: Folder, in_use: set[str]) -> None:
+    """Remove who was written longest ago until all files together have at most `most` bytes.
+
+    `mine` is the vocabulary that this process writes, of which owners' folders are `in_use`. Another process'
+    vocabulary is left alone, and so is what cannot be removed.
+    """
+    with contextlib.suppress(OSError, StorageError):
+        shelf = MemoryShelf(root)
+        weights = shelf.weights()
+        total = sum(each.bytes for each in weights)
+        for each in sorted(weights, key=lambda each: each.written):
+            if total <= most:
+                return
+            if each.vocabulary == mine.path.name:
+                if each.folder in in_use:
+                    continue
+                mine.remove(each.folder)
+            else:
+                with contextlib.suppress(StorageError):
+                    shelf.remove(each)
+            total -= each.bytes
+
+
+class MemoryShelf:
+    """The folder of all vocabularies."""
+
+    def __init__(self, root: Path) -> None:
+        """It need not exist."""
+        self.root = root
+
+    def vocabularies(self) -> list[str]:
+        """The keys of those that something is kept for."""
+        if not self.root.is_dir():
+            return []
+        found: list[str] = []
+        with private_folder(self.root) as root:
+            for name in filter(_VOCABULARY.fullmatch, root.names()):
+                with root.folder(name) as vocabulary:
+                    if _owners(vocabulary):
+                        found.append(name)
+        return found
+
+    def models(self, vocabulary: str) -> tuple[Model, ...]:
+        """The models that used a vocabulary, the latest first."""
+        with private_folder(self.root / vocabulary) as folder:
+            return _models(folder)
+
+    def kept(self) -> list[Kept]:
+        """All that is kept, what was written last first.
+
+        Raises:
+            StorageError: the folder cannot be read, or is not this user's.
+        """
+        return sorted(self._each(_kept), key=lambda each: each.written, reverse=True)
+
+    def weights(self) -> list[Weight]:
+        """What all owners' files take; none is opened. Raises as `kept` does."""
+        return self._each(_weight)
+
+    def _each(self, look: Callable[[Folder, str], Found]) -> list[Found]:
+        found: list[Found] = []
+        for vocabulary in self.vocabularies():
+            with private_folder(self.root / vocabulary) as folder:
+                for name in _owners(folder):
+                    with contextlib.suppress(FileNotFoundError):
+                        found.append(look(folder, name))
+        return found
+
+    def contents(self, kept: Kept) -> Contents:
+        """The files of an owner."""
+        with private_folder(self.root / kept.vocabulary) as folder:
+            return _contents(OwnerFiles(folder, kept.folder))
+
+    def add(self, vocabulary: str, owner: str, texts: Sequence[Lesson]) -> int:
+        """Have an owner's memory learn requests when it is opened next; how many tokens they have.
+
+        Of more than TEXT_BYTES the last ones are taken.
+
+        Raises:
+            StorageError: another process has the vocabulary in use, or the file system refuses.
+        """
+        taken = LatestTexts(TEXT_BYTES)
+        for lesson in texts:
+            taken.add(lesson.record())
+        head = Head(vocabulary=vocabulary, owner=shown_owner(owner), learner="", version=0)
+        where = self.root / vocabulary
+        try:
+            with private_folder(where) as folder, folder.alone("another anespec"):
+                files = OwnerFiles(folder, owner_folder(owner))
+                snapshot = files.snapshot()
+                generation = 0 if snapshot is None else snapshot.head.generation
+                if taken.records:
+                    files.append(max(files.next_number(), generation), head, b"".join(taken.records))
+                    files.end_journal()
+        except OSError as error:
+            raise StorageError(f"{where}: cannot be written ({error.strerror})") from error
+        return sum(len(lesson.text) for record in taken.records for lesson in lessons(record))
+
+    def remove(self, kept: Weight) -> None:
+        """Remove what is kept of an owner.
+
+        Raises:
+            StorageError: another process has it in use, or the file system refuses.
+        """
+        try:
+            with private_folder(self.root / kept.vocabulary) as folder, folder.alone("another anespec"):
+                folder.remove(kept.folder)
+                if not _owners(folder):
+                    folder.remove(MODELS_NAME)
+        except OSError as error:
+            where = self.root / kept.vocabulary / kept.folder
+            raise StorageError(f"{where}: cannot be removed ({error.strerror})") from error
+
+
+def _owners(vocabulary: Folder) -> list[str]:
+    """The names of the owners' folders."""
+    return list(filter(_OWNER.fullmatch, vocabulary.names()))
+
+
+def _models(folder: Folder) -> tuple[Model, ...]:
+    try:
+        return Models.model_validate_json(folder.read(MODELS_NAME, LARGEST_MODELS)).models
+    except (OSError, StorageError, ValidationError):
+        return ()
+
+
+def _contents(files: OwnerFiles) -> Contents:
+    try:
+        snapshot = files.snapshot()
+        journals = files.journals(0 if snapshot is None else snapshot.head.generation)
+    except StorageError:
+        return Contents(None, [])
+    return Contents(snapshot, journals)
+
+
+def _weight(folder: Folder, name: str) -> Weight:
+    with folder.folder(name) as inside:
+        statuses = [inside.status(file) for file in inside.names()]
+    return Weight(
+        vocabulary=folder.path.name,
+        folder=name,
+        bytes=sum(status.st_size for status in statuses),
+        written=datetime.fromtimestamp(max((s.st_mtime for s in statuses), default=0), UTC).astimezone(),
+    )
+
+
+def _kept(folder: Folder, name: str) -> Kept:
+    found = _contents(OwnerFiles(folder, name))
+    head = found.head
+    return Kept(
+        **vars(_weight(folder, name)),
+        owner="" if head is None else head.owner,
+        requests=(0 if found.snapshot is None else found.snapshot.head.requests) + found.since,
+        nodes=0 if head is None else head.nodes,
+        room=0 if head is None else head.room,
+    )

@@ -1,0 +1,146 @@
+"""What is remembered of all owners who use one vocabulary: the Memory that draft sources are given."""
+
+import logging
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from contextlib import ExitStack
+from pathlib import Path
+
+from anespec.manifests.errors import StorageError
+from anespec.manifests.safe_files import Folder
+from anespec.manifests.user_folders import private_folder
+from anespec.runtime.drafters.memory.learner import Learner
+from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
+from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
+from anespec.runtime.drafters.memory.records import Head, shown_owner
+from anespec.runtime.drafters.memory.shelf import FILE_BYTES, Model, note_model, trim
+
+MOST_IN_RAM = 8
+"""Owners whose images stay in memory; one more, and the one asked for longest ago goes to its files."""
+
+SECONDS_BETWEEN_TRIES = 30.0
+"""To become the one who writes, after another process was."""
+
+_log = logging.getLogger(__name__)
+
+
+class VocabularyMemory:
+    """Owners' memories under one folder, or in memory alone (see learner.Memory). Safe from several threads.
+
+    One process writes: others read, and learn in memory alone for as long as that one runs. Nothing that goes
+    wrong with files is raised.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        size: int,
+        vocabulary: str,
+        folder: Path | None = None,
+        *,
+        model: Model | None = None,
+        most_in_ram: int = MOST_IN_RAM,
+        most_on_disk: int = FILE_BYTES,
+    ) -> None:
+        """An image has at most `size` bytes; `folder` is that of all vocabularies, None for no files.
+
+        `model` is the one that draws from it. Nothing is opened before it is asked for.
+        """
+        self._learner = learner
+        self._size = size
+        self._vocabulary = vocabulary
+        self._root = folder
+        self._model = model
+        self._most_in_ram = most_in_ram
+        self._most_on_disk = most_on_disk
+        self._guard = threading.Lock()
+        self._stack = ExitStack()
+        self._folder: Folder | None = None
+        self._writes = False
+        self._opened = False
+        self._tried = 0.0
+        self._recent: OrderedDict[str, OwnerMemory] = OrderedDict()
+        # Who is used by a session stays the only one of its owner, also after it is none of the recent ones.
+        self._alive: weakref.WeakValueDictionary[str, OwnerMemory] = weakref.WeakValueDictionary()
+        self._flushing: list[threading.Thread] = []
+
+    def of(self, owner: str) -> OwnerMemory:
+        """What is remembered of `owner`. Raises RequestError where an image's size is too small."""
+        with self._guard:
+            self._open()
+            found = self._alive.get(owner)
+            if found is None:
+                files = None if self._folder is None else OwnerFiles(self._folder, owner_folder(owner))
+                found = OwnerMemory(self._learner, self._size, self._head(owner), files, writes=self._writes)
+                self._alive[owner] = found
+            self._recent[owner] = found
+            self._recent.move_to_end(owner)
+            if len(self._recent) > self._most_in_ram:
+                self._flush_aside(self._recent.popitem(last=False)[1])
+            return found
+
+    def flush(self) -> None:
+        """See to it that nothing learnt is lost when the process ends."""
+        for memory in self._all():
+            memory.flush()
+        if self._root is not None and self._folder is not None and self._writes:
+            trim(self._root, self._most_on_disk, self._folder, {owner_folder(name) for name in self._alive})
+
+    def close(self) -> None:
+        """Write what is to last, and let another process write; called again it does nothing."""
+        self.flush()
+        for memory in self._all():
+            memory.close()
+        with self._guard:
+            self._recent.clear()
+            self._stack.close()
+            self._root, self._folder, self._writes = None, None, False
+
+    def _all(self) -> list[OwnerMemory]:
+        """Those in memory, none of them at being written."""
+        with self._guard:
+            alive, flushing = list(self._alive.values()), self._flushing
+        for thread in flushing:
+            thread.join()
+        return alive
+
+    def _open(self) -> None:
+        """Open the folder, and be the one who writes where nobody else is."""
+        if self._root is None or (self._opened and self._writes):
+            return
+        now = time.monotonic()
+        if self._opened and now - self._tried < SECONDS_BETWEEN_TRIES:
+            return
+        is_first, self._opened, self._tried = not self._opened, True, now
+        try:
+            if self._folder is None:
+                self._folder = self._stack.enter_context(private_folder(self._root / self._vocabulary))
+            self._stack.enter_context(self._folder.alone("another anespec"))
+        except StorageError as error:
+            if self._folder is None:
+                _log.warning("%s; what drafting learns is kept in memory alone", error)
+                self._root = None
+            elif is_first:
+                _log.info("%s: another process writes there; what this one learns is in memory", self._root)
+            return
+        self._writes = True
+        note_model(self._folder, self._model)
+        for memory in list(self._alive.values()):
+            memory.take_over()
+
+    def _head(self, owner: str) -> Head:
+        return Head(
+            vocabulary=self._vocabulary,
+            owner=shown_owner(owner),
+            learner=self._learner.name,
+            version=self._learner.version,
+        )
+
+    def _flush_aside(self, memory: OwnerMemory) -> None:
+        """Write what an owner has left unwritten while the caller goes on."""
+        self._flushing = [thread for thread in self._flushing if thread.is_alive()]
+        thread = threading.Thread(target=memory.flush, name="anespec memory", daemon=True)
+        self._flushing.append(thread)
+        thread.start()

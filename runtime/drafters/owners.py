@@ -1,0 +1,37 @@
+"""What a source has learnt, apart by owner, in bounded memory."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Learnt = TypeVar("Learnt")
+
+
+class PerOwner(Generic[Learnt]):
+    """One `Learnt` for each of the owners that asked last; nothing of it ever goes to another.
+
+    That of the owner who asked longest ago is dropped where there are too many; sessions that hold it keep
+    it until they end.
+    """
+
+    def __init__(self, fresh: Callable[[], Learnt], most: int) -> None:
+        """`fresh` makes what a new owner begins with."""
+        self._fresh = fresh
+        self._most = most
+        self._learnt: OrderedDict[str, Learnt] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._learnt)
+
+    def of(self, owner: str) -> Learnt:
+        """What was learnt of an owner."""
+        if owner not in self._learnt:
+            self._learnt[owner] = self._fresh()
+        self._learnt.move_to_end(owner)
+        while len(self._learnt) > self._most:
+            self._learnt.popitem(last=False)
+        return self._learnt[owner]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._learnt.clear()

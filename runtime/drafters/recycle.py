@@ -1,0 +1,222 @@
+"""Token Recycling: what the verifier itself held likely behind a token is guessed when the token comes again.
+
+Luo et al., "Turning Trash into Treasure" (arXiv 2408.08696): a table of each token's successors, taken from
+the likeliest tokens of every row that ran, also those behind a wrong guess, the latest replacing what was
+there. Beside it stands a smaller one by the last two tokens, which is looked at first. Guesses form a chain
+here, not a tree. A guess's chance is how often those came true that the verifier gave such a share.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, propose_each
+from anespec.runtime.drafters.candidates import (
+    MOST_CANDIDATES,
+    Chances,
+    Kinds,
+    Rates,
+    add_candidate,
+    chances_of,
+    count_guesses,
+    fresh_rates,
+    pair_row,
+)
+from anespec.runtime.drafters.chains import ChainSession
+from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.owners import PerOwner
+from anespec.runtime.drafters.seen_rows import SeenRows
+from anespec.runtime.drafters.texts import GrowingText, Tokens
+
+SUCCESSORS = 8
+PAIRS = 1 << 15
+"""Rows of the table by two tokens; a pair that falls on another's row replaces it."""
+
+MOST_OWNERS = 16
+_SHARES = 16
+"""Guesses are counted by table and by the share that the verifier gave them, in so many steps."""
+
+_SHARE_BITS = 7
+_TOKEN_BITS = 31 - _SHARE_BITS
+MOST_TOKENS = (1 << _TOKEN_BITS) - 1
+"""The largest vocabulary: a successor is one int32, its share above its token + 1; 0 is none."""
+
+Table = NDArray[np.int32]
+
+
+@compiled("int64(int32[::1], int64, int64, int32[::1], int64[::1])")
+def _take(row: Table, kind: int, count: int, found: Tokens, kinds: Kinds) -> int:
+    """Append a row's successors that are not among those found yet; how many there are then."""
+    for place in range(SUCCESSORS):
+        packed = row[place]
+        if packed == 0:
+            break
+        share = (packed >> _TOKEN_BITS) * _SHARES // (1 << _SHARE_BITS)
+        count = add_candidate((packed & MOST_TOKENS) - 1, kind + share, count, found, kinds)
+    return count
+
+
+@compiled("void(int32[::1], int32[::1], float64[::1])")
+def _keep(row: Table, top: Tokens, shares: Chances) -> None:
+    """Replace a row's successors."""
+    for place in range(SUCCESSORS):
+        row[place] = 0
+        if place < len(top) and top[place] >= 0:
+            share = min(int(shares[place] * (1 << _SHARE_BITS)), (1 << _SHARE_BITS) - 1)
+            row[place] = share << _TOKEN_BITS | (top[place] + 1)
+
+
+@compiled("UniTuple(int64, 2)(int32[:,::1], int32[:,::1], int32[::1], int64, int32[::1], int64[::1])")
+def _look_up(
+    table: Table, pairs: Table, text: Tokens, length: int, found: Tokens, kinds: Kinds
+) -> tuple[int, int]:
+    """Candidates and of which kind each is; how many, and how many tokens the first rests on."""
+    if length < 1:
+        return 0, 0
+    count = 0
+    last = text[length - 1]
+    if length > 1:
+        before = text[length - 2]
+        row = pair_row(before, last, PAIRS)
+        if pairs[row, SUCCESSORS] == before + 1 and pairs[row, SUCCESSORS + 1] == last + 1:
+            count = _take(pairs[row], 0, count, found, kinds)
+    order = 2 if count else 1
+    if 0 <= last < len(table):
+        count = _take(table[last], order * _SHARES, count, found, kinds)
+    return count, order
+
+
+@compiled(
+    "UniTuple(int64, 2)(int32[:,::1], int32[:,::1], float64[:,::1], int32[::1], int64, "
+    "int32[::1], float64[::1])"
+)
+def recycle_guess(
+    table: Table, pairs: Table, rates: Rates, text: Tokens, length: int, found: Tokens, chances: Chances
+) -> tuple[int, int]:
+    """Candidates for what follows `text[:length]`: how many, at most MOST_CANDIDATES, and on how many tokens
+    the first rests."""
+    kinds = np.empty(MOST_CANDIDATES, np.int64)
+    count, order = _look_up(table, pairs, text, length, found, kinds)
+    chances_of(rates, count, kinds, chances)
+    return count, order
+
+
+@compiled("int64(int32[:,::1], int32[:,::1], float64[:,::1], int32[::1], int64, int32[::1], float64[::1])")
+def recycle_candidates(
+    table: Table, pairs: Table, rates: Rates, text: Tokens, length: int, found: Tokens, chances: Chances
+) -> int:
+    """The same without the order."""
+    return recycle_guess(table, pairs, rates, text, length, found, chances)[0]
+
+
+@compiled(
+    "void(int32[:,::1], int32[:,::1], float64[:,::1], int32[::1], int64, int64, int32[::1], int32[:,::1], "
+    "float64[:,::1])"
+)
+def recycle_learn(
+    table: Table,
+    pairs: Table,
+    rates: Rates,
+    text: Tokens,
+    before: int,
+    after: int,
+    inputs: Tokens,
+    tops: Table,
+    shares: Chances,
+) -> None:
+    """Learn from a pass after which the text has gone on from `before` tokens to `after`: see SeenRows.
+
+    What would have been guessed is counted first. Then rows behind a wrong guess are kept before the others,
+    which may so replace them.
+    """
+    found = np.empty(MOST_CANDIDATES, np.int32)
+    kinds = np.empty(MOST_CANDIDATES, np.int64)
+    for length in range(before, after):
+        count, _ = _look_up(table, pairs, text, length, found, kinds)
+        count_guesses(rates, count, found, kinds, text[length])
+    right = min(after - before, len(inputs))
+    for turn in range(len(inputs)):
+        place = right + turn if right + turn < len(inputs) else right + turn - len(inputs)
+        last = inputs[place]
+        if tops[place, 0] < 0 or not 0 <= last < len(table):
+            continue
+        _keep(table[last], tops[place], shares[place])
+        first = inputs[place - 1] if place else text[before - 2] if before > 1 else -1
+        if first >= 0:
+            row = pair_row(first, last, PAIRS)
+            _keep(pairs[row], tops[place], shares[place])
+            pairs[row, SUCCESSORS] = first + 1
+            pairs[row, SUCCESSORS + 1] = last + 1
+
+
+@dataclass(frozen=True)
+class Recycled:
+    """What was learnt of one owner: the tables by one and by two tokens, and how often guesses came true."""
+
+    table: Table
+    pairs: Table
+    rates: Rates
+
+    @classmethod
+    def fresh(cls, vocabulary: int) -> "Recycled":
+        """Empty tables. Pages of them that were never written to take no memory."""
+        shares = [(step + 0.5) / _SHARES for step in range(_SHARES)]
+        return cls(
+            np.zeros((vocabulary, SUCCESSORS), np.int32),
+            np.zeros((PAIRS, SUCCESSORS + 2), np.int32),
+            fresh_rates([discount * share for discount in (0.9, 0.5, 0.2) for share in shares]),
+        )
+
+
+class RecycleGuesser:
+    """Guesses for one sequence from what was learnt of its owner."""
+
+    name = "recycle"
+    wants_top = SUCCESSORS
+
+    def __init__(self, recycled: Recycled) -> None:
+        self._recycled = recycled
+
+    def begin(self, text: GrowingText) -> None:
+        """A prompt's rows are not seen."""
+
+    def guess(self, tokens: Tokens, length: int, found: Tokens, chances: Chances) -> tuple[int, int]:
+        """Successors of the last two tokens, then of the last."""
+        learnt = self._recycled
+        return recycle_guess(learnt.table, learnt.pairs, learnt.rates, tokens, length, found, chances)
+
+    def learn(self, text: GrowingText, before: int, outcome: Outcome, rows: SeenRows) -> None:
+        """Keep what the verifier held likely."""
+        learnt = self._recycled
+        recycle_learn(
+            learnt.table, learnt.pairs, learnt.rates, text.tokens, before, text.length,
+            rows.inputs, rows.tops, rows.shares,
+        )  # fmt: skip
+
+    def end(self, text: GrowingText) -> None:
+        """All is kept already."""
+
+
+class RecycleSource:
+    """Sessions of one owner share what they learn."""
+
+    name = "recycle"
+    cost = DraftCost(microseconds=20)
+
+    def __init__(self, vocabulary: int, most_owners: int = MOST_OWNERS) -> None:
+        """`vocabulary` is how many tokens the verifier knows."""
+        self._owners = PerOwner(lambda: Recycled.fresh(vocabulary), most_owners)
+
+    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> ChainSession:
+        """A session; a reference says nothing of what the verifier holds likely."""
+        return ChainSession(RecycleGuesser(self._owners.of(owner)), prompt)
+
+    def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
+        """One after another."""
+        return propose_each(asks)
+
+    def close(self) -> None:
+        """Forget all."""
+        self._owners.clear()

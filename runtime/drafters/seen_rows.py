@@ -1,0 +1,45 @@
+"""The rows that a pass ran for a sequence, as arrays: what compiled functions learn from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.runtime.drafters import Outcome, RowTops
+
+
+@dataclass(frozen=True)
+class SeenRows:
+    """What the rows of a pass held and found.
+
+    `inputs[i]` is the token of row i; row 0 is that of the last token before what was committed. `tops[i]`
+    are the likeliest tokens behind it, likeliest first, -1 where nothing is known, and `shares[i]` what each
+    has of all their probability. Rows from the number of committed tokens on stand behind a wrong guess.
+    """
+
+    inputs: NDArray[np.int32]
+    tops: NDArray[np.int32]
+    shares: NDArray[np.float64]
+
+
+def seen_rows(last: int, committed: Sequence[int], outcome: Outcome, rows: RowTops, count: int) -> SeenRows:
+    """The rows of a pass with the `count` likeliest tokens of each.
+
+    `last` is the last token before what was committed. A row whose logits are not finite counts as unknown.
+    """
+    guessed = outcome.proposed.tokens
+    inputs = np.empty(len(rows), np.int32)
+    tops = np.full((len(rows), count), -1, np.int32)
+    shares = np.zeros((len(rows), count))
+    for place in range(len(rows)):
+        # What a grammar forced ran before any draft, and is a part of what is said to be proposed, if any is.
+        before = place - 1
+        inputs[place] = last if not place else guessed[before] if before < len(guessed) else committed[before]
+        top = rows.top(place, count)
+        logits = np.array([candidate.logit for candidate in top])
+        if len(top) and np.isfinite(logits).all():
+            tops[place, : len(top)] = [candidate.token for candidate in top]
+            powers = np.exp(logits - logits.max())
+            shares[place, : len(top)] = powers / powers.sum()
+    return SeenRows(inputs, tops, shares)

@@ -1,0 +1,117 @@
+"""How wide a pass may be, and how many guesses it should run: what comes out beside what it costs."""
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anespec.runtime.drafters import Draft
+from anespec.runtime.pass_costs import PassCosts
+
+PROMPT_ROWS = 128
+"""The most prompt rows of a pass in which somebody waits for the next token, where costs are unknown."""
+
+LONGEST_WAIT = 2.0
+"""Times what the narrowest pass costs that serves all who wait for a token: no pass of theirs takes longer,
+neither for the sake of prompts nor of drafts, unless it holds no more than a block of prompt rows."""
+
+MOST_DRAFTS = 15
+"""Draft rows of a sequence in a pass. Chains that stay right for longer are few, and with the row before them
+they fill a width."""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A draft token: the chance that it and all before it are right, and the number of its draft."""
+
+    chance: float
+    draft: int
+
+
+@dataclass(frozen=True)
+class Spending:
+    """Weighs widths by their costs. Spans are of the first pool.
+
+    Without costs lanes up to a block are taken to be free, and wider passes are not run for drafts.
+    """
+
+    block: int
+    widths: tuple[int, ...]
+    costs: PassCosts | None = None
+
+    def width(self, rows: int) -> int:
+        """The narrowest pass that holds so many rows."""
+        return next(width for width in self.widths if rows <= width)
+
+    def prompt_rows(self, waiting: int, span: int) -> int:
+        """The most prompt rows of a pass in which so many wait for a token."""
+        if not waiting:
+            return self.widths[-1]
+        if self.costs is None:
+            return min(PROMPT_ROWS, self.widths[-1])
+        return max(self.block, self._longest_wait(self.costs, waiting, span) - waiting)
+
+    def draft_lanes(self, waiting: int, scheduled: int, span: int) -> int:
+        """The most lanes that drafts may have beside so many scheduled rows.
+
+        One who waits alone may wait as long as it pays.
+        """
+        width = self.width(scheduled)
+        if self.costs is None:
+            return max(self.block, width) - scheduled
+        if waiting > 1:
+            return max(width, self._longest_wait(self.costs, waiting, span)) - scheduled
+        return max(each for each in self.widths if each <= max(width, scheduled + MOST_DRAFTS)) - scheduled
+
+    def worth(self, prompt_rows: int, span: int) -> float:
+        """What prompt rows are worth in tokens: the time that they take where they are cheapest."""
+        if self.costs is None:
+            return 0.0
+        narrowest, widest = self.widths[0], self.widths[-1]
+        cheapest = self.costs.seconds(widest, span) / widest
+        return prompt_rows * cheapest / self.costs.seconds(narrowest, span)
+
+    def paying(self, guesses: Sequence[Guess], scheduled: int, sure: float, span: int) -> int:
+        """How many of these guesses, likeliest first, let most tokens come out per second.
+
+        `sure` is what the pass is worth without them. Each width is weighed with as many as it holds; of
+        equal ones the wider is taken. Without costs all of them pay.
+        """
+        if self.costs is None:
+            return len(guesses)
+        count, most = 0, 0.0
+        for width in self.widths[bisect_left(self.widths, scheduled) :]:
+            fitting = min(len(guesses), width - scheduled)
+            tokens = sure + sum(guess.chance for guess in guesses[:fitting])
+            if (rate := tokens / self.costs.seconds(width, span)) >= most:
+                count, most = fitting, rate
+            if fitting == len(guesses):
+                break
+        return count
+
+    def _longest_wait(self, costs: PassCosts, waiting: int, span: int) -> int:
+        """The widest pass that so many who wait for a token may be made to wait for."""
+        narrowest = self.width(min(waiting, self.widths[-1]))
+        most = LONGEST_WAIT * costs.seconds(narrowest, span)
+        return max(each for each in self.widths if each == narrowest or costs.seconds(each, span) <= most)
+
+
+def likeliest(drafts: Sequence[Draft], budget: int) -> list[Guess]:
+    """The `budget` likeliest draft tokens, likeliest first.
+
+    A token's path probability is the chance that it and all before it are right, so it never grows
+    along a chain and taking the best next token over all chains is optimal. Ties go to the earlier
+    sequence. Owners have no shares here: these are lanes that nobody is sure to need, and where they go to
+    another's better guesses a sequence still gets its token of every pass.
+    """
+    found: list[Guess] = []
+    heads = [(-draft.probabilities[0], i, 1) for i, draft in enumerate(drafts) if draft.tokens]
+    heapq.heapify(heads)
+    while heads and len(found) < budget:
+        path, i, following = heads[0]
+        found.append(Guess(-path, i))
+        if following < len(drafts[i].tokens):
+            heapq.heapreplace(heads, (path * drafts[i].probabilities[following], i, following + 1))
+        else:
+            heapq.heappop(heads)
+    return found

@@ -1,0 +1,249 @@
+"""Owners stay apart, memory and disk are bounded, and of several processes one writes."""
+
+import gc
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from toy_learner import ToyLearner
+
+import anespec.runtime.drafters.memory.owner_memory as owner_memory
+import anespec.runtime.drafters.memory.vocabulary_memory as vocabulary_memory
+from anespec.manifests.errors import RequestError, StorageError
+from anespec.runtime.drafters.memory.memories import Memories, Place
+from anespec.runtime.drafters.memory.owner_files import owner_folder
+from anespec.runtime.drafters.memory.records import Lesson
+from anespec.runtime.drafters.memory.shelf import MemoryShelf, Model
+from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
+
+SIZE = 4096
+KEY = "0123456789abcdef"
+NAMES = ["", "a", "A", "../../etc", "x" * 5000, "\0", "naïve", "\ud800", "a/b", "snapshot"]
+
+
+def text(*tokens: int) -> NDArray[np.int32]:
+    return np.array(tokens, np.int32)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "anespec" / "memory"
+
+
+def opened(root: Path | None, **options: object) -> VocabularyMemory:
+    return VocabularyMemory(ToyLearner(), SIZE, KEY, root, **options)  # type: ignore[arg-type]
+
+
+def requests(memory: VocabularyMemory, owner: str) -> int:
+    return ToyLearner().facts(memory.of(owner).image).requests
+
+
+def test_owners_with_any_names_stay_apart(root: Path) -> None:
+    memory = opened(root)
+    for number, name in enumerate(NAMES):
+        for _ in range(number):
+            memory.of(name).fold(text(number, number), 1)
+    memory.close()
+    again = opened(root)
+    assert [requests(again, name) for name in NAMES] == [*range(len(NAMES))]
+    again.close()
+    assert sorted(path.name for path in root.iterdir()) == [KEY]
+    assert len(list((root / KEY).iterdir())) == len(NAMES) - 1
+
+
+def test_nothing_is_made_before_something_is_learnt(root: Path) -> None:
+    opened(root).close()
+    assert not root.exists()
+    memory = opened(root)
+    memory.of("one")
+    memory.close()
+    assert list((root / KEY).iterdir()) == []
+
+
+def test_without_a_folder_it_lives_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    memory = opened(None)
+    memory.of("one").fold(text(1, 2), 1)
+    assert (requests(memory, "one"), requests(memory, "two")) == (1, 0)
+    memory.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_few_owners_are_in_memory_and_all_come_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_memory, "SNAPSHOT_TOKENS", 1)
+    memory = opened(root, most_in_ram=2)
+    held = memory.of("0")
+    for number in range(6):
+        memory.of(str(number)).fold(text(number, number), 1)
+    assert memory.of("0") is held, "who is still used is the only one of its owner"
+    for thread in memory._flushing:
+        thread.join()
+    gc.collect()
+    assert len(memory._alive) == 2
+    held.fold(text(5), 0)
+    assert [requests(memory, str(number)) for number in range(6)] == [2, 1, 1, 1, 1, 1]
+    memory.close()
+
+
+def test_one_process_writes_and_the_next_one_goes_on_after_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(vocabulary_memory, "SECONDS_BETWEEN_TRIES", 0.0)
+    caplog.set_level(logging.INFO)
+    first, second = opened(root), opened(root)
+    first.of("one").fold(text(1, 2), 1)
+    mine = second.of("one")
+    for _ in range(3):
+        second.of("one").fold(text(3, 4), 1)
+    assert len([message for message in caplog.messages if "another process writes" in message]) == 1
+    assert requests(second, "one") == 4
+    assert requests(opened(root), "one") == 1
+    first.of("one").fold(text(5, 6), 1)
+    first.close()
+    assert second.of("one") is mine
+    assert requests(second, "one") == 5
+    second.close()
+    assert requests(opened(root), "one") == 5
+
+
+def test_a_killed_process_keeps_nobody_out(root: Path) -> None:
+    program = f"""
+import os, sys, numpy
+sys.path.insert(0, {str(Path(__file__).parents[3] / "support")!r})
+from pathlib import Path
+from toy_learner import ToyLearner
+from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
+memory = VocabularyMemory(ToyLearner(), {SIZE}, {KEY!r}, Path({str(root)!r}))
+memory.of("one").fold(numpy.array([1, 2], numpy.int32), 1)
+os.kill(os.getpid(), 9)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
+    memory = opened(root)
+    assert requests(memory, "one") == 1
+    memory.of("one").fold(text(1), 0)
+    memory.close()
+    assert requests(opened(root), "one") == 2
+
+
+@pytest.mark.parametrize("obstacle", ["file", "link", "file above"])
+def test_where_no_folder_can_be_it_is_said_once_and_goes_on(
+    root: Path, tmp_path: Path, obstacle: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if obstacle == "file above":
+        root.parent.write_text("no folder")
+    else:
+        root.mkdir(parents=True)
+        (tmp_path / "elsewhere").mkdir()
+        if obstacle == "link":
+            (root / KEY).symlink_to(tmp_path / "elsewhere")
+        else:
+            (root / KEY).write_text("no folder")
+    memory = opened(root)
+    for owner in ("one", "two", "one"):
+        memory.of(owner).fold(text(1, 2), 1)
+    assert requests(memory, "one") == 2
+    memory.close()
+    assert len(caplog.messages) == 1
+    assert not (tmp_path / "elsewhere").exists() or not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_all_files_together_are_bounded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_memory, "SNAPSHOT_TOKENS", 1)
+    other = VocabularyMemory(ToyLearner(), SIZE, "f" * 16, root)
+    other.of("old").fold(text(1), 0)
+    other.close()
+    os.utime(root / ("f" * 16) / owner_folder("old") / "snapshot", (1, 1))
+    memory = opened(root, most_on_disk=3 * (SIZE + 1000))
+    for number in range(5):
+        memory.of(str(number)).fold(text(number), 0)
+        memory.of(str(number)).flush()
+        os.utime(root / KEY / owner_folder(str(number)) / "snapshot", (number + 2, number + 2))
+    memory.close()
+    kept = MemoryShelf(root).kept()
+    assert "old" not in [each.owner for each in kept]
+    fresh = opened(root, most_on_disk=3 * (SIZE + 1000))
+    fresh.of("new").fold(text(1), 0)
+    fresh.close()
+    assert [each.owner for each in MemoryShelf(root).kept()] == ["new", "4", "3"]
+
+
+def test_after_its_end_nothing_is_written_any_more(root: Path) -> None:
+    memory = opened(root)
+    held = memory.of("one")
+    held.fold(text(1), 0)
+    memory.close()
+    held.fold(text(2), 0)
+    held.flush()
+    assert memory.of("one") is held
+    assert memory.of("two") is not held
+    memory.of("two").fold(text(1), 0)
+    memory.close()
+    assert [(each.owner, each.requests) for each in MemoryShelf(root).kept()] == [("one", 1)]
+
+
+def test_a_size_too_small_is_said(root: Path) -> None:
+    memory = VocabularyMemory(ToyLearner(), 10, KEY, root)
+    with pytest.raises(RequestError, match="too few"):
+        memory.of("one")
+    memory.close()
+
+
+def test_models_of_one_vocabulary_share_what_is_learnt(root: Path) -> None:
+    memories = Memories()
+    place = Place(KEY, root, SIZE, Model(name="one", path="one.anespec"))
+    first, second = memories.open(place, ToyLearner()), memories.open(place, ToyLearner())
+    first.of("a").fold(text(1, 2), 1)
+    assert ToyLearner().facts(second.of("a").image).requests == 1
+    first.close()
+    first.close()
+    second.of("a").fold(text(1, 2), 1)
+    assert requests(opened(root), "a") == 2
+    second.close()
+    third = memories.open(place, ToyLearner())
+    third.of("a").fold(text(1, 2), 1)
+    third.close()
+    assert requests(opened(root), "a") == 3
+    assert MemoryShelf(root).models(KEY) == (Model(name="one", path="one.anespec"),)
+
+
+def test_many_threads_learn_at_once(root: Path) -> None:
+    memory = opened(root, most_in_ram=2)
+
+    def work(owner: str) -> None:
+        for number in range(30):
+            memory.of(owner).fold(text(number, number + 1), 1)
+
+    threads = [threading.Thread(target=work, args=(str(number % 4),)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    memory.close()
+    again = opened(root)
+    assert [requests(again, str(number)) for number in range(4)] == [60] * 4
+
+
+def test_the_shelf_tells_what_is_there_and_removes_it(root: Path) -> None:
+    shelf = MemoryShelf(root)
+    assert shelf.kept() == []
+    memory = opened(root, model=Model(name="m", path="/m"))
+    memory.of("bob").fold(text(1, 2, 3), 1)
+    memory.of("bob").fold(text(4, 5), 1)
+    (kept,) = shelf.kept()
+    assert (kept.vocabulary, kept.owner, kept.requests) == (KEY, "bob", 2)
+    assert [lesson.text.tolist() for lesson in shelf.contents(kept).texts] == [[1, 2, 3], [4, 5]]
+    for refused in (lambda: shelf.remove(kept), lambda: shelf.add(KEY, "bob", [])):
+        with pytest.raises(StorageError, match="another anespec is running there"):
+            refused()
+    memory.close()
+    assert shelf.add(KEY, "bob", [Lesson(text(7, 8), 1)]) == 2
+    assert requests(opened(root), "bob") == 3
+    shelf.remove(kept)
+    assert shelf.kept() == []
+    assert list((root / KEY).iterdir()) == []

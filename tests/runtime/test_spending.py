@@ -1,0 +1,192 @@
+"""Rows are spent where they bring most tokens per second, and nobody waits long for another's."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toy import GLOBAL, ToyVerifier, drain, everything, ids, toy_shape
+
+from anespec.runtime.cost_measurement import measure_pass_costs
+from anespec.runtime.drafters.lookup import LookupSource
+from anespec.runtime.engine import Engine
+from anespec.runtime.pass_costs import PassCosts, WidthCost
+from anespec.runtime.passes import PassPlan, PoolShape, RowKind
+from anespec.runtime.planner import Demand, Planner
+from anespec.runtime.requests import Request
+from anespec.runtime.spending import LONGEST_WAIT, MOST_DRAFTS, Guess, Spending
+
+WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+LLAMA_CPP = {1: 28.0, 2: 45.0, 4: 70.0, 8: 90.0, 16: 170.0, 32: 330.0, 64: 650.0}
+"""Milliseconds of a pass, of which the design has those of 1, 4 and 8 rows; the others continue them."""
+FLAT_TO_EIGHT = {1: 27.0, 2: 27.0, 4: 27.0, 8: 27.0, 16: 35.0, 32: 51.0, 64: 90.0}
+
+
+def costs(milliseconds: dict[int, float], per_slot: float = 0.0) -> PassCosts:
+    return PassCosts.of([WidthCost(width, each / 1e3, per_slot) for width, each in milliseconds.items()])
+
+
+prices = st.lists(st.floats(0.0, 3.0), min_size=len(WIDTHS), max_size=len(WIDTHS)).map(
+    lambda steps: PassCosts.of([WidthCost(width, 1 + sum(steps[: i + 1])) for i, width in enumerate(WIDTHS)])
+)
+chances = st.lists(st.floats(0.01, 1.0), max_size=20).map(lambda found: sorted(found, reverse=True))
+
+
+@given(prices, chances, st.integers(1, 8))
+def test_no_other_number_of_guesses_brings_more_tokens_per_second(
+    known: PassCosts, found: list[float], scheduled: int
+) -> None:
+    spending = Spending(4, WIDTHS, known)
+    guesses = [Guess(chance, 0) for chance in found]
+
+    def rate(count: int) -> float:
+        return (scheduled + sum(found[:count])) / known.seconds(spending.width(scheduled + count), 0)
+
+    count = spending.paying(guesses, scheduled, scheduled, 0)
+    assert rate(count) >= max(map(rate, range(len(found) + 1))) - 1e-9
+
+
+@given(prices, st.integers(1, 12))
+def test_nobody_waits_long_for_another_s_prompt_or_drafts(known: PassCosts, waiting: int) -> None:
+    spending = Spending(4, WIDTHS, known)
+    alone = known.seconds(spending.width(waiting), 0)
+    rows = spending.prompt_rows(waiting, 0)
+    assert rows >= 4
+    width = spending.width(waiting + rows)
+    assert rows == 4 or known.seconds(width, 0) <= LONGEST_WAIT * alone
+    if waiting > 1:
+        most = spending.width(waiting + spending.draft_lanes(waiting, waiting, 0))
+        assert known.seconds(most, 0) <= LONGEST_WAIT * alone
+    assert spending.prompt_rows(0, 0) == WIDTHS[-1], "where nobody waits, prompts take all"
+
+
+def test_where_every_row_is_free_guesses_fill_the_pass() -> None:
+    free = Spending(4, (1, 2, 4), costs({1: 60.0, 2: 59.0, 4: 58.0}))
+    bad = [Guess(0.01, 0)] * 3
+    assert free.paying(bad, 1, 1.0, 0) == 3
+    wide = Spending(4, WIDTHS, costs(FLAT_TO_EIGHT))
+    assert wide.paying([Guess(0.01, 0)] * MOST_DRAFTS, 1, 1.0, 0) == 7, "eight rows cost what one does"
+    assert wide.paying([Guess(0.9**i, 0) for i in range(1, MOST_DRAFTS + 1)], 1, 1.0, 0) == MOST_DRAFTS
+    assert wide.draft_lanes(1, 1, 0) == MOST_DRAFTS
+
+
+def test_where_rows_cost_guesses_must_be_good() -> None:
+    dear = Spending(4, WIDTHS, costs(LLAMA_CPP))
+    assert dear.paying([Guess(0.5, 0), Guess(0.25, 0), Guess(0.1, 0)], 1, 1.0, 0) == 0
+    assert dear.paying([Guess(0.7, 0)], 1, 1.0, 0) == 1
+    assert dear.paying([Guess(0.95**i, 0) for i in range(1, 8)], 1, 1.0, 0) == 7
+
+
+def test_far_looks_make_rows_dearer() -> None:
+    known = PassCosts.of([WidthCost(1, 1.0, 0.0), WidthCost(4, 1.0, 0.001)])
+    spending = Spending(4, (1, 4), known)
+    guess = [Guess(0.5, 0)]
+    assert spending.paying(guess, 1, 1.0, 256) == 1
+    assert spending.paying(guess, 1, 1.0, 2048) == 0
+
+
+def test_a_narrow_pass_never_counts_more_than_a_wider_one() -> None:
+    found = PassCosts.of([WidthCost(1, 5.0), WidthCost(4, 2.0, 0.5), WidthCost(2, 3.0, 0.1)])
+    assert [(cost.width, cost.seconds, cost.per_slot) for cost in found.widths] == [
+        (1, 2.0, 0.0),
+        (2, 2.0, 0.1),
+        (4, 2.0, 0.5),
+    ]
+
+
+class TimedVerifier(ToyVerifier):
+    """A toy whose passes take a told time on a clock of its own."""
+
+    def __init__(self, known: PassCosts, repetitive: int = 0, sequences: int = 1) -> None:
+        super().__init__(
+            toy_shape(
+                t_max=64,
+                context=1000,
+                sequences=sequences,
+                vocabulary=300,
+                pools=(PoolShape("global", 1024, None),),
+            ),
+            repetitive,
+        )
+        self.known = known
+        self.now = 0.0
+
+    def forward(self, plan: PassPlan) -> object:
+        self.now += self.known.seconds(plan.width, plan.spans[0])
+        return super().forward(plan)
+
+    def time(self) -> float:
+        return self.now
+
+
+def seconds(known: PassCosts, repetitive: int, source: LookupSource | None) -> tuple[float, list[int], int]:
+    """What 600 tokens take, which ones they are, and how many drafts came true."""
+    verifier = TimedVerifier(known, repetitive)
+    engine = Engine(verifier, everything(verifier.shape), source, costs=known, clock=verifier.time)
+    events = list(engine.generate(Request(tuple(range(40)), 600)))
+    return verifier.now, ids(events), engine.counts.accepted
+
+
+@pytest.mark.parametrize("milliseconds", [LLAMA_CPP, FLAT_TO_EIGHT])
+def test_guessing_never_costs_two_percent_where_nothing_repeats(milliseconds: dict[int, float]) -> None:
+    known = costs(milliseconds)
+    plain, tokens, _ = seconds(known, 0, None)
+    took, same, _ = seconds(known, 0, LookupSource())
+    assert same == tokens
+    assert took <= 1.02 * plain
+
+
+@pytest.mark.parametrize(("milliseconds", "gain"), [(LLAMA_CPP, 1.15), (FLAT_TO_EIGHT, 1.5)])
+def test_guessing_pays_where_text_repeats(milliseconds: dict[int, float], gain: float) -> None:
+    known = costs(milliseconds)
+    plain, tokens, _ = seconds(known, 12, None)
+    took, same, accepted = seconds(known, 12, LookupSource())
+    assert same == tokens
+    assert accepted > 100
+    assert plain > gain * took
+
+
+def test_no_pass_of_one_who_waits_is_long_while_prompts_come_in() -> None:
+    known = costs(FLAT_TO_EIGHT)
+    verifier = TimedVerifier(known, sequences=2)
+    engine = Engine(verifier, everything(verifier.shape), costs=known)
+    engine.submit(Request((1, 2, 3), 200))
+    engine.step()
+    verifier.passes_run.clear()
+    engine.submit(Request(tuple(range(250)), 2))
+    drain(engine)
+    shared = [
+        plan.width
+        for plan in verifier.passes_run
+        if len({row.kind for row in plan.rows} & {RowKind.PROMPT, RowKind.CARRY}) == 2
+    ]
+    assert shared
+    assert max(shared) == 32, "51 ms, which is less than twice 27"
+    alone = Planner(verifier.shape, everything(verifier.shape), known)
+    assert sum(alone.share([Demand(200, True)]).rows) == 64
+
+
+def test_costs_are_measured_on_every_width_and_grow_with_the_span() -> None:
+    shape = toy_shape(t_max=16, context=600, pools=(PoolShape("global", 1024, None),), partial_spans=True)
+    truth = PassCosts.of([WidthCost(width, width / 100, width * 1e-6) for width in shape.widths])
+
+    class Slow(TimedVerifier):
+        def __init__(self) -> None:
+            ToyVerifier.__init__(self, shape)
+            self.known, self.now = truth, 0.0
+
+    verifier = Slow()
+    told: list[tuple[int, int]] = []
+    found = measure_pass_costs(
+        verifier, everything(shape), lambda done, of: told.append((done, of)), verifier.time
+    )
+    assert told == [(done, len(shape.widths) + 2) for done in range(len(shape.widths) + 2)]
+    for width in shape.widths:
+        for span in (256, 1024):
+            assert found.seconds(width, span) == pytest.approx(truth.seconds(width, span), rel=0.02)
+
+
+def test_without_partial_spans_the_span_costs_nothing_more() -> None:
+    shape = toy_shape(pools=(GLOBAL,))
+    verifier = ToyVerifier(shape)
+    ticks = iter(range(10_000))
+    found = measure_pass_costs(verifier, everything(shape), clock=lambda: float(next(ticks)))
+    assert {cost.per_slot for cost in found.widths} == {0.0}

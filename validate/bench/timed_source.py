@@ -1,0 +1,121 @@
+"""A draft source under a stopwatch."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter_ns
+
+from anespec.runtime.drafters import Draft, DraftCost, DraftSession, DraftSource, Outcome, RowTops
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """How long something took, in microseconds; zero where it never ran."""
+
+    median: float = 0.0
+    p99: float = 0.0
+
+
+@dataclass
+class Samples:
+    """Nanoseconds of one thing done many times."""
+
+    _taken: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def add(self, began: int, shared_by: int = 1) -> None:
+        """What `began` then, on the clock of perf_counter_ns, ends now; it is shared by so many tokens."""
+        self._taken.append((perf_counter_ns() - began) / max(1, shared_by))
+
+    @property
+    def quantiles(self) -> Quantiles:
+        """Of all samples."""
+        if not self._taken:
+            return Quantiles()
+        ordered = sorted(self._taken)
+        return Quantiles(median(ordered) / 1e3, ordered[len(ordered) * 99 // 100] / 1e3)
+
+
+@dataclass(frozen=True)
+class SourceTimes:
+    """What a source took: per proposal, opening per prompt token, observing per token, per closed session."""
+
+    proposal: Samples = field(default_factory=Samples)
+    opening: Samples = field(default_factory=Samples)
+    observing: Samples = field(default_factory=Samples)
+    closing: Samples = field(default_factory=Samples)
+
+
+class TimedSource:
+    """Another source, whose calls are timed."""
+
+    def __init__(self, source: DraftSource) -> None:
+        """`source` stays its owner's."""
+        self.source = source
+        self.times = SourceTimes()
+
+    @property
+    def name(self) -> str:
+        """The other's."""
+        return self.source.name
+
+    @property
+    def cost(self) -> DraftCost:
+        """The other's."""
+        return self.source.cost
+
+    def open(
+        self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None
+    ) -> "TimedSession":
+        """A session of the other."""
+        began = perf_counter_ns()
+        session = self.source.open(owner, prompt, reference)
+        self.times.opening.add(began, len(prompt))
+        return TimedSession(self, session)
+
+    def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
+        """The other's drafts. Raises TypeError for a session that is none of this source's."""
+        inner = [(_own(session).session, budget) for session, budget in asks]
+        began = perf_counter_ns()
+        drafts = self.source.propose(inner)
+        self.times.proposal.add(began, len(asks))
+        return drafts
+
+    def close(self) -> None:
+        """Nothing: the other stays its owner's."""
+
+
+class TimedSession:
+    """Another source's session."""
+
+    def __init__(self, source: TimedSource, session: DraftSession) -> None:
+        self._source = source
+        self.session = session
+
+    @property
+    def wants_top(self) -> int:
+        """The other's."""
+        return self.session.wants_top
+
+    def propose(self, budget: int) -> Draft:
+        """The other's draft."""
+        (draft,) = self._source.propose([(self, budget)])
+        return draft
+
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+        """The other observes."""
+        began = perf_counter_ns()
+        self.session.observe(committed, outcome, rows)
+        self._source.times.observing.add(began, len(committed))
+
+    def close(self) -> None:
+        """The other closes."""
+        began = perf_counter_ns()
+        self.session.close()
+        self._source.times.closing.add(began)
+
+
+def _own(session: DraftSession) -> TimedSession:
+    if not isinstance(session, TimedSession):
+        raise TypeError("a session that this source did not open")
+    return session

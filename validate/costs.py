@@ -1,0 +1,75 @@
+"""What passes cost here, kept beside the verdicts."""
+
+from collections.abc import Callable
+from typing import Self
+
+from pydantic import Field
+
+from anespec.manifests.errors import StorageError
+from anespec.manifests.schema import Count, Record
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import Circumstances, Verdict, VerdictFile
+from anespec.runtime.cost_measurement import measure_pass_costs
+from anespec.runtime.pass_costs import PassCosts, WidthCost
+from anespec.runtime.passes import Verifier
+from anespec.runtime.proven import Proven
+from anespec.validate.progress import Progress
+
+
+class WidthFigure(Record):
+    """Seconds of a pass of so many rows that looks at no slots, and what each slot of the first pool adds."""
+
+    width: Count
+    seconds: float = Field(gt=0, le=86400)
+    per_slot: float = Field(ge=0, le=1)
+
+
+class CostVerdict(Verdict):
+    """The cost of every width that was proven then."""
+
+    widths: tuple[WidthFigure, ...] = Field(min_length=1)
+
+    @classmethod
+    def of(cls, costs: PassCosts, here: Circumstances) -> Self:
+        """What was measured here."""
+        figures = [
+            WidthFigure(width=cost.width, seconds=max(cost.seconds, 1e-9), per_slot=cost.per_slot)
+            for cost in costs.widths
+        ]
+        return cls(circumstances=here, widths=tuple(figures))
+
+    @property
+    def costs(self) -> PassCosts:
+        """As the planner takes them."""
+        return PassCosts.of([WidthCost(each.width, each.seconds, each.per_slot) for each in self.widths])
+
+
+class CostFile(VerdictFile[CostVerdict]):
+    """gates/costs.json."""
+
+    gate = "costs"
+
+
+def kept_costs(artifact: Artifact, here: Circumstances, proven: Proven) -> PassCosts | None:
+    """What was measured of all widths that are proven; None where that was not done here."""
+    verdict = artifact.read_verdicts(CostFile).find(here)
+    if verdict is None or not {*proven.widths} <= {each.width for each in verdict.widths}:
+        return None
+    return verdict.costs
+
+
+def recorded_costs(
+    artifact: Artifact,
+    verifier: Verifier,
+    here: Circumstances,
+    proven: Proven,
+    progress: Progress,
+    unkept: Callable[[StorageError], None],
+) -> PassCosts:
+    """Time passes of every width and keep the figures; `unkept` is told where they cannot be written."""
+    costs = measure_pass_costs(verifier, proven, lambda done, of: progress("passes", done / of))
+    try:
+        artifact.record_verdict(CostFile, CostVerdict.of(costs, here))
+    except StorageError as error:
+        unkept(error)
+    return costs
