@@ -118,7 +118,7 @@ class VocabularyMemory:
             if self._folder is None:
                 self._folder = self._stack.enter_context(private_folder(self._root / self._vocabulary))
             self._stack.enter_context(self._folder.alone("another anespec"))
-        except StorageError as error:
+        except (OSError, StorageError) as error:
             if self._folder is None:
                 _log.warning("%s; what drafting learns is kept in memory alone", error)
                 self._root = None
