@@ -150,7 +150,9 @@ def test_much_is_learnt_at_once(other: Path, tmp_path: Path) -> None:
     assert run("memory", "import", file, other).code == 0
     (kept,) = shown()
     assert kept["requests"] == 40 and kept["nodes"] > 1000
-    assert [path.name for path in memory_folder().rglob("*") if path.is_file()] == ["snapshot"]
+    assert kept["models"] == [other.stem]
+    assert run("memory", "export", kept["vocabulary"], tmp_path / "out").code == 0
+    assert not list(memory_folder().rglob("journal-*"))
 
 
 @pytest.mark.parametrize(
