@@ -158,6 +158,13 @@ class OwnerMemory:
         except (OSError, StorageError) as error:
             self._complain("cannot be read", error)
             self._writes = False
+        except Exception as error:
+            # What was kept makes the learner fail. The next snapshot takes its place.
+            self._complain("cannot be learnt", error)
+            self.image[:] = self._learner.fresh(self._size)
+            self._texts = LatestTexts(TEXT_BYTES)
+            self._number = files.next_number()
+            self._torn = self._unflushed = True
 
     def _take(self, found: Snapshot) -> None:
         """Use a snapshot: its image, or where that is damaged or another learner's, the latest requests."""

@@ -379,6 +379,25 @@ def test_what_a_learner_says_of_its_image_costs_nothing(folder: Folder, often: N
     assert opened(folder).image.tobytes() == learnt(LESSONS)
 
 
+def test_what_makes_the_learner_fail_is_not_kept(
+    folder: Folder, often: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Choosy(ToyLearner):
+        def fold(self, image: NDArray[np.uint8], text: NDArray[np.int32], answer: int) -> None:
+            if text.max() > 30:
+                raise IndexError("no such token")
+            super().fold(image, text, answer)
+
+    teach(opened(folder))
+    memory = opened(folder, Choosy())
+    assert memory.image.tobytes() == learnt([])
+    assert len(caplog.messages) == 1
+    teach(memory, LESSONS[:2])
+    memory.flush()
+    assert opened(folder, Choosy()).image.tobytes() == learnt(LESSONS[:2])
+    assert [path.name for path in files_of(folder)] == ["snapshot"]
+
+
 def test_no_more_of_a_long_request_is_kept_than_its_end() -> None:
     whole = np.arange(200_000, dtype=np.int32)
     kept = Lesson.of(whole, 199_000)
