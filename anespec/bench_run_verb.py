@@ -195,12 +195,12 @@ def _table(title: str, first: str, rows: "list[tuple[str, Figures | None]]") -> 
         if figures is None:
             table.add_row(name, *("too short", "", "", "", ""))
             continue
-        low, high = figures.speedup_range
+        speedup = figures.speedup
         table.add_row(
             name,
             f"{figures.plain.median:.1f}",
             f"{figures.drafted.median:.1f}",
-            f"{figures.speedup:.2f} ({low:.2f}-{high:.2f})",
+            f"{speedup.median:.2f} ({speedup.least:.2f}-{speedup.most:.2f})",
             f"{figures.tokens_per_pass:.2f}",
             " ".join(f"{share:.0%}" for share in figures.shares_by_position[:SHOWN_POSITIONS]),
         )

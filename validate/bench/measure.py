@@ -60,11 +60,6 @@ class Variant:
     runs: tuple[BenchRun, ...]
 
     @property
-    def speed(self) -> float:
-        """Tokens per second, the median of the runs."""
-        return median(run.speed for run in self.runs)
-
-    @property
     def cost(self) -> Statistics:
         """What the first run cost; of the others only the times differ."""
         return self.runs[0].statistics
@@ -119,10 +114,15 @@ class Case:
         if not self.says_speed:
             return ()
         return tuple(
-            SpeedPoint(each.way.most, each.acceptance, each.speed / self.plain.speed)
+            SpeedPoint(each.way.most, each.acceptance, self.speedup(each))
             for each in self.drafted
             if not each.way.as_they_pay
         )
+
+    def speedup(self, variant: Variant) -> float:
+        """Of one of its variants, the median over the rounds, in which a run of each takes its turn."""
+        pairs = zip(variant.runs, self.plain.runs, strict=True)
+        return median(run.speed / plain.speed for run, plain in pairs)
 
     @property
     def comparisons(self) -> int:

@@ -173,16 +173,21 @@ def _by_drafts(report: BenchReport) -> Plot | None:
     fitted: dict[PromptClass, list[tuple[float, float]]] = {}
     if cost is not None:
         for each, f in found:
-            fitted.setdefault(each, []).append((f.way.most, cost.speedup(f.way.most, f.acceptance)))
+            k = f.way.most
+            fitted.setdefault(each, []).append((k, cost.speedup(k, f.acceptance)))
     y = Axis.around(
-        [1.0, *(f.speedup for _, f in found), *(value for line in fitted.values() for _, value in line)]
+        [
+            1.0,
+            *(f.speedup.median for _, f in found),
+            *(value for line in fitted.values() for _, value in line),
+        ]
     )
     dots = tuple(
         Dot(
             x.place(f.way.most),
-            up(y, f.speedup),
+            up(y, f.speedup.median),
             each.value,
-            f"{each}, {counted(f.way.most, 'draft')}: {f.speedup:.2f}",
+            f"{each}, {counted(f.way.most, 'draft')}: {f.speedup.median:.2f}",
         )
         for each, f in found
     )

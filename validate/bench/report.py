@@ -134,8 +134,8 @@ def _figures(figures: Figures | None) -> dict[str, Any] | None:
             "without": [round(value, 2) for value in figures.plain.values],
             "with": [round(value, 2) for value in figures.drafted.values],
         },
-        "speedup": round(figures.speedup, 4),
-        "speedup_range": [round(value, 4) for value in figures.speedup_range],
+        "speedup": round(figures.speedup.median, 4),
+        "speedup_range": [round(figures.speedup.least, 4), round(figures.speedup.most, 4)],
         "tokens_per_pass": round(figures.tokens_per_pass, 4),
         "proposed_by_position": list(figures.proposed_by_position),
         "accepted_by_position": list(figures.accepted_by_position),
@@ -168,7 +168,7 @@ def _case(case: Case) -> dict[str, Any]:
             {
                 "drafts": _drafts(each.way),
                 **_variant(each),
-                "speedup": round(each.speed / case.plain.speed, 4) if case.says_speed else None,
+                "speedup": round(case.speedup(each), 4) if case.says_speed else None,
             }
             for each in case.drafted
         ],

@@ -46,7 +46,7 @@ def _line_sentence(line: LineFit) -> str:
         limits = "the data set it no limits"
     else:
         limits = f"{INTERVAL}: {100 * even.low:.1f} to {100 * even.high:.1f} %"
-    return f"{fitted}; speculation pays from an acceptance of {100 * even.value:.1f} % on ({limits})."
+    return f"{fitted}; break-even at an acceptance of {100 * even.value:.1f} % ({limits})."
 
 
 def _cost_sentence(cost: CostFit) -> str:
