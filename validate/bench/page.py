@@ -114,12 +114,11 @@ def _by_position(report: BenchReport) -> Plot | None:
 
 
 def _against_acceptance(report: BenchReport) -> Plot | None:
-    """Speedup against acceptance with the most drafts, the fitted line and its interval."""
-    drafts = report.drafts[-1]
+    """Speedup against acceptance with a block of drafts, the fitted line and its interval."""
+    drafts, line = report.shown_drafts, report.shown_line
     points = [(case, p) for case in report.cases for p in case.points if p.drafts == drafts]
     if not points:
         return None
-    line = next((line for line in report.lines if line.drafts == drafts), None)
     x = Axis.around([0.0, *(p.acceptance for _, p in points)], percent=True)
     y = Axis.around([1.0, *(p.speedup for _, p in points), *(_edges(line) if line is not None else ())])
     curves = [curve(x, y, [(x.low, 1.0), (x.high, 1.0)], "even")]

@@ -72,6 +72,17 @@ class BenchReport:
         ]
         return figures_of(chosen, way)
 
+    @property
+    def shown_line(self) -> LineFit | None:
+        """The line of as many drafts as a block holds, or else of the most."""
+        found = {line.drafts: line for line in self.lines}
+        return found.get(self.shown_drafts)
+
+    @property
+    def shown_drafts(self) -> int:
+        """As many as a block holds, or else the most that were tried."""
+        return self.block - 1 if self.block - 1 in self.drafts else self.drafts[-1]
+
     @cached_property
     def lines(self) -> tuple[LineFit, ...]:
         """Speed against acceptance, a line for each number of drafts for which there is enough to say."""

@@ -9,7 +9,6 @@ from toy import ToyVerifier, everything, sequential_text, toy_shape
 
 from anespec.manifests.machine import Surroundings
 from anespec.runtime.engine import Engine
-from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PassPlan, RowKind
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.statistics import Statistics
@@ -23,8 +22,11 @@ from anespec.validate.bench.measure import (
     Measurement,
     Variant,
     Way,
+    equal_costs,
     first_difference,
     measure,
+    most_drafts,
+    usual_drafts,
 )
 from anespec.validate.bench.options import PromptClass
 from anespec.validate.bench.prompts import BenchPrompt
@@ -33,7 +35,7 @@ from anespec.validate.bench.report import BenchReport
 PROMPT = BenchPrompt(PromptClass.CODE, 1, tuple(range(8)))
 GREEDY = SamplingParameters()
 SHAPE = toy_shape(t_max=8)
-FREE = PassCosts.of([WidthCost(width, 1.0) for width in SHAPE.widths])
+FREE = equal_costs(SHAPE.widths)
 
 
 def text(length: int) -> list[int]:
@@ -45,7 +47,7 @@ def measured(verifier: ToyVerifier, source: SourceOf, runs: int = 3) -> Measurem
     proven = everything(SHAPE)
     return Measurement(
         spending=Engine(verifier, proven, bounded, costs=FREE),
-        fixed=Engine(verifier, proven, bounded),
+        fixed=Engine(verifier, proven, bounded, costs=FREE),
         source=bounded,
         sampling=GREEDY,
         end_ids=frozenset(),
@@ -180,6 +182,21 @@ def test_a_text_too_short_to_be_timed_has_no_figures_but_is_compared() -> None:
 )
 def test_the_first_difference(one: tuple[int, ...], other: tuple[int, ...], place: int | None) -> None:
     assert first_difference(one, other) == place
+
+
+@pytest.mark.parametrize(
+    ("block", "widths", "drafts"),
+    [
+        (4, (4,), (1, 2, 3)),
+        (4, (1, 2, 4, 8, 16, 32, 64), (1, 2, 3, 7, 15)),
+        (8, (8, 16), (1, 2, 3, 4, 5, 6, 7, 15)),
+        (3, (3, 4, 8), (1, 2, 5)),
+        (1, (1, 2), (1,)),
+        (1, (1,), ()),
+    ],
+)
+def test_numbers_of_drafts_worth_trying(block: int, widths: tuple[int, ...], drafts: tuple[int, ...]) -> None:
+    assert usual_drafts(block, most_drafts(widths)) == drafts
 
 
 def test_all_prompts_are_run_at_all_lengths_and_progress_is_told() -> None:
