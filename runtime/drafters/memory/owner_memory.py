@@ -105,7 +105,7 @@ class OwnerMemory:
             saver.join()
         if not (self._writes and self._unflushed):
             return
-        if self._torn or self._tokens >= SNAPSHOT_TOKENS or self._journals >= MOST_JOURNALS:
+        if self._torn or self._is_long:
             self.save()
             return
         with self.lock:
@@ -148,6 +148,7 @@ class OwnerMemory:
                 self._texts.add_all(journal.content)
                 self._journals += 1
             self._number = max(files.next_number(), generation)
+            self._unflushed |= self._is_long
         except (OSError, StorageError) as error:
             self._complain("cannot be read", error)
             self._writes = False
@@ -214,6 +215,11 @@ class OwnerMemory:
             self._files.end_journal()
         except OSError as error:
             self._complain("cannot be written", error)
+
+    @property
+    def _is_long(self) -> bool:
+        """Whether it takes too long to learn the journals when it is opened."""
+        return self._tokens >= SNAPSHOT_TOKENS or self._journals >= MOST_JOURNALS
 
     def _is_due(self) -> bool:
         """Whether a snapshot is to be written now."""
