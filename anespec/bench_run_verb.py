@@ -137,7 +137,7 @@ def _run_cases(
     surroundings, began = Surroundings.here(), time.monotonic()
     measurement = Measurement(
         spending=Engine(opened.verifier, proven, bounded, costs=costs, prompt_gate=options.prompt_gate),
-        fixed=Engine(opened.verifier, proven, bounded, costs=equal_costs(proven.widths)),
+        fixed=Engine(opened.verifier, proven, bounded, costs=equal_costs(proven.widths), least_reach=most),
         source=bounded,
         sampling=SamplingParameters(temperature=options.temperature, seed=options.seed),
         end_ids=opened.tokenizer.end_ids,

@@ -11,6 +11,7 @@ from anespec.manifests.machine import Surroundings
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PassPlan, RowKind
 from anespec.runtime.sampling import SamplingParameters
+from anespec.runtime.spending import MOST_DRAFTS
 from anespec.runtime.statistics import Statistics
 from anespec.validate.bench.bounded_source import BoundedSource
 from anespec.validate.bench.figures import figures_of
@@ -47,7 +48,7 @@ def measured(verifier: ToyVerifier, source: SourceOf, runs: int = 3) -> Measurem
     proven = everything(SHAPE)
     return Measurement(
         spending=Engine(verifier, proven, bounded, costs=FREE),
-        fixed=Engine(verifier, proven, bounded, costs=FREE),
+        fixed=Engine(verifier, proven, bounded, costs=FREE, least_reach=MOST_DRAFTS),
         source=bounded,
         sampling=GREEDY,
         end_ids=frozenset(),
@@ -81,10 +82,10 @@ def test_a_right_drafter_is_the_same_text_in_fewer_passes() -> None:
     assert (report.comparisons, report.compared_tokens) == (27, 27 * 25)
     assert [each.way for each in case.drafted] == [PAYING, Way(1), Way(3)]
     passes = {each.way: each.cost.decode_passes for each in case.drafted}
-    # The prompt's pass gives the first token; eight rows hold seven drafts, and all of them are free here.
-    assert passes == {Way(1): 12, Way(3): 6, PAYING: 3}
+    # The prompt's pass gives the first token. All rows are free: drafts as they pay are 3, 6, 7 and 7.
+    assert passes == {Way(1): 12, Way(3): 6, PAYING: 4}
     assert case.plain.cost.decode_passes == 24
-    assert [each.acceptance for each in case.drafted] == [pytest.approx(7 / 15), 1.0, 1.0]
+    assert [each.acceptance for each in case.drafted] == [pytest.approx(1 / 3), 1.0, 1.0]
 
 
 def test_no_run_knows_what_another_wrote() -> None:
