@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
+from anespec.runtime.reach import Reach
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Drafting:
     tokens beyond those are asked for. A session that is `opening` aside was `told` so many tokens.
     """
 
-    reach: int
+    reach: Reach
     session: DraftSession | None = None
     opening: Future[DraftSession] | None = None
     told: int = 0

@@ -15,6 +15,7 @@ from anespec.runtime.calibration import Calibration
 from anespec.runtime.draft_sessions import BackOff, Drafting, Opener
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
 from anespec.runtime.prompt_gate import repetition
+from anespec.runtime.reach import Reach, told
 from anespec.runtime.sequences import ActiveSequence
 
 _log = logging.getLogger(__name__)
@@ -53,8 +54,7 @@ class Speculation:
         """Without a source nothing is drafted, nor for prompts that repeat less than the gate says (see
         prompt_gate). `clock` gives seconds.
 
-        At least `least_reach` tokens are asked for. What a source takes for more is spent where a sequence's
-        drafts were right that far: twice as many after a draft that was right to its end.
+        At least `least_reach` tokens are asked for (see Reach).
         """
         self._least_reach = least_reach
         self._prompt_gate = prompt_gate
@@ -74,7 +74,7 @@ class Speculation:
         if self._source is None or not sequence.request.speculate:
             return
         if not self._prompt_gate or repetition(sequence.request.prompt) >= self._prompt_gate:
-            self._drafting[sequence.number] = Drafting(self._least_reach)
+            self._drafting[sequence.number] = Drafting(Reach(self._least_reach))
             self._session(self._source, sequence)
 
     def wants_top(self, sequence: ActiveSequence) -> int:
@@ -100,7 +100,7 @@ class Speculation:
                 drafting.proposed, drafting.forced = Draft(), 0
                 session = self._session(self._source, ask.sequence) if ask.budget > 0 else None
                 if session is not None:
-                    sessions.append((replace(ask, budget=min(ask.budget, drafting.reach)), session))
+                    sessions.append((replace(ask, budget=min(ask.budget, drafting.reach.tokens)), session))
         found = self._ask(self._source, sessions) if sessions else {}
         return [found.get(ask.sequence.number, Draft()) for ask in asks]
 
@@ -234,14 +234,10 @@ class Speculation:
     def _learn(self, drafting: Drafting, committed: Sequence[int]) -> None:
         """Count what the draft's claims were worth as far as the text is known now, whether they ran or not:
         guesses that were not worth a row may become so."""
-        told = list(zip(drafting.proposed.tokens, committed, strict=False))[drafting.forced :]
-        right = next((place for place, (guess, token) in enumerate(told) if guess != token), len(told))
-        claims = drafting.proposed.probabilities[drafting.forced :][: len(told)]
-        self._calibration.learn(drafting.proposed.source, claims, right)
-        if claims and right == len(claims):
-            drafting.reach = max(drafting.reach, 2 * len(claims))
-        elif claims:
-            drafting.reach = max(self._least_reach, 2 * right)
+        proposed, forced = drafting.proposed, drafting.forced
+        known, right = told(proposed.tokens[forced:], committed[forced:])
+        self._calibration.learn(proposed.source, proposed.probabilities[forced : forced + known], right)
+        drafting.reach.learn(known, right)
         drafting.proposed, drafting.forced = Draft(), 0
 
     def _give_up(self, sequence: ActiveSequence, error: Exception) -> None:
