@@ -10,11 +10,15 @@ from markov import VOCABULARY, Conversation
 
 from anespec.runtime.drafters import Draft, DraftSource
 from anespec.runtime.drafters.jacobi import JacobiSource
+from anespec.runtime.drafters.mod import ModSettings, ModSource
 from anespec.runtime.drafters.recycle import RecycleSource
+from anespec.runtime.drafters.suffix import SuffixSource
 
 SOURCES: dict[str, Callable[[], DraftSource]] = {
     "recycle": lambda: RecycleSource(VOCABULARY),
     "jacobi": JacobiSource,
+    "mod": lambda: ModSource(ModSettings(n=2, entries=1 << 12)),
+    "suffix": SuffixSource,
 }
 
 
