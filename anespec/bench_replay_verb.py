@@ -1,5 +1,6 @@
 """`anespec bench replay`: what a drafter is worth on recorded traces, without a model."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from anespec.console import json_option, out, print_json, timed_progress
-from anespec.draft_memory import memory_in_ram
+from anespec.console import json_option, notes, out, print_json, timed_progress
+from anespec.draft_memory import memory_for_measuring
 from anespec.loading import make_source
 from anespec.manifests.errors import Interrupted, RequestError
 from anespec.manifests.formatting import bytes_text, counted, printable
@@ -21,6 +22,7 @@ from anespec.option_flags import Number, flags_of, read_flags
 from anespec.runtime.options import BackendOptions, LoadOptions
 
 if TYPE_CHECKING:
+    from anespec.runtime.pass_costs import PassCosts
     from anespec.runtime.statistics import Statistics
     from anespec.runtime.text.tokenizer import Tokenizer
     from anespec.validate.bench.replay import Replayed
@@ -28,8 +30,29 @@ if TYPE_CHECKING:
     from anespec.validate.bench.traces import ReplayRequest
 
 WIDEST_BLOCK = 128
+SHOWN_POSITIONS = 4
+"""Of a draft; --json has all."""
+
 OF_MODELS = (*BackendOptions.model_fields, "queue", "allow_inexact", "draft_memory")
-"""The options of loading that say nothing of who guesses; what is learnt here is kept nowhere."""
+"""The options of loading that say nothing of who guesses, and one that says something else here."""
+
+
+def _read_costs(context: click.Context, parameter: click.Parameter, given: str | None) -> "PassCosts | None":
+    """`1=28,4=72` as milliseconds by width; a usage error for what is none."""
+    from anespec.runtime.pass_costs import PassCosts, WidthCost
+
+    if given is None:
+        return None
+    found = []
+    for part in given.split(","):
+        rows, _, milliseconds = part.partition("=")
+        try:
+            found.append(WidthCost(int(rows), float(milliseconds) / 1e3))
+        except ValueError:
+            raise click.BadParameter(f"{part!r} is not ROWS=MS, as in 1=28,4=72,8=90.") from None
+    if min(cost.width for cost in found) < 1 or not all(0 < cost.seconds < math.inf for cost in found):
+        raise click.BadParameter("rows are at least 1, and milliseconds more than 0.")
+    return PassCosts.of(found)
 
 
 @click.command(short_help="Replay traces without a model.")
@@ -39,11 +62,23 @@ OF_MODELS = (*BackendOptions.model_fields, "queue", "allow_inexact", "draft_memo
 )
 @flags_of(LoadOptions, without=OF_MODELS)
 @click.option(
+    "--draft-memory",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Begin with what drafting remembers there, and add to it.  [default: nothing, and kept nowhere]",
+)
+@click.option(
     "--block",
     type=Number(int, Range(1, WIDEST_BLOCK)),
     default=4,
     show_default=True,
-    help="Rows of a pass: the carry, and drafts of one less at most.",
+    help="Rows of a pass: the carry, and one less of drafts.",
+)
+@click.option(
+    "--costs",
+    metavar="ROWS=MS,…",
+    callback=_read_costs,
+    help="What passes of so many rows cost: drafts are run as they pay, whatever --block is.",
 )
 @click.option(
     "--warm",
@@ -60,6 +95,7 @@ def replay(
     files: tuple[Path, ...],
     vocab: Path,
     block: int,
+    costs: "PassCosts | None",
     warm: tuple[Path, ...],
     limit: int | None,
     as_json: bool,
@@ -78,15 +114,17 @@ def replay(
     from anespec.manifests.gguf_file import GGUFFile
     from anespec.runtime.text.tokenizer import Tokenizer
     from anespec.validate.bench.replay import Replay
+    from anespec.validate.bench.row_rules import PayingRows, WholeBlocks
 
     options = read_flags(LoadOptions, chosen)
     try:
         with timed_progress("replaying", shown=not as_json) as report, GGUFFile(vocab) as file:
             tokenizer = Tokenizer.from_gguf(file)
-            memory = partial(memory_in_ram, tokenizer.vocabulary_hash, options.draft_memory_size)
+            memory = partial(memory_for_measuring, tokenizer.vocabulary_hash, options)
             source = make_source(options, tokenizer, memory)
             with closing(source) if source is not None else nullcontext():
-                run = Replay(source, block)
+                rule = WholeBlocks(block) if costs is None else PayingRows(block, costs)
+                run = Replay(source, rule, prompt_gate=options.prompt_gate)
                 run.warm(_requests(warm, tokenizer, None))
                 for number, request in enumerate(_requests(files, tokenizer, limit), start=1):
                     run.add(request)
@@ -97,9 +135,9 @@ def replay(
     if not result.requests:
         raise RequestError(f"{files[0]}: holds no answer of an assistant to replay")
     if as_json:
-        print_json({"drafter": options.drafter, "block": block, **_facts(result)})
+        print_json({"drafter": options.drafter, "block": block, **_facts(result, costs)})
     else:
-        _show(result, options.drafter, block)
+        _show(result, options.drafter, block, costs)
 
 
 def _requests(files: Sequence[Path], tokenizer: "Tokenizer", limit: int | None) -> "Iterator[ReplayRequest]":
@@ -109,22 +147,24 @@ def _requests(files: Sequence[Path], tokenizer: "Tokenizer", limit: int | None) 
         yield from requests_of(session, tokenizer)
 
 
-def _facts(result: "Replayed") -> dict[str, Any]:
+def _facts(result: "Replayed", costs: "PassCosts | None") -> dict[str, Any]:
     """What --json says of it."""
     return {
         "requests": result.requests,
-        "categories": {name: _counts(statistics) for name, statistics in result.categories.items()},
-        "overall": _counts(result.overall),
+        "categories": {name: _counts(statistics, costs) for name, statistics in result.categories.items()},
+        "overall": _counts(result.overall, costs),
         "proposal_us": _microseconds(result.times.proposal),
         "observe_us": _microseconds(result.times.observing),
         "open_us": _microseconds(result.times.opening),
         "close_us": _microseconds(result.times.closing),
         "memory_bytes": result.memory_bytes,
+        "wants_rows": result.wants_rows,
     }
 
 
-def _counts(statistics: "Statistics") -> dict[str, Any]:
-    return {
+def _counts(statistics: "Statistics", costs: "PassCosts | None") -> dict[str, Any]:
+    speedup = {} if costs is None else {"speedup": round(_speedup(statistics, costs), 4)}
+    return speedup | {
         "tokens": statistics.decoded_tokens,
         "passes": statistics.decode_passes,
         "tokens_per_pass": round(statistics.tokens_per_pass, 4),
@@ -141,25 +181,33 @@ def _microseconds(samples: "Samples") -> dict[str, float]:
     return {name: round(value, 3) for name, value in asdict(samples.quantiles).items()}
 
 
-def _show(result: "Replayed", drafter: str, block: int) -> None:
+def _show(result: "Replayed", drafter: str, block: int, costs: "PassCosts | None") -> None:
     table = Table(box=None)
     table.add_column("category", overflow="fold")
-    for title in ("tokens", "passes", "tokens per pass", "right by position"):
+    titles = ("tokens", "passes", "tokens per pass", *(("speedup",) if costs else ()), "right by position")
+    for title in titles:
         table.add_column(title, justify="right")
-    rows = {**result.categories, "overall": result.overall}
-    for name, counts in rows.items():
+    for name, counts in {**result.categories, "overall": result.overall}.items():
         table.add_row(
             printable(name),
             str(counts.decoded_tokens),
             str(counts.decode_passes),
             f"{counts.tokens_per_pass:.3f}",
+            *((f"{_speedup(counts, costs):.3f}",) if costs else ()),
             _acceptance(counts),
             style="bold" if counts is result.overall else None,
         )
-    out().print(f"{counted(result.requests, 'answer')} replayed with {drafter}, blocks of {block}.\n")
+    rows = f"blocks of {block}" if costs is None else "drafts as they pay"
+    out().print(f"{counted(result.requests, 'answer')} replayed with {drafter}, {rows}.\n")
     out().print(table)
     if drafter == "none":
         return
+    if result.wants_rows:
+        notes().print(
+            f"note: {drafter} learns from what the model finds in its rows, which no trace tells; "
+            "`anespec bench run` shows what it is worth",
+            style="yellow",
+        )
     times = Table("the drafter's time, us", box=None)
     for title in ("median", "99 of 100"):
         times.add_column(title, justify="right")
@@ -177,7 +225,13 @@ def _show(result: "Replayed", drafter: str, block: int) -> None:
     out().print(f"\nIt held {bytes_text(result.memory_bytes)} of memory at most.")
 
 
+def _speedup(statistics: "Statistics", costs: "PassCosts") -> float:
+    """How much dearer the same tokens would have been without drafts; 1 where there were no passes."""
+    alone = statistics.decoded_tokens * costs.widths[0].seconds
+    return alone / statistics.decode_seconds if statistics.decode_seconds else 1.0
+
+
 def _acceptance(statistics: "Statistics") -> str:
-    """The share of drafts right at each position, of those that ran there."""
+    """The share of drafts right at each of the first positions, of those that ran there."""
     pairs = zip(statistics.accepted_by_position, statistics.proposed_by_position, strict=True)
-    return " ".join(f"{accepted / proposed:.0%}" for accepted, proposed in pairs)
+    return " ".join(f"{accepted / proposed:.0%}" for accepted, proposed in islice(pairs, SHOWN_POSITIONS))

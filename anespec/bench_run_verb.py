@@ -10,7 +10,7 @@ import click
 from rich.table import Table
 
 from anespec.console import json_option, out, result_as_json, timed_progress, watcher
-from anespec.draft_memory import memory_in_ram
+from anespec.draft_memory import memory_for_measuring
 from anespec.loading import (
     costs_here,
     exactness_here,
@@ -104,7 +104,7 @@ def _measured(artifact: Path, options: BenchOptions, quiet: bool) -> "BenchRepor
         source = make_source(
             options,
             opened.tokenizer,
-            partial(memory_in_ram, opened.tokenizer.vocabulary_hash, options.draft_memory_size),
+            partial(memory_for_measuring, opened.tokenizer.vocabulary_hash, options),
         )
         if source is None:
             raise RequestError("without a drafter there is nothing to compare; give --drafter another name")
@@ -135,7 +135,7 @@ def _run_cases(
     costs = costs_here(opened, proven, watcher(shown=not quiet))
     surroundings, began = Surroundings.here(), time.monotonic()
     measurement = Measurement(
-        spending=Engine(opened.verifier, proven, bounded, costs=costs),
+        spending=Engine(opened.verifier, proven, bounded, costs=costs, prompt_gate=options.prompt_gate),
         fixed=Engine(opened.verifier, proven, bounded),
         source=bounded,
         sampling=SamplingParameters(temperature=options.temperature, seed=options.seed),

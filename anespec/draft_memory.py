@@ -47,9 +47,11 @@ def open_memory(
     return memories.open(Place(key, folder, options.draft_memory_size, model), learner)
 
 
-def memory_in_ram(vocabulary_hash: str, size: int, learner: "Learner") -> "Memory":
-    """A memory that begins empty and is kept nowhere, for measuring; an owner's has at most `size` bytes."""
+def memory_for_measuring(vocabulary_hash: str, options: "LoadOptions", learner: "Learner") -> "Memory":
+    """A memory that begins empty and is kept nowhere, or that of a folder where one was named."""
+    from anespec.runtime.drafters.memory.memories import Memories, Place
     from anespec.runtime.drafters.memory.shelf import vocabulary_key
-    from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 
-    return VocabularyMemory(learner, size, vocabulary_key(vocabulary_hash))
+    folder = options.draft_memory if options.draft_memory != NOT_KEPT else None
+    place = Place(vocabulary_key(vocabulary_hash), folder, options.draft_memory_size)
+    return Memories().open(place, learner)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BACKEND_CHOICES = ("auto", "torch", "openvino", "torch-flush", "coreml", "coreml-cpu", "worker")
 """What runtime.backends knows, said here so that nothing heavy is loaded for it."""
 
-DRAFTER_CHOICES = ("none", "lookup", "mod", "suffix", "datastore", "recycle", "jacobi")
+DRAFTER_CHOICES = ("none", "lookup", "mod", "suffix", "datastore", "recycle", "jacobi", "mix", "auto")
 MOD_MATCH = 24
 MOD_ENTRIES = 4 << 20
 LONGEST_MATCH = 64
@@ -113,7 +113,9 @@ class LoadOptions(BackendOptions):
         description="Who guesses: lookup copies what followed the longest match before; mod is llama.cpp's "
         "ngram-mod; suffix counts what followed, in earlier requests too; datastore copies from a corpus; "
         "recycle takes what the model itself held likely behind the last tokens when they came before; "
-        "jacobi has rows to spare run the last pass's guesses on, and remembers what they find.",
+        "jacobi has rows to spare run the last pass's guesses on, and remembers what they find; mix weighs "
+        "what followed many kinds of context, here and in earlier requests, by what was right; auto weighs "
+        "all of them together.",
     )
     lookup_max: int = Field(
         default=16, ge=1, le=LONGEST_MATCH, description="The longest match that lookup looks for, in tokens."

@@ -2,7 +2,7 @@
 
 from anespec.manifests.errors import RequestError
 from anespec.runtime.drafters import DraftSource
-from anespec.runtime.drafters.memory.learner import OpenMemory
+from anespec.runtime.drafters.memory.learner import Learner, OpenMemory
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.text.tokenizer import Tokenizer
 
@@ -46,4 +46,23 @@ def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMem
             from anespec.runtime.drafters.jacobi import JacobiSource
 
             return JacobiSource()
+        case "auto":
+            from anespec.runtime.drafters.auto import AutoSource
+            from anespec.runtime.drafters.mix.traits import traits_of
+
+            memory = open_memory(learner_of(tokenizer))
+            return AutoSource(traits_of(tokenizer), memory, tokenizer.vocabulary_size)
+        case "mix":
+            from anespec.runtime.drafters.mix.source import MixSource
+            from anespec.runtime.drafters.mix.traits import traits_of
+
+            return MixSource(traits_of(tokenizer), open_memory(learner_of(tokenizer)))
     return None
+
+
+def learner_of(tokenizer: Tokenizer) -> Learner:
+    """Who learns requests of this vocabulary into a memory: the same for all sources that have one."""
+    from anespec.runtime.drafters.mix.learner import MixLearner
+    from anespec.runtime.drafters.mix.traits import traits_of
+
+    return MixLearner(traits_of(tokenizer))

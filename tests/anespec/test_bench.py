@@ -104,6 +104,26 @@ def test_what_is_no_trace_is_told_of_in_a_sentence(
     assert outcome.json["exit_code"] == code
 
 
+def test_costs_say_what_drafts_are_worth(tmp_path: Path) -> None:
+    trace = written(tmp_path / "trace.jsonl", "tick tock " * 40)
+    given = ("bench", "replay", trace, "--vocab", model_path(), "--drafter", "lookup", "--json")
+    free, dear = (run(*given, "--costs", costs).json["overall"] for costs in ("1=5,8=5", "1=5,4=20,8=40"))
+    assert free["speedup"] == pytest.approx(free["tokens_per_pass"], abs=1e-3)
+    assert dear["speedup"] < 1.1
+    assert run(*given, "--costs", "1=5,8").code == 2
+    assert run(*given, "--costs", "0=5").code == 2
+    shown = run(*given[:-1], "--costs", "1=5,8=6").out
+    assert "speedup" in shown
+    assert "drafts as they pay" in shown
+
+
+def test_what_learns_from_rows_is_told_that_a_trace_has_none(tmp_path: Path) -> None:
+    trace = written(tmp_path / "trace.jsonl", "tick tock")
+    given = ("bench", "replay", trace, "--vocab", model_path())
+    assert "learns from what the model finds" in run(*given, "--drafter", "recycle").err
+    assert "note:" not in run(*given, "--drafter", "lookup").err
+
+
 def test_a_vocabulary_that_is_none_is_named(tmp_path: Path) -> None:
     trace = written(tmp_path / "trace.jsonl", "tick")
     outcome = run("bench", "replay", trace, "--vocab", trace)
@@ -141,10 +161,10 @@ def test_run_measures_and_compares(measured: tuple[CommandResult, Path]) -> None
 
 
 def test_run_shows_tables_that_fit_a_terminal(trained: Path, measured: tuple[CommandResult, Path]) -> None:
-    outcome = run("bench", "run", trained, *QUICK, "--runs", 1, "--temperature", "0.7")
+    outcome = run("bench", "run", trained, *QUICK, "--drafts", 2, "--runs", 1, "--temperature", "0.7")
     assert outcome.code == 0, outcome.err
     tables = [line for line in outcome.out.splitlines() if re.search(r"\d\.\d\d \(|too short", line)]
-    assert len(tables) == 4 + 4
+    assert len(tables) == 4 + 2
     assert max(map(len, tables)) <= 80
     assert "temperature 0.7, seed 1" in outcome.out
     assert "none differs" in outcome.out
@@ -186,7 +206,9 @@ def test_run_fails_and_names_the_place_where_speculation_changes_a_token(
     error = outcome.exception
     assert isinstance(error, ExactnessGateError)
     assert error.exit_code == 13
-    place = r"prompt json 1, 16 tokens, 3 drafts a pass: output token \d+ of run 1 is token \d+, without"
+    # Which drafts pay follows from times.
+    way = "(3 drafts a pass|drafts as they pay)"
+    place = rf"prompt json 1, 16 tokens, {way}: output token \d+ of run 1 is token \d+, without"
     assert re.search(place, str(error))
     assert error.facts["identical"] is False
     assert error.facts["differences"]

@@ -51,7 +51,10 @@ def test_what_a_daemon_may_take_is_a_size_like_any_other(option: str) -> None:
 
 
 WITHIN = [
-    *("worker build", "worker path", "bench replay", "bench run"),
+    "worker build",
+    "worker path",
+    "bench replay",
+    "bench run",
     *(f"memory {name}" for name in memory.commands),
 ]
 

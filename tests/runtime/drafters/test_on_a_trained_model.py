@@ -9,8 +9,12 @@ import pytest
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.runtime.drafters import DraftSource
+from anespec.runtime.drafters.auto import AutoSource
 from anespec.runtime.drafters.jacobi import JacobiSource
 from anespec.runtime.drafters.lookup import LookupSource
+from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
+from anespec.runtime.drafters.mix.learner import MixLearner
+from anespec.runtime.drafters.mix.traits import no_traits
 from anespec.runtime.drafters.recycle import RecycleSource
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import RowKind
@@ -25,7 +29,12 @@ MAX_TOKENS = 80
 SOURCES: dict[str, Callable[[int], DraftSource]] = {
     "recycle": RecycleSource,
     "jacobi": lambda _: JacobiSource(),
+    "auto": lambda vocabulary: AutoSource(no_traits(), memory(), vocabulary),
 }
+
+
+def memory() -> VocabularyMemory:
+    return VocabularyMemory(MixLearner(no_traits()), 1 << 20, "none")
 
 
 @pytest.fixture(scope="module")

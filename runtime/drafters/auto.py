@@ -1,0 +1,74 @@
+"""Auto: mix with the other sources' candidates as further inputs, each weighed by what it got right.
+
+Recycled successors and what spare rows found are learnt from the verifier's rows of every pass; the text that
+a request gives as its reference is indexed as text that came before. An input of a source that knows nothing
+is absent, so without rows to see, auto drafts what mix drafts.
+"""
+
+from collections.abc import Sequence
+
+from anespec.runtime.drafters import DraftCost, Outcome, RowTops
+from anespec.runtime.drafters.jacobi import Pooled, fresh_window, jacobi_learn
+from anespec.runtime.drafters.memory.learner import Memory
+from anespec.runtime.drafters.mix.layout import Words
+from anespec.runtime.drafters.mix.others import Others
+from anespec.runtime.drafters.mix.source import MixSession, MixSource
+from anespec.runtime.drafters.mix.tables import TextTables
+from anespec.runtime.drafters.owners import PerOwner
+from anespec.runtime.drafters.recycle import SUCCESSORS, Recycled, recycle_learn
+from anespec.runtime.drafters.seen_rows import seen_rows
+
+MOST_OWNERS = 16
+
+
+class AutoSource(MixSource):
+    """Sessions that share their owner's memory, and what other sources learnt for that owner."""
+
+    name = "auto"
+    cost = DraftCost(microseconds=25)
+
+    def __init__(self, traits: Words, memory: Memory, vocabulary: int) -> None:
+        """`traits`: see mix/traits.py; `vocabulary`: how many tokens there are. The memory is closed with the
+        source."""
+        super().__init__(traits, memory)
+        self._recycled = PerOwner(lambda: Recycled.fresh(vocabulary), MOST_OWNERS)
+        self._pooled = PerOwner(Pooled.fresh, MOST_OWNERS)
+
+    def open(
+        self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None
+    ) -> "AutoSession":
+        """A session that has indexed reference and prompt."""
+        recycled, pooled = self._recycled.of(owner), self._pooled.of(owner)
+        others = Others(
+            recycled.table, recycled.pairs, recycled.rates, fresh_window(), pooled.pool, pooled.rates
+        )
+        tables = TextTables(self._traits, prompt, reference or ())
+        return AutoSession(self._traits, self._memory.of(owner), tables, self._scratch, others)
+
+    def close(self) -> None:
+        """Close the memory, and forget the rest."""
+        super().close()
+        self._recycled.clear()
+        self._pooled.clear()
+
+
+class AutoSession(MixSession):
+    """Learns from the rows of a pass, too."""
+
+    wants_top = SUCCESSORS
+
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+        """Let the text go on, learn how to mix, then what the verifier held likely."""
+        text, others = self._tables.text, self._others
+        before = text.length
+        last = int(text.tokens[before - 1]) if before else -1
+        seen = seen_rows(last, committed, outcome, rows, self.wants_top)
+        super().observe(committed, outcome, rows)
+        recycle_learn(
+            others.recycled, others.recycled_pairs, others.recycled_rates, text.tokens, before, text.length,
+            seen.inputs, seen.tops, seen.shares,
+        )  # fmt: skip
+        jacobi_learn(
+            others.window, others.pool, others.pool_rates, text.tokens, before, text.length, seen.inputs,
+            seen.tops,
+        )  # fmt: skip

@@ -1,0 +1,111 @@
+"""What mix keeps where: the numbers of its contexts, inputs and weight sets, and the parts of its image."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+CONTEXTS = 16
+"""Kinds of context; each is looked up among the nodes of this text and among those of memory."""
+
+POINTER = 2 * CONTEXTS
+PRIOR = POINTER + 1
+FIRST_OTHER = PRIOR + 1
+RECYCLE = FIRST_OTHER
+JACOBI = RECYCLE + 1
+DATASTORE = JACOBI + 1
+INPUTS = DATASTORE + 1
+"""Inputs of a candidate: local contexts, those of memory, the copy pointer, the prior, other sources."""
+
+CANDIDATES = 32
+UNITS = 16
+"""Of the hidden layer."""
+
+ORDERS = 7
+BY_LOCAL_ORDER = 1
+BY_MEMORY_ORDER = BY_LOCAL_ORDER + ORDERS
+BY_POINTER = BY_MEMORY_ORDER + ORDERS
+NO_POINTER = BY_POINTER + 32
+BY_SHAPE = NO_POINTER + 1
+SETS = BY_SHAPE + 64
+CHOSEN = 5
+"""Weight sets: the global one and, of each kind, the one that a situation chooses."""
+
+FIRST_HIDDEN = SETS
+OUTPUT = FIRST_HIDDEN + INPUTS
+WEIGHT_ROWS = OUTPUT + 1
+WEIGHT_COLUMNS = INPUTS + UNITS
+"""A set has a weight per input and a bias per unit; then each input has a weight per unit; then the units
+have their own."""
+
+POINTER_RATES = 0
+PRIOR_RATES = POINTER_RATES + 128
+SURE_RATES = PRIOR_RATES + 136
+RATES = SURE_RATES + 64
+"""Measured rates: of the pointer by its state, of a candidate by age and count, of the best by its share."""
+
+RATE, SEEN, LOGIT = 0, 1, 2
+
+HEADER = 64
+FOLDED_ROOM = 24
+"""The header's numbers: see below; the last 2 x FOLDED_ROOM are hashes and lengths of texts learnt last."""
+TAKEN, REQUESTS, TOKENS, NEXT_FOLDED = 0, 1, 2, 3
+FIRST_FOLDED = HEADER - 2 * FOLDED_ROOM
+
+NODE_WORDS = 8
+NODE_BYTES = 4 * NODE_WORDS
+BUCKET = 4
+"""Nodes among which a context's is looked for."""
+
+Words = NDArray[np.int32]
+Octets = NDArray[np.uint8]
+Longs = NDArray[np.int64]
+Numbers = NDArray[np.float32]
+
+
+class Image(NamedTuple):
+    """The parts of an image, as arrays over its bytes."""
+
+    header: Longs
+    rates: Numbers
+    weights: Numbers
+    squares: Numbers
+    nodes: Words
+    octets: Octets
+
+
+_FIXED = HEADER * 8 + 4 * (RATES * 4 + 2 * WEIGHT_ROWS * WEIGHT_COLUMNS)
+FIXED_BYTES = -(-_FIXED // 64) * 64
+
+
+def rows_within(size: int) -> int:
+    """How many nodes fit into an image of `size` bytes, in whole buckets."""
+    return max(0, (size - FIXED_BYTES) // (BUCKET * NODE_BYTES)) * BUCKET
+
+
+def view_image(image: Octets) -> Image:
+    """The parts of an image. Raises ValueError where it is too small or not aligned."""
+    rows = rows_within(len(image))
+    if rows < BUCKET or image.ctypes.data % 64:
+        raise ValueError(f"an image of {len(image)} bytes, or where it lies, is none of mix's")
+    parts: list[NDArray[np.generic]] = []
+    start = 0
+    for kind, shape in (
+        (np.int64, (HEADER,)),
+        (np.float32, (RATES, 4)),
+        (np.float32, (WEIGHT_ROWS, WEIGHT_COLUMNS)),
+        (np.float32, (WEIGHT_ROWS, WEIGHT_COLUMNS)),
+    ):
+        size = int(np.prod(shape)) * np.dtype(kind).itemsize
+        parts.append(image[start : start + size].view(kind).reshape(shape))
+        start += size
+    table = image[FIXED_BYTES : FIXED_BYTES + rows * NODE_BYTES]
+    header, rates, weights, squares = parts
+    return Image(
+        header.view(np.int64),
+        rates.view(np.float32),
+        weights.view(np.float32),
+        squares.view(np.float32),
+        table.view(np.int32).reshape(rows, NODE_WORDS),
+        table.reshape(rows, NODE_BYTES),
+    )

@@ -1,0 +1,120 @@
+"""Mix as the learner of an owner's memory: it lays the image out and folds finished requests into it."""
+
+import numpy as np
+
+from anespec.manifests.errors import RequestError
+from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.memory.learner import ALIGNMENT, MemoryFacts
+from anespec.runtime.drafters.mix.contexts import mixed
+from anespec.runtime.drafters.mix.layout import (
+    FIRST_FOLDED,
+    FIXED_BYTES,
+    FOLDED_ROOM,
+    HEADER,
+    NEXT_FOLDED,
+    NODE_BYTES,
+    REQUESTS,
+    TAKEN,
+    TOKENS,
+    Longs,
+    Octets,
+    Words,
+    rows_within,
+    view_image,
+)
+from anespec.runtime.drafters.mix.rates import fresh_rates
+from anespec.runtime.drafters.mix.scorer import fresh_weights
+from anespec.runtime.drafters.mix.state import STATE
+from anespec.runtime.drafters.mix.walk import fold_text
+from anespec.runtime.drafters.mix.words import WORD_COLUMNS
+
+LEAST_ROWS = 1024
+
+
+@compiled("int64(int32[::1], int64, int64[::1])")
+def _known_length(text: Words, answer: int, header: Longs) -> int:
+    """How much of the text's beginning is a text that was learnt lately; notes this one and its prompt.
+
+    A conversation comes again with every turn, and is to count once.
+    """
+    known = 0
+    value = 0
+    for at in range(len(text)):
+        value = mixed(value, text[at])
+        for place in range(FOLDED_ROOM):
+            if header[FIRST_FOLDED + 2 * place + 1] == at + 1 and header[FIRST_FOLDED + 2 * place] == value:
+                known = at + 1
+        if at + 1 == answer or at + 1 == len(text):
+            place = header[NEXT_FOLDED] % FOLDED_ROOM
+            header[FIRST_FOLDED + 2 * place] = value
+            header[FIRST_FOLDED + 2 * place + 1] = at + 1
+            header[NEXT_FOLDED] = place + 1
+    return known
+
+
+class MixLearner:
+    """Understands the images of mix and of what is built on it, for one vocabulary's traits."""
+
+    name = "mix"
+    version = 1
+
+    def __init__(self, traits: Words) -> None:
+        """`traits`: see traits.py."""
+        self._traits = traits
+
+    def fresh(self, size: int) -> Octets:
+        """An empty image of at most `size` bytes.
+
+        Raises:
+            RequestError: `size` is too small for any memory.
+        """
+        rows = rows_within(size)
+        if rows < LEAST_ROWS:
+            least = FIXED_BYTES + LEAST_ROWS * NODE_BYTES
+            raise RequestError(f"a memory of {size} bytes is too small; give it at least {least}")
+        # Pages that are never written to take no memory.
+        room = np.zeros(FIXED_BYTES + rows * NODE_BYTES + ALIGNMENT, np.uint8)
+        skipped = -room.ctypes.data % ALIGNMENT
+        image = room[skipped : skipped + FIXED_BYTES + rows * NODE_BYTES]
+        parts = view_image(image)
+        fresh_rates(parts.rates)
+        fresh_weights(parts.weights)
+        return image
+
+    def fold(self, image: Octets, text: Words, answer: int) -> None:
+        """Learn a finished request in place, but not again what it has in common with one learnt lately."""
+        parts = view_image(image)
+        text = np.ascontiguousarray(text, np.int32)
+        known = _known_length(text, answer, parts.header)
+        if known == len(text):
+            return
+        words = np.zeros((word_rows(len(text)), WORD_COLUMNS), np.int32)
+        fold_text(
+            text,
+            known,
+            answer,
+            len(text),
+            np.zeros(STATE, np.int64),
+            words,
+            parts.nodes,
+            parts.octets,
+            parts.header,
+            self._traits,
+        )
+        parts.header[REQUESTS] += 1
+        parts.header[TOKENS] += len(text) - known
+
+    def weights(self, image: Octets) -> Octets:
+        """What is learnt at every pass: the weights and the measured rates."""
+        return image[HEADER * 8 : FIXED_BYTES]
+
+    def facts(self, image: Octets) -> MemoryFacts:
+        """What the image holds."""
+        parts = view_image(image)
+        header = parts.header
+        return MemoryFacts(int(header[TAKEN]), len(parts.nodes), int(header[REQUESTS]), int(header[TOKENS]))
+
+
+def word_rows(tokens: int) -> int:
+    """Rows of a words table for a text of so many tokens: a power of two, twice as many at least."""
+    return 1 << max(6, int(2 * tokens - 1).bit_length())

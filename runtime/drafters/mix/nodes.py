@@ -1,0 +1,88 @@
+"""Nodes: what followed a context, and how often. Two tables of them: one text's, and memory's; compiled.
+
+A node is 32 bytes: its key, five followers, and a byte each for their counts, for the visits, for its worth
+and for nothing. Followers stand by count, ties newest first; a new one replaces the last. Counts halve where
+visits reach MOST_VISITS, so that they follow what changes. A key has BUCKET places; where all are taken
+the least visited node makes room, and its neighbours lose worth.
+"""
+
+import numpy as np
+
+from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.mix.layout import BUCKET, NODE_WORDS, Octets, Words
+
+FOLLOWERS = 5
+FIRST_FOLLOWER = 1
+COUNTS = 24
+VISITS = 29
+WORTH = 30
+MOST_VISITS = 60
+MOST_WORTH = 255
+
+
+@compiled("int64(int32[:,::1], int64)")
+def find_node(nodes: Words, key: int) -> int:
+    """The row of a key's node; -1 where it has none. Keys are odd and of 32 bits."""
+    first = (key * (len(nodes) // BUCKET) >> 32) * BUCKET
+    stored = key - (1 << 32) if key >> 31 else key
+    for row in range(first, first + BUCKET):
+        if nodes[row, 0] == stored:
+            return row
+        if nodes[row, 0] == 0:
+            return -1
+    return -1
+
+
+@compiled("int64(int32[:,::1], uint8[:,::1], int64)")
+def take_node(nodes: Words, octets: Octets, key: int) -> int:
+    """The row of a key's node, made where it has none; -1 - row where an empty place was taken for it."""
+    first = (key * (len(nodes) // BUCKET) >> 32) * BUCKET
+    stored = key - (1 << 32) if key >> 31 else key
+    worst = first
+    for row in range(first, first + BUCKET):
+        if nodes[row, 0] == stored:
+            return row
+        if nodes[row, 0] == 0:
+            nodes[row, 0] = stored
+            return -1 - row
+        if octets[row, WORTH] < octets[worst, WORTH]:
+            worst = row
+    for row in range(first, first + BUCKET):
+        if octets[row, WORTH] > 0:
+            octets[row, WORTH] -= 1
+    for word in range(NODE_WORDS):
+        nodes[worst, word] = 0
+    nodes[worst, 0] = stored
+    return worst
+
+
+@compiled("int64(int32[:,::1], uint8[:,::1], int64, int64)")
+def count_follower(nodes: Words, octets: Octets, key: int, token: int) -> int:
+    """Count that `token` followed a key's context; 1 where that took an empty place, else 0."""
+    row = take_node(nodes, octets, key)
+    taken = 0
+    if row < 0:
+        row = -1 - row
+        taken = 1
+    if octets[row, WORTH] < MOST_WORTH:
+        octets[row, WORTH] += 1
+    place = 0
+    while place < FOLLOWERS - 1 and octets[row, COUNTS + place] > 0:
+        if nodes[row, FIRST_FOLLOWER + place] == token:
+            break
+        place += 1
+    count = np.int64(1)
+    if octets[row, COUNTS + place] > 0 and nodes[row, FIRST_FOLLOWER + place] == token:
+        count = np.int64(octets[row, COUNTS + place]) + 1
+    while place > 0 and octets[row, COUNTS + place - 1] <= count:
+        octets[row, COUNTS + place] = octets[row, COUNTS + place - 1]
+        nodes[row, FIRST_FOLLOWER + place] = nodes[row, FIRST_FOLLOWER + place - 1]
+        place -= 1
+    octets[row, COUNTS + place] = count
+    nodes[row, FIRST_FOLLOWER + place] = token
+    octets[row, VISITS] += 1
+    if octets[row, VISITS] >= MOST_VISITS:
+        octets[row, VISITS] //= 2
+        for place in range(FOLLOWERS):
+            octets[row, COUNTS + place] = (octets[row, COUNTS + place] + 1) // 2
+    return taken

@@ -1,0 +1,36 @@
+"""The other sources that speak in the mixing, as the arrays that their compiled candidates are made of."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from anespec.runtime.drafters.candidates import Rates
+from anespec.runtime.drafters.jacobi import Pool, Window
+from anespec.runtime.drafters.mix.layout import DATASTORE, JACOBI, RECYCLE
+from anespec.runtime.drafters.recycle import Table
+
+SPEAKERS = {RECYCLE: "recycle", JACOBI: "jacobi", DATASTORE: "datastore"}
+"""Whose an input is, as statistics call it."""
+
+
+class Others(NamedTuple):
+    """In the order in which `gather` takes them. Empty arrays are of a source that is not there."""
+
+    recycled: Table
+    recycled_pairs: Table
+    recycled_rates: Rates
+    window: Window
+    pool: Pool
+    pool_rates: Rates
+
+
+def no_others() -> Others:
+    """None of them."""
+    return Others(
+        np.zeros((0, 8), np.int32),
+        np.zeros((0, 10), np.int32),
+        np.zeros((0, 2)),
+        np.zeros(2, np.int32),
+        np.zeros((0, 0, 6), np.int32),
+        np.zeros((0, 2)),
+    )

@@ -1,0 +1,187 @@
+"""The mixing: a linear part whose weights the situation chooses, and a hidden layer; learnt online; compiled.
+
+A candidate's score is w . x + o . leaky(H x + b), with w and b the sums of the chosen weight sets; the
+softmax of the scores gives its share. Only tokens that were among the candidates teach: how often the best
+one is right at all is measured apart. The linear part learns by gradient, the hidden layer by Adagrad.
+"""
+
+import numpy as np
+
+from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.mix.inputs import ACTIVE, ACTIVE_COUNT, CHOSEN_SETS, ENTRY_COUNT
+from anespec.runtime.drafters.mix.layout import (
+    CHOSEN,
+    CONTEXTS,
+    FIRST_HIDDEN,
+    FIRST_OTHER,
+    INPUTS,
+    OUTPUT,
+    POINTER,
+    PRIOR,
+    UNITS,
+    Longs,
+    Numbers,
+    Words,
+)
+
+LINEAR_STEP = np.float32(0.0005)
+HIDDEN_STEP = np.float32(0.06)
+SLOPE = np.float32(0.1)
+"""Of a unit below zero."""
+
+SLOPE_ROWS = INPUTS + 3
+"""Of the room for sums: one per input, and three more."""
+
+ONE, ZERO, EPSILON = np.float32(1), np.float32(0), np.float32(1e-3)
+
+
+def fresh_weights(weights: Numbers) -> None:
+    """Set weights to what they begin with; units begin apart from one another, always in the same way."""
+    weights[:] = 0
+    weights[0, : 2 * CONTEXTS] = 0.07
+    weights[0, POINTER] = 0.2
+    weights[0, PRIOR] = 0.1
+    weights[0, FIRST_OTHER:INPUTS] = 0.1
+    drawn = np.random.default_rng(1)
+    weights[FIRST_HIDDEN:OUTPUT, :UNITS] = drawn.normal(0, 0.05, (INPUTS, UNITS))
+    weights[OUTPUT, :UNITS] = drawn.normal(0, 0.05, UNITS)
+
+
+@compiled(
+    "int64(int64, int64[::1], int32[:,::1], float32[::1], float32[:,::1], float32[:,::1], float32[:,::1], "
+    "float32[::1])"
+)
+def score(
+    count: int,
+    marks: Longs,
+    entries: Words,
+    values: Numbers,
+    weights: Numbers,
+    slopes: Numbers,
+    units: Numbers,
+    shares: Numbers,
+) -> int:
+    """Write the share of each of `count` candidates, and what their units hold; the best one.
+
+    Row 1 of `slopes` holds what the linear part weighs each input with.
+    """
+    biases = slopes[0]
+    for unit in range(UNITS):
+        biases[unit] = ZERO
+    for chosen in range(CHOSEN):
+        row = marks[CHOSEN_SETS + chosen]
+        for unit in range(UNITS):
+            biases[unit] += weights[row, INPUTS + unit]
+    for candidate in range(count):
+        shares[candidate] = ZERO
+        for unit in range(UNITS):
+            units[candidate, unit] = biases[unit]
+    sums = slopes[1]
+    for place in range(marks[ACTIVE_COUNT]):
+        number = marks[ACTIVE + place]
+        weight = ZERO
+        for chosen in range(CHOSEN):
+            weight += weights[marks[CHOSEN_SETS + chosen], number]
+        sums[number] = weight
+    for entry in range(marks[ENTRY_COUNT]):
+        candidate = entries[entry, 0]
+        number = entries[entry, 1]
+        value = values[entry]
+        shares[candidate] += sums[number] * value
+        for unit in range(UNITS):
+            units[candidate, unit] += value * weights[FIRST_HIDDEN + number, unit]
+    best = 0
+    for candidate in range(count):
+        total = shares[candidate]
+        for unit in range(UNITS):
+            held = units[candidate, unit]
+            total += weights[OUTPUT, unit] * max(held, SLOPE * held)
+        shares[candidate] = total
+        if total > shares[best]:
+            best = candidate
+    highest = shares[best]
+    whole = ZERO
+    for candidate in range(count):
+        shares[candidate] = np.exp(shares[candidate] - highest)
+        whole += shares[candidate]
+    for candidate in range(count):
+        shares[candidate] /= whole
+    return best
+
+
+@compiled("int64(int64, int64[::1], int32[:,::1], float32[::1], float32[:,::1])")
+def loudest_input(best: int, marks: Longs, entries: Words, values: Numbers, slopes: Numbers) -> int:
+    """The input that adds most to the linear part of the best candidate's score, right after `score`."""
+    loudest = PRIOR
+    most = ZERO
+    for entry in range(marks[ENTRY_COUNT]):
+        number = entries[entry, 1]
+        if entries[entry, 0] == best and slopes[1, number] * values[entry] > most:
+            most = slopes[1, number] * values[entry]
+            loudest = number
+    return loudest
+
+
+@compiled("void(float32[:,::1], float32[:,::1], int64, int64, float32[::1])")
+def _climb(weights: Numbers, squares: Numbers, row: int, first: int, slope: Numbers) -> None:
+    """An Adagrad step of the weights of all units in a row, from a column on."""
+    for unit in range(UNITS):
+        square = squares[row, first + unit] + slope[unit] * slope[unit]
+        squares[row, first + unit] = square
+        weights[row, first + unit] += HIDDEN_STEP * slope[unit] / np.sqrt(square + EPSILON)
+
+
+@compiled(
+    "void(int64, int64, int64[::1], int32[:,::1], float32[::1], float32[:,::1], float32[:,::1], "
+    "float32[:,::1], float32[:,::1], float32[::1])"
+)
+def teach(
+    came: int,
+    count: int,
+    marks: Longs,
+    entries: Words,
+    values: Numbers,
+    weights: Numbers,
+    squares: Numbers,
+    slopes: Numbers,
+    units: Numbers,
+    shares: Numbers,
+) -> None:
+    """Learn that candidate `came` of `count` was right; `units` and `shares` are what `score` wrote, and are
+    used up."""
+    output = slopes[INPUTS]
+    biases = slopes[INPUTS + 1]
+    linear = slopes[INPUTS + 2]
+    for unit in range(UNITS):
+        output[unit] = ZERO
+        biases[unit] = ZERO
+    for place in range(marks[ACTIVE_COUNT]):
+        number = marks[ACTIVE + place]
+        linear[number] = ZERO
+        for unit in range(UNITS):
+            slopes[number, unit] = ZERO
+    for candidate in range(count):
+        error = (ONE if candidate == came else ZERO) - shares[candidate]
+        shares[candidate] = error
+        for unit in range(UNITS):
+            held = units[candidate, unit]
+            output[unit] += error * max(held, SLOPE * held)
+            back = error * weights[OUTPUT, unit] * (ONE if held > ZERO else SLOPE)
+            units[candidate, unit] = back
+            biases[unit] += back
+    for entry in range(marks[ENTRY_COUNT]):
+        candidate = entries[entry, 0]
+        number = entries[entry, 1]
+        value = values[entry]
+        linear[number] += value * shares[candidate]
+        for unit in range(UNITS):
+            slopes[number, unit] += value * units[candidate, unit]
+    for place in range(marks[ACTIVE_COUNT]):
+        number = marks[ACTIVE + place]
+        step = LINEAR_STEP * linear[number]
+        for chosen in range(CHOSEN):
+            weights[marks[CHOSEN_SETS + chosen], number] += step
+        _climb(weights, squares, FIRST_HIDDEN + number, 0, slopes[number])
+    for chosen in range(CHOSEN):
+        _climb(weights, squares, marks[CHOSEN_SETS + chosen], INPUTS, biases)
+    _climb(weights, squares, OUTPUT, 0, output)

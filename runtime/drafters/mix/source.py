@@ -1,0 +1,115 @@
+"""Mix as a draft source: what this text and earlier ones say, weighed by what was right."""
+
+from collections.abc import Sequence
+
+from anespec.runtime.drafters import (
+    REFERENCE,
+    Draft,
+    DraftCost,
+    DraftSession,
+    Outcome,
+    RowTops,
+    propose_each,
+)
+from anespec.runtime.drafters.memory.learner import Memory, Remembered
+from anespec.runtime.drafters.mix.inputs import BEST, ORDER, SPEAKER
+from anespec.runtime.drafters.mix.layout import Words, view_image
+from anespec.runtime.drafters.mix.others import SPEAKERS, Others, no_others
+from anespec.runtime.drafters.mix.scratch import LONGEST_CHAIN, Scratch
+from anespec.runtime.drafters.mix.state import AT
+from anespec.runtime.drafters.mix.tables import TextTables
+from anespec.runtime.drafters.mix.walk import learn_answer, propose_chain
+
+
+class MixSource:
+    """Sessions that share their owner's memory: what followed what, and how to weigh it."""
+
+    name = "mix"
+    cost = DraftCost(microseconds=20)
+
+    def __init__(self, traits: Words, memory: Memory) -> None:
+        """`traits`: see traits.py. The memory is closed with the source."""
+        self._traits = traits
+        self._memory = memory
+        self._scratch = Scratch()
+
+    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> "MixSession":
+        """A session that has indexed reference and prompt."""
+        tables = TextTables(self._traits, prompt, reference or ())
+        return MixSession(self._traits, self._memory.of(owner), tables, self._scratch, no_others())
+
+    def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
+        """One after another."""
+        return propose_each(asks)
+
+    def close(self) -> None:
+        """Close the memory."""
+        self._memory.close()
+
+
+class MixSession:
+    """Proposes the best candidate, then what is best behind it, and so on; learns at every pass."""
+
+    wants_top = 0
+
+    def __init__(
+        self, traits: Words, remembered: Remembered, tables: TextTables, scratch: Scratch, others: Others
+    ) -> None:
+        self._traits = traits
+        self._remembered = remembered
+        self._image = view_image(remembered.image)
+        self._tables = tables
+        self._scratch = scratch
+        self._others = others
+        self._closed = False
+
+    def propose(self, budget: int) -> Draft:
+        """At most `budget` tokens; nothing is learnt by it."""
+        budget = min(budget, LONGEST_CHAIN)
+        if budget < 1:
+            return Draft()
+        tables, image, scratch = self._tables, self._image, self._scratch
+        text = tables.text
+        text.make_room(budget)
+        with self._remembered.lock:
+            count = propose_chain(
+                budget, tables.state, self._traits, image.weights, text.tokens, scratch.state, tables.nodes,
+                tables.octets, tables.words, image.nodes, image.octets, image.rates, *self._others,
+                scratch.found, scratch.marks, scratch.entries, scratch.values, scratch.slopes,
+                scratch.units, scratch.shares, scratch.claims,
+            )  # fmt: skip
+        if not count:
+            return Draft()
+        tokens = tuple(text.tokens[text.length : text.length + count].tolist())
+        claims = tuple(scratch.claims[:count].tolist())
+        return Draft(tokens, claims, self._speaker(), int(scratch.marks[ORDER]))
+
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+        """Let the text go on, and learn from each token."""
+        tables, image, scratch = self._tables, self._image, self._scratch
+        tables.make_room(len(committed))
+        tables.text.append(committed)
+        with self._remembered.lock:
+            learn_answer(
+                tables.text.length, self._traits, image.weights, image.squares, tables.heads,
+                tables.text.tokens, tables.state, tables.nodes, tables.octets, tables.words, image.nodes,
+                image.octets, image.rates, *self._others, scratch.found, scratch.marks, scratch.entries,
+                scratch.values, scratch.slopes, scratch.units, scratch.shares,
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Fold the request into its owner's memory."""
+        if self._closed:
+            return
+        self._closed = True
+        tables = self._tables
+        begin = tables.reference_end
+        text = tables.text.tokens[begin : tables.text.length].copy()
+        self._remembered.fold(text, tables.answer - begin)
+
+    def _speaker(self) -> str:
+        """Who spoke most for the first token of the chain that was just proposed."""
+        marks, at = self._scratch.marks, self._tables.state[AT]
+        if 0 <= at < self._tables.reference_end and marks[BEST] == 0:
+            return REFERENCE
+        return SPEAKERS.get(int(marks[SPEAKER]), MixSource.name)

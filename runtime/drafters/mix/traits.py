@@ -1,0 +1,71 @@
+"""What a token's text tells of it, per vocabulary, as an array for compiled functions."""
+
+from functools import lru_cache
+
+import numpy as np
+
+from anespec.runtime.drafters.mix.layout import Words
+from anespec.runtime.drafters.mix.state import ENDS_LINE, ENDS_SENTENCE, IS_LONG
+from anespec.runtime.text.tokenizer import Tokenizer
+
+UNKNOWN, SPACED, SPACED_CAPITAL, JOINED, JOINED_CAPITAL, CAPITALS, DIGITS, LINES = range(8)
+SPACES, STOP, PAUSE, OPENS, CLOSES, SIGNS, FOREIGN, SPECIAL = range(8, 16)
+"""The shapes of tokens."""
+
+LONG = 4
+"""Letters of a word that says what a text is about, more likely than how it is built."""
+
+
+def no_traits() -> Words:
+    """Those of a vocabulary whose texts nobody knows: every token is of one shape and its own folded form."""
+    return np.zeros((0, 2), np.int32)
+
+
+@lru_cache(maxsize=2)
+def traits_of(tokenizer: Tokenizer) -> Words:
+    """[vocabulary, 2]: each token's shape and what it ends (see state.py), and the first token of the same
+    text without case and outer space."""
+    size = tokenizer.vocabulary_size
+    traits = np.zeros((size, 2), np.int32)
+    folded: dict[str, int] = {}
+    for token in range(size):
+        text = tokenizer.token_bytes(token).decode(errors="replace")
+        word = text.strip().lower()
+        traits[token, 0] = shape_of(text) | ends_of(text, word) if text else SPECIAL
+        traits[token, 1] = folded.setdefault(word, token) if word else token
+    return traits
+
+
+def ends_of(text: str, word: str) -> int:
+    """Whether a token ends a line or a sentence, and whether it is a long word."""
+    if "\n" in text:
+        return ENDS_LINE | ENDS_SENTENCE
+    ends = ENDS_SENTENCE if word and word[-1] in ".!?:" else 0
+    return ends | (IS_LONG if len(word) >= LONG and word.isalpha() else 0)
+
+
+def shape_of(text: str) -> int:
+    """The shape of a token of this text, which is not empty."""
+    word = text.strip()
+    if "\n" in text:
+        return LINES
+    if not word:
+        return SPACES
+    if word.isdigit():
+        return DIGITS
+    if not word.isascii():
+        return FOREIGN
+    if word[0].isalpha():
+        return _word_shape(word, text[0] == " ")
+    for ends, shape in ((".!?", STOP), (",;:", PAUSE), ("([{<`", OPENS), (")]}>\"'", CLOSES)):
+        if word[-1] in ends:
+            return shape
+    return SIGNS
+
+
+def _word_shape(word: str, spaced: bool) -> int:
+    if len(word) > 1 and word.isupper():
+        return CAPITALS
+    if word[0].isupper():
+        return SPACED_CAPITAL if spaced else JOINED_CAPITAL
+    return SPACED if spaced else JOINED
