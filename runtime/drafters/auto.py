@@ -25,7 +25,7 @@ class AutoSource(MixSource):
     """Sessions that share their owner's memory, and what other sources learnt for that owner."""
 
     name = "auto"
-    cost = DraftCost(microseconds=25)
+    cost = DraftCost(microseconds=25, opens_aside=True)
 
     def __init__(self, traits: Words, memory: Memory, vocabulary: int) -> None:
         """`traits`: see mix/traits.py; `vocabulary`: how many tokens there are. The memory is closed with the
