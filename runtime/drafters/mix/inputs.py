@@ -5,6 +5,7 @@ import numpy as np
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES, Chances, Rates
 from anespec.runtime.drafters.compiled import compiled
 from anespec.runtime.drafters.jacobi import Pool, Window, jacobi_candidates
+from anespec.runtime.drafters.mix.biases import place_biases
 from anespec.runtime.drafters.mix.contexts import ORDER_OF
 from anespec.runtime.drafters.mix.layout import (
     BY_LOCAL_ORDER,
@@ -172,7 +173,7 @@ def _prior_of(age: int, times: int) -> int:
 GATHER = (
     "int32[::1], int64[::1], int32[:,::1], uint8[:,::1], int32[:,::1], int32[:,::1], uint8[:,::1], "
     "float32[:,::1], int32[:,::1], int32[:,::1], float64[:,::1], int32[::1], int32[:,:,::1], float64[:,::1], "
-    "int32[::1], int64[::1], int32[:,::1], float32[::1]"
+    "int32[:,::1], int32[::1], int64[::1], int32[:,::1], float32[::1], int32[:,::1]"
 )
 
 
@@ -192,13 +193,15 @@ def gather(
     window: Window,
     pool: Pool,
     pool_rates: Rates,
+    traits: Words,
     found: Words,
     marks: Longs,
     entries: Words,
     values: Numbers,
+    places: Words,
 ) -> int:
-    """Write the candidates for the place behind the text, and the entries of their inputs; how many there
-    are."""
+    """Write the candidates for the place behind the text, the entries of their inputs, and where their biases
+    stand; how many there are."""
     length = state[LENGTH]
     for slot in range(SLOT_COUNT):
         marks[SLOTS + slot] = -1
@@ -244,6 +247,7 @@ def gather(
         prior = _prior_of(length - words[row, LAST_AT], words[row, TIMES] if seen else 0)
         marks[PRIORS + candidate] = prior
         _enter(candidate, PRIOR, rates[prior, LOGIT] + PRIOR_OFFSET, marks, entries, values)
+        place_biases(candidate, found[candidate], prior - PRIOR_RATES, state, traits, places)
     _activate(PRIOR, marks)
     matched = (MATCHED_LOCAL if local_order >= 2 else 0) + (MATCHED_MEMORY if memory_order >= 2 else 0)
     marks[CHOSEN_SETS + 1] = BY_LOCAL_ORDER + local_order
