@@ -1,207 +1,22 @@
 """`anespec bench`: what drafting is worth, on recorded traces and on an artifact."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 import click
-from rich.table import Table
 
-from anespec.console import json_option, out, print_json, timed_progress
-from anespec.loading import make_source
-from anespec.manifests.errors import Interrupted, RequestError
-from anespec.manifests.formatting import bytes_text, counted, printable
-from anespec.manifests.options import Range
-from anespec.option_flags import Number, flags_of, read_flags
-from anespec.runtime.options import NOT_KEPT, LoadOptions
+from anespec.bench_replay_verb import replay
+from anespec.bench_run_verb import run
 from anespec.verbosity import accept_verbosity
-
-if TYPE_CHECKING:
-    from anespec.runtime.drafters.memory.learner import Learner, Memory
-    from anespec.runtime.statistics import Statistics
-    from anespec.runtime.text.tokenizer import Tokenizer
-    from anespec.validate.bench.replay import Replayed
-    from anespec.validate.bench.timed_source import Samples
-    from anespec.validate.bench.traces import ReplayRequest
-
-WIDEST_BLOCK = 128
-NO_DRAFTER = ("backend", "threads", "worker_budget", "worker_timeout", "verify", "queue", "allow_inexact")
-"""The options of loading that say nothing about who guesses."""
 
 
 @click.group(short_help="Measure what drafting is worth.")
 def bench() -> None:
-    """Measure what drafting is worth, on recorded traces without a model.
+    """Measure what drafting is worth: on recorded traces without a model, or on an artifact.
 
     \b
     Example:
       anespec bench replay sessions.jsonl --vocab model.gguf
+      anespec bench run model.anespec -o bench.html
     """
 
 
-@bench.command(short_help="Replay traces without a model.")
-@click.argument("files", nargs=-1, required=True, metavar="FILE…", type=click.Path(path_type=Path))
-@click.option(
-    "--vocab", required=True, type=click.Path(path_type=Path), help="A GGUF with the vocabulary to replay in."
-)
-@flags_of(LoadOptions, without=NO_DRAFTER)
-@click.option(
-    "--block",
-    type=Number(int, Range(1, WIDEST_BLOCK)),
-    default=4,
-    show_default=True,
-    help="Rows of a pass: the carry, and drafts of one less at most.",
-)
-@click.option(
-    "--warm",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Replay this first, uncounted, for the drafter's memory; may be given several times.",
-)
-@click.option(
-    "--limit", type=Number(int, Range(1)), metavar="N", help="Replay the first N sessions.  [default: all]"
-)
-@json_option
-def replay(
-    files: tuple[Path, ...],
-    vocab: Path,
-    block: int,
-    warm: tuple[Path, ...],
-    limit: int | None,
-    as_json: bool,
-    **chosen: Any,
-) -> None:
-    """Replay the conversations of FILE… and count the passes that drafts would have saved.
-
-    FILE is JSONL, a session a line: {"category", "messages": [{"role", "content"}, …]}. What the assistant
-    says is the known output, up to 1,024 tokens of an answer; no model is asked. Sources that learn from the
-    model's own guesses see none here.
-
-    \b
-    Example:
-      anespec bench replay sessions.jsonl --vocab model.gguf --block 4 --json
-    """
-    from anespec.manifests.gguf_file import GGUFFile
-    from anespec.runtime.text.tokenizer import Tokenizer
-    from anespec.validate.bench.replay import Replay
-
-    options = read_flags(LoadOptions, chosen)
-    with GGUFFile(vocab) as file:
-        tokenizer = Tokenizer.from_gguf(file)
-    source = make_source(options, tokenizer, lambda learner: _replay_memory(options, tokenizer, learner))
-    try:
-        with timed_progress("replaying", shown=not as_json) as report:
-            run = Replay(source, block)
-            run.warm(_requests(warm, tokenizer, None))
-            for number, request in enumerate(_requests(files, tokenizer, limit), start=1):
-                run.add(request)
-                report(f"{request.category}, {counted(number, 'request')}")
-            result = run.result()
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted; a replay keeps nothing") from None
-    finally:
-        if source is not None:
-            source.close()
-    if not result.requests:
-        raise RequestError(f"{files[0]}: holds no answer of an assistant to replay")
-    if as_json:
-        print_json({"drafter": options.drafter, "block": block, **_facts(result)})
-    else:
-        _show(result, options.drafter, block)
-
-
-def _replay_memory(options: LoadOptions, tokenizer: "Tokenizer", learner: "Learner") -> "Memory":
-    """An empty memory that nobody keeps; the one of a folder where that is asked for."""
-    from anespec.runtime.drafters.memory.memories import Memories, Place
-    from anespec.runtime.drafters.memory.shelf import vocabulary_key
-
-    folder = options.draft_memory if options.draft_memory != NOT_KEPT else None
-    key = vocabulary_key(tokenizer.vocabulary_hash)
-    return Memories().open(Place(key, folder, options.draft_memory_size), learner)
-
-
-def _requests(files: Sequence[Path], tokenizer: "Tokenizer", limit: int | None) -> "Iterator[ReplayRequest]":
-    from anespec.validate.bench.traces import read_sessions, requests_of
-
-    for session in islice(read_sessions(files), limit):
-        yield from requests_of(session, tokenizer)
-
-
-def _facts(result: "Replayed") -> dict[str, Any]:
-    """What --json says of it."""
-    return {
-        "requests": result.requests,
-        "categories": {name: _counts(statistics) for name, statistics in result.categories.items()},
-        "overall": _counts(result.overall),
-        "proposal_us": _microseconds(result.times.proposal),
-        "observe_us": _microseconds(result.times.observing),
-        "open_us": _microseconds(result.times.opening),
-        "close_us": _microseconds(result.times.closing),
-        "memory_bytes": result.memory_bytes,
-    }
-
-
-def _counts(statistics: "Statistics") -> dict[str, Any]:
-    return {
-        "tokens": statistics.decoded_tokens,
-        "passes": statistics.decode_passes,
-        "tokens_per_pass": round(statistics.tokens_per_pass, 4),
-        "proposed_by_position": list(statistics.proposed_by_position),
-        "accepted_by_position": list(statistics.accepted_by_position),
-        "sources": {
-            each.source: {"proposed": each.proposed, "accepted": each.accepted}
-            for each in statistics.by_source
-        },
-    }
-
-
-def _microseconds(samples: "Samples") -> dict[str, float]:
-    return {name: round(value, 3) for name, value in asdict(samples.quantiles).items()}
-
-
-def _show(result: "Replayed", drafter: str, block: int) -> None:
-    table = Table(box=None)
-    table.add_column("category", overflow="fold")
-    for title in ("tokens", "passes", "tokens per pass", "right by position"):
-        table.add_column(title, justify="right")
-    rows = {**result.categories, "overall": result.overall}
-    for name, counts in rows.items():
-        table.add_row(
-            printable(name),
-            str(counts.decoded_tokens),
-            str(counts.decode_passes),
-            f"{counts.tokens_per_pass:.3f}",
-            _acceptance(counts),
-            style="bold" if counts is result.overall else None,
-        )
-    out().print(f"{counted(result.requests, 'answer')} replayed with {drafter}, blocks of {block}.\n")
-    out().print(table)
-    if drafter == "none":
-        return
-    times = Table("the drafter's time, us", box=None)
-    for title in ("median", "99 of 100"):
-        times.add_column(title, justify="right")
-    taken = result.times
-    for name, samples in (
-        ("a proposal", taken.proposal),
-        ("a token learnt", taken.observing),
-        ("a token of a prompt", taken.opening),
-        ("an answer's end", taken.closing),
-    ):
-        quantiles = samples.quantiles
-        times.add_row(name, f"{quantiles.median:.1f}", f"{quantiles.p99:.1f}")
-    out().print()
-    out().print(times)
-    out().print(f"\nIt held {bytes_text(result.memory_bytes)} of memory at most.")
-
-
-def _acceptance(statistics: "Statistics") -> str:
-    """The share of drafts right at each position, of those that ran there."""
-    pairs = zip(statistics.accepted_by_position, statistics.proposed_by_position, strict=True)
-    return " ".join(f"{accepted / proposed:.0%}" for accepted, proposed in pairs)
-
-
-accept_verbosity(replay)
+for command in (replay, run):
+    bench.add_command(accept_verbosity(command))

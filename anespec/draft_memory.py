@@ -45,3 +45,13 @@ def open_memory(
     model = Model(name=name, path=str(opened.artifact.root.absolute()))
     key = vocabulary_key(opened.tokenizer.vocabulary_hash)
     return memories.open(Place(key, folder, options.draft_memory_size, model), learner)
+
+
+def memory_for_measuring(vocabulary_hash: str, options: "LoadOptions", learner: "Learner") -> "Memory":
+    """A memory that begins empty and is kept nowhere, or that of a folder where one was named."""
+    from anespec.runtime.drafters.memory.memories import Memories, Place
+    from anespec.runtime.drafters.memory.shelf import vocabulary_key
+
+    folder = options.draft_memory if options.draft_memory != NOT_KEPT else None
+    place = Place(vocabulary_key(vocabulary_hash), folder, options.draft_memory_size)
+    return Memories().open(place, learner)

@@ -17,6 +17,7 @@ from anespec.cache_verbs import list_models, remove_models
 from anespec.chat_verb import chat
 from anespec.console import print_json, wrapped
 from anespec.convert_verb import convert
+from anespec.datastore_verb import datastore
 from anespec.demo_verb import demo
 from anespec.doctor_verb import doctor
 from anespec.generate_verb import generate
@@ -79,6 +80,7 @@ VERBS = (
     doctor,
     selftest,
     tune,
+    datastore,
     bench,
     list_models,
     remove_models,

@@ -11,9 +11,11 @@ from anespec.draft_memory import memory_folder
 from anespec.manifests.errors import RequestError, UsageError
 from anespec.manifests.formatting import bytes_text, counted, named, printable, quoted
 from anespec.model_path import ModelPath
+from anespec.runtime.options import USUAL_MEMORY
 from anespec.verbosity import accept_verbosity
 
 if TYPE_CHECKING:
+    from anespec.memory_models import Chosen
     from anespec.runtime.drafters.memory.shelf import Kept, MemoryShelf
 
 SHORT_KEY = 8
@@ -185,7 +187,9 @@ def import_memory(
         )
     chosen = chosen_vocabulary(shelf, str(model or texts.vocabulary))
     lessons = list(texts.lessons(chosen.key, chosen.require_tokenizer()))
-    learnt = shelf.add(chosen.key, _known_owner(shelf, owner or ""), lessons)
+    whose = _known_owner(shelf, owner or "")
+    learnt = shelf.add(chosen.key, whose, lessons)
+    _learn(shelf, chosen, whose)
     if as_json:
         print_json({"vocabulary": chosen.key, "requests": len(lessons), "tokens": learnt})
     else:
@@ -210,6 +214,17 @@ def _chosen(shelf: "MemoryShelf", model: Path | None, owner: str | None) -> "lis
         for each in shelf.kept()
         if key in (None, each.vocabulary) and (owner is None or each.is_of(owner))
     ]
+
+
+def _learn(shelf: "MemoryShelf", chosen: "Chosen", owner: str) -> None:
+    """Learn now what was added, so that no run has to."""
+    from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
+    from anespec.runtime.drafters.registry import learner_of
+
+    learner = learner_of(chosen.require_tokenizer())
+    memory = VocabularyMemory(learner, USUAL_MEMORY, chosen.key, shelf.root)
+    memory.of(owner)
+    memory.close()
 
 
 def _known_owner(shelf: "MemoryShelf", name: str) -> str:

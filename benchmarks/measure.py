@@ -1,13 +1,13 @@
 """What the benchmarks share: summaries of timings, one-line facts about the machine, printing."""
 
 import json
-import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from anespec.manifests.machine import machine_name
+from anespec.manifests.machine import Surroundings
 
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes of the unit in which a process's largest resident set is told."""
@@ -43,13 +43,9 @@ def gigabytes(count: int) -> str:
     return f"{count / 1e9:.2f} GB"
 
 
-def machine() -> dict[str, str | int | float]:
+def machine() -> dict[str, Any]:
     """Where the numbers hold, and the load that was there before: others at work spoil them."""
-    return {
-        "machine": machine_name(),
-        "cores": os.cpu_count() or 0,
-        "load_before": round(os.getloadavg()[0], 1),
-    }
+    return asdict(Surroundings.here())
 
 
 def show_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -30,6 +30,7 @@ from faulty_daemon import PROGRAM, Daemon, serving
 from malformed_requests import send_mutants, send_schema_cases
 
 MB = 1_000_000
+LEARNING = ("--drafter", "auto")
 LOSING = (sys.executable, str(Path(__file__).with_name("losing_daemon.py")))
 
 
@@ -144,7 +145,7 @@ def kill(bench: Bench) -> str:
     log, environment = bench.log("kill"), {"XDG_CACHE_HOME": str(bench.folder / "kill")}
     known, ended, before = Question(5000, 100), 0, 0
     for number in range(3):
-        daemon = Daemon(bench.artifact, log, environment=environment)
+        daemon = Daemon(bench.artifact, log, *LEARNING, environment=environment)
         if number == 0:
             before, ended = _decode_passes(daemon, known), 1
         questions = [Question(1000 * (number + 1) + each) for each in range(10)]
@@ -159,7 +160,7 @@ def kill(bench: Bench) -> str:
         remembered = _remembered(environment)
         if remembered < ended:
             raise RuntimeError(f"{ended} requests had ended, and {remembered} are remembered")
-    with serving(bench.artifact, log, environment=environment) as daemon:
+    with serving(bench.artifact, log, *LEARNING, environment=environment) as daemon:
         after = _decode_passes(daemon, known)
         if after >= before:
             raise RuntimeError(f"{after} passes for what took {before} when nothing was remembered")
@@ -212,7 +213,7 @@ def full_disk(bench: Bench) -> str:
     """With no room for its caches and records it serves all the same."""
     with (
         _full_disk(bench.folder / "disk") as environment,
-        serving(bench.artifact, bench.log("disk"), environment=environment) as daemon,
+        serving(bench.artifact, bench.log("disk"), *LEARNING, environment=environment) as daemon,
     ):
         tally = check(daemon, bench.oracle, [Question(number) for number in range(40)])
     return f"{tally.right} right"

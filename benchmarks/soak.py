@@ -2,8 +2,10 @@
 
     python benchmarks/soak.py [--tokens 1000000] [--seed 0] [--work build/soak] [--models DIR]
 
-Goes round several models, block sizes, contexts and both backends, on one core. What it has found is written
-to WORK/soak.json after every round, and a later run with the same seed goes on from there.
+Drafts come from prompt lookup, from one who knows the text, and from `auto` with an empty memory and with
+one of all earlier rounds. Goes round several models, block sizes, contexts and both backends, on one core.
+What it has found is written to WORK/soak.json after every round, and a later run with the same seed goes on
+from there.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +26,16 @@ from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
+from anespec.draft_memory import memory_for_measuring
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import circumstances, open_verifier
+from anespec.runtime.drafters import DraftSource
 from anespec.runtime.drafters.lookup import LookupSettings, LookupSource
+from anespec.runtime.drafters.registry import open_source
+from anespec.runtime.options import LoadOptions
 from anespec.runtime.passes import Verifier
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import GrammarTokens
@@ -42,6 +49,7 @@ from anespec.validate.soak_requests import soak_requests
 
 ROOT = Path(__file__).resolve().parents[1]
 HUGGING_FACE_LOOKUP = LookupSettings(n_max=2, choose="leftmost")
+MEMORY_BYTES = 4 << 20
 REQUESTS = 6
 """Requests of a round: more than there are regions, so that some wait."""
 
@@ -131,7 +139,8 @@ class Bench:
         )
         self.proven = Proven.of(verdict, self.verifier.shape)
         with GGUFFile(artifact.tokens_path()) as tokens:
-            tokenizer = Tokenizer.from_gguf(tokens)
+            self.tokenizer = tokenizer = Tokenizer.from_gguf(tokens)
+        self.warm = self._auto()
         self.end_ids = tokenizer.end_ids
         self.grammar_tokens = GrammarTokens(tokenizer, self.verifier.shape.vocabulary)
         self.corpus = [token for text in (*PROMPTS, *SAMPLE_PROMPTS) for token in tokenizer.encode(text)]
@@ -146,8 +155,20 @@ class Bench:
         rng = np.random.default_rng([seed, number])
         shape = self.verifier.shape
         requests = list(soak_requests(self.corpus, shape, self.end_ids, rng, REQUESTS, self.grammar_tokens))
-        sources = [LookupSource(), None, LookupSource(HUGGING_FACE_LOOKUP), None]
-        return soak_round(self.verifier, self.proven, requests, sources, rng)
+        cold = self._auto()
+        sources = [LookupSource(HUGGING_FACE_LOOKUP), None, cold, self.warm]
+        try:
+            return soak_round(self.verifier, self.proven, requests, sources, rng)
+        finally:
+            cold.close()
+
+    def _auto(self) -> DraftSource:
+        """What drafts by default, with an empty memory of its own."""
+        options = LoadOptions(drafter="auto", draft_memory_size=MEMORY_BYTES)
+        memory = partial(memory_for_measuring, self.tokenizer.vocabulary_hash, options)
+        source = open_source(options, self.tokenizer, memory)
+        assert source is not None
+        return source
 
 
 def benches(models: Path, work: Path, subjects: Sequence[Subject]) -> Iterator[Bench]:

@@ -5,8 +5,10 @@ import platform
 import resource
 import subprocess
 import sys
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -52,6 +54,25 @@ def _asked(name: str) -> str:
     except OSError:
         return ""
     return told.stdout.strip()
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where figures hold. `load_before` is how many programs wanted a processor before they were measured:
+    others at work spoil them."""
+
+    machine: str
+    processors: int
+    load_before: float
+
+    @classmethod
+    def here(cls) -> Self:
+        """Of this machine, now."""
+        return cls(machine_name(), processors(), round(os.getloadavg()[0], 1))
+
+    def __str__(self) -> str:
+        noun = "processor" if self.processors == 1 else "processors"
+        return f"{self.machine}, {self.processors} {noun}, load {self.load_before} before"
 
 
 def machine_memory() -> int:

@@ -23,7 +23,7 @@ from anespec.manifests.errors import StorageError
 from anespec.manifests.formatting import bytes_text
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _PRIVATE = 0o700
 # A pipe that nobody writes to would keep an ordinary opening waiting.
 _AT_ONCE = os.O_RDONLY | os.O_NONBLOCK
@@ -105,11 +105,17 @@ class Folder:
         self, name: str, parts: Iterable[bytes | memoryview], *, durable: bool = True, mode: int = 0o666
     ) -> None:
         """The same for what comes in parts; `mode` is who may do what with the file."""
+        with self.replacing(name, durable=durable, mode=mode) as stream:
+            stream.writelines(parts)
+
+    @contextlib.contextmanager
+    def replacing(self, name: str, *, durable: bool = True, mode: int = 0o666) -> Iterator[BinaryIO]:
+        """The same for what is written in the block, in any order; the old file stays where that fails."""
         self._require_no_other(name)
         partial = f".{secrets.token_hex(16)}.partial"
         try:
             with self.create(partial, mode) as stream:
-                stream.writelines(parts)
+                yield stream
                 stream.flush()
                 if durable:
                     os.fsync(stream.fileno())

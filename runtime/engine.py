@@ -75,7 +75,11 @@ class Engine:
         self._store = RegionStore(verifier, proven, ring_bytes)
         self._scheduler = Scheduler(verifier.shape, self._store, proven.reuse_prefixes, clock)
         self._speculation = Speculation(
-            source if proven.speculate else None, verifier.shape.vocabulary, clock, prompt_gate
+            source if proven.speculate else None,
+            verifier.shape.vocabulary,
+            clock,
+            prompt_gate,
+            least_reach=max(1, verifier.shape.block - 1),
         )
         self._numbers = itertools.count()
         self._losses = 0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BACKEND_CHOICES = ("auto", "torch", "openvino", "torch-flush", "coreml", "coreml-cpu", "worker")
 """What runtime.backends knows, said here so that nothing heavy is loaded for it."""
 
-DRAFTER_CHOICES = ("none", "lookup", "recycle", "jacobi", "mix", "auto")
+DRAFTER_CHOICES = ("none", "lookup", "datastore", "recycle", "jacobi", "mix", "auto")
 LONGEST_MATCH = 64
 """Tokens that lookup compares at most."""
 
@@ -108,7 +108,8 @@ class LoadOptions(BackendOptions):
 
     drafter: Annotated[str, Flag(choices=DRAFTER_CHOICES)] = Field(
         default="lookup",
-        description="Who guesses: lookup copies what followed the longest match before; recycle takes what "
+        description="Who guesses: lookup copies what followed the longest match before; datastore "
+        "copies from a corpus; recycle takes what "
         "the model itself held likely behind the last tokens when they came before; jacobi has rows to spare "
         "run the last pass's guesses on, and remembers what they find; mix weighs what followed many kinds "
         "of context, here and in earlier requests, by what was right; auto weighs all of them together.",
@@ -121,6 +122,9 @@ class LoadOptions(BackendOptions):
     )
     lookup_choose: Annotated[Literal["recent", "leftmost"], Flag(choices=("recent", "leftmost"))] = Field(
         default="recent", description="Which of several matches lookup takes."
+    )
+    datastore: Annotated[Path | None, Flag(metavar="FILE", default="none")] = Field(
+        default=None, description="The corpus that drafts are copied from (anespec datastore build)."
     )
     draft_memory: Annotated[
         Path | None, BeforeValidator(_or_none), Flag(metavar="DIR|none", default="anespec's cache folder")

@@ -36,10 +36,6 @@ class ClosedError(AnespecError):
     """The service takes no more requests."""
 
 
-def _nothing() -> None:
-    """What there is to do first, mostly."""
-
-
 @dataclass(frozen=True)
 class _Client:
     """Whose request it is, and the stream that its events go to."""
@@ -180,7 +176,7 @@ class Service:
         if not obeyed:
             raise ClosedError("the service is closed; open the model again")
 
-    def _command(self, command: Callable[[], None], first: Callable[[], None] = _nothing) -> bool:
+    def _command(self, command: Callable[[], None], first: Callable[[], None] | None = None) -> bool:
         """Have the engine's thread do something between two steps; False where it does nothing any more.
 
         `first` is done at once, before any other command or its events; where it raises, nothing is done.
@@ -191,7 +187,8 @@ class Service:
         with self._wake:
             if self._closing:
                 return False
-            first()
+            if first is not None:
+                first()
             self._commands.append(command)
             self._wake.notify()
             return True

@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from anespec.runtime.calibration import Calibration
@@ -60,8 +60,11 @@ class BackOff:
 class _Drafting:
     """A sequence's session, None until it is opened (again), and what it proposed for the present pass.
 
-    The first `forced` tokens of the proposal are those that the grammar forces anyway.
+    The first `forced` tokens of the proposal are those that the grammar forces anyway. `reach` is how many
+    tokens beyond those are asked for.
     """
+
+    reach: int
 
     session: DraftSession | None = None
     back_off: BackOff = field(default_factory=BackOff)
@@ -78,9 +81,15 @@ class Speculation:
         vocabulary: int,
         clock: Callable[[], float] = perf_counter,
         prompt_gate: float = 0.0,
+        least_reach: int = 3,
     ) -> None:
         """Without a source nothing is drafted, nor for prompts that repeat less than the gate says (see
-        prompt_gate). `clock` gives seconds."""
+        prompt_gate). `clock` gives seconds.
+
+        At least `least_reach` tokens are asked for. What a source takes for more is spent where a sequence's
+        drafts were right that far: twice as many after a draft that was right to its end.
+        """
+        self._least_reach = least_reach
         self._prompt_gate = prompt_gate
         self._source = source
         self._vocabulary = vocabulary
@@ -97,7 +106,7 @@ class Speculation:
         if self._source is None or not sequence.request.speculate:
             return
         if not self._prompt_gate or repetition(sequence.request.prompt) >= self._prompt_gate:
-            self._drafting[sequence.number] = _Drafting()
+            self._drafting[sequence.number] = _Drafting(self._least_reach)
             self._session(self._source, sequence)
 
     def wants_top(self, sequence: ActiveSequence) -> int:
@@ -123,7 +132,7 @@ class Speculation:
                 drafting.proposed, drafting.forced = Draft(), 0
                 session = self._session(self._source, ask.sequence) if ask.budget > 0 else None
                 if session is not None:
-                    sessions.append((ask, session))
+                    sessions.append((replace(ask, budget=min(ask.budget, drafting.reach)), session))
         found = self._ask(self._source, sessions) if sessions else {}
         return [found.get(ask.sequence.number, Draft()) for ask in asks]
 
@@ -260,6 +269,10 @@ class Speculation:
         right = next((place for place, (guess, token) in enumerate(told) if guess != token), len(told))
         claims = drafting.proposed.probabilities[drafting.forced :][: len(told)]
         self._calibration.learn(drafting.proposed.source, claims, right)
+        if claims and right == len(claims):
+            drafting.reach = max(drafting.reach, 2 * len(claims))
+        elif claims:
+            drafting.reach = max(self._least_reach, 2 * right)
         drafting.proposed, drafting.forced = Draft(), 0
 
     def _give_up(self, sequence: ActiveSequence, error: Exception) -> None:

@@ -1,7 +1,8 @@
 """The one place that knows every draft source by its name. Each is imported where it is opened."""
 
+from anespec.manifests.errors import RequestError
 from anespec.runtime.drafters import DraftSource
-from anespec.runtime.drafters.memory.learner import OpenMemory
+from anespec.runtime.drafters.memory.learner import Learner, OpenMemory
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.text.tokenizer import Tokenizer
 
@@ -12,13 +13,23 @@ def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMem
     None for nobody.
 
     Raises:
-        RequestError: options make no sense together.
+        RequestError: options make no sense together, or a file of them is unusable.
+        StorageError: a file of them cannot be read.
     """
     match options.drafter:
         case "lookup":
             from anespec.runtime.drafters.lookup import LookupSettings, LookupSource
 
             return LookupSource(LookupSettings(options.lookup_max, options.lookup_min, options.lookup_choose))
+        case "datastore":
+            from anespec.runtime.drafters.datastore.source import DatastoreSource
+            from anespec.runtime.drafters.datastore.stored import Datastore
+
+            if options.datastore is None:
+                raise RequestError(
+                    "--drafter datastore needs a --datastore; make one with `anespec datastore build`"
+                )
+            return DatastoreSource(Datastore.open(options.datastore, tokenizer.vocabulary_hash))
         case "recycle":
             from anespec.runtime.drafters.recycle import RecycleSource
 
@@ -29,16 +40,21 @@ def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMem
             return JacobiSource()
         case "auto":
             from anespec.runtime.drafters.auto import AutoSource
-            from anespec.runtime.drafters.mix.learner import MixLearner
             from anespec.runtime.drafters.mix.traits import traits_of
 
-            traits = traits_of(tokenizer)
-            return AutoSource(traits, open_memory(MixLearner(traits)), tokenizer.vocabulary_size)
+            memory = open_memory(learner_of(tokenizer))
+            return AutoSource(traits_of(tokenizer), memory, tokenizer.vocabulary_size)
         case "mix":
-            from anespec.runtime.drafters.mix.learner import MixLearner
             from anespec.runtime.drafters.mix.source import MixSource
             from anespec.runtime.drafters.mix.traits import traits_of
 
-            traits = traits_of(tokenizer)
-            return MixSource(traits, open_memory(MixLearner(traits)))
+            return MixSource(traits_of(tokenizer), open_memory(learner_of(tokenizer)))
     return None
+
+
+def learner_of(tokenizer: Tokenizer) -> Learner:
+    """Who learns requests of this vocabulary into a memory: the same for all sources that have one."""
+    from anespec.runtime.drafters.mix.learner import MixLearner
+    from anespec.runtime.drafters.mix.traits import traits_of
+
+    return MixLearner(traits_of(tokenizer))

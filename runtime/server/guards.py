@@ -89,7 +89,7 @@ class Guard:
         if not scope["path"].startswith("/"):
             # A proxy's form of a request, http://HOST/PATH: the host in it is the one that holds.
             host, scope["path"] = _absolute(scope["path"])
-        refusal = self._refusal(host, origin)
+        refusal = _ambiguous(headers) or self._refusal(host, origin)
         try:
             if refusal is not None:
                 await openai_error(refusal)(scope, intake, send_guarded)
@@ -133,6 +133,18 @@ class Intake:
         """Throw away what is still to come; a connection lets no client take too long for it."""
         while not self._ended:
             await self()
+
+
+def _ambiguous(headers: Headers) -> ApiError | None:
+    """A proxy may see another end of such a body, and what comes behind that as the next one's request."""
+    if "transfer-encoding" not in headers or "content-length" not in headers:
+        return None
+    return ApiError(
+        400,
+        "the body's length is said twice; send Content-Length or Transfer-Encoding alone",
+        "malformed_request",
+        headers={"connection": "close"},
+    )
 
 
 def _request_id(headers: Headers) -> str:

@@ -1,12 +1,21 @@
-"""`anespec bench replay`: the figures of known traces, and one clear sentence for a trace that is none."""
+"""`anespec bench`: the figures of known traces, and of the embedded model; one sentence for what is none."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from commands import run
+from click.testing import CliRunner
+from commands import CommandResult, run
 
+from anespec import bench_run_verb
 from anespec.embedded import model_path
+from anespec.loading import Opened, open_artifact
+from anespec.main import cli
+from anespec.manifests.errors import ExactnessGateError
+from anespec.runtime.passes import Candidate, PassPlan, PassResult, RowKind, Verifier
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 SPEC_BENCH = SHARED / "replay" / "spec-bench" / "sessions.jsonl"
@@ -95,8 +104,129 @@ def test_what_is_no_trace_is_told_of_in_a_sentence(
     assert outcome.json["exit_code"] == code
 
 
+def test_costs_say_what_drafts_are_worth(tmp_path: Path) -> None:
+    trace = written(tmp_path / "trace.jsonl", "tick tock " * 40)
+    given = ("bench", "replay", trace, "--vocab", model_path(), "--drafter", "lookup", "--json")
+    free, dear = (run(*given, "--costs", costs).json["overall"] for costs in ("1=5,8=5", "1=5,4=20,8=40"))
+    assert free["speedup"] == pytest.approx(free["tokens_per_pass"], abs=1e-3)
+    assert dear["speedup"] < 1.1
+    assert run(*given, "--costs", "1=5,8").code == 2
+    assert run(*given, "--costs", "0=5").code == 2
+    shown = run(*given[:-1], "--costs", "1=5,8=6").out
+    assert "speedup" in shown
+    assert "drafts as they pay" in shown
+
+
+def test_what_learns_from_rows_is_told_that_a_trace_has_none(tmp_path: Path) -> None:
+    trace = written(tmp_path / "trace.jsonl", "tick tock")
+    given = ("bench", "replay", trace, "--vocab", model_path())
+    assert "learns from what the model finds" in run(*given, "--drafter", "recycle").err
+    assert "note:" not in run(*given, "--drafter", "lookup").err
+
+
 def test_a_vocabulary_that_is_none_is_named(tmp_path: Path) -> None:
     trace = written(tmp_path / "trace.jsonl", "tick")
     outcome = run("bench", "replay", trace, "--vocab", trace)
     assert outcome.code == 3
     assert outcome.ends_in_one_sentence()
+
+
+QUICK = ("--classes", "json,code,edit", "--lengths", "16")
+
+
+@pytest.fixture(scope="module")
+def measured(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[CommandResult, Path]:
+    """What a run says as JSON, and its page; verdicts and costs are recorded from then on."""
+    page = tmp_path_factory.mktemp("bench") / "bench.html"
+    return run("bench", "run", trained, *QUICK, "--runs", 2, "-o", page, "--json"), page
+
+
+def test_run_measures_and_compares(measured: tuple[CommandResult, Path]) -> None:
+    outcome, page = measured
+    assert outcome.code == 0, outcome.err
+    facts = outcome.json
+    assert facts["identical"] is True
+    # Two texts of three kinds; one, two and three drafts and as they pay; two runs against two.
+    assert facts["comparisons"] == 6 * 4 * 2 * 2
+    assert facts["differences"] == []
+    assert list(facts["classes"]) == ["json", "code", "edit"]
+    assert list(facts["lengths"]) == ["16"]
+    assert list(facts["drafts"]) == ["1", "2", "3"]
+    assert facts["overall"]["tokens_per_pass"] > 1
+    assert len(facts["overall"]["tokens_per_second"]["with"]) == 2
+    assert {"machine", "processors", "load_before"} == set(facts["machine"])
+    assert facts["fits"].keys() == {"lines", "cost"}
+    assert facts["pass_costs"]
+    assert "anespec bench" in page.read_text()
+
+
+def test_run_shows_tables_that_fit_a_terminal(trained: Path, measured: tuple[CommandResult, Path]) -> None:
+    outcome = run("bench", "run", trained, *QUICK, "--drafts", 2, "--runs", 1, "--temperature", "0.7")
+    assert outcome.code == 0, outcome.err
+    tables = [line for line in outcome.out.splitlines() if re.search(r"\d\.\d\d \(|too short", line)]
+    assert len(tables) == 4 + 2
+    assert max(map(len, tables)) <= 80
+    assert "temperature 0.7, seed 1" in outcome.out
+    assert "none differs" in outcome.out
+
+
+class Changing:
+    """Another verifier, whose favoured token is another one where a pass holds three drafts."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        self._verifier = verifier
+        self._changes = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._verifier, name)
+
+    def submit(self, plan: PassPlan) -> None:
+        self._changes = sum(row.kind is RowKind.DRAFT for row in plan.rows) == 3
+        self._verifier.submit(plan)
+
+    def wait(self) -> PassResult:
+        found = dict(self._verifier.wait())
+        if self._changes:
+            lane = min(found)
+            best = found[lane].best
+            assert best is not None
+            found[lane] = replace(found[lane], best=Candidate(best.token ^ 1, best.logit))
+        return found
+
+
+def test_run_fails_and_names_the_place_where_speculation_changes_a_token(
+    trained: Path, measured: tuple[CommandResult, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changing(*given: Any) -> Opened:
+        opened = open_artifact(*given)
+        return replace(opened, verifier=Changing(opened.verifier))
+
+    monkeypatch.setattr(bench_run_verb, "open_artifact", changing)
+    outcome = CliRunner().invoke(cli, ["bench", "run", str(trained), *QUICK, "--runs", "2", "--drafts", "3"])
+    error = outcome.exception
+    assert isinstance(error, ExactnessGateError)
+    assert error.exit_code == 13
+    # Which drafts pay follows from times.
+    way = "(3 drafts a pass|drafts as they pay)"
+    place = rf"prompt json 1, 16 tokens, {way}: output token \d+ of run 1 is token \d+, without"
+    assert re.search(place, str(error))
+    assert error.facts["identical"] is False
+    assert error.facts["differences"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "sentence"),
+    [
+        (("--drafter", "none"), 7, "without a drafter there is nothing to compare"),
+        (("--drafts", "4"), 7, "a block of 4 rows holds 3 drafts at most"),
+        (("--lengths", "256"), 7, "leaves no room for a prompt"),
+        (("-o", "no-such-folder/page.html"), 6, "page.html: cannot be written"),
+    ],
+)
+def test_run_says_what_cannot_be_measured(
+    options: tuple[str, ...], code: int, sentence: str, trained: Path
+) -> None:
+    outcome = run("bench", "run", trained, *options)
+    assert outcome.code == code
+    assert outcome.ends_in_one_sentence()
+    assert sentence in outcome.err

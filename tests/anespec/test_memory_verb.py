@@ -12,6 +12,7 @@ from toy_learner import ToyLearner
 
 from anespec.draft_memory import memory_folder
 from anespec.embedded import model_path
+from anespec.manifests.user_folders import cache_folder
 from anespec.memory_models import read_tokenizer
 from anespec.runtime.drafters.memory.shelf import MemoryShelf, Model, vocabulary_key
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
@@ -21,6 +22,7 @@ QUESTION, ANSWER = "Who goes there?", " Nobody, as ever."
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache_folder() / "compiled"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     yield
 
@@ -135,7 +137,22 @@ def test_sessions_are_learnt_answer_by_answer(gguf: Path, other: Path, tmp_path:
     assert run("memory", "import", file, other, "--owner", "bob", "--json").json["requests"] == 4
     first, second = texts_of(other, "bob 0a1b2c3d")[:2]
     assert first.endswith("two") and "three" not in first
+    assert not list(memory_folder().rglob("snapshot")), "little is left for the next run to learn"
     assert second.endswith("four") and "two" in second
+
+
+def test_much_is_learnt_at_once(other: Path, tmp_path: Path) -> None:
+    texts = [" ".join(str(number * step) for step in range(1, 400)) for number in range(40)]
+    file = tmp_path / "sessions.jsonl"
+    lines = [
+        {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": text}]}
+        for text in texts
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    assert run("memory", "import", file, other).code == 0
+    (kept,) = shown()
+    assert kept["requests"] == 40 and kept["nodes"] > 1000
+    assert [path.name for path in memory_folder().rglob("*") if path.is_file()] == ["snapshot"]
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,13 @@ def test_what_a_daemon_may_take_is_a_size_like_any_other(option: str) -> None:
     assert "'lots' is not a size such as 500MB or 3GB." in outcome.output
 
 
-WITHIN = ["worker build", "worker path", "bench replay", *(f"memory {name}" for name in memory.commands)]
+WITHIN = [
+    "worker build",
+    "worker path",
+    "bench replay",
+    "bench run",
+    *(f"memory {name}" for name in memory.commands),
+]
 
 
 @pytest.mark.parametrize("verb", ["", *cli.commands, *WITHIN])

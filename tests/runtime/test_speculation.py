@@ -13,11 +13,13 @@ from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 from anespec.runtime.calibration import Calibration
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource
 from anespec.runtime.engine import Engine
-from anespec.runtime.passes import RowKind
+from anespec.runtime.pass_costs import PassCosts, WidthCost
+from anespec.runtime.passes import PoolShape, RowKind
 from anespec.runtime.prompt_gate import repetition
 from anespec.runtime.requests import Event, Request
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.speculation import LATE_FLOOR, BackOff
+from anespec.runtime.spending import MOST_DRAFTS
 
 SHAPE = toy_shape(sequences=3)
 
@@ -257,3 +259,37 @@ def test_a_gate_keeps_drafts_from_prompts_that_do_not_repeat() -> None:
             assert ids(list(engine.generate(Request(prompt, 10)))) == text(prompt, 10)
         opened.append([prompt for _, prompt in source.opened])
     assert opened == [[repeating, plain], [repeating], []]
+
+
+class Asked(OracleSession):
+    """Notes how many tokens it was asked for; wrong from a token on."""
+
+    def __init__(self, whole: Sequence[int], known: int, right_to: int) -> None:
+        super().__init__(whole, known)
+        self.right_to = right_to
+        self.asked: list[int] = []
+
+    def propose(self, budget: int) -> Draft:
+        self.asked.append(budget)
+        draft = super().propose(budget)
+        right = max(0, self.right_to - self.known)
+        wrong = tuple(token ^ 1 for token in draft.tokens[right:])
+        return Draft((*draft.tokens[:right], *wrong), draft.probabilities, draft.source, draft.order)
+
+
+def test_a_draft_that_was_right_to_its_end_is_followed_by_one_twice_as_long() -> None:
+    shape = toy_shape(t_max=16, context=200, pools=(PoolShape("global", 256, None),))
+    whole = sequential_text(shape, 0, [1, 2], 150, SamplingParameters())
+    sessions: list[Asked] = []
+
+    def make(owner: str, prompt: Sequence[int]) -> DraftSession:
+        sessions.append(Asked([1, 2, *whole], len(prompt), right_to=60))
+        return sessions[-1]
+
+    known = PassCosts.of([WidthCost(width, 1.0) for width in shape.widths])
+    engine = Engine(ToyVerifier(shape), everything(shape), SourceOf(make), costs=known)
+    assert ids(list(engine.generate(Request([1, 2], 120)))) == whole[:120]
+    asked = sessions[0].asked
+    assert asked[:3] == [3, 6, 12]
+    assert max(asked) == MOST_DRAFTS
+    assert set(asked[-20:-4]) == {3}, "as many as a block has, where guesses are wrong"

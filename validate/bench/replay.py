@@ -9,13 +9,15 @@ Only the true tokens are known here: no pass ran, so `observe` gets no rows, and
 (recycle, jacobi) have nothing to say. `bench run` sees what they are worth.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
+from anespec.runtime.prompt_gate import repetition
 from anespec.runtime.statistics import Ledger, Statistics
 from anespec.validate.bench.footprint import held_bytes
-from anespec.validate.bench.timed_source import SourceTimes, TimedSource
+from anespec.validate.bench.row_rules import RowRule
+from anespec.validate.bench.timed_source import SourceTimes, TimedSession, TimedSource
 from anespec.validate.bench.traces import CUT, ReplayRequest
 
 OWNER = ""
@@ -27,8 +29,10 @@ class Replayed:
     """What a replay found.
 
     `categories` stand in the order in which they came. The statistics count what concerns decoding alone:
-    passes, the tokens that they gave, and drafts by position and source. `memory_bytes` is the most that the
-    source and its open session were seen to hold, at the ends of its longest requests and of the replay.
+    passes, the tokens that they gave, drafts by position and source, and as `decode_seconds` what the passes
+    would have cost. `wants_rows` is whether the source learns from what no replay has. `memory_bytes` is the
+    most that the source and its open session were seen to hold, at the ends of its longest requests and of
+    the replay.
     """
 
     requests: int
@@ -36,49 +40,54 @@ class Replayed:
     overall: Statistics
     times: SourceTimes
     memory_bytes: int
+    wants_rows: bool
 
 
 @dataclass
 class Replay:
     """A replay under way: one request after another through one source, or without any.
 
-    `block` rows make a pass: the carry, and block - 1 drafts at most. `cut` is what the requests' outputs
-    were cut at, as the engine's `max_tokens`.
+    `rule` says how many rows a pass has. `cut` is what the requests' outputs were cut at, as the engine's
+    `max_tokens`. Nothing is drafted for prompts that repeat less than `prompt_gate` says.
     """
 
     source: DraftSource | None
-    block: int
+    rule: RowRule
     cut: int = CUT
+    prompt_gate: float = 0.0
     _requests: int = 0
     _overall: Ledger = field(default_factory=lambda: Ledger(0))
     _categories: dict[str, Ledger] = field(default_factory=dict)
     _longest: int = -1
     _memory: int = 0
+    _wants_rows: bool = False
 
     def __post_init__(self) -> None:
         self._timed = TimedSource(self.source) if self.source is not None else None
 
     def warm(self, requests: Iterable[ReplayRequest]) -> None:
         """Replay what only the source's memory is to know of; nothing is counted."""
-        unseen = Replay(self.source, self.block, self.cut)
+        unseen = Replay(self.source, self.rule, self.cut, self.prompt_gate)
         for request in requests:
             unseen.add(request)
 
     def add(self, request: ReplayRequest) -> None:
         """Replay one request; all that it emits but its first token is counted."""
         self._requests += 1
-        session = self._timed.open(OWNER, request.prompt) if self._timed is not None else None
+        session = self._open(request.prompt)
         output, place = request.output, 1
         _observe(session, request, output[:1], Outcome())
         tallies = (self._overall, self._categories.setdefault(request.category, Ledger(0)))
         while place < len(output):
-            draft = self._draft(session, min(self.block - 1, self.cut - place - 1), request.end)
+            draft = self._draft(session, self.cut - place - 1, request.end)
             accepted = _agreeing(draft.tokens, output[place : place + len(draft.tokens)])
             emitted = output[place : place + accepted + 1]
             for tally in tallies:
                 tally.decode_passes += 1
                 tally.decoded_tokens += len(emitted)
+                tally.decode_seconds += self.rule.seconds(1 + len(draft.tokens))
                 tally.count_draft(draft.source, len(draft.tokens), accepted)
+            self.rule.learn(draft, accepted)
             _observe(session, request, emitted, Outcome(draft, accepted) if draft.tokens else Outcome())
             place += len(emitted)
         if session is not None:
@@ -86,6 +95,7 @@ class Replay:
             if len(request.prompt) + len(output) > self._longest:
                 self._longest = len(request.prompt) + len(output)
                 self._memory = max(self._memory, held_bytes((self.source, session.session)))
+            self._wants_rows |= session.wants_top > 0
             session.close()
 
     def result(self) -> Replayed:
@@ -96,15 +106,22 @@ class Replay:
             overall=self._overall.snapshot(),
             times=self._timed.times if self._timed is not None else SourceTimes(),
             memory_bytes=max(self._memory, held_bytes((self.source,)) if self.source is not None else 0),
+            wants_rows=self._wants_rows,
         )
 
-    def _draft(self, session: DraftSession | None, budget: int, end: int | None) -> Draft:
+    def _open(self, prompt: Sequence[int]) -> TimedSession | None:
+        if self._timed is None or (self.prompt_gate and repetition(prompt) < self.prompt_gate):
+            return None
+        return self._timed.open(OWNER, prompt)
+
+    def _draft(self, session: DraftSession | None, room: int, end: int | None) -> Draft:
         """What the engine would run of a proposal: what fits, and nothing from an end token on."""
+        budget = min(self.rule.budget, room)
         if self._timed is None or session is None or budget < 1:
             return Draft()
         (draft,) = self._timed.propose([(session, budget)])
         tokens = draft.tokens[:budget]
-        return draft.first(tokens.index(end) if end in tokens else budget)
+        return self.rule.chosen(draft.first(tokens.index(end) if end in tokens else budget))
 
 
 def _observe(

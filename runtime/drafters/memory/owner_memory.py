@@ -11,10 +11,18 @@ from numpy.typing import NDArray
 from anespec.manifests.errors import StorageError
 from anespec.runtime.drafters.memory.learner import Learner
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles, Snapshot
-from anespec.runtime.drafters.memory.records import Head, Kind, Lesson, framed, latest, lessons, records
+from anespec.runtime.drafters.memory.records import (
+    Head,
+    Kind,
+    LatestTexts,
+    Lesson,
+    framed,
+    lessons,
+    records,
+)
 
-SNAPSHOT_TOKENS = 1 << 15
-"""Tokens in journals from which on a snapshot is due: learning them again takes some tens of milliseconds."""
+SNAPSHOT_TOKENS = 1 << 14
+"""Tokens in journals from which on a snapshot is due: learning them again takes some 30 milliseconds."""
 
 MOST_JOURNALS = 32
 """Files from which on it is due, too: every run begins one."""
@@ -69,8 +77,7 @@ class OwnerMemory:
         self._saver: threading.Thread | None = None
         self._complained = False
         self._torn = False
-        self._pieces: list[bytes | memoryview] = []
-        self._piece_bytes = 0
+        self._texts = LatestTexts(TEXT_BYTES)
         self._number = self._journals = self._tokens = 0
         self._unflushed = False
         self._unwritten: list[bytes] = []
@@ -85,7 +92,7 @@ class OwnerMemory:
         with self.lock:
             self._learner.fold(self.image, text, answer)
             record = Lesson.of(text, answer).record()
-            self._keep(record)
+            self._texts.add(record)
             self._tokens += len(text)
             self._unflushed = True
             self._write(record)
@@ -98,7 +105,7 @@ class OwnerMemory:
             saver.join()
         if not (self._writes and self._unflushed):
             return
-        if self._torn or self._tokens >= SNAPSHOT_TOKENS or self._journals >= MOST_JOURNALS:
+        if self._torn or self._is_long:
             self.save()
             return
         with self.lock:
@@ -121,13 +128,13 @@ class OwnerMemory:
             if self._writes or self._files is None:
                 return
             mine, self._unwritten = self._unwritten, []
-            self._pieces, self._piece_bytes, self._tokens, self._journals = [], 0, 0, 0
+            self._texts, self._tokens, self._journals = LatestTexts(TEXT_BYTES), 0, 0
             self.image[:] = self._learner.fresh(self._size)
             self._writes = True
             self._read(self._files)
             for record in mine:
                 self._learn(record, with_weights=False)
-                self._keep(record)
+                self._texts.add(record)
                 self._write(record)
             self._unflushed = bool(mine)
 
@@ -138,16 +145,17 @@ class OwnerMemory:
             generation = 0 if found is None else found.head.generation
             for journal in files.journals(generation):
                 self._learn(journal.content, self._is_ours(journal.head))
-                self._keep(journal.content)
+                self._texts.add_all(journal.content)
                 self._journals += 1
             self._number = max(files.next_number(), generation)
+            self._unflushed |= self._is_long
         except (OSError, StorageError) as error:
             self._complain("cannot be read", error)
             self._writes = False
 
     def _take(self, found: Snapshot) -> None:
         """Use a snapshot: its image, or where that is damaged or another learner's, the latest requests."""
-        self._keep(found.texts)
+        self._texts.add_all(found.texts)
         if found.image is not None and self._is_ours(found.head):
             return
         self.image[:] = self._learner.fresh(self._size)
@@ -181,14 +189,6 @@ class OwnerMemory:
                 if len(inside) == weights.nbytes:
                     weights[:] = np.frombuffer(inside, np.uint8)
 
-    def _keep(self, piece: bytes) -> None:
-        """Remember the text of requests, the latest of all."""
-        self._pieces.append(piece)
-        self._piece_bytes += len(piece)
-        if self._piece_bytes > 2 * TEXT_BYTES:
-            self._pieces = [b"".join(latest(self._pieces, TEXT_BYTES))]
-            self._piece_bytes = len(self._pieces[0])
-
     def _write(self, record: bytes) -> None:
         """Have the journal know a request; where another process writes, keep it for when that has ended."""
         if self._writes and not self._torn:
@@ -216,6 +216,11 @@ class OwnerMemory:
         except OSError as error:
             self._complain("cannot be written", error)
 
+    @property
+    def _is_long(self) -> bool:
+        """Whether it takes too long to learn the journals when it is opened."""
+        return self._tokens >= SNAPSHOT_TOKENS or self._journals >= MOST_JOURNALS
+
     def _is_due(self) -> bool:
         """Whether a snapshot is to be written now."""
         if not self._writes or (self._tokens < SNAPSHOT_TOKENS and not self._torn):
@@ -240,12 +245,11 @@ class OwnerMemory:
             with self.lock:
                 np.copyto(image, self.image)
                 facts = self._learner.facts(self.image)
-                pieces, tokens, journals = list(self._pieces), self._tokens, self._journals
+                texts, tokens, journals = self._texts.records, self._tokens, self._journals
                 self._tokens = self._journals = 0
                 self._unflushed = False
                 self._end_journal()
                 generation = self._number
-            texts = latest(pieces, TEXT_BYTES)
             head = self._head.with_snapshot(generation, image, texts, facts)
             try:
                 self._files.write(head, image, texts)

@@ -8,6 +8,7 @@ read from there on. The first record of a file is its head.
 import json
 import struct
 import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
@@ -151,16 +152,35 @@ def lessons(data: bytes | memoryview) -> Iterator[Lesson]:
             yield lesson
 
 
-def latest(data: Sequence[bytes | memoryview], most: int) -> list[memoryview]:
-    """The last lessons among pieces of data, as records in their order; at most `most` bytes altogether."""
-    found: list[memoryview] = []
-    for piece in reversed(data):
-        for record in reversed([whole for kind, whole in _whole(piece) if kind is Kind.LESSON]):
-            most -= len(record)
-            if most < 0:
-                return found[::-1]
-            found.append(record)
-    return found[::-1]
+class LatestTexts:
+    """The last lessons, as records, of at most so many bytes altogether.
+
+    Each was checked when it came in, so that handing them to a file takes next to nothing.
+    """
+
+    def __init__(self, most: int) -> None:
+        """None yet."""
+        self._most = most
+        self._bytes = 0
+        self._records: deque[bytes | memoryview] = deque()
+
+    @property
+    def records(self) -> list[bytes | memoryview]:
+        """They, the oldest first."""
+        return list(self._records)
+
+    def add(self, record: bytes | memoryview) -> None:
+        """One more; the oldest go where there is no room."""
+        self._records.append(record)
+        self._bytes += len(record)
+        while self._bytes > self._most:
+            self._bytes -= len(self._records.popleft())
+
+    def add_all(self, data: bytes) -> None:
+        """The lessons among the records of a file."""
+        for kind, whole in _whole(data):
+            if kind is Kind.LESSON:
+                self.add(whole)
 
 
 def head_size(frame: bytes) -> int | None:

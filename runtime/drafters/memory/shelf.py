@@ -22,7 +22,7 @@ from anespec.manifests.schema import Name, Record
 from anespec.manifests.user_folders import private_folder
 from anespec.runtime.drafters.memory.owner_files import Journal, OwnerFiles, Snapshot, owner_folder
 from anespec.runtime.drafters.memory.owner_memory import TEXT_BYTES
-from anespec.runtime.drafters.memory.records import Head, Lesson, latest, lessons, shown_owner
+from anespec.runtime.drafters.memory.records import Head, LatestTexts, Lesson, lessons, shown_owner
 
 FILE_BYTES = 2 << 30
 """Of all files together, of all vocabularies and owners; beyond it who was written longest ago goes."""
@@ -203,7 +203,9 @@ class MemoryShelf:
         Raises:
             StorageError: another process has the vocabulary in use, or the file system refuses.
         """
-        taken = latest([lesson.record() for lesson in texts], TEXT_BYTES)
+        taken = LatestTexts(TEXT_BYTES)
+        for lesson in texts:
+            taken.add(lesson.record())
         head = Head(vocabulary=vocabulary, owner=shown_owner(owner), learner="", version=0)
         where = self.root / vocabulary
         try:
@@ -211,12 +213,12 @@ class MemoryShelf:
                 files = OwnerFiles(folder, owner_folder(owner))
                 snapshot = files.snapshot()
                 generation = 0 if snapshot is None else snapshot.head.generation
-                if taken:
-                    files.append(max(files.next_number(), generation), head, b"".join(taken))
+                if taken.records:
+                    files.append(max(files.next_number(), generation), head, b"".join(taken.records))
                     files.end_journal()
         except OSError as error:
             raise StorageError(f"{where}: cannot be written ({error.strerror})") from error
-        return sum(len(lesson.text) for record in taken for lesson in lessons(record))
+        return sum(len(lesson.text) for record in taken.records for lesson in lessons(record))
 
     def remove(self, kept: Weight) -> None:
         """Remove what is kept of an owner.

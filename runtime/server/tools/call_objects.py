@@ -2,7 +2,7 @@
 
 import json
 
-from anespec.runtime.server.tools.json_reader import JsonReader, Member, Reading
+from anespec.runtime.server.tools.json_reader import JsonReader, Member, Standing
 from anespec.runtime.server.tools.source import Begun, Found, NoCall, Piece, Source
 
 ARGUMENTS = ("arguments", "parameters")
@@ -29,7 +29,7 @@ def read_call(source: Source) -> Found:
         if told is not None:
             assert member is not None
             upto = reader.end if member.end is None else member.end
-            if reading is Reading.MORE and source.ended and member.end is None:
+            if reading is Standing.MORE and source.ended and member.end is None:
                 upto = len(reader.text)
             yield Piece(reader.text[told:upto])
             told = upto
@@ -50,7 +50,7 @@ def read_arguments(source: Source, name: str) -> Found:
         reading = reader.push(source.text[start + len(reader.text) :])
         if reader.end and not told:
             yield Begun(name)
-        upto = len(reader.text) if reading is Reading.MORE and source.ended else reader.end
+        upto = len(reader.text) if reading is Standing.MORE and source.ended else reader.end
         if upto > told:
             yield Piece(reader.text[told:upto])
             told = upto
@@ -59,12 +59,12 @@ def read_arguments(source: Source, name: str) -> Found:
         yield None
 
 
-def _passed(source: Source, start: int, reader: JsonReader, reading: Reading) -> bool:
+def _passed(source: Source, start: int, reader: JsonReader, reading: Standing) -> bool:
     """Whether the object at `start` is whole; the source is read as far. NoCall where it never will be."""
-    source.at = start + (len(reader.text) if reading is Reading.MORE else reader.end)
-    if reading is Reading.BROKEN or (reading is Reading.MORE and source.ended):
+    source.at = start + (len(reader.text) if reading is Standing.MORE else reader.end)
+    if reading is Standing.BROKEN or (reading is Standing.MORE and source.ended):
         raise NoCall
-    return reading is Reading.WHOLE
+    return reading is Standing.WHOLE
 
 
 def _name(reader: JsonReader) -> str | None:
@@ -98,7 +98,7 @@ def _written_arguments(reader: JsonReader, member: Member | None) -> str:
     if not isinstance(written, str):
         raise NoCall
     within = JsonReader()
-    if within.push(written.strip()) is not Reading.WHOLE or within.end < len(within.text):
+    if within.push(written.strip()) is not Standing.WHOLE or within.end < len(within.text):
         raise NoCall
     if not all(character.isprintable() or character.isspace() for character in within.text):
         raise NoCall

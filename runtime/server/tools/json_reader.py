@@ -15,7 +15,7 @@ _NUMBER_BEGUN = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9
 _WORDS = ("true", "false", "null")
 
 
-class Reading(Enum):
+class Standing(Enum):
     """MORE: what is there may begin an object. WHOLE: it is one, up to `end`. BROKEN: it begins none."""
 
     MORE = auto()
@@ -56,7 +56,7 @@ class JsonReader:
     _string: int | None = None
     _member: Member | None = None
 
-    def push(self, text: str) -> Reading:
+    def push(self, text: str) -> Standing:
         """Take more text; how it stands now."""
         self.text += text
         while True:
@@ -67,23 +67,23 @@ class JsonReader:
                 assert space is not None
                 # White space before the object is not part of it.
                 self.end = self.end if self._due is _Due.OBJECT else space.end()
-                reading = Reading.MORE if self.end == len(self.text) else self._read_token()
+                reading = Standing.MORE if self.end == len(self.text) else self._read_token()
             if reading is not None:
                 return reading
 
-    def _read_token(self) -> Reading | None:
+    def _read_token(self) -> Standing | None:
         """Read what stands at `end`; None where it is read, and there may be more."""
         character = self.text[self.end]
         match self._due:
             case _Due.OBJECT:
-                return self._enter("{") if character == "{" else Reading.BROKEN
+                return self._enter("{") if character == "{" else Standing.BROKEN
             case _Due.COLON:
-                return self._step(_Due.VALUE) if character == ":" else Reading.BROKEN
+                return self._step(_Due.VALUE) if character == ":" else Standing.BROKEN
             case _Due.FIRST_KEY | _Due.KEY:
                 if character == '"':
                     self._string = self.end
                     return self._step(self._due)
-                return self._leave("}") if self._due is _Due.FIRST_KEY else Reading.BROKEN
+                return self._leave("}") if self._due is _Due.FIRST_KEY else Standing.BROKEN
             case _Due.COMMA:
                 if character == ",":
                     return self._step(_Due.KEY if self._open[-1] == "{" else _Due.VALUE)
@@ -92,7 +92,7 @@ class JsonReader:
                 return self._leave("]")
         return self._read_value(character)
 
-    def _read_value(self, character: str) -> Reading | None:
+    def _read_value(self, character: str) -> Standing | None:
         if len(self._open) == 1 and self._member is not None and self._member.start is None:
             self._member.start = self.end
         if character in "{[":
@@ -102,7 +102,7 @@ class JsonReader:
             return self._step(_Due.VALUE)
         # A number at the text's end may go on.
         if _NUMBER_BEGUN.fullmatch(self.text, self.end):
-            return Reading.MORE
+            return Standing.MORE
         scalar = _SCALAR.match(self.text, self.end)
         if scalar is not None:
             self.end = scalar.end()
@@ -110,16 +110,16 @@ class JsonReader:
         begun = len(self.text) - self.end < 5 and any(
             word.startswith(self.text[self.end :]) for word in _WORDS
         )
-        return Reading.MORE if begun else Reading.BROKEN
+        return Standing.MORE if begun else Standing.BROKEN
 
-    def _read_string(self) -> Reading | None:
+    def _read_string(self) -> Standing | None:
         inside = _IN_STRING.match(self.text, self.end)
         assert inside is not None and self._string is not None
         self.end = inside.end()
         if self.end == len(self.text) or _ESCAPE_BEGUN.fullmatch(self.text, self.end):
-            return Reading.MORE
+            return Standing.MORE
         if self.text[self.end] != '"':
-            return Reading.BROKEN
+            return Standing.BROKEN
         self.end += 1
         start, self._string = self._string, None
         if self._due is _Due.VALUE:
@@ -127,31 +127,31 @@ class JsonReader:
         if len(self._open) == 1:
             key = self.text[start + 1 : self.end - 1]
             if key in self.members:
-                return Reading.BROKEN
+                return Standing.BROKEN
             self._member = self.members[key] = Member()
         self._due = _Due.COLON
         return None
 
-    def _enter(self, bracket: str) -> Reading | None:
+    def _enter(self, bracket: str) -> Standing | None:
         if len(self._open) == MOST_DEEP:
-            return Reading.BROKEN
+            return Standing.BROKEN
         self._open.append(bracket)
         return self._step(_Due.FIRST_KEY if bracket == "{" else _Due.FIRST_VALUE)
 
-    def _leave(self, bracket: str) -> Reading | None:
+    def _leave(self, bracket: str) -> Standing | None:
         if self.text[self.end] != bracket:
-            return Reading.BROKEN
+            return Standing.BROKEN
         self._open.pop()
         self.end += 1
-        return self._value_ended() if self._open else Reading.WHOLE
+        return self._value_ended() if self._open else Standing.WHOLE
 
-    def _value_ended(self) -> Reading | None:
+    def _value_ended(self) -> Standing | None:
         if len(self._open) == 1 and self._member is not None:
             self._member.end = self.end
         self._due = _Due.COMMA
         return None
 
-    def _step(self, due: _Due) -> Reading | None:
+    def _step(self, due: _Due) -> Standing | None:
         self.end += 1
         self._due = due
         return None

@@ -13,7 +13,7 @@ from anespec.runtime.server.tools.call_reader import CallReader
 from anespec.runtime.server.tools.form import ToolForm
 from anespec.runtime.server.tools.functions import ToolFunction
 from anespec.runtime.server.tools.hermes import Hermes
-from anespec.runtime.server.tools.json_reader import JsonReader, Reading
+from anespec.runtime.server.tools.json_reader import JsonReader, Standing
 from anespec.runtime.server.tools.llama3 import Llama3
 from anespec.runtime.server.tools.mistral import Mistral
 from anespec.runtime.server.tools.tagged import GLM, QWEN_CODER, Tagged
@@ -269,9 +269,9 @@ def test_objects_are_read_as_json_reads_them(
     text = json.dumps(value, ensure_ascii=plain, indent=indent)
     cut = data.draw(st.integers(0, len(text)))
     reader = JsonReader()
-    assert reader.push(text[:cut]) is (Reading.WHOLE if cut == len(text) else Reading.MORE)
+    assert reader.push(text[:cut]) is (Standing.WHOLE if cut == len(text) else Standing.MORE)
     if cut < len(text):
-        assert reader.push(text[cut:] + behind) is Reading.WHOLE
+        assert reader.push(text[cut:] + behind) is Standing.WHOLE
     assert reader.end == len(text)
     members = {key: json.loads(text[member.start : member.end]) for key, member in reader.members.items()}
     assert list(members.values()) == list(value.values())
@@ -281,9 +281,9 @@ def test_objects_are_read_as_json_reads_them(
 @settings(max_examples=300, deadline=None)
 def test_whatever_is_taken_for_an_object_is_json(text: str) -> None:
     reader = JsonReader()
-    if reader.push("{" + text) is Reading.WHOLE:
+    if reader.push("{" + text) is Standing.WHOLE:
         assert isinstance(json.loads(reader.text[: reader.end]), dict)
 
 
 def test_what_nests_without_end_is_no_object() -> None:
-    assert JsonReader().push('{"a":' * 10_000) is Reading.BROKEN
+    assert JsonReader().push('{"a":' * 10_000) is Standing.BROKEN

@@ -148,6 +148,17 @@ def test_what_is_no_request_is_told_so(served: Running, sent: bytes, status: int
         assert json.loads(answer.read())["error"]["code"] == "malformed_request"
 
 
+def test_a_body_whose_length_is_said_twice_is_refused_and_nothing_behind_it_is_read(served: Running) -> None:
+    with _connect(served) as client:
+        client.sendall(
+            HEAD
+            + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+            + b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        found = _rest(client)
+    assert found.startswith(b"HTTP/1.1 400") and found.count(b"HTTP/1.1 ") == 1
+
+
 def test_what_comes_after_a_request_that_is_being_answered_cannot_harm(served: Running) -> None:
     with _connect(served) as client:
         client.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n")

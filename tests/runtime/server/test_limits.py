@@ -83,7 +83,9 @@ def test_more_choices_than_can_wait_are_a_wrong_request_and_a_full_queue_is_not(
         assert found.client.post("/v1/completions", json=fields | {"n": 5}).status_code == 200
         answer = found.client.post("/v1/completions", json=fields | {"n": 6})
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
-        with model.begin([1, 2], anespec.GenerationOptions(max_tokens=500, choices=4, ignore_eos=True)):
+        with model.begin(
+            [1, 2], anespec.GenerationOptions(max_tokens=500, choices=4, ignore_eos=True, temperature=2.0)
+        ):
             refused = found.client.post("/v1/completions", json=fields | {"n": 2})
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
         assert int(refused.headers["retry-after"]) >= 1
@@ -95,12 +97,12 @@ def test_a_key_that_fills_the_queue_leaves_room_for_another(chatty: Path, tmp_pa
     file = tmp_path / "keys"
     file.write_text("".join(f"{name}:{secret}\n" for name, secret in secrets.items()))
     file.chmod(0o600)
-    long = anespec.GenerationOptions(max_tokens=150, choices=5, ignore_eos=True)
+    long = anespec.GenerationOptions(max_tokens=500, choices=5, ignore_eos=True, temperature=2.0)
     with (
         anespec.load(chatty, queue=1) as model,
-        running({"chatty": model}, keys=KeyRing.of_file(file)) as found,
+        running({"chatty": model}, keys=(ring := KeyRing.of_file(file))) as found,
     ):
-        start_together(runs := model.run([1, 2], long, Caller("many")))
+        start_together(runs := model.run([1, 2], long, ring.caller(f"Bearer {secrets['many']}")))
         status = {}
         for name, secret in secrets.items():
             fields = {"prompt": "Once upon a time", "max_tokens": 2}

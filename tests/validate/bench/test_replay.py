@@ -13,11 +13,13 @@ from toy import ToyVerifier, drain, everything, ids, sequential_text, toy_shape
 from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, RowTops, propose_each
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine import Engine
+from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.requests import Request
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.statistics import SourceCount
 from anespec.validate.bench.footprint import held_bytes
 from anespec.validate.bench.replay import Replay
+from anespec.validate.bench.row_rules import PayingRows, WholeBlocks
 from anespec.validate.bench.traces import ReplayRequest
 
 END = 99
@@ -79,7 +81,7 @@ def asked(output: Sequence[int], category: str = "one") -> ReplayRequest:
 def test_passes_are_what_arithmetic_says(length: int, ends: bool, block: int, wrong_at: int | None) -> None:
     output = [*range(100, 100 + length), *([END] if ends else [])]
     source = PlantedSource([output], wrong_at)
-    replay = Replay(source, block)
+    replay = Replay(source, WholeBlocks(block))
     replay.add(asked(output))
     found = replay.result().overall
     chain = block if wrong_at is None else min(block, wrong_at + 1)
@@ -94,7 +96,7 @@ def test_passes_are_what_arithmetic_says(length: int, ends: bool, block: int, wr
 def test_the_first_token_counts_as_neither_and_categories_stand_apart() -> None:
     outputs = [[1, 2, 3, 4, 5], [1, 2, 3], [6]]
     source = PlantedSource(outputs, None)
-    replay = Replay(source, 4)
+    replay = Replay(source, WholeBlocks(4))
     for output, category in zip(outputs, ("b", "a", "b"), strict=True):
         replay.add(asked(output, category))
     found = replay.result()
@@ -110,7 +112,7 @@ def test_the_first_token_counts_as_neither_and_categories_stand_apart() -> None:
 def test_an_answer_that_fills_the_cut_is_not_drafted_beyond() -> None:
     output = range(6)
     source = PlantedSource([[*output, 6, 7, 8, 9]], None)
-    replay = Replay(source, 4, cut=6)
+    replay = Replay(source, WholeBlocks(4), cut=6)
     replay.add(asked(output))
     found = replay.result().overall
     # From place 1 on a pass of 4; at place 5 one token is left, and the carry is enough for it.
@@ -118,7 +120,7 @@ def test_an_answer_that_fills_the_cut_is_not_drafted_beyond() -> None:
 
 
 def test_without_a_source_every_token_takes_a_pass() -> None:
-    replay = Replay(None, 4)
+    replay = Replay(None, WholeBlocks(4))
     replay.add(asked([1, 2, 3]))
     replay.add(asked([]))
     found = replay.result()
@@ -127,9 +129,20 @@ def test_without_a_source_every_token_takes_a_pass() -> None:
     assert found.times.proposal.quantiles.p99 == 0
 
 
+def test_a_prompt_that_does_not_repeat_is_not_drafted_for_behind_the_gate() -> None:
+    output = tuple(range(100, 110))
+    fresh, repeating = (ReplayRequest("one", prompt, output) for prompt in ((1, 2, 3, 4, 5), (1, 2) * 5))
+    source = PlantedSource([output], None)
+    replay = Replay(source, WholeBlocks(4), prompt_gate=0.5)
+    for request in (fresh, repeating):
+        replay.add(request)
+    assert source.prompts == [repeating.prompt]
+    assert replay.result().overall.decode_passes == 9 + 3
+
+
 def test_what_warms_a_source_is_not_counted_but_heard() -> None:
     source = PlantedSource([[1, 2], [3, 4, 5]], None)
-    replay = Replay(source, 4)
+    replay = Replay(source, WholeBlocks(4))
     replay.warm([asked([1, 2], "before")])
     replay.add(asked([3, 4, 5]))
     assert source.sessions[0].heard == [1, 2]
@@ -159,7 +172,7 @@ def test_a_replay_counts_what_the_engine_counted(
     assert text == sequential_text(shape, 5, prompt, length, SamplingParameters(), ends)
     end = next(iter(ends), None)
     output = [*text, end] if end is not None and len(text) < length else text
-    replay = Replay(LookupSource(), block, cut=length)
+    replay = Replay(LookupSource(), WholeBlocks(block), cut=length)
     replay.add(ReplayRequest("toy", tuple(prompt), tuple(output), end))
     found = replay.result().overall
     assert found.decoded_tokens == ran.decoded_tokens
@@ -174,7 +187,7 @@ def test_memory_is_what_objects_and_arrays_hold() -> None:
     assert 400_000 <= held_bytes([{"view": whole[:10]}]) < 401_000
     assert held_bytes([whole, whole[5:], [whole]]) == held_bytes([whole, [whole]])
     assert held_bytes([np]) == 0
-    small, large = Replay(LookupSource(), 4), Replay(LookupSource(), 4)
+    small, large = Replay(LookupSource(), WholeBlocks(4)), Replay(LookupSource(), WholeBlocks(4))
     small.add(asked([1]))
     large.add(asked(range(1000, 5000)))
     assert large.result().memory_bytes > 4000 * 8 + small.result().memory_bytes
@@ -188,6 +201,74 @@ def test_a_draft_longer_than_its_budget_is_cut(budget: int) -> None:
 
     source = PlantedSource([], None)
     source.sessions = [Greedy([*range(9)], None)]
-    replay = Replay(source, budget + 1)
+    replay = Replay(source, WholeBlocks(budget + 1))
     replay.add(asked(range(9)))
     assert replay.result().overall.decode_passes == 8 // (budget + 1)
+
+
+class Claiming(Planted):
+    """Its claims are as told, for each token of a draft."""
+
+    claim = 0.9
+
+    def propose(self, budget: int) -> Draft:
+        draft = super().propose(budget)
+        return Draft(draft.tokens, (self.claim,) * len(draft.tokens), "planted", 1)
+
+
+def paying(**milliseconds: float) -> PayingRows:
+    """Costs by width: `_1=28`."""
+    return PayingRows(
+        4, PassCosts.of([WidthCost(int(name[1:]), cost) for name, cost in milliseconds.items()])
+    )
+
+
+def claiming(output: Sequence[int], claim: float, wrong_at: int | None = None) -> PlantedSource:
+    source = PlantedSource([], None)
+    source.sessions = [Claiming(output, wrong_at)]
+    source.sessions[0].claim = claim  # type: ignore[attr-defined]
+    return source
+
+
+def test_rows_that_are_free_are_filled() -> None:
+    replay = Replay(claiming(range(33), 0.1), paying(_1=1, _4=1, _8=1))
+    replay.add(asked(range(33)))
+    found = replay.result().overall
+    assert (found.decode_passes, found.proposed) == (4, 28)
+    assert found.decode_seconds == 4
+
+
+def test_where_a_row_costs_a_pass_guesses_must_be_sure() -> None:
+    dear = {"_1": 1.0, "_2": 1.9, "_4": 3.6}
+    unsure = Replay(claiming(range(33), 0.5, wrong_at=0), paying(**dear))
+    unsure.add(asked(range(33)))
+    assert unsure.result().overall.proposed == 0
+    assert unsure.result().overall.decode_seconds == 32
+    sure = Replay(claiming(range(33), 1.0), paying(**dear))
+    sure.add(asked(range(33)))
+    assert sure.result().overall.decode_passes == 8
+    assert sure.result().overall.decode_seconds == pytest.approx(8 * 3.6)
+
+
+def test_claims_that_never_come_true_are_soon_not_believed() -> None:
+    output = range(2000)
+    replay = Replay(claiming(output, 0.95, wrong_at=0), paying(_1=1, _2=2, _4=2))
+    replay.add(asked([*output][:1000]))
+    found = replay.result().overall
+    assert 0 < found.proposed_by_position[0] < 30
+    assert found.decode_seconds < 1.03 * found.decoded_tokens
+
+
+def test_costs_decide_as_the_engine_does() -> None:
+    shape = toy_shape(t_max=16)
+    costs = PassCosts.of([WidthCost(width, 1 + 0.05 * width) for width in shape.widths])
+    prompt = [1, 2, 3, 4] * 4
+    engine = Engine(ToyVerifier(shape, 5), everything(shape), LookupSource(), costs=costs)
+    number = engine.submit(Request(prompt, 40))
+    events = drain(engine)[number]
+    ran = events[-1].statistics
+    replay = Replay(LookupSource(), PayingRows(4, costs), cut=40)
+    replay.add(ReplayRequest("toy", tuple(prompt), tuple(ids(events))))
+    found = replay.result().overall
+    assert (found.decode_passes, found.proposed_by_position) == (ran.decode_passes, ran.proposed_by_position)
+    assert found.accepted_by_position == ran.accepted_by_position

@@ -20,7 +20,7 @@ from anespec.manifests.safe_files import Folder
 from anespec.runtime.drafters.memory.learner import MemoryFacts
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
 from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
-from anespec.runtime.drafters.memory.records import Head, Kind, Lesson, framed, latest, lessons, records
+from anespec.runtime.drafters.memory.records import Head, Kind, LatestTexts, Lesson, framed, lessons, records
 
 SIZE = 4096
 OWNER = "somebody"
@@ -360,11 +360,11 @@ def test_the_latest_requests_are_bounded_in_memory_and_on_disk(
     memory = opened(folder)
     for number in range(100):
         teach(memory, [(np.full(30, number, np.int32), 1)])
-        assert memory._piece_bytes <= 4200
+        assert sum(map(len, memory._texts.records)) <= 2000
     memory.flush()
     (snapshot,) = files_of(folder)
-    assert snapshot.stat().st_size < SIZE + 2600
-    texts = list(lessons(opened(folder)._pieces[0]))
+    assert snapshot.stat().st_size < SIZE + 2500
+    texts = list(lessons(b"".join(opened(folder)._texts.records)))
     assert [int(lesson.text[0]) for lesson in texts] == [*range(100 - len(texts), 100)]
 
 
@@ -402,9 +402,10 @@ def test_records_come_back_up_to_what_is_not_whole(
     ]
     part = list(lessons(data[:cut]))
     assert [each.text.tolist() for each in part] == [each.text.tolist() for each in given_[: len(part)]]
-    kept = latest([data, tail], max(0, cut))
-    assert sum(map(len, kept)) <= cut
-    assert data.endswith(b"".join(kept)) or tail
+    kept = LatestTexts(cut)
+    kept.add_all(data + tail)
+    assert sum(map(len, kept.records)) <= cut
+    assert data.endswith(b"".join(kept.records))
 
 
 def test_a_record_that_is_whole_but_no_lesson_is_left_out() -> None:

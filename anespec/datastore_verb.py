@@ -1,0 +1,159 @@
+"""`anespec datastore`: a corpus on disk that drafts are taken from."""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+
+from anespec.console import TimedReport, json_option, out, print_json, timed_progress
+from anespec.manifests.errors import ArtifactError, Interrupted, StorageError, UsageError
+from anespec.manifests.formatting import bytes_text, counted, duration_text, quoted
+from anespec.manifests.interrupts import ends_as_interrupts
+from anespec.model_cache import cached_artifact, is_gguf
+from anespec.model_path import ModelPath
+from anespec.verbosity import accept_verbosity
+
+if TYPE_CHECKING:
+    from anespec.runtime.drafters.datastore.build import TokenPart
+    from anespec.runtime.drafters.datastore.stored import Header
+    from anespec.runtime.text.tokenizer import Tokenizer
+
+SUFFIX = ".datastore"
+
+
+@click.group(short_help="Build the corpus that --datastore drafts from.")
+def datastore() -> None:
+    """Build a datastore: a corpus of texts, as tokens, in which drafts are looked up.
+
+    \b
+    Example:
+      anespec datastore build docs/*.md chats.jsonl --vocab model.gguf -o mine.datastore
+      anespec generate model.gguf --drafter datastore --datastore mine.datastore -p "Once upon a time"
+    """
+
+
+@datastore.command(short_help="Build one of files.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…", type=click.Path(path_type=Path))
+@click.option(
+    "--vocab", required=True, type=ModelPath(), help="Whose tokens: a GGUF, an artifact, or a cached model."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help=f"The datastore.  [default: the first FILE's name with {SUFFIX} here]",
+)
+@click.option("--force", is_flag=True, help="Replace a file that stands there.")
+@json_option
+def build(files: tuple[Path, ...], vocab: Path, output: Path | None, force: bool, as_json: bool) -> None:
+    """Build a datastore of texts, source code and JSONL.
+
+    A file is a document, and nothing is ever copied from one into another. JSONL has documents in every line:
+    a JSON string, or an object with "text", "content" or "messages". It takes about 8 bytes of disk a token
+    and, however many there are, 250 MB of memory.
+
+    \b
+    Example:
+      anespec datastore build docs/*.md chats.jsonl --vocab model.gguf -o mine.datastore
+    """
+    from anespec.runtime.drafters.datastore.build import StoredVocabulary, build_datastore
+
+    target = output if output is not None else Path(files[0].stem + SUFFIX)
+    if target.exists() and not force:
+        raise UsageError(f"{target}: is there already; pass --force to replace it, or another -o")
+    tokenizer = _tokenizer(vocab)
+    vocabulary = StoredVocabulary(tokenizer.vocabulary_hash, tokenizer.vocabulary_size)
+    began = time.monotonic()
+    try:
+        with ends_as_interrupts(), timed_progress("datastore", shown=not as_json) as report:
+            header = build_datastore(target, _parts(files, tokenizer, report), vocabulary, report)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; nothing was written") from None
+    seconds = time.monotonic() - began
+    if as_json:
+        print_json(_facts(target, header) | {"seconds": round(seconds, 3)})
+    else:
+        out().print(
+            f"{target}: {counted(header.tokens, 'token')} of {counted(header.documents, 'document')}, "
+            f"{bytes_text(header.file_bytes)}, in {duration_text(seconds)}."
+        )
+
+
+@datastore.command(short_help="Say what is in one.")
+@click.argument("file", type=click.Path(path_type=Path))
+@json_option
+def show(file: Path, as_json: bool) -> None:
+    """Say what a datastore holds.
+
+    \b
+    Example:
+      anespec datastore show mine.datastore
+    """
+    from anespec.runtime.drafters.datastore.stored import read_header
+
+    facts = _facts(file, read_header(file))
+    if as_json:
+        print_json(facts)
+        return
+    table = Table(box=None, show_header=False)
+    for name, value in facts.items():
+        shown = bytes_text(value) if name == "bytes" else f"{value:,}" if isinstance(value, int) else value
+        table.add_row(name.replace("_", " "), shown)
+    out().print(table)
+
+
+def _facts(path: Path, header: "Header") -> dict[str, Any]:
+    return {
+        "path": str(path),
+        "tokens": header.tokens,
+        "documents": header.documents,
+        "bytes": header.file_bytes,
+        "vocabulary": header.vocabulary,
+        "vocabulary_size": header.vocabulary_size,
+        "made_with": header.made_with,
+    }
+
+
+def _tokenizer(model: Path) -> "Tokenizer":
+    """The vocabulary of a GGUF, an artifact, or a model in the cache.
+
+    Raises:
+        ArtifactError: it is none of them.
+    """
+    from anespec.manifests.gguf_file import GGUFFile
+    from anespec.manifests.store import Artifact
+    from anespec.runtime.text.tokenizer import Tokenizer
+
+    tokens = model
+    if not is_gguf(model):
+        artifact = model if model.is_dir() else cached_artifact(model)
+        if artifact is None:
+            raise ArtifactError(f"{quoted(str(model))} is no GGUF, no artifact and no model in the cache")
+        tokens = Artifact(artifact).tokens_path()
+    with GGUFFile(tokens) as file:
+        return Tokenizer.from_gguf(file)
+
+
+def _parts(files: Sequence[Path], tokenizer: "Tokenizer", report: TimedReport) -> "Iterator[TokenPart]":
+    """The files' documents as tokens, while it is said how far that is."""
+    from anespec.runtime.drafters.datastore.build import TokenPart
+    from anespec.runtime.drafters.datastore.documents import parts_of
+
+    try:
+        whole = sum(file.stat().st_size for file in files)
+    except OSError as error:
+        raise StorageError(f"{error.filename}: cannot be read ({error.strerror})") from error
+    before = 0
+    for file in files:
+        for part in parts_of(file):
+            ids = tokenizer.encode(part.text, add_special=False, continues=not part.begins)
+            yield TokenPart(ids, part.begins)
+            report(f"reading {file.name}", min(1.0, (before + part.read) / whole))
+        before += file.stat().st_size
+
+
+for verb in (build, show):
+    accept_verbosity(verb)

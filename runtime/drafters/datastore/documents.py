@@ -1,0 +1,95 @@
+"""The documents of the files that a datastore is built from."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import TextIOWrapper
+from pathlib import Path
+
+from anespec.manifests.errors import RequestError, StorageError
+from anespec.manifests.formatting import printable
+from anespec.manifests.safe_files import open_file
+
+BLOCK = 1 << 16
+"""Characters of a text that are read, and turned into tokens, at a time."""
+
+LONGEST_LINE = 1 << 26
+"""Characters of one line of JSONL."""
+
+_LINES = (".jsonl", ".ndjson")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a document. `begins` says whether it is its first; `read` are the bytes of the file read."""
+
+    text: str
+    begins: bool
+    read: int
+
+
+def parts_of(path: Path) -> Iterator[Part]:
+    """The documents of a file, in parts.
+
+    JSONL has documents in every line: a text, or an object with `text`, `content` or `messages`, each of
+    which is one. Any other file is one document.
+
+    Raises:
+        StorageError: it cannot be read.
+        RequestError: it is no text in UTF-8, or a line of it is no document.
+    """
+    try:
+        with open_file(path) as raw, TextIOWrapper(raw, "utf-8", newline="") as stream:
+            parts = _lines(stream, path) if path.suffix.lower() in _LINES else _blocks(stream)
+            for text, begins in parts:
+                yield Part(text, begins, raw.tell())
+    except UnicodeDecodeError:
+        raise RequestError(f"{path}: is no text in UTF-8; pass text, source code or JSONL") from None
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _blocks(stream: TextIOWrapper) -> Iterator[tuple[str, bool]]:
+    """A text in parts that end with a line where they can."""
+    begins, kept = True, ""
+    while block := stream.read(BLOCK):
+        text = kept + block
+        cut = text.rfind("\n") + 1 or len(text)
+        kept = text[cut:]
+        yield text[:cut], begins
+        begins = False
+    if kept:
+        yield kept, begins
+
+
+def _lines(stream: TextIOWrapper, path: Path) -> Iterator[tuple[str, bool]]:
+    number = 0
+    while line := stream.readline(LONGEST_LINE):
+        number += 1
+        if len(line) == LONGEST_LINE:
+            raise RequestError(f"{path}: line {number} is longer than {LONGEST_LINE} characters; cut it up")
+        if not line.strip():
+            continue
+        texts = _texts(line)
+        if texts is None:
+            raise RequestError(
+                f"{path}: line {number} ({printable(line.strip(), 40)}) is no document; it must be a JSON "
+                'string, or an object with "text", "content" or "messages"'
+            )
+        for text in texts:
+            for start in range(0, len(text), BLOCK):
+                yield text[start : start + BLOCK], start == 0
+
+
+def _texts(line: str) -> list[str] | None:
+    """The documents of a line; None where it is none."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(value, dict) and isinstance(value.get("messages"), list):
+        texts = [each.get("content") if isinstance(each, dict) else None for each in value["messages"]]
+        return [text for text in texts if isinstance(text, str)]
+    if isinstance(value, dict):
+        value = value.get("text", value.get("content"))
+    return [value] if isinstance(value, str) else None

@@ -1,0 +1,47 @@
+"""What a daemon's drafting remembers outlives it, however it ends, and is nobody else's."""
+
+import signal
+from pathlib import Path
+
+import httpx
+from commands import run
+from daemons import PATIENCE, Started, started
+
+ONE, TWO = "0123456789abcdef", "fedcba9876543210"
+
+
+def passes(daemon: Started, key: str) -> int:
+    """Decoding passes of one answer."""
+    answer = httpx.post(
+        f"{daemon.url}/v1/completions",
+        headers={"authorization": f"Bearer {key}"},
+        json={"prompt": "The little", "max_tokens": 60, "temperature": 0, "ignore_eos": True},
+        timeout=PATIENCE,
+    ).raise_for_status()
+    return int(answer.json()["timings"]["decode_passes"])
+
+
+def kept(memory: Path) -> dict[str, int]:
+    """Requests that are remembered, by the names of the keys."""
+    facts = run("memory", "show", "--json", "--draft-memory", memory).json
+    return {each["owner"].split()[0]: each["requests"] for each in facts["memories"]}
+
+
+def test_it_outlives_kill_and_end_and_no_key_draws_from_another(measured: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(f"one:{ONE}\ntwo:{TWO}\n")
+    (tmp_path / "keys").chmod(0o600)
+    memory = tmp_path / "memory"
+    serve = (
+        measured, "--model", f"twin={measured}", "--drafter", "mix", "--draft-memory", memory,
+        "--api-key-file", tmp_path / "keys",
+    )  # fmt: skip
+    with started(tmp_path, *serve) as daemon:
+        new = passes(daemon, ONE)
+        daemon.process.send_signal(signal.SIGKILL)
+        daemon.process.wait(PATIENCE)
+        assert kept(memory) == {"one": 1}
+    with started(tmp_path, *serve) as daemon:
+        assert passes(daemon, TWO) == new
+        assert passes(daemon, ONE) < new
+    assert daemon.process.returncode == 0
+    assert set(kept(memory)) == {"one", "two"}

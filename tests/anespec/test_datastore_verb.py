@@ -1,0 +1,47 @@
+"""`anespec datastore`: built of files, shown, and drafted from."""
+
+import json
+from pathlib import Path
+
+from commands import run
+
+
+def test_a_datastore_is_built_shown_and_drafted_from(gguf: Path, artifact: Path, tmp_path: Path) -> None:
+    plain = run("generate", artifact, "-p", "hello", "-n", 24, "--drafter", "none", "--threads", 1, "--json")
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"text": "hello" + plain.json["text"]}) + '\n"more"\n')
+    (tmp_path / "notes.md").write_text("Some notes.\n")
+    files = ("chats.jsonl", "notes.md")
+    built = run("datastore", "build", *files, "--vocab", gguf, "-o", "mine", "--json", cwd=tmp_path)
+    assert built.code == 0, built.err
+    assert built.json["documents"] == 3
+    assert built.json["bytes"] == (tmp_path / "mine").stat().st_size
+    shown = run("datastore", "show", "mine", "--json", cwd=tmp_path)
+    assert shown.json == {name: value for name, value in built.json.items() if name != "seconds"}
+    assert str(built.json["documents"]) in run("datastore", "show", "mine", cwd=tmp_path).out
+    common = ("--threads", 1, "-n", 24, "--json", "--drafter", "datastore", "--datastore", tmp_path / "mine")
+    drafted = run("generate", artifact, "-p", "hello", *common)
+    assert drafted.json["output_ids"] == plain.json["output_ids"]
+    assert sum(drafted.json["accepted_by_position"]) > 0
+
+
+def test_its_default_name_and_its_refusals_are_one_sentence_each(
+    gguf: Path, artifact: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("Some notes.\n")
+    first = run("datastore", "build", "a.txt", "--vocab", artifact, cwd=tmp_path)
+    assert first.code == 0, first.err
+    assert first.out.startswith("a.datastore: ")
+    again = run("datastore", "build", "a.txt", "--vocab", gguf, cwd=tmp_path)
+    assert again.code == 2 and "--force" in again.err and again.is_one_sentence()
+    assert run("datastore", "build", "a.txt", "--vocab", gguf, "--force", cwd=tmp_path).code == 0
+    for arguments, code, words in (
+        (("build", "a.txt", "--vocab", "a.txt", "-o", "b"), 5, "no GGUF"),
+        (("build", "missing.txt", "--vocab", gguf, "-o", "b"), 6, "missing.txt"),
+        (("show", "a.txt"), 7, "no datastore"),
+        (("show", "missing"), 6, "missing"),
+    ):
+        outcome = run("datastore", *arguments, cwd=tmp_path)
+        assert outcome.code == code, outcome.err
+        assert words in outcome.err and outcome.ends_in_one_sentence()
+    asked = run("generate", artifact, "-p", "hello", "--drafter", "datastore", "--threads", 1)
+    assert asked.code == 7 and "needs a --datastore" in asked.err

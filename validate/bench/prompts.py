@@ -1,0 +1,124 @@
+"""What `bench run` has a model continue: five kinds of text, two prompts of each.
+
+They are short enough for a context of some hundred tokens of a small vocabulary, and say nothing that a large
+model could not go on with. What repeats its own prompt (edit, passage) and what has a form (json, code) is
+easier to guess than talk (chat).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from anespec.manifests.errors import RequestError
+from anespec.runtime.text.chat import render_chat
+from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.validate.bench.options import PromptClass
+
+
+@dataclass(frozen=True)
+class BenchPrompt:
+    """A prompt as token ids, and which of its class's it is, from 1 on."""
+
+    prompt_class: PromptClass
+    number: int
+    ids: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.prompt_class} {self.number}"
+
+
+_TEXTS: Mapping[PromptClass, tuple[str, ...]] = {
+    PromptClass.JSON: (
+        "[\n"
+        '  {"id": 1, "name": "lamp", "price": 12, "in_stock": true, "tags": ["home", "light"]},\n'
+        '  {"id": 2, "name": "desk", "price": 80, "in_stock": false, "tags": ["home", "work"]},\n'
+        '  {"id": 3, "name": "pen", "price": 2, "in_stock": true, "tags": ["work", "paper"]},\n'
+        '  {"id": 4, "name":',
+        "{\n"
+        '    "server": {"host": "127.0.0.1", "port": 8080, "timeout": 30, "retries": 3},\n'
+        '    "client": {"host": "127.0.0.1", "port": 8081, "timeout": 60, "retries": 5},\n'
+        '    "logger": {"file": "server.log", "level": "info", "format": "%(message)s"},\n'
+        '    "worker": {"host":',
+    ),
+    PromptClass.PASSAGE: (
+        "The lighthouse stands at the end of the harbour. Every evening the keeper climbs the stairs and "
+        "lights the lamp. When the fog comes in, he rings the bell until the last boat is home.\n\n"
+        "The same passage again, word for word:\n\n"
+        "The lighthouse stands at the end of the",
+        "A file is read line by line. The first line of the file is the header, and every other line is a "
+        "record. If a record is not valid, the reader raises an error and says the number of the line.\n\n"
+        "In short: a file is read line by line, and if a record is not valid, the",
+    ),
+    PromptClass.CODE: (
+        "class Account:\n"
+        '    """An account with a balance."""\n\n'
+        "    def __init__(self, name, balance=0):\n"
+        "        self.name = name\n"
+        "        self.balance = balance\n\n"
+        "    def deposit(self, amount):\n"
+        "        if amount < 0:\n"
+        '            raise ValueError("amount must not be negative")\n'
+        "        self.balance += amount\n\n"
+        "    def withdraw(self, amount):\n"
+        "        if amount < 0:",
+        "import os\nimport sys\n\n\n"
+        "def read_file(path):\n"
+        '    """Read a file and return its lines."""\n'
+        "    with open(path) as f:\n"
+        "        return f.readlines()\n\n\n"
+        "def write_file(path, lines):\n"
+        '    """Write the lines to a file."""\n'
+        "    with open(path,",
+    ),
+    PromptClass.EDIT: (
+        "def total(items):\n"
+        "    result = 0\n"
+        "    for item in items:\n"
+        "        if item.price is not None:\n"
+        "            result += item.price * item.count\n"
+        "    return result\n\n\n"
+        "# The same function, where result is called value:\n\n"
+        "def total(items):\n"
+        "    value = 0\n"
+        "    for item in",
+        'host = "localhost"\nport = 8080\ntimeout = 30\nretries = 3\nverbose = False\nlog_file = None\n\n'
+        "# The same settings, where the port is 9090:\n\n"
+        'host = "localhost"\nport =',
+    ),
+    PromptClass.CHAT: (
+        "What is the difference between a list and a tuple in Python, and when should I use which?",
+        "My program cannot open a file that is there. What could be wrong, and how do I find out?",
+    ),
+}
+
+
+def bench_prompts(
+    tokenizer: Tokenizer, classes: Iterable[PromptClass], most_tokens: int
+) -> Iterator[BenchPrompt]:
+    """The prompts of some classes, each cut at its beginning to `most_tokens`.
+
+    Chats stand in the model's template where it has one, else as a question and an answer in plain text.
+
+    Raises:
+        RequestError: no prompt fits, or the template refuses a question.
+    """
+    if most_tokens < 1:
+        raise RequestError(
+            "so long an output leaves no room for a prompt in the context; give shorter --lengths, or "
+            "convert with a longer context"
+        )
+    for each in classes:
+        for number, text in enumerate(_TEXTS[each], start=1):
+            ids = _chat_ids(tokenizer, text) if each is PromptClass.CHAT else tokenizer.encode(text)
+            yield BenchPrompt(each, number, tuple(ids[-most_tokens:]))
+
+
+def _chat_ids(tokenizer: Tokenizer, question: str) -> Sequence[int]:
+    if tokenizer.chat_template is None:
+        return tokenizer.encode(f"Question: {question}\nAnswer:")
+    bos, eos = (
+        "" if id is None else tokenizer.decode([id], skip_special=False)
+        for id in (tokenizer.bos_id, tokenizer.eos_id)
+    )
+    messages = [{"role": "user", "content": question}]
+    rendered = render_chat(tokenizer.chat_template, messages, add_generation_prompt=True, bos=bos, eos=eos)
+    return tokenizer.encode(rendered, add_special=False, parse_special=True)

@@ -1,0 +1,215 @@
+"""What a run of the bench found, and where."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from anespec.manifests.machine import Surroundings
+from anespec.runtime.pass_costs import PassCosts
+from anespec.validate.bench.figures import Figures, figures_of
+from anespec.validate.bench.fits import CostFit, Estimate, LineFit, fit_cost, fit_line
+from anespec.validate.bench.measure import PAYING, Case, Difference, Variant, Way
+from anespec.validate.bench.options import PromptClass
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """All cases of a run of `drafter` on an artifact, and what surrounded it.
+
+    `drafts` are the fixed numbers of drafts a pass that were tried, ascending; `lengths` are those of output
+    tokens, and `costs` what the engine takes passes to cost.
+    """
+
+    model: str
+    backend: str
+    threads: int
+    block: int
+    drafter: str
+    sampling: str
+    runs: int
+    lengths: tuple[int, ...]
+    drafts: tuple[int, ...]
+    costs: PassCosts
+    surroundings: Surroundings
+    seconds: float
+    cases: tuple[Case, ...]
+
+    @cached_property
+    def differences(self) -> tuple[Difference, ...]:
+        """Where texts with speculation were others; there must be none."""
+        return tuple(difference for case in self.cases for difference in case.differences)
+
+    @property
+    def comparisons(self) -> int:
+        """Pairs of texts that were compared."""
+        return sum(case.comparisons for case in self.cases)
+
+    @property
+    def compared_tokens(self) -> int:
+        """Tokens in them."""
+        return sum(case.compared_tokens for case in self.cases)
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """How drafts were spent: each fixed number of them, then as they pay."""
+        return (*map(Way, self.drafts), PAYING)
+
+    @property
+    def classes(self) -> tuple[PromptClass, ...]:
+        """The kinds of text that were asked for, in their order."""
+        return tuple(dict.fromkeys(case.prompt.prompt_class for case in self.cases))
+
+    def figures(
+        self, prompt_class: PromptClass | None = None, length: int | None = None, way: Way = PAYING
+    ) -> Figures | None:
+        """Those of a class, of a length, or of both, in one way of drafting; None where no text was long
+        enough to be timed."""
+        chosen = [
+            case
+            for case in self.cases
+            if prompt_class in (None, case.prompt.prompt_class) and length in (None, case.length)
+        ]
+        return figures_of(chosen, way)
+
+    @cached_property
+    def lines(self) -> tuple[LineFit, ...]:
+        """Speed against acceptance, a line for each number of drafts for which there is enough to say."""
+        points = [point for case in self.cases for point in case.points]
+        found = (fit_line([point for point in points if point.drafts == count]) for count in self.drafts)
+        return tuple(line for line in found if line is not None)
+
+    @cached_property
+    def cost(self) -> CostFit | None:
+        """What drafts cost; None where too little was tried."""
+        return fit_cost([point for case in self.cases for point in case.points])
+
+    def facts(self) -> dict[str, Any]:
+        """What --json says."""
+        return {
+            "model": self.model,
+            "backend": self.backend,
+            "threads": self.threads,
+            "block": self.block,
+            "drafter": self.drafter,
+            "sampling": self.sampling,
+            "runs": self.runs,
+            "machine": asdict(self.surroundings),
+            "pass_costs": [
+                {
+                    "rows": each.width,
+                    "milliseconds": round(1e3 * each.seconds, 4),
+                    "microseconds_per_slot": round(1e6 * each.per_slot, 4),
+                }
+                for each in self.costs.widths
+            ],
+            "seconds": round(self.seconds, 3),
+            "identical": not self.differences,
+            "comparisons": self.comparisons,
+            "compared_tokens": self.compared_tokens,
+            "differences": [_difference(each) for each in self.differences],
+            "classes": {str(each): _figures(self.figures(each)) for each in self.classes},
+            "lengths": {str(each): _figures(self.figures(length=each)) for each in self.lengths},
+            "drafts": {str(each): _figures(self.figures(way=Way(each))) for each in self.drafts},
+            "overall": _figures(self.figures()),
+            "fits": {
+                "lines": [_line(line) for line in self.lines],
+                "cost": None if self.cost is None else _cost(self.cost, self.drafts),
+            },
+            "cases": [_case(case) for case in self.cases],
+        }
+
+
+def _drafts(way: Way) -> int | None:
+    """How many drafts a pass; None where they were run as they paid."""
+    return None if way.as_they_pay else way.most
+
+
+def _figures(figures: Figures | None) -> dict[str, Any] | None:
+    if figures is None:
+        return None
+    return {
+        "drafts": _drafts(figures.way),
+        "tokens_per_second": {
+            "without": [round(value, 2) for value in figures.plain.values],
+            "with": [round(value, 2) for value in figures.drafted.values],
+        },
+        "speedup": round(figures.speedup, 4),
+        "speedup_range": [round(value, 4) for value in figures.speedup_range],
+        "tokens_per_pass": round(figures.tokens_per_pass, 4),
+        "proposed_by_position": list(figures.proposed_by_position),
+        "accepted_by_position": list(figures.accepted_by_position),
+    }
+
+
+def _difference(difference: Difference) -> dict[str, Any]:
+    prompt = difference.prompt
+    return {
+        "class": str(prompt.prompt_class),
+        "number": prompt.number,
+        "length": difference.length,
+        "drafts": _drafts(difference.way),
+        "plain_run": difference.plain_run,
+        "run": difference.run,
+        "place": difference.place,
+        "expected": difference.expected,
+        "found": difference.found,
+    }
+
+
+def _case(case: Case) -> dict[str, Any]:
+    return {
+        "class": str(case.prompt.prompt_class),
+        "number": case.prompt.number,
+        "length": case.length,
+        "prompt_tokens": len(case.prompt.ids),
+        "without": _variant(case.plain),
+        "with": [
+            {
+                "drafts": _drafts(each.way),
+                **_variant(each),
+                "speedup": round(each.speed / case.plain.speed, 4) if case.says_speed else None,
+            }
+            for each in case.drafted
+        ],
+    }
+
+
+def _variant(variant: Variant) -> dict[str, Any]:
+    cost = variant.cost
+    return {
+        "tokens": len(variant.runs[0].ids),
+        "passes": cost.decode_passes,
+        "tokens_per_pass": round(cost.tokens_per_pass, 4),
+        "tokens_per_second": [round(run.speed, 2) for run in variant.runs],
+        "proposed_by_position": list(cost.proposed_by_position),
+        "accepted_by_position": list(cost.accepted_by_position),
+        "sources": {
+            each.source: {"proposed": each.proposed, "accepted": each.accepted} for each in cost.by_source
+        },
+    }
+
+
+def _estimate(estimate: Estimate) -> dict[str, float | None]:
+    return {name: None if value is None else round(value, 5) for name, value in vars(estimate).items()}
+
+
+def _line(line: LineFit) -> dict[str, Any]:
+    return {
+        "drafts": line.drafts,
+        "points": line.points,
+        "intercept": round(line.intercept, 5),
+        "slope": round(line.slope, 5),
+        "break_even": None if line.break_even is None else _estimate(line.break_even),
+    }
+
+
+def _cost(cost: CostFit, drafts: Sequence[int]) -> dict[str, Any]:
+    break_even: Mapping[str, float] = {str(each): round(cost.break_even(each), 5) for each in drafts}
+    return {
+        "points": cost.points,
+        "r": _estimate(cost.r),
+        "b": _estimate(cost.b),
+        "error": round(cost.error, 5),
+        "break_even": break_even,
+    }

@@ -1,0 +1,62 @@
+"""What the fits come to, in sentences that the command line and the page share."""
+
+from anespec.manifests.formatting import counted, listed
+from anespec.runtime.spending import MOST_DRAFTS
+from anespec.validate.bench.fits import CONFIDENCE, CostFit, Estimate, LineFit
+from anespec.validate.bench.report import BenchReport
+
+INTERVAL = f"{CONFIDENCE:.0%}".replace("%", " %")
+
+
+def comparison_sentence(report: BenchReport) -> str:
+    """Whether speculation changed anything."""
+    compared = (
+        f"{counted(report.comparisons, 'comparison')} of texts with speculation and without, "
+        f"{counted(report.compared_tokens, 'token')}"
+    )
+    if not report.differences:
+        return f"{compared}: none differs."
+    return f"{compared}: {counted(len(report.differences), 'pair')} differ. First {report.differences[0]}."
+
+
+def cost_text(report: BenchReport) -> str:
+    """What passes cost, as far as drafts make them wide, in words after `a pass of`."""
+    shown = [each for each in report.costs.widths if each.width <= 2 * (MOST_DRAFTS + 1)]
+    rows = listed([str(each.width) for each in shown])
+    times = listed([f"{1e3 * each.seconds:.2f}" for each in shown])
+    return f"{rows} rows costs {times} ms"
+
+
+def fit_sentences(report: BenchReport) -> list[str]:
+    """Speed against acceptance with its break-even, then what drafts cost."""
+    found = [_line_sentence(report.lines[-1])] if report.lines else []
+    found += [_cost_sentence(report.cost)] if report.cost is not None else []
+    return found or ["There are too few texts for a fit; give more --classes or --lengths."]
+
+
+def _line_sentence(line: LineFit) -> str:
+    fitted = (
+        f"With {counted(line.drafts, 'draft')} a pass, speedup = {line.intercept:.3f} {line.slope:+.3f} x "
+        f"acceptance ({line.points} texts)"
+    )
+    even = line.break_even
+    if even is None:
+        return f"{fitted}: speed does not grow with acceptance here, so nothing is said of a break-even."
+    if even.low is None or even.high is None:
+        limits = "the data set it no limits"
+    else:
+        limits = f"{INTERVAL}: {100 * even.low:.1f} to {100 * even.high:.1f} %"
+    return f"{fitted}; speculation pays from an acceptance of {100 * even.value:.1f} % on ({limits})."
+
+
+def _cost_sentence(cost: CostFit) -> str:
+    return (
+        f"speedup = (1 + a k) / ((k + 1) r + 1 + b k^2) for k drafts and acceptance a: r = {_told(cost.r)}, "
+        f"b = {_told(cost.b)} ({cost.points} points, off by {cost.error:.3f} on average)."
+    )
+
+
+def _told(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.4f}"
+    return f"{estimate.value:.4f} ({INTERVAL}: {estimate.low:.4f} to {estimate.high:.4f})"
