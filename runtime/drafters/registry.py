@@ -21,6 +21,14 @@ def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMem
             from anespec.runtime.drafters.lookup import LookupSettings, LookupSource
 
             return LookupSource(LookupSettings(options.lookup_max, options.lookup_min, options.lookup_choose))
+        case "mod":
+            from anespec.runtime.drafters.mod import ModSettings, ModSource
+
+            return ModSource(ModSettings(options.mod_match, options.mod_size))
+        case "suffix":
+            from anespec.runtime.drafters.suffix import SuffixSource
+
+            return SuffixSource()
         case "datastore":
             from anespec.runtime.drafters.datastore.source import DatastoreSource
             from anespec.runtime.drafters.datastore.stored import Datastore
@@ -42,8 +50,13 @@ def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMem
             from anespec.runtime.drafters.auto import AutoSource
             from anespec.runtime.drafters.mix.traits import traits_of
 
+            store = None
+            if options.datastore is not None:
+                from anespec.runtime.drafters.datastore.stored import Datastore
+
+                store = Datastore.open(options.datastore, tokenizer.vocabulary_hash)
             memory = open_memory(learner_of(tokenizer))
-            return AutoSource(traits_of(tokenizer), memory, tokenizer.vocabulary_size)
+            return AutoSource(traits_of(tokenizer), memory, tokenizer.vocabulary_size, store)
         case "mix":
             from anespec.runtime.drafters.mix.source import MixSource
             from anespec.runtime.drafters.mix.traits import traits_of

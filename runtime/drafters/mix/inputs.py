@@ -4,6 +4,8 @@ import numpy as np
 
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES, Chances, Rates
 from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.datastore.kernels import READ_ONLY, datastore_candidates
+from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
 from anespec.runtime.drafters.jacobi import Pool, Window, jacobi_candidates
 from anespec.runtime.drafters.mix.biases import place_biases
 from anespec.runtime.drafters.mix.contexts import ORDER_OF
@@ -15,6 +17,7 @@ from anespec.runtime.drafters.mix.layout import (
     CANDIDATES,
     CHOSEN,
     CONTEXTS,
+    DATASTORE,
     FIRST_OTHER,
     INPUTS,
     JACOBI,
@@ -173,7 +176,8 @@ def _prior_of(age: int, times: int) -> int:
 GATHER = (
     "int32[::1], int64[::1], int32[:,::1], uint8[:,::1], int32[:,::1], int32[:,::1], uint8[:,::1], "
     "float32[:,::1], int32[:,::1], int32[:,::1], float64[:,::1], int32[::1], int32[:,:,::1], float64[:,::1], "
-    "int32[:,::1], int32[::1], int64[::1], int32[:,::1], float32[::1], int32[:,::1]"
+    + READ_ONLY
+    + "int32[:,::1], int32[::1], int64[::1], int32[:,::1], float32[::1], int32[:,::1]"
 )
 
 
@@ -193,6 +197,9 @@ def gather(
     window: Window,
     pool: Pool,
     pool_rates: Rates,
+    starts: Starts,
+    corpus: Text,
+    order: Order,
     traits: Words,
     found: Words,
     marks: Longs,
@@ -216,7 +223,7 @@ def gather(
         _enter(0, POINTER, odds, marks, entries, values)
         _activate(POINTER, marks)
         marks[CHOSEN_SETS + 3] = BY_POINTER + pointer_step(state)
-    if len(recycled) or len(pool):
+    if len(recycled) or len(pool) or len(order):
         others = np.empty(MOST_CANDIDATES, np.int32)
         chances = np.empty(MOST_CANDIDATES, np.float64)
         if len(recycled):
@@ -227,6 +234,9 @@ def gather(
         if len(pool):
             several = jacobi_candidates(window, pool, pool_rates, text, length, others, chances)
             count = _take_others(JACOBI, several, others, chances, count, found, marks, entries, values)
+        if len(order):
+            several = datastore_candidates(starts, corpus, order, text, length, others, chances)
+            count = _take_others(DATASTORE, several, others, chances, count, found, marks, entries, values)
     local_order = 0
     memory_order = 0
     for context in range(CONTEXTS):

@@ -2,6 +2,7 @@
 
 from anespec.runtime.drafters.candidates import Chances, Rates
 from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
 from anespec.runtime.drafters.jacobi import Pool, Window
 from anespec.runtime.drafters.mix.contexts import mixed, write_keys
 from anespec.runtime.drafters.mix.inputs import BEST, CHOSEN_SETS, GATHER, ORDER, PRIORS, SPEAKER, gather
@@ -133,6 +134,9 @@ def propose_chain(
     window: Window,
     pool: Pool,
     pool_rates: Rates,
+    starts: Starts,
+    corpus: Text,
+    order: Order,
     traits: Words,
     found: Words,
     marks: Longs,
@@ -153,7 +157,8 @@ def propose_chain(
     for step in range(budget):
         count = gather(
             text, state, nodes, octets, words, memory_nodes, memory_octets, rates, recycled, recycled_pairs,
-            recycled_rates, window, pool, pool_rates, traits, found, marks, entries, values, places,
+            recycled_rates, window, pool, pool_rates, starts, corpus, order, traits, found, marks, entries,
+            values, places,
         )  # fmt: skip
         if count == 0:
             return step
@@ -197,6 +202,9 @@ def learn_answer(
     window: Window,
     pool: Pool,
     pool_rates: Rates,
+    starts: Starts,
+    corpus: Text,
+    order: Order,
     traits: Words,
     found: Words,
     marks: Longs,
@@ -213,7 +221,8 @@ def learn_answer(
         token = text[at]
         count = gather(
             text, state, nodes, octets, words, memory_nodes, memory_octets, rates, recycled, recycled_pairs,
-            recycled_rates, window, pool, pool_rates, traits, found, marks, entries, values, places,
+            recycled_rates, window, pool, pool_rates, starts, corpus, order, traits, found, marks, entries,
+            values, places,
         )  # fmt: skip
         came = -1
         for candidate in range(count):
