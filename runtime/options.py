@@ -109,13 +109,13 @@ class LoadOptions(BackendOptions):
     """How a model is loaded."""
 
     drafter: Annotated[str, Flag(choices=DRAFTER_CHOICES)] = Field(
-        default="lookup",
+        default="auto",
         description="Who guesses. mix weighs what followed many kinds of context, here and in earlier "
-        "requests, by what was right; auto weighs what recycle, jacobi and a datastore say, too. lookup copies "
-        "what followed the longest match before; mod is llama.cpp's ngram-mod; suffix counts what followed, in "
-        "earlier requests too; datastore copies from a corpus; recycle takes what the model itself held likely "
-        "behind the last tokens when they came before; jacobi has rows to spare run the last pass's guesses "
-        "on, and remembers what they find.",
+        "requests, by what was right; auto weighs what recycle, jacobi and a datastore say, too. lookup "
+        "copies what followed the longest match before; mod is llama.cpp's ngram-mod; suffix counts what "
+        "followed, in earlier requests too; datastore copies from a corpus; recycle takes what the model "
+        "itself held likely behind the last tokens when they came before; jacobi has rows to spare run the "
+        "last pass's guesses on, and remembers what they find.",
     )
     lookup_max: int = Field(
         default=16, ge=1, le=LONGEST_MATCH, description="The longest match that lookup looks for, in tokens."
