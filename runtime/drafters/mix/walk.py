@@ -2,6 +2,7 @@
 
 from anespec.runtime.drafters.candidates import Chances, Rates
 from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
 from anespec.runtime.drafters.jacobi import Pool, Window
 from anespec.runtime.drafters.mix.contexts import mixed, write_keys
 from anespec.runtime.drafters.mix.inputs import BEST, CHOSEN_SETS, GATHER, ORDER, PRIORS, SPEAKER, gather
@@ -114,14 +115,14 @@ def fold_text(
 
 
 @compiled(
-    f"int64(int64, int64[::1], int32[:,::1], float32[:,::1], {GATHER}, float32[:,::1], "
+    f"int64(int64, int64[::1], float32[:,::1], float32[::1], {GATHER}, float32[:,::1], "
     "float32[:,::1], float32[::1], float64[::1])"
 )
 def propose_chain(
     budget: int,
     here: Longs,
-    traits: Words,
     weights: Numbers,
+    biases: Numbers,
     text: Words,
     state: Longs,
     nodes: Words,
@@ -136,10 +137,15 @@ def propose_chain(
     window: Window,
     pool: Pool,
     pool_rates: Rates,
+    starts: Starts,
+    corpus: Text,
+    order: Order,
+    traits: Words,
     found: Words,
     marks: Longs,
     entries: Words,
     values: Numbers,
+    places: Words,
     slopes: Numbers,
     units: Numbers,
     shares: Numbers,
@@ -154,11 +160,12 @@ def propose_chain(
     for step in range(budget):
         count = gather(
             text, state, nodes, octets, words, memory_nodes, memory_octets, rates, recycled, recycled_pairs,
-            recycled_rates, window, pool, pool_rates, found, marks, entries, values,
+            recycled_rates, window, pool, pool_rates, starts, corpus, order, traits, found, marks, entries,
+            values, places,
         )  # fmt: skip
         if count == 0:
             return step
-        best = score(count, marks, entries, values, weights, slopes, units, shares)
+        best = score(count, marks, entries, values, places, weights, biases, slopes, units, shares)
         matched = (marks[CHOSEN_SETS + 4] - BY_SHAPE) & 3
         claims[step] = rates[sure_row(shares[best], matched), RATE]
         if step == 0:
@@ -175,14 +182,14 @@ def propose_chain(
 
 
 @compiled(
-    f"void(int64, int32[:,::1], float32[:,::1], float32[:,::1], int32[:,::1], {GATHER}, "
+    f"void(int64, float32[:,::1], float32[:,::1], float32[::1], int32[:,::1], {GATHER}, "
     "float32[:,::1], float32[:,::1], float32[::1])"
 )
 def learn_answer(
     end: int,
-    traits: Words,
     weights: Numbers,
     squares: Numbers,
+    biases: Numbers,
     heads: Words,
     text: Words,
     state: Longs,
@@ -198,10 +205,15 @@ def learn_answer(
     window: Window,
     pool: Pool,
     pool_rates: Rates,
+    starts: Starts,
+    corpus: Text,
+    order: Order,
+    traits: Words,
     found: Words,
     marks: Longs,
     entries: Words,
     values: Numbers,
+    places: Words,
     slopes: Numbers,
     units: Numbers,
     shares: Numbers,
@@ -212,7 +224,8 @@ def learn_answer(
         token = text[at]
         count = gather(
             text, state, nodes, octets, words, memory_nodes, memory_octets, rates, recycled, recycled_pairs,
-            recycled_rates, window, pool, pool_rates, found, marks, entries, values,
+            recycled_rates, window, pool, pool_rates, starts, corpus, order, traits, found, marks, entries,
+            values, places,
         )  # fmt: skip
         came = -1
         for candidate in range(count):
@@ -220,11 +233,13 @@ def learn_answer(
                 came = candidate
             move_rate(rates, marks[PRIORS + candidate], found[candidate] == token, PRIOR_SPAN)
         if count > 0:
-            best = score(count, marks, entries, values, weights, slopes, units, shares)
+            best = score(count, marks, entries, values, places, weights, biases, slopes, units, shares)
             matched = (marks[CHOSEN_SETS + 4] - BY_SHAPE) & 3
             move_rate(rates, sure_row(shares[best], matched), best == came, SURE_SPAN)
         if came >= 0:
-            teach(came, count, marks, entries, values, weights, squares, slopes, units, shares)
+            teach(
+                came, count, marks, entries, values, places, weights, squares, biases, slopes, units, shares
+            )  # fmt: skip
         if state[AT] >= 0:
             move_rate(rates, POINTER_RATES + pointer_rate(state), text[state[AT]] == token, POINTER_SPAN)
         index_text(text, at + 1, state, nodes, octets, words, heads, traits)
