@@ -40,6 +40,8 @@ def compiled(signature: str) -> Callable[[AnyFunction], AnyFunction]:
     numpy gives. Where no folder can be written to it is compiled by each process.
     """
     options: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
+    # Nobody calls them from C; without this a sixth of the time to compile is gone.
+    options["no_cfunc_wrapper"] = True
 
     def decorate(function: AnyFunction) -> AnyFunction:
         folder = _folder()
