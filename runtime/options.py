@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 BACKEND_CHOICES = ("auto", "torch", "openvino", "torch-flush", "coreml", "coreml-cpu", "worker")
 """What runtime.backends knows, said here so that nothing heavy is loaded for it."""
 
-DRAFTER_CHOICES = ("none", "lookup", "datastore", "recycle", "jacobi", "mix", "auto")
+DRAFTER_CHOICES = ("none", "auto", "mix", "lookup", "mod", "suffix", "datastore", "recycle", "jacobi")
+MOD_MATCH = 24
+MOD_ENTRIES = 4 << 20
 LONGEST_MATCH = 64
 """Tokens that lookup compares at most."""
 
@@ -107,12 +109,13 @@ class LoadOptions(BackendOptions):
     """How a model is loaded."""
 
     drafter: Annotated[str, Flag(choices=DRAFTER_CHOICES)] = Field(
-        default="lookup",
-        description="Who guesses: lookup copies what followed the longest match before; datastore "
-        "copies from a corpus; recycle takes what "
-        "the model itself held likely behind the last tokens when they came before; jacobi has rows to spare "
-        "run the last pass's guesses on, and remembers what they find; mix weighs what followed many kinds "
-        "of context, here and in earlier requests, by what was right; auto weighs all of them together.",
+        default="auto",
+        description="Who guesses. mix weighs what followed many kinds of context, here and in earlier "
+        "requests, by what was right; auto weighs what recycle, jacobi and a datastore say, too. lookup "
+        "copies what followed the longest match before; mod is llama.cpp's ngram-mod; suffix counts what "
+        "followed, in earlier requests too; datastore copies from a corpus; recycle takes what the model "
+        "itself held likely behind the last tokens when they came before; jacobi has rows to spare run the "
+        "last pass's guesses on, and remembers what they find.",
     )
     lookup_max: int = Field(
         default=16, ge=1, le=LONGEST_MATCH, description="The longest match that lookup looks for, in tokens."
@@ -122,6 +125,15 @@ class LoadOptions(BackendOptions):
     )
     lookup_choose: Annotated[Literal["recent", "leftmost"], Flag(choices=("recent", "leftmost"))] = Field(
         default="recent", description="Which of several matches lookup takes."
+    )
+    mod_match: int = Field(
+        default=MOD_MATCH,
+        ge=1,
+        le=LONGEST_MATCH,
+        description="Tokens that mod hashes (llama.cpp's --spec-ngram-mod-n-match).",
+    )
+    mod_size: int = Field(
+        default=MOD_ENTRIES, ge=1 << 10, le=1 << 28, description="Entries of mod's table, of 4 bytes each."
     )
     datastore: Annotated[Path | None, Flag(metavar="FILE", default="none")] = Field(
         default=None, description="The corpus that drafts are copied from (anespec datastore build)."

@@ -32,6 +32,11 @@ class PerOwner(Generic[Learnt]):
             self._learnt.popitem(last=False)
         return self._learnt[owner]
 
+    @property
+    def all(self) -> tuple[Learnt, ...]:
+        """What was learnt of every owner, that of the one who asked longest ago first."""
+        return tuple(self._learnt.values())
+
     def clear(self) -> None:
         """Forget all."""
         self._learnt.clear()

@@ -4,7 +4,10 @@ import numpy as np
 
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES, Chances, Rates
 from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.datastore.kernels import READ_ONLY, datastore_candidates
+from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
 from anespec.runtime.drafters.jacobi import Pool, Window, jacobi_candidates
+from anespec.runtime.drafters.mix.biases import place_biases
 from anespec.runtime.drafters.mix.contexts import ORDER_OF
 from anespec.runtime.drafters.mix.layout import (
     BY_LOCAL_ORDER,
@@ -14,6 +17,7 @@ from anespec.runtime.drafters.mix.layout import (
     CANDIDATES,
     CHOSEN,
     CONTEXTS,
+    DATASTORE,
     FIRST_OTHER,
     INPUTS,
     JACOBI,
@@ -172,7 +176,8 @@ def _prior_of(age: int, times: int) -> int:
 GATHER = (
     "int32[::1], int64[::1], int32[:,::1], uint8[:,::1], int32[:,::1], int32[:,::1], uint8[:,::1], "
     "float32[:,::1], int32[:,::1], int32[:,::1], float64[:,::1], int32[::1], int32[:,:,::1], float64[:,::1], "
-    "int32[::1], int64[::1], int32[:,::1], float32[::1]"
+    + READ_ONLY
+    + "int32[:,::1], int32[::1], int64[::1], int32[:,::1], float32[::1], int32[:,::1]"
 )
 
 
@@ -192,13 +197,18 @@ def gather(
     window: Window,
     pool: Pool,
     pool_rates: Rates,
+    starts: Starts,
+    corpus: Text,
+    order: Order,
+    traits: Words,
     found: Words,
     marks: Longs,
     entries: Words,
     values: Numbers,
+    places: Words,
 ) -> int:
-    """Write the candidates for the place behind the text, and the entries of their inputs; how many there
-    are."""
+    """Write the candidates for the place behind the text, the entries of their inputs, and where their biases
+    stand; how many there are."""
     length = state[LENGTH]
     for slot in range(SLOT_COUNT):
         marks[SLOTS + slot] = -1
@@ -213,7 +223,7 @@ def gather(
         _enter(0, POINTER, odds, marks, entries, values)
         _activate(POINTER, marks)
         marks[CHOSEN_SETS + 3] = BY_POINTER + pointer_step(state)
-    if len(recycled) or len(pool):
+    if len(recycled) or len(pool) or len(order):
         others = np.empty(MOST_CANDIDATES, np.int32)
         chances = np.empty(MOST_CANDIDATES, np.float64)
         if len(recycled):
@@ -224,6 +234,9 @@ def gather(
         if len(pool):
             several = jacobi_candidates(window, pool, pool_rates, text, length, others, chances)
             count = _take_others(JACOBI, several, others, chances, count, found, marks, entries, values)
+        if len(order):
+            several = datastore_candidates(starts, corpus, order, text, length, others, chances)
+            count = _take_others(DATASTORE, several, others, chances, count, found, marks, entries, values)
     local_order = 0
     memory_order = 0
     for context in range(CONTEXTS):
@@ -244,6 +257,7 @@ def gather(
         prior = _prior_of(length - words[row, LAST_AT], words[row, TIMES] if seen else 0)
         marks[PRIORS + candidate] = prior
         _enter(candidate, PRIOR, rates[prior, LOGIT] + PRIOR_OFFSET, marks, entries, values)
+        place_biases(candidate, found[candidate], prior - PRIOR_RATES, state, traits, places)
     _activate(PRIOR, marks)
     matched = (MATCHED_LOCAL if local_order >= 2 else 0) + (MATCHED_MEMORY if memory_order >= 2 else 0)
     marks[CHOSEN_SETS + 1] = BY_LOCAL_ORDER + local_order

@@ -5,7 +5,7 @@ import numpy as np
 from anespec.runtime.drafters.compiled import compiled
 from anespec.runtime.drafters.mix.layout import LOGIT, RATE, RATES, SEEN, SURE_RATES, Numbers
 
-LEAST = 1e-3
+LEAST = 1e-4
 POINTER_SPAN = 500.0
 PRIOR_SPAN = 2000.0
 SURE_SPAN = 1000.0

@@ -3,7 +3,7 @@
 import numpy as np
 
 from anespec.runtime.drafters.mix.inputs import MARKS, MOST_ENTRIES
-from anespec.runtime.drafters.mix.layout import CANDIDATES, INPUTS, UNITS
+from anespec.runtime.drafters.mix.layout import BIASES, CANDIDATES, INPUTS, UNITS
 from anespec.runtime.drafters.mix.scorer import SLOPE_ROWS
 from anespec.runtime.drafters.mix.state import STATE
 
@@ -19,6 +19,7 @@ class Scratch:
         self.marks = np.zeros(MARKS, np.int64)
         self.entries = np.zeros((MOST_ENTRIES, 2), np.int32)
         self.values = np.zeros(MOST_ENTRIES, np.float32)
+        self.places = np.zeros((CANDIDATES, BIASES), np.int32)
         self.slopes = np.zeros((SLOPE_ROWS, max(INPUTS, UNITS)), np.float32)
         self.units = np.zeros((CANDIDATES, UNITS), np.float32)
         self.shares = np.zeros(CANDIDATES, np.float32)

@@ -2,6 +2,7 @@
 
 from anespec.runtime.drafters.candidates import Chances, Rates
 from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
 from anespec.runtime.drafters.jacobi import Pool, Window
 from anespec.runtime.drafters.mix.contexts import mixed, write_keys
 from anespec.runtime.drafters.mix.inputs import BEST, CHOSEN_SETS, GATHER, ORDER, PRIORS, SPEAKER, gather
@@ -79,14 +80,15 @@ def index_text(
 
 
 @compiled(
-    "void(int32[::1], int64, int64, int64, int64[::1], int32[:,::1], int32[:,::1], uint8[:,::1], int64[::1], "
-    "int32[:,::1])"
+    "void(int32[::1], int64, int64, int64, int64, int64[::1], int32[:,::1], int32[:,::1], uint8[:,::1], "
+    "int64[::1], int32[:,::1])"
 )
 def fold_text(
     text: Words,
+    first: int,
+    end: int,
     begin: int,
     answer: int,
-    end: int,
     state: Longs,
     words: Words,
     nodes: Words,
@@ -94,9 +96,11 @@ def fold_text(
     header: Longs,
     traits: Words,
 ) -> None:
-    """Learn what followed what from `begin` to `end`, `answer` being where the answer begins."""
-    begin_text(state, text, end, words, traits)
-    for at in range(end):
+    """Learn what followed what, of tokens from `first` to `end` those from `begin` on; calls go on from one
+    another. `answer` is where the answer begins."""
+    if first == 0:
+        begin_text(state, text, len(text), words, traits)
+    for at in range(first, end):
         token = text[at]
         if at == answer:
             state[ANSWER_PLACE] = 0
@@ -111,14 +115,14 @@ def fold_text(
 
 
 @compiled(
-    f"int64(int64, int64[::1], int32[:,::1], float32[:,::1], {GATHER}, float32[:,::1], "
+    f"int64(int64, int64[::1], float32[:,::1], float32[::1], {GATHER}, float32[:,::1], "
     "float32[:,::1], float32[::1], float64[::1])"
 )
 def propose_chain(
     budget: int,
     here: Longs,
-    traits: Words,
     weights: Numbers,
+    biases: Numbers,
     text: Words,
     state: Longs,
     nodes: Words,
@@ -133,10 +137,15 @@ def propose_chain(
     window: Window,
     pool: Pool,
     pool_rates: Rates,
+    starts: Starts,
+    corpus: Text,
+    order: Order,
+    traits: Words,
     found: Words,
     marks: Longs,
     entries: Words,
     values: Numbers,
+    places: Words,
     slopes: Numbers,
     units: Numbers,
     shares: Numbers,
@@ -151,11 +160,12 @@ def propose_chain(
     for step in range(budget):
         count = gather(
             text, state, nodes, octets, words, memory_nodes, memory_octets, rates, recycled, recycled_pairs,
-            recycled_rates, window, pool, pool_rates, found, marks, entries, values,
+            recycled_rates, window, pool, pool_rates, starts, corpus, order, traits, found, marks, entries,
+            values, places,
         )  # fmt: skip
         if count == 0:
             return step
-        best = score(count, marks, entries, values, weights, slopes, units, shares)
+        best = score(count, marks, entries, values, places, weights, biases, slopes, units, shares)
         matched = (marks[CHOSEN_SETS + 4] - BY_SHAPE) & 3
         claims[step] = rates[sure_row(shares[best], matched), RATE]
         if step == 0:
@@ -172,14 +182,14 @@ def propose_chain(
 
 
 @compiled(
-    f"void(int64, int32[:,::1], float32[:,::1], float32[:,::1], int32[:,::1], {GATHER}, "
+    f"void(int64, float32[:,::1], float32[:,::1], float32[::1], int32[:,::1], {GATHER}, "
     "float32[:,::1], float32[:,::1], float32[::1])"
 )
 def learn_answer(
     end: int,
-    traits: Words,
     weights: Numbers,
     squares: Numbers,
+    biases: Numbers,
     heads: Words,
     text: Words,
     state: Longs,
@@ -195,10 +205,15 @@ def learn_answer(
     window: Window,
     pool: Pool,
     pool_rates: Rates,
+    starts: Starts,
+    corpus: Text,
+    order: Order,
+    traits: Words,
     found: Words,
     marks: Longs,
     entries: Words,
     values: Numbers,
+    places: Words,
     slopes: Numbers,
     units: Numbers,
     shares: Numbers,
@@ -209,7 +224,8 @@ def learn_answer(
         token = text[at]
         count = gather(
             text, state, nodes, octets, words, memory_nodes, memory_octets, rates, recycled, recycled_pairs,
-            recycled_rates, window, pool, pool_rates, found, marks, entries, values,
+            recycled_rates, window, pool, pool_rates, starts, corpus, order, traits, found, marks, entries,
+            values, places,
         )  # fmt: skip
         came = -1
         for candidate in range(count):
@@ -217,11 +233,13 @@ def learn_answer(
                 came = candidate
             move_rate(rates, marks[PRIORS + candidate], found[candidate] == token, PRIOR_SPAN)
         if count > 0:
-            best = score(count, marks, entries, values, weights, slopes, units, shares)
+            best = score(count, marks, entries, values, places, weights, biases, slopes, units, shares)
             matched = (marks[CHOSEN_SETS + 4] - BY_SHAPE) & 3
             move_rate(rates, sure_row(shares[best], matched), best == came, SURE_SPAN)
         if came >= 0:
-            teach(came, count, marks, entries, values, weights, squares, slopes, units, shares)
+            teach(
+                came, count, marks, entries, values, places, weights, squares, biases, slopes, units, shares
+            )  # fmt: skip
         if state[AT] >= 0:
             move_rate(rates, POINTER_RATES + pointer_rate(state), text[state[AT]] == token, POINTER_SPAN)
         index_text(text, at + 1, state, nodes, octets, words, heads, traits)

@@ -15,7 +15,9 @@ from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 from anespec.runtime.drafters.mix.learner import MixLearner
 from anespec.runtime.drafters.mix.source import MixSource
 from anespec.runtime.drafters.mix.traits import no_traits
+from anespec.runtime.drafters.mod import ModSettings, ModSource
 from anespec.runtime.drafters.recycle import RecycleSource
+from anespec.runtime.drafters.suffix import SuffixSource
 
 
 def memory() -> VocabularyMemory:
@@ -27,6 +29,8 @@ SOURCES: dict[str, Callable[[], DraftSource]] = {
     "jacobi": JacobiSource,
     "mix": lambda: MixSource(no_traits(), memory()),
     "auto": lambda: AutoSource(no_traits(), memory(), VOCABULARY),
+    "mod": lambda: ModSource(ModSettings(n=2, entries=1 << 12)),
+    "suffix": SuffixSource,
 }
 
 
