@@ -70,21 +70,20 @@ def step_pointer(state: Longs, text: Words) -> None:
             return
         old = state[OLD_AT]
         go_on = at + 1
-        if 0 <= old < last and state[OLD_LEFT] > 0 and text[old] == token:
+        if state[OLD_LEFT] > 0 and text[old] == token:
             go_on = old + 1
+            state[OLD_LEFT] = 0
         else:
             for place in range(at + 1, min(at + AHEAD, last)):
                 if text[place] == token:
                     go_on = place + 1
                     break
+            if state[OLD_LEFT] == 0:
+                state[OLD_AT] = at
+                state[OLD_LEFT] = KEPT + 1
         state[AT] = go_on
-        state[OLD_AT] = at
-        state[OLD_LEFT] = KEPT
     if state[OLD_LEFT] > 0:
         state[OLD_LEFT] -= 1
-        state[OLD_AT] += 1
-        if state[OLD_LEFT] == 0:
-            state[OLD_AT] = -1
 
 
 @compiled("void(int64[::1], int32[::1], int32[:,::1])")
