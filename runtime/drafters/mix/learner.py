@@ -3,7 +3,7 @@
 import numpy as np
 
 from anespec.manifests.errors import RequestError
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.memory.learner import ALIGNMENT, MemoryFacts
 from anespec.runtime.drafters.mix.contexts import mixed
 from anespec.runtime.drafters.mix.layout import (
@@ -31,7 +31,7 @@ from anespec.runtime.drafters.mix.words import WORD_COLUMNS
 LEAST_ROWS = 1024
 
 
-@compiled("int64(int32[::1], int64, int64[::1])")
+@compiled_lean("int64(int32[::1], int64, int64[::1])")
 def _known_length(text: Words, answer: int, header: Longs) -> int:
     """How much of the text's beginning is a text that was learnt lately; notes this one and its prompt.
 
