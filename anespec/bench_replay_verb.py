@@ -204,8 +204,8 @@ def _show(result: "Replayed", drafter: str, block: int, costs: "PassCosts | None
         return
     if result.wants_rows:
         notes().print(
-            f"note: {drafter} learns from what the model finds in its rows, which no trace tells; "
-            "`anespec bench run` shows what it is worth",
+            f"note: {drafter} learns from what the model itself holds likely, which no trace tells; "
+            "`anespec bench run` shows what that is worth",
             style="yellow",
         )
     times = Table("the drafter's time, us", box=None)

@@ -46,9 +46,9 @@ SHOWN_POSITIONS = 4
 def run(artifact: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
     """Measure tokens per second of DIR with and without speculation, and compare the texts.
 
-    Prompts of five kinds are continued without drafts and with 1, 2, … drafts a pass, in turns. Every text
-    with speculation is compared with every one without, token by token; where one differs, the place is told
-    and the command fails.
+    Prompts of five kinds are continued without drafts, with drafts as they pay and with 1, 2, … drafts a
+    pass, in turns. Every text with speculation is compared with every one without, token by token; where one
+    differs, the place is told and the command fails.
 
     \b
     Example:
@@ -119,15 +119,16 @@ def _run_cases(
     from anespec.runtime.engine import Engine
     from anespec.runtime.sampling import SamplingParameters
     from anespec.validate.bench.bounded_source import BoundedSource
-    from anespec.validate.bench.measure import Measurement, measure
+    from anespec.validate.bench.measure import Measurement, equal_costs, measure, most_drafts, usual_drafts
     from anespec.validate.bench.prompts import bench_prompts
     from anespec.validate.bench.report import BenchReport
 
     shape, here = opened.verifier.shape, opened.here
-    drafts = options.drafts or tuple(range(1, shape.block))
-    if not drafts or drafts[-1] >= shape.block:
+    most = most_drafts(proven.widths)
+    drafts = options.drafts or usual_drafts(shape.block, most)
+    if not drafts or drafts[-1] > most:
         raise RequestError(
-            f"a block of {counted(shape.block, 'row')} holds {counted(shape.block - 1, 'draft')} at most; "
+            f"passes have {counted(proven.widths[-1], 'row')} at most here, and so {counted(most, 'draft')}; "
             "give fewer --drafts, or convert with a larger --block"
         )
     prompts = list(bench_prompts(opened.tokenizer, options.classes, shape.context - options.lengths[-1]))
@@ -136,7 +137,7 @@ def _run_cases(
     surroundings, began = Surroundings.here(), time.monotonic()
     measurement = Measurement(
         spending=Engine(opened.verifier, proven, bounded, costs=costs, prompt_gate=options.prompt_gate),
-        fixed=Engine(opened.verifier, proven, bounded),
+        fixed=Engine(opened.verifier, proven, bounded, costs=equal_costs(proven.widths), least_reach=most),
         source=bounded,
         sampling=SamplingParameters(temperature=options.temperature, seed=options.seed),
         end_ids=opened.tokenizer.end_ids,
@@ -195,12 +196,12 @@ def _table(title: str, first: str, rows: "list[tuple[str, Figures | None]]") -> 
         if figures is None:
             table.add_row(name, *("too short", "", "", "", ""))
             continue
-        low, high = figures.speedup_range
+        speedup = figures.speedup
         table.add_row(
             name,
             f"{figures.plain.median:.1f}",
             f"{figures.drafted.median:.1f}",
-            f"{figures.speedup:.2f} ({low:.2f}-{high:.2f})",
+            f"{speedup.median:.2f} ({speedup.least:.2f}-{speedup.most:.2f})",
             f"{figures.tokens_per_pass:.2f}",
             " ".join(f"{share:.0%}" for share in figures.shares_by_position[:SHOWN_POSITIONS]),
         )

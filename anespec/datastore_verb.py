@@ -30,7 +30,7 @@ def datastore() -> None:
 
     \b
     Example:
-      anespec datastore build docs/*.md chats.jsonl --vocab model.gguf -o mine.datastore
+      anespec datastore build docs/*.md --vocab model.gguf -o mine.datastore
       anespec generate model.gguf --drafter datastore --datastore mine.datastore -p "Once upon a time"
     """
 
@@ -53,11 +53,11 @@ def build(files: tuple[Path, ...], vocab: Path, output: Path | None, force: bool
 
     A file is a document, and nothing is ever copied from one into another. JSONL has documents in every line:
     a JSON string, or an object with "text", "content" or "messages". It takes about 8 bytes of disk a token
-    and, however many there are, 250 MB of memory.
+    and 300 MB of memory, however many there are, beside the pages of its own files.
 
     \b
     Example:
-      anespec datastore build docs/*.md chats.jsonl --vocab model.gguf -o mine.datastore
+      anespec datastore build docs/*.md --vocab model.gguf -o mine.datastore
     """
     from anespec.runtime.drafters.datastore.build import StoredVocabulary, build_datastore
 

@@ -9,9 +9,10 @@ from anespec.hub_name import is_hub_name
 from anespec.manifests.errors import AnespecError, ArtifactError, RequestError
 from anespec.manifests.formatting import quoted
 from anespec.model_cache import cached_artifact, is_gguf
+from anespec.model_path import model_name
 
 if TYPE_CHECKING:
-    from anespec.runtime.drafters.memory.shelf import MemoryShelf
+    from anespec.runtime.drafters.memory.shelf import MemoryShelf, Model
     from anespec.runtime.text.tokenizer import Tokenizer
 
 SHORTEST_KEY = 4
@@ -19,10 +20,14 @@ SHORTEST_KEY = 4
 
 @dataclass(frozen=True)
 class Chosen:
-    """A vocabulary: its key, and the tokenizer of a model that has it, None where none is at hand."""
+    """A vocabulary: its key, and the tokenizer of a model that has it, None where none is at hand.
+
+    `model` is the one that was named by its path.
+    """
 
     key: str
     tokenizer: "Tokenizer | None"
+    model: "Model | None" = None
 
     def require_tokenizer(self) -> "Tokenizer":
         """The tokenizer; raises RequestError where there is none."""
@@ -41,12 +46,14 @@ def chosen_vocabulary(shelf: "MemoryShelf", text: str) -> Chosen:
         RequestError: it is neither.
         AnespecError: the model cannot be read.
     """
-    from anespec.runtime.drafters.memory.shelf import vocabulary_key
+    from anespec.runtime.drafters.memory.shelf import Model, vocabulary_key
 
     if (key := known_key(shelf, text)) is not None:
         return Chosen(key, next(_tokenizers(shelf, key), None))
-    tokenizer = read_tokenizer(Path(text))
-    return Chosen(vocabulary_key(tokenizer.vocabulary_hash), tokenizer)
+    path = Path(text)
+    tokenizer = read_tokenizer(path)
+    model = Model(name=model_name(path), path=str(path.absolute())) if path.exists() else None
+    return Chosen(vocabulary_key(tokenizer.vocabulary_hash), tokenizer, model)
 
 
 def known_key(shelf: "MemoryShelf", text: str) -> str | None:

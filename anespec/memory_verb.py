@@ -222,7 +222,7 @@ def _learn(shelf: "MemoryShelf", chosen: "Chosen", owner: str) -> None:
     from anespec.runtime.drafters.registry import learner_of
 
     learner = learner_of(chosen.require_tokenizer())
-    memory = VocabularyMemory(learner, USUAL_MEMORY, chosen.key, shelf.root)
+    memory = VocabularyMemory(learner, USUAL_MEMORY, chosen.key, shelf.root, model=chosen.model)
     memory.of(owner)
     memory.close()
 

@@ -59,12 +59,14 @@ class Engine:
         *,
         costs: PassCosts | None = None,
         prompt_gate: float = 0.0,
+        least_reach: int | None = None,
         ring_bytes: int = RING_BYTES,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         """Use what is `proven` of the verifier, and drafts of `source` where drafts are.
 
         `costs` say which drafts are worth their rows (see Planner), `prompt_gate` which prompts are.
+        Drafts are asked for `least_reach` tokens ahead at least, None for as many as a block has room for.
         `ring_bytes` is the budget for what is kept of rings where prompts end; `clock` gives seconds.
         """
         self._verifier = verifier
@@ -79,7 +81,7 @@ class Engine:
             verifier.shape.vocabulary,
             clock,
             prompt_gate,
-            least_reach=max(1, verifier.shape.block - 1),
+            least_reach or max(1, verifier.shape.block - 1),
         )
         self._numbers = itertools.count()
         self._losses = 0

@@ -8,12 +8,14 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 from anespec.runtime.calibration import Calibration
+from anespec.runtime.draft_sessions import BackOff, Drafting, Opener
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
 from anespec.runtime.prompt_gate import repetition
+from anespec.runtime.reach import Reach, told
 from anespec.runtime.sequences import ActiveSequence
 
 _log = logging.getLogger(__name__)
@@ -22,7 +24,6 @@ LATE_FACTOR = 20
 LATE_FLOOR = 0.05
 """Seconds. A source is late after LATE_FACTOR times what it says that it takes, but never before this."""
 
-LONGEST_BACK_OFF = 10
 _LEAST_PROBABILITY = 1e-9
 
 
@@ -36,39 +37,6 @@ class Ask:
 
     sequence: ActiveSequence
     budget: int
-    forced: int = 0
-
-
-@dataclass
-class BackOff:
-    """Leaves something that fails alone: 2^k passes after failure k in a row."""
-
-    failures: int = 0
-    until: int = 0
-
-    def fail(self, now: int) -> None:
-        """Note a failure in pass number `now`."""
-        self.until = now + 1 + (1 << min(self.failures, LONGEST_BACK_OFF))
-        self.failures += 1
-
-    def succeed(self) -> None:
-        """Note that it works."""
-        self.failures = 0
-
-
-@dataclass
-class _Drafting:
-    """A sequence's session, None until it is opened (again), and what it proposed for the present pass.
-
-    The first `forced` tokens of the proposal are those that the grammar forces anyway. `reach` is how many
-    tokens beyond those are asked for.
-    """
-
-    reach: int
-
-    session: DraftSession | None = None
-    back_off: BackOff = field(default_factory=BackOff)
-    proposed: Draft = field(default_factory=Draft)
     forced: int = 0
 
 
@@ -86,8 +54,7 @@ class Speculation:
         """Without a source nothing is drafted, nor for prompts that repeat less than the gate says (see
         prompt_gate). `clock` gives seconds.
 
-        At least `least_reach` tokens are asked for. What a source takes for more is spent where a sequence's
-        drafts were right that far: twice as many after a draft that was right to its end.
+        At least `least_reach` tokens are asked for (see Reach).
         """
         self._least_reach = least_reach
         self._prompt_gate = prompt_gate
@@ -95,18 +62,19 @@ class Speculation:
         self._vocabulary = vocabulary
         self._clock = clock
         self._calibration = Calibration()
-        self._drafting: dict[int, _Drafting] = {}
+        self._drafting: dict[int, Drafting] = {}
         self._back_off = BackOff()
         self._passes = 0
         self._worker: ThreadPoolExecutor | None = None
         self._running: Future[list[Draft]] | None = None
+        self._opener = Opener(source) if source is not None else None
 
     def begin(self, sequence: ActiveSequence) -> None:
         """Open a session for a sequence that wants drafts, and whose prompt is worth it."""
         if self._source is None or not sequence.request.speculate:
             return
         if not self._prompt_gate or repetition(sequence.request.prompt) >= self._prompt_gate:
-            self._drafting[sequence.number] = _Drafting(self._least_reach)
+            self._drafting[sequence.number] = Drafting(Reach(self._least_reach))
             self._session(self._source, sequence)
 
     def wants_top(self, sequence: ActiveSequence) -> int:
@@ -132,7 +100,7 @@ class Speculation:
                 drafting.proposed, drafting.forced = Draft(), 0
                 session = self._session(self._source, ask.sequence) if ask.budget > 0 else None
                 if session is not None:
-                    sessions.append((replace(ask, budget=min(ask.budget, drafting.reach)), session))
+                    sessions.append((replace(ask, budget=min(ask.budget, drafting.reach.tokens)), session))
         found = self._ask(self._source, sessions) if sessions else {}
         return [found.get(ask.sequence.number, Draft()) for ask in asks]
 
@@ -156,17 +124,18 @@ class Speculation:
     def end(self, sequence: ActiveSequence) -> None:
         """Close the sequence's session."""
         drafting = self._drafting.pop(sequence.number, None)
-        if drafting is not None and drafting.session is not None:
-            self._let_go(drafting.session)
+        if drafting is not None:
+            self._let_go(drafting, len(sequence.tokens))
 
     def close(self) -> None:
-        """Close all sessions and let go of the thread; the source stays its owner's."""
+        """Close all sessions and let go of the threads; the source stays its owner's."""
         for drafting in self._drafting.values():
-            if drafting.session is not None:
-                self._let_go(drafting.session)
+            self._let_go(drafting, 0)
         self._drafting.clear()
         if self._worker is not None:
             self._worker.shutdown(wait=False)
+        if self._opener is not None:
+            self._opener.close()
 
     def _session(self, source: DraftSource, sequence: ActiveSequence) -> DraftSession | None:
         """The sequence's session, opened if it has none; None while it, or the source, is left alone."""
@@ -174,11 +143,11 @@ class Speculation:
         is_running = self._running is not None and not self._running.done()
         if is_running or self._passes < max(self._back_off.until, drafting.back_off.until):
             return None
-        if drafting.session is None:
+        if drafting.session is None and self._opener is not None:
             request = sequence.request
             try:
-                drafting.session = source.open(
-                    request.owner, tuple(sequence.tokens), tuple(request.reference) or None
+                drafting.session = self._opener.open(
+                    drafting, request.owner, sequence.tokens, request.reference
                 )
             except Exception as error:
                 self._fail(sequence, error)
@@ -262,17 +231,13 @@ class Speculation:
         self._drafting[sequence.number].back_off.fail(self._passes)
         self._give_up(sequence, error)
 
-    def _learn(self, drafting: _Drafting, committed: Sequence[int]) -> None:
+    def _learn(self, drafting: Drafting, committed: Sequence[int]) -> None:
         """Count what the draft's claims were worth as far as the text is known now, whether they ran or not:
         guesses that were not worth a row may become so."""
-        told = list(zip(drafting.proposed.tokens, committed, strict=False))[drafting.forced :]
-        right = next((place for place, (guess, token) in enumerate(told) if guess != token), len(told))
-        claims = drafting.proposed.probabilities[drafting.forced :][: len(told)]
-        self._calibration.learn(drafting.proposed.source, claims, right)
-        if claims and right == len(claims):
-            drafting.reach = max(drafting.reach, 2 * len(claims))
-        elif claims:
-            drafting.reach = max(self._least_reach, 2 * right)
+        proposed, forced = drafting.proposed, drafting.forced
+        known, right = told(proposed.tokens[forced:], committed[forced:])
+        self._calibration.learn(proposed.source, proposed.probabilities[forced : forced + known], right)
+        drafting.reach.learn(known, right)
         drafting.proposed, drafting.forced = Draft(), 0
 
     def _give_up(self, sequence: ActiveSequence, error: Exception) -> None:
@@ -281,20 +246,11 @@ class Speculation:
         sequence.ledger.draft_failures += 1
         sequence.ledger.drafter_error = repr(error)
         drafting = self._drafting[sequence.number]
-        if drafting.session is not None:
-            self._let_go(drafting.session)
-        drafting.session, drafting.proposed, drafting.forced = None, Draft(), 0
+        self._let_go(drafting, len(sequence.tokens))
+        drafting.proposed, drafting.forced = Draft(), 0
 
-    def _let_go(self, session: DraftSession) -> None:
-        """Close a session, after what its source is still doing with it."""
-        if self._worker is not None and self._running is not None and not self._running.done():
-            self._worker.submit(_close, session)
-        else:
-            _close(session)
-
-
-def _close(session: DraftSession) -> None:
-    try:
-        session.close()
-    except Exception as error:
-        _log.warning("a draft session could not be closed: %r", error)
+    def _let_go(self, drafting: Drafting, tokens: int) -> None:
+        """Close a session of a text of so many tokens, after what its source is still doing with it."""
+        if self._opener is not None:
+            is_running = self._running is not None and not self._running.done()
+            self._opener.let_go(drafting, tokens, self._worker if is_running else None)

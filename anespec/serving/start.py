@@ -13,6 +13,7 @@ from anespec.manifests.errors import AnespecError, UsageError
 from anespec.manifests.formatting import listed, printable
 from anespec.runtime.callers import Caller
 from anespec.runtime.options import GenerationOptions
+from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.runtime.server.app import build_app
 from anespec.runtime.server.daemon import Daemon
 from anespec.runtime.server.endpoints import ENDPOINTS
@@ -37,6 +38,9 @@ from anespec.verbosity import is_quiet
 from anespec.watching import Watcher
 
 ONE_PASS = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True)
+
+ONE_OF_JSON = ONE_PASS.with_changes(grammar=Grammar(kind=GrammarKind.JSON))
+"""For it the vocabulary is prepared for grammars; with a large one nothing else runs for a second."""
 
 NOBODYS = Caller(owner="the first pass")
 """No client goes on from what it leaves."""
@@ -106,7 +110,11 @@ async def _warm_up(models: ModelPool, name: str, watch: Watcher) -> None:
         async with models.lease(name) as leased:
             with watch.steps(f"warming up {name}") as report:
                 report("the first pass")
-                await asyncio.to_thread(_run_one_pass, leased.model)
+                await asyncio.to_thread(_run_one_pass, leased.model, ONE_PASS)
+                report("grammars")
+                # Not every vocabulary can write JSON.
+                with contextlib.suppress(AnespecError):
+                    await asyncio.to_thread(_run_one_pass, leased.model, ONE_OF_JSON)
     except ModelLoadError as error:
         if isinstance(error.__cause__, AnespecError):
             raise error.__cause__ from None
@@ -121,8 +129,8 @@ def _say_what_did_not_fit(models: ModelPool, all_are_wanted: bool, watch: Watche
         watch.note(f"{listed(missing)}: no room beside the others (--memory), so loaded when asked for")
 
 
-def _run_one_pass(model: ServingModel) -> None:
-    (run,) = model.run((model.tokenizer.bos_id or 0,), ONE_PASS, NOBODYS)
+def _run_one_pass(model: ServingModel, options: GenerationOptions) -> None:
+    (run,) = model.run((model.tokenizer.bos_id or 0,), options, NOBODYS)
     for _ in run:
         pass
 

@@ -75,10 +75,15 @@ class RowTops:
 
 @dataclass(frozen=True)
 class DraftCost:
-    """What one proposal takes, and whether it must be asked for on a thread of its own."""
+    """What one proposal takes, and whether it must be asked for on a thread of its own.
+
+    `opens_aside`: sessions of long texts take long to open and to close, and may be on another thread while
+    others are asked.
+    """
 
     microseconds: float = 0.0
     off_thread: bool = False
+    opens_aside: bool = False
 
 
 class DraftSession(Protocol):
@@ -94,7 +99,10 @@ class DraftSession(Protocol):
         ...
 
     def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
-        """Learn from a pass: the sequence goes on with `committed`, what was accepted and one token more."""
+        """Learn from a pass: the sequence goes on with `committed`, what was accepted and one token more.
+
+        Of what was committed while the session was opened aside there are no `rows`.
+        """
         ...
 
     def close(self) -> None:

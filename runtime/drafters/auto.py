@@ -26,7 +26,7 @@ class AutoSource(MixSource):
     """Sessions that share their owner's memory, and what other sources learnt for that owner."""
 
     name = "auto"
-    cost = DraftCost(microseconds=25)
+    cost = DraftCost(microseconds=25, opens_aside=True)
 
     def __init__(
         self, traits: Words, memory: Memory, vocabulary: int, store: Datastore | None = None

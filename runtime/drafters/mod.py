@@ -159,6 +159,7 @@ class ModGuesser:
         if learnt.filled > FULLEST * len(learnt.table):
             learnt.empty(f"more than {FULLEST:.0%} are filled")
         self._inserted = learnt.insert(text, 0)
+        _log.info("ngram-mod: %d of %d entries are filled", learnt.filled, len(learnt.table))
 
     def guess(self, tokens: Tokens, length: int, found: Tokens, chances: Chances) -> tuple[int, int]:
         """What last followed the last n tokens, or others of the same hash."""

@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anespec.runtime.drafters import Outcome, RowTops
+
+_LEAST = -1e9
+"""Less than any logit."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +33,15 @@ def seen_rows(last: int, committed: Sequence[int], outcome: Outcome, rows: RowTo
     `last` is the last token before what was committed. A row whose logits are not finite counts as unknown.
     """
     guessed = outcome.proposed.tokens
-    inputs = np.empty(len(rows), np.int32)
+    # What a grammar forced ran before any draft, and is a part of what is said to be proposed, if any is.
+    behind = len(rows) - 1
+    inputs = np.array([last, *guessed[:behind], *committed[len(guessed) : behind]], np.int32)[: len(rows)]
     tops = np.full((len(rows), count), -1, np.int32)
-    shares = np.zeros((len(rows), count))
+    logits = np.full((len(rows), count), -np.inf)
     for place in range(len(rows)):
-        # What a grammar forced ran before any draft, and is a part of what is said to be proposed, if any is.
-        before = place - 1
-        inputs[place] = last if not place else guessed[before] if before < len(guessed) else committed[before]
         top = rows.top(place, count)
-        logits = np.array([candidate.logit for candidate in top])
-        if len(top) and np.isfinite(logits).all():
+        if top and all(isfinite(candidate.logit) for candidate in top):
             tops[place, : len(top)] = [candidate.token for candidate in top]
-            powers = np.exp(logits - logits.max())
-            shares[place, : len(top)] = powers / powers.sum()
-    return SeenRows(inputs, tops, shares)
+            logits[place, : len(top)] = [candidate.logit for candidate in top]
+    powers = np.exp(logits - logits.max(axis=1, initial=_LEAST, keepdims=True))
+    return SeenRows(inputs, tops, powers / np.maximum(powers.sum(axis=1, keepdims=True), 1.0))

@@ -52,6 +52,9 @@ FIRST_NODES = 1 << 13
 MOST_NODES = 1 << 20
 """Of one text; each takes 40 bytes."""
 
+REMEMBERED_TOKENS = 4096
+"""Of a text, at its end; no pass runs while they are counted."""
+
 REMEMBERED_NODES = 1 << 18
 """Of earlier requests, of each owner, twice."""
 
@@ -160,9 +163,9 @@ class Remembered:
         self.old = Trie.empty(1)
 
     def add(self, text: GrowingText) -> None:
-        """Remember a text, as much of it as fits."""
+        """Remember the end of a text."""
         path = np.zeros(DEEPEST, np.int32)
-        for begin in range(0, text.length, AT_A_TIME):
+        for begin in range(max(0, text.length - REMEMBERED_TOKENS), text.length, AT_A_TIME):
             if self.young.room < AT_A_TIME * DEEPEST:
                 self.young, self.old = Trie.empty(REMEMBERED_NODES), self.young
                 path[:] = 0

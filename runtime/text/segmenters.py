@@ -4,6 +4,7 @@ All three are byte-pair encodings, run by the `tokenizers` library; they differ 
 they start from, in where their merges come from and in what may not be merged.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Protocol
@@ -17,6 +18,9 @@ from anespec.runtime.text.pretokenizers import PreTokenizer
 from anespec.runtime.text.vocabulary import Vocabulary, read_merges, read_scores
 
 SPACE_MARK = "\u2581"
+
+# Texts come one at a time, so the library's pool of threads would be of no use.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class Segmenter(Protocol):
@@ -89,7 +93,9 @@ class Gemma4Segmenter:
 
 
 def _encode(encoder: Encoder, text: str) -> list[int]:
-    ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
+    # Of all its methods this one alone lets other threads run meanwhile: a megabyte takes more than a second.
+    (found,) = encoder.encode_batch_fast([text], add_special_tokens=False)
+    ids: list[int] = found.ids
     return ids
 
 

@@ -120,7 +120,7 @@ def test_costs_say_what_drafts_are_worth(tmp_path: Path) -> None:
 def test_what_learns_from_rows_is_told_that_a_trace_has_none(tmp_path: Path) -> None:
     trace = written(tmp_path / "trace.jsonl", "tick tock")
     given = ("bench", "replay", trace, "--vocab", model_path())
-    assert "learns from what the model finds" in run(*given, "--drafter", "recycle").err
+    assert "learns from what the model itself holds likely" in run(*given, "--drafter", "recycle").err
     assert "note:" not in run(*given, "--drafter", "lookup").err
 
 
@@ -131,7 +131,7 @@ def test_a_vocabulary_that_is_none_is_named(tmp_path: Path) -> None:
     assert outcome.ends_in_one_sentence()
 
 
-QUICK = ("--classes", "json,code,edit", "--lengths", "16")
+QUICK = ("--classes", "json,code,edit", "--lengths", "16", "--drafts", "1,3,7")
 
 
 @pytest.fixture(scope="module")
@@ -146,12 +146,12 @@ def test_run_measures_and_compares(measured: tuple[CommandResult, Path]) -> None
     assert outcome.code == 0, outcome.err
     facts = outcome.json
     assert facts["identical"] is True
-    # Two texts of three kinds; one, two and three drafts and as they pay; two runs against two.
+    # Two texts of three kinds; 1, 3 and 7 drafts and as they pay; two runs against two.
     assert facts["comparisons"] == 6 * 4 * 2 * 2
     assert facts["differences"] == []
     assert list(facts["classes"]) == ["json", "code", "edit"]
     assert list(facts["lengths"]) == ["16"]
-    assert list(facts["drafts"]) == ["1", "2", "3"]
+    assert list(facts["drafts"]) == ["1", "3", "7"]
     assert facts["overall"]["tokens_per_pass"] > 1
     assert len(facts["overall"]["tokens_per_second"]["with"]) == 2
     assert {"machine", "processors", "load_before"} == set(facts["machine"])
@@ -218,7 +218,7 @@ def test_run_fails_and_names_the_place_where_speculation_changes_a_token(
     ("options", "code", "sentence"),
     [
         (("--drafter", "none"), 7, "without a drafter there is nothing to compare"),
-        (("--drafts", "4"), 7, "a block of 4 rows holds 3 drafts at most"),
+        (("--drafts", "16"), 7, "passes have 128 rows at most here, and so 15 drafts"),
         (("--lengths", "256"), 7, "leaves no room for a prompt"),
         (("-o", "no-such-folder/page.html"), 6, "page.html: cannot be written"),
     ],

@@ -12,7 +12,6 @@ from toy_learner import ToyLearner
 
 from anespec.draft_memory import memory_folder
 from anespec.embedded import model_path
-from anespec.manifests.user_folders import cache_folder
 from anespec.memory_models import read_tokenizer
 from anespec.runtime.drafters.memory.shelf import MemoryShelf, Model, vocabulary_key
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
@@ -22,7 +21,6 @@ QUESTION, ANSWER = "Who goes there?", " Nobody, as ever."
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache_folder() / "compiled"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     yield
 
@@ -152,7 +150,9 @@ def test_much_is_learnt_at_once(other: Path, tmp_path: Path) -> None:
     assert run("memory", "import", file, other).code == 0
     (kept,) = shown()
     assert kept["requests"] == 40 and kept["nodes"] > 1000
-    assert [path.name for path in memory_folder().rglob("*") if path.is_file()] == ["snapshot"]
+    assert kept["models"] == [other.stem]
+    assert run("memory", "export", kept["vocabulary"], tmp_path / "out").code == 0
+    assert not list(memory_folder().rglob("journal-*"))
 
 
 @pytest.mark.parametrize(

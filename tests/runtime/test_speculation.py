@@ -1,7 +1,8 @@
 """A draft source is asked, believed in nothing, left alone where it fails, and asked again."""
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import pytest
 from drafting import HostileSession, OracleSession, SenselessSession, SourceOf, oracle_source
@@ -10,15 +11,17 @@ from hypothesis import strategies as st
 from stepping import Clock
 from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 
+import anespec.runtime.draft_sessions as draft_sessions
 from anespec.runtime.calibration import Calibration
-from anespec.runtime.drafters import Draft, DraftSession, DraftSource
+from anespec.runtime.draft_sessions import BackOff
+from anespec.runtime.drafters import Draft, DraftCost, DraftSession, DraftSource
 from anespec.runtime.engine import Engine
 from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PoolShape, RowKind
 from anespec.runtime.prompt_gate import repetition
 from anespec.runtime.requests import Event, Request
 from anespec.runtime.sampling import SamplingParameters
-from anespec.runtime.speculation import LATE_FLOOR, BackOff
+from anespec.runtime.speculation import LATE_FLOOR
 from anespec.runtime.spending import MOST_DRAFTS
 
 SHAPE = toy_shape(sequences=3)
@@ -293,3 +296,53 @@ def test_a_draft_that_was_right_to_its_end_is_followed_by_one_twice_as_long() ->
     assert asked[:3] == [3, 6, 12]
     assert max(asked) == MOST_DRAFTS
     assert set(asked[-20:-4]) == {3}, "as many as a block has, where guesses are wrong"
+
+
+class Aside(SourceOf):
+    """Opens sessions of long texts on another thread, when it may."""
+
+    def __init__(self, make: Callable[[str, Sequence[int]], DraftSession], may: threading.Event) -> None:
+        super().__init__(make)
+        self.cost = DraftCost(opens_aside=True)
+        self.may = may
+
+    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> DraftSession:
+        assert self.may.wait(10)
+        return super().open(owner, prompt, reference)
+
+
+def test_passes_do_not_wait_for_a_long_text_to_be_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draft_sessions, "LONG_TEXT", 10)
+    prompt = list(range(12))
+    whole = [*prompt, *text(prompt, 40)]
+    may = threading.Event()
+    source = Aside(lambda _, known: OracleSession(whole, len(known)), may)
+    engine, verifier = engine_with(source)
+    engine.submit(Request(prompt, 40))
+    found = [event for _ in range(6) for event in engine.step()]
+    assert len(ids(found)) == 6, "a token in each pass, that of the prompt too"
+    assert not any(drafted_passes(verifier))
+    may.set()
+    while engine.busy:
+        found += engine.step()
+        time.sleep(0.001)
+    assert ids(found) == whole[12:]
+    assert any(drafted_passes(verifier))
+    (fault,) = source.faults
+    assert fault.startswith("0 rows for "), "what was committed meanwhile was told at once, without its rows"
+    engine.close()
+    (session,) = source.sessions
+    assert session.closed == 1
+
+
+def test_a_session_that_nobody_waits_for_any_more_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draft_sessions, "LONG_TEXT", 10)
+    may = threading.Event()
+    source = Aside(lambda _, known: OracleSession([], len(known)), may)
+    engine, _ = engine_with(source)
+    number = engine.submit(Request(list(range(12)), 40))
+    engine.step()
+    engine.cancel(number)
+    may.set()
+    engine.close()
+    assert [session.closed for session in source.sessions] == [1]

@@ -17,6 +17,7 @@ from toy_learner import ToyLearner
 
 from anespec.manifests.safe_files import Folder
 from anespec.runtime.drafters.memory import owner_memory
+from anespec.runtime.drafters.memory.learner import fold_whole
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
 from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
 from anespec.runtime.drafters.memory.records import Head
@@ -113,7 +114,7 @@ def images() -> list[bytes]:
     learner, image = ToyLearner(), ToyLearner().fresh(SIZE)
     found = [image.tobytes()]
     for lesson in LESSONS:
-        learner.fold(image, *lesson)
+        fold_whole(learner, image, *lesson)
         found.append(image.tobytes())
     return found
 

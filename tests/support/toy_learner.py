@@ -1,5 +1,7 @@
 """A learner that anyone can check: its image says which requests it has learnt, and in which order."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,7 +24,7 @@ class ToyLearner:
             raise RequestError(f"{size} bytes are too few for a memory; give it 1 kB or more")
         return np.zeros(size // 64 * 64, np.uint8)
 
-    def fold(self, image: NDArray[np.uint8], text: NDArray[np.int32], answer: int) -> None:
+    def fold(self, image: NDArray[np.uint8], text: NDArray[np.int32], answer: int) -> Iterator[None]:
         words = image.view(np.int64)
         words[0] += 1
         words[1] += len(text)
@@ -32,6 +34,7 @@ class ToyLearner:
             place = before % len(table)
             words[5] += table[place] == 0
             table[place] = after + 1
+        yield
 
     def weights(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         return image[3 * 8 : 5 * 8]

@@ -60,14 +60,10 @@ class Figures:
         return (self.tokens_per_pass - 1) / self.way.most
 
     @property
-    def speedup(self) -> float:
-        """Of the medians."""
-        return self.drafted.median / self.plain.median
-
-    @property
-    def speedup_range(self) -> tuple[float, float]:
-        """The least and the most that any two runs show."""
-        return self.drafted.least / self.plain.most, self.drafted.most / self.plain.least
+    def speedup(self) -> Spread:
+        """Of the runs with drafts, each over the plain one of its round: what disturbs one disturbs both."""
+        pairs = zip(self.drafted.values, self.plain.values, strict=True)
+        return Spread(tuple(drafted / plain for drafted, plain in pairs))
 
 
 def figures_of(cases: Sequence[Case], way: Way) -> Figures | None:

@@ -8,6 +8,7 @@ from statistics import median
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import counted
 from anespec.runtime.engine import Engine
+from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.requests import Request
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.spending import MOST_DRAFTS
@@ -38,6 +39,22 @@ PAYING = Way(MOST_DRAFTS, as_they_pay=True)
 """As the engine drafts when it serves."""
 
 
+def most_drafts(widths: Sequence[int]) -> int:
+    """How many drafts a pass can have beside its carry, of these widths, ascending."""
+    return min(widths[-1] - 1, MOST_DRAFTS)
+
+
+def usual_drafts(block: int, most: int) -> tuple[int, ...]:
+    """Numbers of drafts that are worth trying: all that a block holds, then those that fill wider passes."""
+    wider = (block * 2**power - 1 for power in range(1, most.bit_length() + 1))
+    return (*range(1, min(block - 1, most) + 1), *(count for count in wider if block - 1 < count <= most))
+
+
+def equal_costs(widths: Sequence[int]) -> PassCosts:
+    """Costs by which every draft is run that there is room for."""
+    return PassCosts.of([WidthCost(width, 1.0) for width in widths])
+
+
 @dataclass(frozen=True)
 class BenchRun:
     """One continuation of a prompt, and what it cost."""
@@ -58,11 +75,6 @@ class Variant:
 
     way: Way
     runs: tuple[BenchRun, ...]
-
-    @property
-    def speed(self) -> float:
-        """Tokens per second, the median of the runs."""
-        return median(run.speed for run in self.runs)
 
     @property
     def cost(self) -> Statistics:
@@ -119,10 +131,15 @@ class Case:
         if not self.says_speed:
             return ()
         return tuple(
-            SpeedPoint(each.way.most, each.acceptance, each.speed / self.plain.speed)
+            SpeedPoint(each.way.most, each.acceptance, self.speedup(each))
             for each in self.drafted
             if not each.way.as_they_pay
         )
+
+    def speedup(self, variant: Variant) -> float:
+        """Of one of its variants, the median over the rounds, in which a run of each takes its turn."""
+        pairs = zip(variant.runs, self.plain.runs, strict=True)
+        return median(run.speed / plain.speed for run, plain in pairs)
 
     @property
     def comparisons(self) -> int:
@@ -169,7 +186,8 @@ class Measurement:
     """Runs cases. Every run is another owner's, so that none knows what an earlier one wrote.
 
     Both engines run on the same verifier, in turns, and ask `source`: `spending` weighs what drafts cost, and
-    `fixed` runs all that it gets. Of each variant a warm-up and `runs` counted runs are made.
+    `fixed`, to which all passes cost the same, runs all that it gets. Of each variant a warm-up and `runs`
+    counted runs are made.
     """
 
     spending: Engine

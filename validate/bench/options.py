@@ -23,8 +23,8 @@ class PromptClass(StrEnum):
 
 
 def _listed(value: Any) -> Any:
-    """`json,code` as its parts."""
-    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+    """`json,code` as its parts; spaces do as well."""
+    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
 
 
 def _counts(value: Any) -> Any:

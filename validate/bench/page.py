@@ -114,12 +114,11 @@ def _by_position(report: BenchReport) -> Plot | None:
 
 
 def _against_acceptance(report: BenchReport) -> Plot | None:
-    """Speedup against acceptance with the most drafts, the fitted line and its interval."""
-    drafts = report.drafts[-1]
+    """Speedup against acceptance with a block of drafts, the fitted line and its interval."""
+    drafts, line = report.shown_drafts, report.shown_line
     points = [(case, p) for case in report.cases for p in case.points if p.drafts == drafts]
     if not points:
         return None
-    line = next((line for line in report.lines if line.drafts == drafts), None)
     x = Axis.around([0.0, *(p.acceptance for _, p in points)], percent=True)
     y = Axis.around([1.0, *(p.speedup for _, p in points), *(_edges(line) if line is not None else ())])
     curves = [curve(x, y, [(x.low, 1.0), (x.high, 1.0)], "even")]
@@ -173,16 +172,21 @@ def _by_drafts(report: BenchReport) -> Plot | None:
     fitted: dict[PromptClass, list[tuple[float, float]]] = {}
     if cost is not None:
         for each, f in found:
-            fitted.setdefault(each, []).append((f.way.most, cost.speedup(f.way.most, f.acceptance)))
+            k = f.way.most
+            fitted.setdefault(each, []).append((k, cost.speedup(k, f.acceptance)))
     y = Axis.around(
-        [1.0, *(f.speedup for _, f in found), *(value for line in fitted.values() for _, value in line)]
+        [
+            1.0,
+            *(f.speedup.median for _, f in found),
+            *(value for line in fitted.values() for _, value in line),
+        ]
     )
     dots = tuple(
         Dot(
             x.place(f.way.most),
-            up(y, f.speedup),
+            up(y, f.speedup.median),
             each.value,
-            f"{each}, {counted(f.way.most, 'draft')}: {f.speedup:.2f}",
+            f"{each}, {counted(f.way.most, 'draft')}: {f.speedup.median:.2f}",
         )
         for each, f in found
     )

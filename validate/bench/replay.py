@@ -76,10 +76,12 @@ class Replay:
         self._requests += 1
         session = self._open(request.prompt)
         output, place = request.output, 1
-        _observe(session, request, output[:1], Outcome())
+        self.rule.begin()
+        _observe(session, _heard(output[:1], request.end), Outcome())
         tallies = (self._overall, self._categories.setdefault(request.category, Ledger(0)))
         while place < len(output):
-            draft = self._draft(session, self.cut - place - 1, request.end)
+            proposed = self._draft(session, self.cut - place - 1, request.end)
+            draft = self.rule.chosen(proposed)
             accepted = _agreeing(draft.tokens, output[place : place + len(draft.tokens)])
             emitted = output[place : place + accepted + 1]
             for tally in tallies:
@@ -87,8 +89,9 @@ class Replay:
                 tally.decoded_tokens += len(emitted)
                 tally.decode_seconds += self.rule.seconds(1 + len(draft.tokens))
                 tally.count_draft(draft.source, len(draft.tokens), accepted)
-            self.rule.learn(draft, accepted)
-            _observe(session, request, emitted, Outcome(draft, accepted) if draft.tokens else Outcome())
+            heard = _heard(emitted, request.end)
+            self.rule.learn(proposed, heard)
+            _observe(session, heard, Outcome(draft, accepted) if draft.tokens else Outcome())
             place += len(emitted)
         if session is not None:
             # Counting takes long beside replaying a request, so only the longest so far are looked at.
@@ -115,19 +118,21 @@ class Replay:
         return self._timed.open(OWNER, prompt)
 
     def _draft(self, session: DraftSession | None, room: int, end: int | None) -> Draft:
-        """What the engine would run of a proposal: what fits, and nothing from an end token on."""
+        """What the engine would take of a proposal: what fits, and nothing from an end token on."""
         budget = min(self.rule.budget, room)
         if self._timed is None or session is None or budget < 1:
             return Draft()
         (draft,) = self._timed.propose([(session, budget)])
         tokens = draft.tokens[:budget]
-        return self.rule.chosen(draft.first(tokens.index(end) if end in tokens else budget))
+        return draft.first(tokens.index(end) if end in tokens else budget)
 
 
-def _observe(
-    session: DraftSession | None, request: ReplayRequest, emitted: tuple[int, ...], outcome: Outcome
-) -> None:
-    heard = emitted[:-1] if emitted[-1:] == (request.end,) else emitted
+def _heard(emitted: tuple[int, ...], end: int | None) -> tuple[int, ...]:
+    """What becomes part of the text: all but an end token."""
+    return emitted[:-1] if emitted[-1:] == (end,) else emitted
+
+
+def _observe(session: DraftSession | None, heard: tuple[int, ...], outcome: Outcome) -> None:
     if session is not None and heard:
         session.observe(heard, outcome, RowTops(()))
 

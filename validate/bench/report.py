@@ -72,6 +72,17 @@ class BenchReport:
         ]
         return figures_of(chosen, way)
 
+    @property
+    def shown_line(self) -> LineFit | None:
+        """The line of as many drafts as a block holds, or else of the most."""
+        found = {line.drafts: line for line in self.lines}
+        return found.get(self.shown_drafts)
+
+    @property
+    def shown_drafts(self) -> int:
+        """As many as a block holds, or else the most that were tried."""
+        return self.block - 1 if self.block - 1 in self.drafts else self.drafts[-1]
+
     @cached_property
     def lines(self) -> tuple[LineFit, ...]:
         """Speed against acceptance, a line for each number of drafts for which there is enough to say."""
@@ -134,8 +145,8 @@ def _figures(figures: Figures | None) -> dict[str, Any] | None:
             "without": [round(value, 2) for value in figures.plain.values],
             "with": [round(value, 2) for value in figures.drafted.values],
         },
-        "speedup": round(figures.speedup, 4),
-        "speedup_range": [round(value, 4) for value in figures.speedup_range],
+        "speedup": round(figures.speedup.median, 4),
+        "speedup_range": [round(figures.speedup.least, 4), round(figures.speedup.most, 4)],
         "tokens_per_pass": round(figures.tokens_per_pass, 4),
         "proposed_by_position": list(figures.proposed_by_position),
         "accepted_by_position": list(figures.accepted_by_position),
@@ -168,7 +179,7 @@ def _case(case: Case) -> dict[str, Any]:
             {
                 "drafts": _drafts(each.way),
                 **_variant(each),
-                "speedup": round(each.speed / case.plain.speed, 4) if case.says_speed else None,
+                "speedup": round(case.speedup(each), 4) if case.says_speed else None,
             }
             for each in case.drafted
         ],

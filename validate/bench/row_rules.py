@@ -1,11 +1,13 @@
 """How many of a draft's tokens a replayed pass runs: all that a block holds, or those that pay."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from anespec.runtime.calibration import Calibration
 from anespec.runtime.drafters import Draft
 from anespec.runtime.pass_costs import PassCosts
+from anespec.runtime.reach import Reach, told
 from anespec.runtime.spending import MOST_DRAFTS, Spending, likeliest
 
 
@@ -17,12 +19,16 @@ class RowRule(Protocol):
         """Tokens that are asked for at most."""
         ...
 
+    def begin(self) -> None:
+        """Another sequence begins."""
+        ...
+
     def chosen(self, draft: Draft) -> Draft:
         """What of a draft is run."""
         ...
 
-    def learn(self, ran: Draft, accepted: int) -> None:
-        """What became of it."""
+    def learn(self, proposed: Draft, committed: Sequence[int]) -> None:
+        """How the text went on behind which a draft was proposed."""
         ...
 
     def seconds(self, rows: int) -> float:
@@ -41,11 +47,14 @@ class WholeBlocks:
         """All rows but the carry's."""
         return self.block - 1
 
+    def begin(self) -> None:
+        """All sequences are alike."""
+
     def chosen(self, draft: Draft) -> Draft:
         """All of it."""
         return draft
 
-    def learn(self, ran: Draft, accepted: int) -> None:
+    def learn(self, proposed: Draft, committed: Sequence[int]) -> None:
         """Nothing follows from it."""
 
     def seconds(self, rows: int) -> float:
@@ -62,23 +71,35 @@ class PayingRows:
     _calibration: Calibration = field(default_factory=Calibration)
 
     def __post_init__(self) -> None:
-        self._spending = Spending(self.block, tuple(each.width for each in self.costs.widths), self.costs)
+        widths = tuple(each.width for each in self.costs.widths)
+        self._spending = Spending(self.block, widths, self.costs)
+        self.begin()
 
     @property
     def budget(self) -> int:
-        """As many as may ever pay."""
-        return min(self._spending.draft_lanes(1, 1, 0), MOST_DRAFTS)
+        """As many as may ever pay, and as far as the sequence's drafts were right."""
+        return min(self._lanes, MOST_DRAFTS, self._reach.tokens)
+
+    def begin(self) -> None:
+        """A sequence's reach is its own; what claims were worth is known of all."""
+        self._reach = Reach(max(1, self.block - 1))
 
     def chosen(self, draft: Draft) -> Draft:
         """The likeliest, as many as bring most tokens per second."""
         claims = tuple(self._calibration.adjusted(draft.source, claim) for claim in draft.probabilities)
-        guesses = likeliest([replace(draft, probabilities=claims)], self.budget)
+        guesses = likeliest([replace(draft, probabilities=claims)], self._lanes)
         return draft.first(self._spending.paying(guesses, 1, 1.0, 0))
 
-    def learn(self, ran: Draft, accepted: int) -> None:
-        """Claims are believed as far as they came true."""
-        self._calibration.learn(ran.source, ran.probabilities, accepted)
+    def learn(self, proposed: Draft, committed: Sequence[int]) -> None:
+        """Claims are believed as far as they came true, whether they were run or not."""
+        known, right = told(proposed.tokens, committed)
+        self._calibration.learn(proposed.source, proposed.probabilities[:known], right)
+        self._reach.learn(known, right)
 
     def seconds(self, rows: int) -> float:
         """Of the narrowest pass that holds them."""
         return self.costs.seconds(self._spending.width(rows), 0)
+
+    @property
+    def _lanes(self) -> int:
+        return self._spending.draft_lanes(1, 1, 0)

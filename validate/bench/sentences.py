@@ -29,7 +29,7 @@ def cost_text(report: BenchReport) -> str:
 
 def fit_sentences(report: BenchReport) -> list[str]:
     """Speed against acceptance with its break-even, then what drafts cost."""
-    found = [_line_sentence(report.lines[-1])] if report.lines else []
+    found = [_line_sentence(report.shown_line)] if report.shown_line is not None else []
     found += [_cost_sentence(report.cost)] if report.cost is not None else []
     return found or ["There are too few texts for a fit; give more --classes or --lengths."]
 
@@ -46,7 +46,7 @@ def _line_sentence(line: LineFit) -> str:
         limits = "the data set it no limits"
     else:
         limits = f"{INTERVAL}: {100 * even.low:.1f} to {100 * even.high:.1f} %"
-    return f"{fitted}; speculation pays from an acceptance of {100 * even.value:.1f} % on ({limits})."
+    return f"{fitted}; break-even at an acceptance of {100 * even.value:.1f} % ({limits})."
 
 
 def _cost_sentence(cost: CostFit) -> str:

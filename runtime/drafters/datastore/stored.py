@@ -51,8 +51,9 @@ def map_array(descriptor: int, kind: str, count: int, offset: int) -> NDArray[An
 
 def let_go(array: NDArray[Any]) -> None:
     """Have a mapped array take no memory until it is looked at again."""
-    if isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        array.base.madvise(mmap.MADV_DONTNEED)
+    mapped = array.base.obj if isinstance(array.base, memoryview) else array.base
+    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 class Header(BaseModel):

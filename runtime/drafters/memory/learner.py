@@ -1,6 +1,6 @@
 """What a draft source remembers of one owner: an image of bytes, and who understands it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -48,8 +48,11 @@ class Learner(Protocol):
         """
         ...
 
-    def fold(self, image: NDArray[np.uint8], text: NDArray[np.int32], answer: int) -> None:
-        """Learn a finished request in place: its prompt and, from index `answer` on, its output."""
+    def fold(self, image: NDArray[np.uint8], text: NDArray[np.int32], answer: int) -> Iterator[None]:
+        """Learn a finished request in place: its prompt and, from index `answer` on, its output.
+
+        Each step of about a millisecond ends with a yield; the image is sound there, and others may use it.
+        """
         ...
 
     def weights(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -62,6 +65,12 @@ class Learner(Protocol):
     def facts(self, image: NDArray[np.uint8]) -> MemoryFacts:
         """What the image holds."""
         ...
+
+
+def fold_whole(learner: Learner, image: NDArray[np.uint8], text: NDArray[np.int32], answer: int) -> None:
+    """Have an image that nobody else uses learn a request."""
+    for _ in learner.fold(image, text, answer):
+        pass
 
 
 class Remembered(Protocol):

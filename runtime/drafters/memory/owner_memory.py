@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import StorageError
-from anespec.runtime.drafters.memory.learner import Learner
+from anespec.runtime.drafters.memory.learner import Learner, fold_whole
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles, Snapshot
 from anespec.runtime.drafters.memory.records import (
     Head,
@@ -43,6 +43,8 @@ MOST_RELEARNT = 1 << 17
 """Tokens of them that are learnt where an image cannot be used."""
 
 _log = logging.getLogger(__name__)
+
+_ENDED = object()
 
 
 class OwnerMemory:
@@ -89,8 +91,12 @@ class OwnerMemory:
 
     def fold(self, text: NDArray[np.int32], answer: int) -> None:
         """Learn a finished request, and have its files know it when this returns."""
+        steps = self._learner.fold(self.image, text, answer)
+        while True:
+            with self.lock:
+                if next(steps, _ENDED) is _ENDED:
+                    break
         with self.lock:
-            self._learner.fold(self.image, text, answer)
             record = Lesson.of(text, answer).record()
             self._texts.add(record)
             self._tokens += len(text)
@@ -152,6 +158,13 @@ class OwnerMemory:
         except (OSError, StorageError) as error:
             self._complain("cannot be read", error)
             self._writes = False
+        except Exception as error:
+            # What was kept makes the learner fail. The next snapshot takes its place.
+            self._complain("cannot be learnt", error)
+            self.image[:] = self._learner.fresh(self._size)
+            self._texts = LatestTexts(TEXT_BYTES)
+            self._number = files.next_number()
+            self._torn = self._unflushed = True
 
     def _take(self, found: Snapshot) -> None:
         """Use a snapshot: its image, or where that is damaged or another learner's, the latest requests."""
@@ -165,7 +178,7 @@ class OwnerMemory:
                 break
             again.append(lesson)
         for lesson in reversed(again):
-            self._learner.fold(self.image, lesson.text, lesson.answer)
+            fold_whole(self._learner, self.image, lesson.text, lesson.answer)
         if found.head.image_bytes == self.image.nbytes and self._is_ours(found.head):
             _log.warning("%s: is damaged, so drafting learns anew", self._where)
         self._unflushed = True
@@ -182,7 +195,7 @@ class OwnerMemory:
         """Learn a journal."""
         for kind, inside in records(content):
             if kind is Kind.LESSON and (lesson := Lesson.of_content(inside)) is not None:
-                self._learner.fold(self.image, lesson.text, lesson.answer)
+                fold_whole(self._learner, self.image, lesson.text, lesson.answer)
                 self._tokens += len(lesson.text)
             if kind is Kind.WEIGHTS and with_weights:
                 weights = self._learner.weights(self.image)

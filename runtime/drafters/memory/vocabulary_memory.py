@@ -85,8 +85,7 @@ class VocabularyMemory:
         """See to it that nothing learnt is lost when the process ends."""
         for memory in self._all():
             memory.flush()
-        if self._root is not None and self._folder is not None and self._writes:
-            trim(self._root, self._most_on_disk, self._folder, {owner_folder(name) for name in self._alive})
+        self._trim()
 
     def close(self) -> None:
         """Write what is to last, and let another process write; called again it does nothing."""
@@ -118,7 +117,7 @@ class VocabularyMemory:
             if self._folder is None:
                 self._folder = self._stack.enter_context(private_folder(self._root / self._vocabulary))
             self._stack.enter_context(self._folder.alone("another anespec"))
-        except StorageError as error:
+        except (OSError, StorageError) as error:
             if self._folder is None:
                 _log.warning("%s; what drafting learns is kept in memory alone", error)
                 self._root = None
@@ -138,9 +137,22 @@ class VocabularyMemory:
             version=self._learner.version,
         )
 
+    def _trim(self) -> None:
+        """Keep all files together within their bound."""
+        with self._guard:
+            root, folder = self._root, self._folder
+            in_use = {owner_folder(name) for name in self._alive}
+        if root is not None and folder is not None and self._writes:
+            trim(root, self._most_on_disk, folder, in_use)
+
     def _flush_aside(self, memory: OwnerMemory) -> None:
         """Write what an owner has left unwritten while the caller goes on."""
+
+        def flush() -> None:
+            memory.flush()
+            self._trim()
+
         self._flushing = [thread for thread in self._flushing if thread.is_alive()]
-        thread = threading.Thread(target=memory.flush, name="anespec memory", daemon=True)
+        thread = threading.Thread(target=flush, name="anespec memory", daemon=True)
         self._flushing.append(thread)
         thread.start()

@@ -25,7 +25,7 @@ class MixSource:
     """Sessions that share their owner's memory: what followed what, and how to weigh it."""
 
     name = "mix"
-    cost = DraftCost(microseconds=20)
+    cost = DraftCost(microseconds=20, opens_aside=True)
 
     def __init__(self, traits: Words, memory: Memory) -> None:
         """`traits`: see traits.py. The memory is closed with the source."""

@@ -79,15 +79,22 @@ def index_text(
         write_keys(text, state, words, traits)
 
 
+<<<<<<< HEAD
 @compiled_lean(
     "void(int32[::1], int64, int64, int64, int64[::1], int32[:,::1], int32[:,::1], uint8[:,::1], int64[::1], "
     "int32[:,::1])"
+=======
+@compiled(
+    "void(int32[::1], int64, int64, int64, int64, int64[::1], int32[:,::1], int32[:,::1], uint8[:,::1], "
+    "int64[::1], int32[:,::1])"
+>>>>>>> main
 )
 def fold_text(
     text: Words,
+    first: int,
+    end: int,
     begin: int,
     answer: int,
-    end: int,
     state: Longs,
     words: Words,
     nodes: Words,
@@ -95,9 +102,11 @@ def fold_text(
     header: Longs,
     traits: Words,
 ) -> None:
-    """Learn what followed what from `begin` to `end`, `answer` being where the answer begins."""
-    begin_text(state, text, end, words, traits)
-    for at in range(end):
+    """Learn what followed what, of tokens from `first` to `end` those from `begin` on; calls go on from one
+    another. `answer` is where the answer begins."""
+    if first == 0:
+        begin_text(state, text, len(text), words, traits)
+    for at in range(first, end):
         token = text[at]
         if at == answer:
             state[ANSWER_PLACE] = 0

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from anespec.manifests.errors import ArtifactError, StorageError
+from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
 from anespec.manifests.store import Artifact
 from anespec.model import Model
 from anespec.runtime.options import LoadOptions
-from anespec.serving import residents
+from anespec.serving import residents, start
 from anespec.serving.loader import ArtifactLoader
 from anespec.serving.pool import ModelLoadError, ModelPool
 from anespec.serving.room import memory_of
@@ -99,3 +99,31 @@ def test_a_gguf_is_converted_for_several_at_a_time_unless_somebody_says_otherwis
             LOADER.find(ModelSource(path, OPTIONS, 64, sequences))
     assert [how["sequences"] for how in asked] == [4, 2, None]
     assert {how["context"] for how in asked} == {64}
+
+
+def test_no_client_waits_for_what_grammars_need_once(measured: Path) -> None:
+    async def work() -> None:
+        pool = ModelPool({"m": ModelSource(measured, OPTIONS)}, LOADER)
+        await start._warm_up(pool, "m", SILENT)
+        assert "_grammar_tokens" in vars(pool.loaded["m"])
+        await pool.close()
+
+    asyncio.run(work())
+
+
+def test_a_model_whose_files_are_cut_short_fails_and_is_not_the_daemons_end(
+    measured: Path, tmp_path: Path
+) -> None:
+    path = Path(shutil.copytree(measured, tmp_path / "m.anespec"))
+
+    async def work() -> None:
+        pool = ModelPool({"m": ModelSource(path, OPTIONS)}, LOADER)
+        await answer(pool)
+        for file in path.rglob("weight.bin"):
+            os.truncate(file, 100)
+        os.truncate(path / "tokens.gguf", 100)
+        with pytest.raises(AnespecError, match="cut short while"):
+            await answer(pool)
+        await pool.close()
+
+    asyncio.run(work())

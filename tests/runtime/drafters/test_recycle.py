@@ -1,5 +1,7 @@
 """What the verifier held likely comes back when its context does, the latest first, in bounded memory."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from markov import VOCABULARY, Conversation, likeliest
 from anespec.runtime.drafters import Draft, Outcome, RowTops
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES
 from anespec.runtime.drafters.recycle import SUCCESSORS, Recycled, RecycleSource, recycle_candidates
+from anespec.runtime.drafters.seen_rows import seen_rows
 from anespec.runtime.passes import Candidate, RowLogits
 
 
@@ -121,3 +124,28 @@ def test_tokens_beyond_the_vocabulary_and_empty_texts_do_no_harm(prompt: tuple[i
     assert session.propose(2) == Draft()
     session.observe((VOCABULARY + 5,), Outcome(), RowTops([found(3)]))
     assert session.propose(2) == Draft()
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    st.lists(st.integers(0, 9), max_size=4),
+    st.lists(st.lists(st.floats(-20, 20), max_size=4), min_size=1, max_size=6),
+)
+def test_rows_are_seen_as_they_ran(
+    committed: list[int], guessed: list[int], logits: list[list[float]]
+) -> None:
+    """Their tokens are the last one, the draft's, or else what was forced; shares are those of the top."""
+    count = min(len(logits), 1 + max(len(guessed), len(committed)))
+    rows = [
+        RowLogits(top=tuple(Candidate(token, logit) for token, logit in enumerate(row)))
+        for row in logits[:count]
+    ]
+    outcome = Outcome(Draft(tuple(guessed), (0.5,) * len(guessed)), 0)
+    seen = seen_rows(7, committed, outcome, RowTops(rows), 3)
+    ran = [*guessed, *committed[len(guessed) :]]
+    assert seen.inputs.tolist() == [7, *ran][:count]
+    for place, row in enumerate(rows):
+        top = [candidate.logit for candidate in row.top[:3]]
+        assert seen.tops[place].tolist() == [*range(len(top)), *([-1] * (3 - len(top)))]
+        expected = [math.exp(logit) / sum(map(math.exp, top)) for logit in top]
+        assert seen.shares[place].tolist() == pytest.approx([*expected, *([0.0] * (3 - len(top)))])

@@ -1,6 +1,7 @@
 """Golden vectors, round trips and what a tokenizer says of itself."""
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anespec.embedded import model_path
 from anespec.manifests.errors import RequestError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.runtime.text.tokenizer import Tokenizer
@@ -159,3 +161,22 @@ def test_nothing_refers_to_a_closed_file(shared: Path) -> None:
     with GGUFFile(shared / "models/stories260K.F16.gguf") as file:
         tokenizer = Tokenizer.from_gguf(file)
     assert tokenizer.decode(tokenizer.encode("Once upon a time")) == "Once upon a time"
+
+
+def test_others_run_while_a_long_text_is_encoded() -> None:
+    """An engine's thread is one of them, and must not wait for somebody's long prompt."""
+    with GGUFFile(model_path()) as file:
+        tokenizer = Tokenizer.from_gguf(file)
+    turns, done = 0, threading.Event()
+
+    def run() -> None:
+        nonlocal turns
+        while not done.wait(0.001):
+            turns += 1
+
+    other = threading.Thread(target=run)
+    other.start()
+    assert len(tokenizer.encode("Once upon a time " * 40_000)) > 100_000
+    done.set()
+    other.join()
+    assert turns > 15

@@ -9,9 +9,9 @@ from toy import ToyVerifier, everything, sequential_text, toy_shape
 
 from anespec.manifests.machine import Surroundings
 from anespec.runtime.engine import Engine
-from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PassPlan, RowKind
 from anespec.runtime.sampling import SamplingParameters
+from anespec.runtime.spending import MOST_DRAFTS
 from anespec.runtime.statistics import Statistics
 from anespec.validate.bench.bounded_source import BoundedSource
 from anespec.validate.bench.figures import figures_of
@@ -23,8 +23,11 @@ from anespec.validate.bench.measure import (
     Measurement,
     Variant,
     Way,
+    equal_costs,
     first_difference,
     measure,
+    most_drafts,
+    usual_drafts,
 )
 from anespec.validate.bench.options import PromptClass
 from anespec.validate.bench.prompts import BenchPrompt
@@ -33,7 +36,7 @@ from anespec.validate.bench.report import BenchReport
 PROMPT = BenchPrompt(PromptClass.CODE, 1, tuple(range(8)))
 GREEDY = SamplingParameters()
 SHAPE = toy_shape(t_max=8)
-FREE = PassCosts.of([WidthCost(width, 1.0) for width in SHAPE.widths])
+FREE = equal_costs(SHAPE.widths)
 
 
 def text(length: int) -> list[int]:
@@ -45,7 +48,7 @@ def measured(verifier: ToyVerifier, source: SourceOf, runs: int = 3) -> Measurem
     proven = everything(SHAPE)
     return Measurement(
         spending=Engine(verifier, proven, bounded, costs=FREE),
-        fixed=Engine(verifier, proven, bounded),
+        fixed=Engine(verifier, proven, bounded, costs=FREE, least_reach=MOST_DRAFTS),
         source=bounded,
         sampling=GREEDY,
         end_ids=frozenset(),
@@ -79,10 +82,10 @@ def test_a_right_drafter_is_the_same_text_in_fewer_passes() -> None:
     assert (report.comparisons, report.compared_tokens) == (27, 27 * 25)
     assert [each.way for each in case.drafted] == [PAYING, Way(1), Way(3)]
     passes = {each.way: each.cost.decode_passes for each in case.drafted}
-    # The prompt's pass gives the first token; eight rows hold seven drafts, and all of them are free here.
-    assert passes == {Way(1): 12, Way(3): 6, PAYING: 3}
+    # The prompt's pass gives the first token. All rows are free: drafts as they pay are 3, 6, 7 and 7.
+    assert passes == {Way(1): 12, Way(3): 6, PAYING: 4}
     assert case.plain.cost.decode_passes == 24
-    assert [each.acceptance for each in case.drafted] == [pytest.approx(7 / 15), 1.0, 1.0]
+    assert [each.acceptance for each in case.drafted] == [pytest.approx(1 / 3), 1.0, 1.0]
 
 
 def test_no_run_knows_what_another_wrote() -> None:
@@ -147,8 +150,8 @@ def test_figures_are_tokens_over_seconds_run_by_run() -> None:
     assert figures is not None
     assert figures.plain.values == (4, 3, 4)
     assert figures.drafted.values == (12, 6, 4)
-    assert figures.speedup == 6 / 4
-    assert figures.speedup_range == (4 / 4, 12 / 3)
+    # Run by run: 12 / 4, 6 / 3, 4 / 4.
+    assert (figures.speedup.median, figures.speedup.least, figures.speedup.most) == (2, 1, 3)
     assert (figures.tokens, figures.passes, figures.tokens_per_pass) == (24, 12, 2.0)
     assert figures.acceptance == 0.5
     assert figures.shares_by_position == (1.0, 0.0)
@@ -180,6 +183,21 @@ def test_a_text_too_short_to_be_timed_has_no_figures_but_is_compared() -> None:
 )
 def test_the_first_difference(one: tuple[int, ...], other: tuple[int, ...], place: int | None) -> None:
     assert first_difference(one, other) == place
+
+
+@pytest.mark.parametrize(
+    ("block", "widths", "drafts"),
+    [
+        (4, (4,), (1, 2, 3)),
+        (4, (1, 2, 4, 8, 16, 32, 64), (1, 2, 3, 7, 15)),
+        (8, (8, 16), (1, 2, 3, 4, 5, 6, 7, 15)),
+        (3, (3, 4, 8), (1, 2, 5)),
+        (1, (1, 2), (1,)),
+        (1, (1,), ()),
+    ],
+)
+def test_numbers_of_drafts_worth_trying(block: int, widths: tuple[int, ...], drafts: tuple[int, ...]) -> None:
+    assert usual_drafts(block, most_drafts(widths)) == drafts
 
 
 def test_all_prompts_are_run_at_all_lengths_and_progress_is_told() -> None:

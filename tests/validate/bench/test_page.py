@@ -78,7 +78,7 @@ def test_the_page_says_what_was_found() -> None:
         "Linux x86_64 toy, 2 processors, load 0.5 before",
         "json, 48 tokens",
         "chat, 61 tokens",
-        "speculation pays from an acceptance of",
+        "break-even at an acceptance of",
         "30 comparisons of texts with speculation and without, 1830 tokens: none differs.",
     ):
         assert words in page.text, words

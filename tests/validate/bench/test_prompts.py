@@ -53,7 +53,7 @@ def test_chats_stand_in_the_models_template() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"lengths": "48,"}, "'48,' is not a list of numbers such as 48,144"),
+        ({"lengths": "48,x"}, "'48,x' is not a list of numbers such as 48,144"),
         ({"drafts": "0,2"}, "'0,2' is not a list of numbers of at least 1"),
         ({"classes": "poem"}, "classes"),
     ],

@@ -17,7 +17,7 @@ from toy_learner import ToyLearner
 
 import anespec.runtime.drafters.memory.owner_memory as owner_memory
 from anespec.manifests.safe_files import Folder
-from anespec.runtime.drafters.memory.learner import MemoryFacts
+from anespec.runtime.drafters.memory.learner import MemoryFacts, fold_whole
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
 from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
 from anespec.runtime.drafters.memory.records import Head, Kind, LatestTexts, Lesson, framed, lessons, records
@@ -53,7 +53,7 @@ def learnt(lessons: Sequence[tuple[NDArray[np.int32], int]]) -> bytes:
     learner = ToyLearner()
     image = learner.fresh(SIZE)
     for words, answer in lessons:
-        learner.fold(image, words, answer)
+        fold_whole(learner, image, words, answer)
     return image.tobytes()
 
 
@@ -377,6 +377,25 @@ def test_what_a_learner_says_of_its_image_costs_nothing(folder: Folder, often: N
     teach(memory)
     memory.flush()
     assert opened(folder).image.tobytes() == learnt(LESSONS)
+
+
+def test_what_makes_the_learner_fail_is_not_kept(
+    folder: Folder, often: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Choosy(ToyLearner):
+        def fold(self, image: NDArray[np.uint8], text: NDArray[np.int32], answer: int) -> Iterator[None]:
+            if text.max() > 30:
+                raise IndexError("no such token")
+            yield from super().fold(image, text, answer)
+
+    teach(opened(folder))
+    memory = opened(folder, Choosy())
+    assert memory.image.tobytes() == learnt([])
+    assert len(caplog.messages) == 1
+    teach(memory, LESSONS[:2])
+    memory.flush()
+    assert opened(folder, Choosy()).image.tobytes() == learnt(LESSONS[:2])
+    assert [path.name for path in files_of(folder)] == ["snapshot"]
 
 
 def test_no_more_of_a_long_request_is_kept_than_its_end() -> None:

@@ -173,6 +173,17 @@ def test_all_files_together_are_bounded(root: Path, monkeypatch: pytest.MonkeyPa
     assert [each.owner for each in MemoryShelf(root).kept()] == ["new", "4", "3"]
 
 
+def test_files_are_bounded_while_owners_come_and_go(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_memory, "SNAPSHOT_TOKENS", 1)
+    memory = opened(root, most_in_ram=1, most_on_disk=4 * (SIZE + 1000))
+    for number in range(12):
+        memory.of(str(number)).fold(text(number), 0)
+        for thread in memory._flushing:
+            thread.join()
+    assert sum(each.bytes for each in MemoryShelf(root).kept()) <= 5 * (SIZE + 1000)
+    memory.close()
+
+
 def test_after_its_end_nothing_is_written_any_more(root: Path) -> None:
     memory = opened(root)
     held = memory.of("one")
