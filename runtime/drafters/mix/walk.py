@@ -79,15 +79,9 @@ def index_text(
         write_keys(text, state, words, traits)
 
 
-<<<<<<< HEAD
 @compiled_lean(
-    "void(int32[::1], int64, int64, int64, int64[::1], int32[:,::1], int32[:,::1], uint8[:,::1], int64[::1], "
-    "int32[:,::1])"
-=======
-@compiled(
     "void(int32[::1], int64, int64, int64, int64, int64[::1], int32[:,::1], int32[:,::1], uint8[:,::1], "
     "int64[::1], int32[:,::1])"
->>>>>>> main
 )
 def fold_text(
     text: Words,

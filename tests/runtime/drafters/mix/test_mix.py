@@ -12,7 +12,7 @@ from anespec.runtime.drafters import REFERENCE, Draft, Outcome, RowTops
 from anespec.runtime.drafters.auto import AutoSource
 from anespec.runtime.drafters.memory.learner import ALIGNMENT
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
-from anespec.runtime.drafters.mix.layout import FIXED_BYTES, view_image
+from anespec.runtime.drafters.mix.layout import FIXED_BYTES, Octets, Words, view_image
 from anespec.runtime.drafters.mix.learner import MixLearner
 from anespec.runtime.drafters.mix.source import MixSession, MixSource
 from anespec.runtime.drafters.mix.traits import no_traits
@@ -28,6 +28,11 @@ def source(kind: type[MixSource] = MixSource) -> MixSource:
     if kind is AutoSource:
         return AutoSource(no_traits(), memory, VOCABULARY)
     return kind(no_traits(), memory)
+
+
+def learn(learner: MixLearner, image: Octets, text: Words, answer: int) -> None:
+    for _ in learner.fold(image, text, answer):
+        pass
 
 
 def replay(session: MixSession, answer: Sequence[int], budget: int = 3) -> list[Draft]:
@@ -114,7 +119,7 @@ def test_an_image_keeps_to_its_size_and_counts_what_it_holds() -> None:
     assert len(image) <= SIZE and image.ctypes.data % ALIGNMENT == 0
     drawn = np.random.default_rng(4)
     for _ in range(40):
-        learner.fold(image, drawn.integers(0, 1 << 17, 200).astype(np.int32), 100)
+        learn(learner, image, drawn.integers(0, 1 << 17, 200).astype(np.int32), 100)
     facts = learner.facts(image)
     assert (facts.requests, facts.tokens) == (40, 8000)
     assert facts.nodes == np.count_nonzero(view_image(image).nodes[:, 0])
@@ -127,11 +132,11 @@ def test_a_conversation_that_goes_on_counts_once() -> None:
     learner = MixLearner(no_traits())
     whole = np.arange(100, dtype=np.int32)
     images = [learner.fresh(SIZE) for _ in range(2)]
-    learner.fold(images[0], whole[:60], 30)
-    learner.fold(images[0], whole, 80)
-    learner.fold(images[1], whole, 80)
+    learn(learner, images[0], whole[:60], 30)
+    learn(learner, images[0], whole, 80)
+    learn(learner, images[1], whole, 80)
     assert [learner.facts(image).tokens for image in images] == [100, 100]
-    learner.fold(images[0], whole, 80)
+    learn(learner, images[0], whole, 80)
     assert learner.facts(images[0]).tokens == 100
 
 
