@@ -107,6 +107,19 @@ def make_source(
     return open_source(options, tokenizer, open_memory)
 
 
+def start_source(
+    options: "LoadOptions", tokenizer: "Tokenizer", open_memory: "OpenMemory"
+) -> "DraftSource | None":
+    """The same at once, though its first drafts may be another's: see StartingSource.
+
+    Raises:
+        RequestError: the options of a source make no sense together.
+    """
+    from anespec.runtime.drafters import registry
+
+    return registry.start_source(options, tokenizer, open_memory)
+
+
 def run_elsewhere(opened: Opened, options: "BackendOptions", watch: Watcher) -> Opened:
     """Let a new process run the artifact where no exactness verdict holds here; nothing, where one does.
 

@@ -12,10 +12,10 @@ from anespec.loading import (
     costs_here,
     exactness_here,
     exactness_is_known,
-    make_source,
     opened_again,
     run_elsewhere,
     say_inexact,
+    start_source,
 )
 from anespec.pending import Pending
 from anespec.runtime.callers import Caller
@@ -52,7 +52,7 @@ class ServedArtifact:
         self._opened = opened
         self._options = options
         shared = memories or Memories()
-        self._source = make_source(
+        self._source = start_source(
             options, opened.tokenizer, lambda learner: open_memory(opened, options, shared, learner)
         )
         self._serve(Proven.nothing(opened.verifier.shape))

@@ -5,17 +5,20 @@
 
 A memory is filled with texts that never repeat until it is full. Opened are a snapshot alone and one with as
 long a journal as there ever is after an orderly end. A start is `anespec generate` of one token, with and
-without the memory, by turns; the quickest of each counts, since other programs at work only slow. Files are
-in the system's cache.
+without the memory, by turns; what a pair differs by counts, the typical one, since others at work slow
+both alike. Files are in the system's cache.
 """
 
 import argparse
+import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +102,7 @@ def learning(owner: OwnerMemory, texts: Texts, done: Callable[[], bool]) -> Timi
 
 
 def held(folder: Path, learner: Learner, key: str, size: int, texts: Texts) -> tuple[Timing, Timing, Timing]:
-    """Learning while nothing is written, learning while snapshots are, and writing those."""
+    """Learning while nothing is written, at the worst while each of some snapshots is, and writing those."""
     owner_memory.SNAPSHOT_SECONDS = float("inf")
     memory = VocabularyMemory(learner, size, key, folder)
     owner = memory.of("")
@@ -107,26 +110,51 @@ def held(folder: Path, learner: Learner, key: str, size: int, texts: Texts) -> t
     alone = learning(owner, texts, lambda: time.monotonic() > end)
     beside: list[float] = []
     writing: list[float] = []
-    for _ in range(5):
+    for _ in range(10):
         saver = threading.Thread(target=lambda: writing.append(milliseconds(owner.save)))
         saver.start()
-        beside += learning(owner, texts, lambda saver=saver: not saver.is_alive()).samples
+        beside.append(max(learning(owner, texts, lambda saver=saver: not saver.is_alive()).samples))
     memory.close()
     return alone, Timing(tuple(beside)), Timing(tuple(writing))
 
 
-def start(artifact: Path, memory: str) -> float:
-    """Of `anespec generate`, to the end of its one token."""
+@dataclass(frozen=True)
+class Start:
+    """`anespec generate` to the end of its one token: milliseconds, and those of processors."""
+
+    wall: float
+    processors: float
+
+
+def start(artifact: Path, memory: str) -> Start:
+    """Run the command; raises SystemExit where it fails."""
     command = [sys.executable, "-m", "anespec", "generate", str(artifact), "-p", "Once", "-n", "1"]
-    options = ["--threads", "1", "--draft-memory", memory]
-    return milliseconds(lambda: subprocess.run([*command, *options], check=True, capture_output=True))
+    options = ["--threads", "1", "--drafter", "auto", "--draft-memory", memory]
+    began = time.perf_counter()
+    nowhere = subprocess.DEVNULL
+    process = subprocess.Popen([*command, *options], stdout=nowhere, stderr=nowhere)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"generate ended with code {process.returncode}")
+    return Start((time.perf_counter() - began) * 1e3, (usage.ru_utime + usage.ru_stime) * 1e3)
+
+
+def columns(starts: Sequence[Start]) -> tuple[Timing, Timing]:
+    """The times of several, and those of processors."""
+    return Timing(tuple(each.wall for each in starts)), Timing(tuple(each.processors for each in starts))
+
+
+def difference(some: Timing, others: Timing) -> float:
+    """How much longer one takes than the other of its pair, the typical one."""
+    return statistics.median(a - b for a, b in zip(some.samples, others.samples, strict=True))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("artifact", type=Path)
     parser.add_argument("--size", type=read_size, default=32_000_000)
-    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     facts = machine()
@@ -140,23 +168,26 @@ def main() -> None:
         plain = opening(folder, learner, key, size, options.runs)
         lengthen_journal(folder, learner, key, size, texts)
         journal = opening(folder, learner, key, size, options.runs)
-        start(options.artifact, name)  # so that all that is compiled or measured once is
-        pairs = [
-            (start(options.artifact, name), start(options.artifact, "none")) for _ in range(options.runs)
-        ]
-        with_memory, without = (Timing(tuple(column)) for column in zip(*pairs, strict=True))
+        artifact = options.artifact
+        start(artifact, name)  # so that all that is compiled or measured once is
+        pairs = [(start(artifact, name), start(artifact, "none")) for _ in range(options.runs)]
         alone, beside, writing = held(folder, learner, key, size, texts)
+    with_memory, cpu_with = columns([each for each, _ in pairs])
+    without, cpu_without = columns([each for _, each in pairs])
     budgets = [
         Budget("opening a snapshot, ms", plain.least, MOST_TO_START),
         Budget("opening it with the longest journal, ms", journal.least, MOST_TO_START),
-        Budget("start with it - start without, ms", with_memory.least - without.least, MOST_TO_START),
-        Budget("learning a request, worst while snapshots are written - worst alone, ms",
-               max(beside.samples) - max(alone.samples), MOST_HELD),
+        Budget("start with it - start without, ms", difference(with_memory, without), MOST_TO_START),
+        Budget("the same in milliseconds of processors", difference(cpu_with, cpu_without), MOST_TO_START),
+        Budget("learning a request, worst while a snapshot is written - alone, ms",
+               beside.least - alone.least, MOST_HELD),
     ]  # fmt: skip
     timings = {
         "opening": plain, "opening with a journal": journal,
         "start with": with_memory, "start without": without,
-        "learning a request": alone, "learning beside a snapshot": beside, "writing a snapshot": writing,
+        "the same, of processors": cpu_with, "the same, of processors, without": cpu_without,
+        "learning a request": alone, "learning beside a snapshot, worst of each": beside,
+        "writing a snapshot": writing,
     }  # fmt: skip
     if options.json:
         emit({

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BACKEND_CHOICES = ("auto", "torch", "openvino", "torch-flush", "coreml", "coreml-cpu", "worker")
 """What runtime.backends knows, said here so that nothing heavy is loaded for it."""
 
-DRAFTER_CHOICES = ("none", "lookup", "mod", "suffix", "datastore", "recycle", "jacobi", "mix", "auto")
+DRAFTER_CHOICES = ("none", "auto", "mix", "lookup", "mod", "suffix", "datastore", "recycle", "jacobi")
 MOD_MATCH = 24
 MOD_ENTRIES = 4 << 20
 LONGEST_MATCH = 64
@@ -109,13 +109,13 @@ class LoadOptions(BackendOptions):
     """How a model is loaded."""
 
     drafter: Annotated[str, Flag(choices=DRAFTER_CHOICES)] = Field(
-        default="lookup",
-        description="Who guesses: lookup copies what followed the longest match before; mod is llama.cpp's "
-        "ngram-mod; suffix counts what followed, in earlier requests too; datastore copies from a corpus; "
-        "recycle takes what the model itself held likely behind the last tokens when they came before; "
-        "jacobi has rows to spare run the last pass's guesses on, and remembers what they find; mix weighs "
-        "what followed many kinds of context, here and in earlier requests, by what was right; auto weighs "
-        "all of them together.",
+        default="auto",
+        description="Who guesses. mix weighs what followed many kinds of context, here and in earlier "
+        "requests, by what was right; auto weighs what recycle, jacobi and a datastore say, too. lookup "
+        "copies what followed the longest match before; mod is llama.cpp's ngram-mod; suffix counts what "
+        "followed, in earlier requests too; datastore copies from a corpus; recycle takes what the model "
+        "itself held likely behind the last tokens when they came before; jacobi has rows to spare run the "
+        "last pass's guesses on, and remembers what they find.",
     )
     lookup_max: int = Field(
         default=16, ge=1, le=LONGEST_MATCH, description="The longest match that lookup looks for, in tokens."

@@ -1,5 +1,8 @@
 """The masks of one pool, kept from pass to pass: only what rows changed is written again."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -59,11 +62,25 @@ class WriteMask:
 
 
 def _change(mask: NDArray[np.float16], before: Visible, now: Visible) -> None:
-    """Make a row's mask [span] that of `now`; touches what came, went, or overlaps that."""
-    stays, known = set(now), set(before)
-    went = [slots for slots in before if slots not in stays]
-    for slots in went:
-        mask[slots.start : slots.stop] = MASKED
-    for slots in now:
-        if slots not in known or any(slots.start < w.stop and w.start < slots.stop for w in went):
-            mask[slots.start : slots.stop] = 0
+    """Make a row's mask [span] that of `now`, writing only what differs.
+
+    Most ranges, pages of a long text, are the same as before; they matter only where one that is not overlaps
+    them.
+    """
+    stays = set(before) & set(now)
+    differing = [slots for slots in (*before, *now) if slots not in stays]
+    touched = [slots for slots in stays if any(_overlap(slots, other) for other in differing)]
+    was = [*touched, *(slots for slots in before if slots not in stays)]
+    seen = [*touched, *(slots for slots in now if slots not in stays)]
+    ends = {end for slots in differing + touched if slots for end in (slots.start, slots.stop)}
+    for first, end in pairwise(sorted(ends)):
+        if (is_seen := _holds(seen, first)) != _holds(was, first):
+            mask[first:end] = 0 if is_seen else MASKED
+
+
+def _overlap(one: range, other: range) -> bool:
+    return one.start < other.stop and other.start < one.stop
+
+
+def _holds(visible: Sequence[range], slot: int) -> bool:
+    return any(slot in slots for slots in visible)

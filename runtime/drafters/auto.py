@@ -8,10 +8,11 @@ is absent, so without rows to see, auto drafts what mix drafts.
 from collections.abc import Sequence
 
 from anespec.runtime.drafters import DraftCost, Outcome, RowTops
+from anespec.runtime.drafters.datastore.stored import Datastore
 from anespec.runtime.drafters.jacobi import Pooled, fresh_window, jacobi_learn
 from anespec.runtime.drafters.memory.learner import Memory
 from anespec.runtime.drafters.mix.layout import Words
-from anespec.runtime.drafters.mix.others import Others
+from anespec.runtime.drafters.mix.others import Others, no_datastore
 from anespec.runtime.drafters.mix.source import MixSession, MixSource
 from anespec.runtime.drafters.mix.tables import TextTables
 from anespec.runtime.drafters.owners import PerOwner
@@ -27,10 +28,13 @@ class AutoSource(MixSource):
     name = "auto"
     cost = DraftCost(microseconds=25, opens_aside=True)
 
-    def __init__(self, traits: Words, memory: Memory, vocabulary: int) -> None:
-        """`traits`: see mix/traits.py; `vocabulary`: how many tokens there are. The memory is closed with the
-        source."""
+    def __init__(
+        self, traits: Words, memory: Memory, vocabulary: int, store: Datastore | None = None
+    ) -> None:
+        """`traits`: see mix/traits.py; `vocabulary`: how many tokens there are; `store`: a corpus to draft
+        from, the same for all owners. The memory is closed with the source."""
         super().__init__(traits, memory)
+        self._corpus = no_datastore() if store is None else (store.starts, store.text, store.order)
         self._recycled = PerOwner(lambda: Recycled.fresh(vocabulary), MOST_OWNERS)
         self._pooled = PerOwner(Pooled.fresh, MOST_OWNERS)
 
@@ -40,7 +44,13 @@ class AutoSource(MixSource):
         """A session that has indexed reference and prompt."""
         recycled, pooled = self._recycled.of(owner), self._pooled.of(owner)
         others = Others(
-            recycled.table, recycled.pairs, recycled.rates, fresh_window(), pooled.pool, pooled.rates
+            recycled.table,
+            recycled.pairs,
+            recycled.rates,
+            fresh_window(),
+            pooled.pool,
+            pooled.rates,
+            *self._corpus,
         )
         tables = TextTables(self._traits, prompt, reference or ())
         return AutoSession(self._traits, self._memory.of(owner), tables, self._scratch, others)

@@ -48,7 +48,7 @@ class LookupSource:
     """Sessions that copy from their own text and reference; nothing is shared between them."""
 
     name = "lookup"
-    cost = DraftCost(microseconds=20)
+    cost = DraftCost(microseconds=20, opens_aside=True)
 
     def __init__(self, settings: LookupSettings | None = None) -> None:
         self._settings = settings or LookupSettings()

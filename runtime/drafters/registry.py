@@ -1,7 +1,11 @@
-"""The one place that knows every draft source by its name. Each is imported where it is opened."""
+"""The one place that knows every draft source by name. What is compiled is imported where it is opened."""
+
+from collections.abc import Callable
 
 from anespec.manifests.errors import RequestError
 from anespec.runtime.drafters import DraftSource
+from anespec.runtime.drafters.datastore.stored import Datastore
+from anespec.runtime.drafters.lookup import LookupSettings, LookupSource
 from anespec.runtime.drafters.memory.learner import Learner, OpenMemory
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.text.tokenizer import Tokenizer
@@ -16,48 +20,19 @@ def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMem
         RequestError: options make no sense together, or a file of them is unusable.
         StorageError: a file of them cannot be read.
     """
-    match options.drafter:
-        case "lookup":
-            from anespec.runtime.drafters.lookup import LookupSettings, LookupSource
+    start = _prepared(options, tokenizer, open_memory)
+    return None if start is None else start()
 
-            return LookupSource(LookupSettings(options.lookup_max, options.lookup_min, options.lookup_choose))
-        case "mod":
-            from anespec.runtime.drafters.mod import ModSettings, ModSource
 
-            return ModSource(ModSettings(options.mod_match, options.mod_size))
-        case "suffix":
-            from anespec.runtime.drafters.suffix import SuffixSource
+def start_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMemory) -> DraftSource | None:
+    """The same at once: what takes time to start does so on a thread of its own, and lookup guesses until it
+    stands."""
+    from anespec.runtime.drafters.starting import StartingSource
 
-            return SuffixSource()
-        case "datastore":
-            from anespec.runtime.drafters.datastore.source import DatastoreSource
-            from anespec.runtime.drafters.datastore.stored import Datastore
-
-            if options.datastore is None:
-                raise RequestError(
-                    "--drafter datastore needs a --datastore; make one with `anespec datastore build`"
-                )
-            return DatastoreSource(Datastore.open(options.datastore, tokenizer.vocabulary_hash))
-        case "recycle":
-            from anespec.runtime.drafters.recycle import RecycleSource
-
-            return RecycleSource(tokenizer.vocabulary_size)
-        case "jacobi":
-            from anespec.runtime.drafters.jacobi import JacobiSource
-
-            return JacobiSource()
-        case "auto":
-            from anespec.runtime.drafters.auto import AutoSource
-            from anespec.runtime.drafters.mix.traits import traits_of
-
-            memory = open_memory(learner_of(tokenizer))
-            return AutoSource(traits_of(tokenizer), memory, tokenizer.vocabulary_size)
-        case "mix":
-            from anespec.runtime.drafters.mix.source import MixSource
-            from anespec.runtime.drafters.mix.traits import traits_of
-
-            return MixSource(traits_of(tokenizer), open_memory(learner_of(tokenizer)))
-    return None
+    start = _prepared(options, tokenizer, open_memory)
+    if start is None or options.drafter == "lookup":
+        return None if start is None else start()
+    return StartingSource(options.drafter, start)
 
 
 def learner_of(tokenizer: Tokenizer) -> Learner:
@@ -66,3 +41,81 @@ def learner_of(tokenizer: Tokenizer) -> Learner:
     from anespec.runtime.drafters.mix.traits import traits_of
 
     return MixLearner(traits_of(tokenizer))
+
+
+def _prepared(
+    options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMemory
+) -> Callable[[], DraftSource] | None:
+    """What starts the source that the options say, after all that can be wrong with them was looked at."""
+    settings = LookupSettings(options.lookup_max, options.lookup_min, options.lookup_choose)
+    match options.drafter:
+        case "lookup":
+            return lambda: LookupSource(settings)
+        case "mod":
+            return lambda: _mod(options)
+        case "suffix":
+            return _suffix
+        case "datastore":
+            if options.datastore is None:
+                raise RequestError(
+                    "--drafter datastore needs a --datastore; make one with `anespec datastore build`"
+                )
+            corpus = Datastore.open(options.datastore, tokenizer.vocabulary_hash)
+            return lambda: _datastore(corpus)
+        case "recycle":
+            return lambda: _recycle(tokenizer)
+        case "jacobi":
+            return _jacobi
+        case "mix":
+            return lambda: _mix(tokenizer, open_memory)
+        case "auto":
+            store = None
+            if options.datastore is not None:
+                store = Datastore.open(options.datastore, tokenizer.vocabulary_hash)
+            return lambda: _auto(tokenizer, open_memory, store)
+    return None
+
+
+def _mod(options: LoadOptions) -> DraftSource:
+    from anespec.runtime.drafters.mod import ModSettings, ModSource
+
+    return ModSource(ModSettings(options.mod_match, options.mod_size))
+
+
+def _suffix() -> DraftSource:
+    from anespec.runtime.drafters.suffix import SuffixSource
+
+    return SuffixSource()
+
+
+def _datastore(store: Datastore) -> DraftSource:
+    from anespec.runtime.drafters.datastore.source import DatastoreSource
+
+    return DatastoreSource(store)
+
+
+def _recycle(tokenizer: Tokenizer) -> DraftSource:
+    from anespec.runtime.drafters.recycle import RecycleSource
+
+    return RecycleSource(tokenizer.vocabulary_size)
+
+
+def _jacobi() -> DraftSource:
+    from anespec.runtime.drafters.jacobi import JacobiSource
+
+    return JacobiSource()
+
+
+def _mix(tokenizer: Tokenizer, open_memory: OpenMemory) -> DraftSource:
+    from anespec.runtime.drafters.mix.source import MixSource
+    from anespec.runtime.drafters.mix.traits import traits_of
+
+    return MixSource(traits_of(tokenizer), open_memory(learner_of(tokenizer)))
+
+
+def _auto(tokenizer: Tokenizer, open_memory: OpenMemory, store: Datastore | None) -> DraftSource:
+    from anespec.runtime.drafters.auto import AutoSource
+    from anespec.runtime.drafters.mix.traits import traits_of
+
+    memory = open_memory(learner_of(tokenizer))
+    return AutoSource(traits_of(tokenizer), memory, tokenizer.vocabulary_size, store)

@@ -131,7 +131,7 @@ def test_a_draft_source_is_made_once_and_closed_with_its_model(
         made.append(_ClosedSource())
         return made[-1]
 
-    monkeypatch.setattr("anespec.served.make_source", make)
+    monkeypatch.setattr("anespec.served.start_source", make)
     with anespec.load(trained, threads=1) as model:
         model.generate("Once", GREEDY)
         assert [source.closed for source in made] == [0]

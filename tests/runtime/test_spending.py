@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy import GLOBAL, ToyVerifier, drain, everything, ids, toy_shape
 
-from anespec.runtime.cost_measurement import measure_pass_costs
+from anespec.runtime.cost_measurement import ROUNDS, measure_pass_costs
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine import Engine
 from anespec.runtime.pass_costs import PassCosts, WidthCost
@@ -178,7 +178,8 @@ def test_costs_are_measured_on_every_width_and_grow_with_the_span() -> None:
     found = measure_pass_costs(
         verifier, everything(shape), lambda done, of: told.append((done, of)), verifier.time
     )
-    assert told == [(done, len(shape.widths) + 2) for done in range(len(shape.widths) + 2)]
+    passes = ROUNDS * (len(shape.widths) + 2)
+    assert told == [(done, passes) for done in range(passes)]
     for width in shape.widths:
         for span in (256, 1024):
             assert found.seconds(width, span) == pytest.approx(truth.seconds(width, span), rel=0.02)

@@ -117,6 +117,8 @@ def requests_of(session: Session, tokenizer: Tokenizer, cut: int = CUT) -> Itera
             continue
         known += encoded(opening)
         output = encoded(f"{message.content}{END}")
-        yield ReplayRequest(session.category, tuple(known), tuple(output[:cut]), end)
+        # An answer that quotes the marker ends there, as it would for an engine.
+        ends = output.index(end) + 1 if end in output else len(output)
+        yield ReplayRequest(session.category, tuple(known), tuple(output[: min(ends, cut)]), end)
         known += output
         known += encoded("\n")

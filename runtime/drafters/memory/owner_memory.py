@@ -21,8 +21,8 @@ from anespec.runtime.drafters.memory.records import (
     records,
 )
 
-SNAPSHOT_TOKENS = 1 << 14
-"""Tokens in journals from which on a snapshot is due: learning them again takes some 30 milliseconds."""
+SNAPSHOT_TOKENS = 1 << 13
+"""Tokens in journals from which on a snapshot is due: learning them again takes some 20 milliseconds."""
 
 MOST_JOURNALS = 32
 """Files from which on it is due, too: every run begins one."""

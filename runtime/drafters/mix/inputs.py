@@ -3,8 +3,11 @@
 import numpy as np
 
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES, Chances, Rates
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled_lean
+from anespec.runtime.drafters.datastore.kernels import READ_ONLY, datastore_candidates
+from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
 from anespec.runtime.drafters.jacobi import Pool, Window, jacobi_candidates
+from anespec.runtime.drafters.mix.biases import place_biases
 from anespec.runtime.drafters.mix.contexts import ORDER_OF
 from anespec.runtime.drafters.mix.layout import (
     BY_LOCAL_ORDER,
@@ -14,6 +17,7 @@ from anespec.runtime.drafters.mix.layout import (
     CANDIDATES,
     CHOSEN,
     CONTEXTS,
+    DATASTORE,
     FIRST_OTHER,
     INPUTS,
     JACOBI,
@@ -66,7 +70,7 @@ _AGES = 16
 _TIMES = 8
 
 
-@compiled("int64(int64, int64, int32[::1], int64[::1])")
+@compiled_lean("int64(int64, int64, int32[::1], int64[::1])")
 def _place_of(token: int, count: int, found: Words, marks: Longs) -> int:
     """A token's place among the candidates, `count` where it would be a new one."""
     slot = token * 40503 >> 3 & SLOT_COUNT - 1
@@ -81,7 +85,7 @@ def _place_of(token: int, count: int, found: Words, marks: Longs) -> int:
     return count
 
 
-@compiled("void(int64, int64, float32, int64[::1], int32[:,::1], float32[::1])")
+@compiled_lean("void(int64, int64, float32, int64[::1], int32[:,::1], float32[::1])")
 def _enter(
     candidate: int, number: int, value: np.float32, marks: Longs, entries: Words, values: Numbers
 ) -> None:
@@ -93,14 +97,14 @@ def _enter(
     marks[ENTRY_COUNT] = entry + 1
 
 
-@compiled("void(int64, int64[::1])")
+@compiled_lean("void(int64, int64[::1])")
 def _activate(number: int, marks: Longs) -> None:
     """Note that candidates have this input."""
     marks[ACTIVE + marks[ACTIVE_COUNT]] = number
     marks[ACTIVE_COUNT] += 1
 
 
-@compiled(
+@compiled_lean(
     "int64(int32[:,::1], uint8[:,::1], int64, int64, int64, int32[::1], int64[::1], int32[:,::1], "
     "float32[::1])"
 )
@@ -130,7 +134,7 @@ def _take_context(
     return count
 
 
-@compiled(
+@compiled_lean(
     "int64(int64, int64, int32[::1], float64[::1], int64, int32[::1], int64[::1], int32[:,::1], float32[::1])"
 )
 def _take_others(
@@ -157,7 +161,7 @@ def _take_others(
     return count
 
 
-@compiled("int64(int64, int64)")
+@compiled_lean("int64(int64, int64)")
 def _prior_of(age: int, times: int) -> int:
     """The rate of candidates that came so often here, the last time so many tokens ago."""
     if times == 0:
@@ -172,11 +176,13 @@ def _prior_of(age: int, times: int) -> int:
 GATHER = (
     "int32[::1], int64[::1], int32[:,::1], uint8[:,::1], int32[:,::1], int32[:,::1], uint8[:,::1], "
     "float32[:,::1], int32[:,::1], int32[:,::1], float64[:,::1], int32[::1], int32[:,:,::1], float64[:,::1], "
-    "int32[::1], int64[::1], int32[:,::1], float32[::1]"
+    + READ_ONLY
+    + "int32[:,::1], int32[::1], int64[::1], int32[:,::1], float32[::1], int32[:,::1], "
+    "int32[::1], float64[::1]"
 )
 
 
-@compiled(f"int64({GATHER})")
+@compiled_lean(f"int64({GATHER})")
 def gather(
     text: Words,
     state: Longs,
@@ -192,13 +198,20 @@ def gather(
     window: Window,
     pool: Pool,
     pool_rates: Rates,
+    starts: Starts,
+    corpus: Text,
+    order: Order,
+    traits: Words,
     found: Words,
     marks: Longs,
     entries: Words,
     values: Numbers,
+    places: Words,
+    others: Words,
+    chances: Chances,
 ) -> int:
-    """Write the candidates for the place behind the text, and the entries of their inputs; how many there
-    are."""
+    """Write the candidates for the place behind the text, the entries of their inputs, and where their biases
+    stand; how many there are."""
     length = state[LENGTH]
     for slot in range(SLOT_COUNT):
         marks[SLOTS + slot] = -1
@@ -213,9 +226,7 @@ def gather(
         _enter(0, POINTER, odds, marks, entries, values)
         _activate(POINTER, marks)
         marks[CHOSEN_SETS + 3] = BY_POINTER + pointer_step(state)
-    if len(recycled) or len(pool):
-        others = np.empty(MOST_CANDIDATES, np.int32)
-        chances = np.empty(MOST_CANDIDATES, np.float64)
+    if len(recycled) or len(pool) or len(order):
         if len(recycled):
             several = recycle_candidates(
                 recycled, recycled_pairs, recycled_rates, text, length, others, chances
@@ -224,6 +235,9 @@ def gather(
         if len(pool):
             several = jacobi_candidates(window, pool, pool_rates, text, length, others, chances)
             count = _take_others(JACOBI, several, others, chances, count, found, marks, entries, values)
+        if len(order):
+            several = datastore_candidates(starts, corpus, order, text, length, others, chances)
+            count = _take_others(DATASTORE, several, others, chances, count, found, marks, entries, values)
     local_order = 0
     memory_order = 0
     for context in range(CONTEXTS):
@@ -244,6 +258,7 @@ def gather(
         prior = _prior_of(length - words[row, LAST_AT], words[row, TIMES] if seen else 0)
         marks[PRIORS + candidate] = prior
         _enter(candidate, PRIOR, rates[prior, LOGIT] + PRIOR_OFFSET, marks, entries, values)
+        place_biases(candidate, found[candidate], prior - PRIOR_RATES, state, traits, places)
     _activate(PRIOR, marks)
     matched = (MATCHED_LOCAL if local_order >= 2 else 0) + (MATCHED_MEMORY if memory_order >= 2 else 0)
     marks[CHOSEN_SETS + 1] = BY_LOCAL_ORDER + local_order

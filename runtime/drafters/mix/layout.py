@@ -38,6 +38,10 @@ WEIGHT_COLUMNS = INPUTS + UNITS
 """A set has a weight per input and a bias per unit; then each input has a weight per unit; then the units
 have their own."""
 
+BIASES = 6
+BIAS_ROOM = 1 << 15
+"""A candidate's score has a learnt bias of each of so many kinds, from a table without keys."""
+
 POINTER_RATES = 0
 PRIOR_RATES = POINTER_RATES + 128
 SURE_RATES = PRIOR_RATES + 136
@@ -70,11 +74,12 @@ class Image(NamedTuple):
     rates: Numbers
     weights: Numbers
     squares: Numbers
+    biases: Numbers
     nodes: Words
     octets: Octets
 
 
-_FIXED = HEADER * 8 + 4 * (RATES * 4 + 2 * WEIGHT_ROWS * WEIGHT_COLUMNS)
+_FIXED = HEADER * 8 + 4 * (RATES * 4 + 2 * WEIGHT_ROWS * WEIGHT_COLUMNS + BIAS_ROOM)
 FIXED_BYTES = -(-_FIXED // 64) * 64
 
 
@@ -95,17 +100,19 @@ def view_image(image: Octets) -> Image:
         (np.float32, (RATES, 4)),
         (np.float32, (WEIGHT_ROWS, WEIGHT_COLUMNS)),
         (np.float32, (WEIGHT_ROWS, WEIGHT_COLUMNS)),
+        (np.float32, (BIAS_ROOM,)),
     ):
         size = int(np.prod(shape)) * np.dtype(kind).itemsize
         parts.append(image[start : start + size].view(kind).reshape(shape))
         start += size
     table = image[FIXED_BYTES : FIXED_BYTES + rows * NODE_BYTES]
-    header, rates, weights, squares = parts
+    header, rates, weights, squares, biases = parts
     return Image(
         header.view(np.int64),
         rates.view(np.float32),
         weights.view(np.float32),
         squares.view(np.float32),
+        biases.view(np.float32),
         table.view(np.int32).reshape(rows, NODE_WORDS),
         table.reshape(rows, NODE_BYTES),
     )

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anespec.runtime.drafters.candidates import Rates
+from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
 from anespec.runtime.drafters.jacobi import Pool, Window
 from anespec.runtime.drafters.mix.layout import DATASTORE, JACOBI, RECYCLE
 from anespec.runtime.drafters.recycle import Table
@@ -22,6 +23,9 @@ class Others(NamedTuple):
     window: Window
     pool: Pool
     pool_rates: Rates
+    starts: Starts
+    corpus: Text
+    order: Order
 
 
 def no_others() -> Others:
@@ -33,4 +37,13 @@ def no_others() -> Others:
         np.zeros(2, np.int32),
         np.zeros((0, 0, 6), np.int32),
         np.zeros((0, 2)),
+        *no_datastore(),
     )
+
+
+def no_datastore() -> tuple[Starts, Text, Order]:
+    """The arrays of an empty datastore; like those of a mapped one they are not written to."""
+    starts, corpus, order = np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int32)
+    for array in (starts, corpus, order):
+        array.setflags(write=False)
+    return starts, corpus, order

@@ -1,13 +1,15 @@
 """The mixing: a linear part whose weights the situation chooses, and a hidden layer; learnt online; compiled.
 
-A candidate's score is w . x + o . leaky(H x + b), with w and b the sums of the chosen weight sets; the
-softmax of the scores gives its share. Only tokens that were among the candidates teach: how often the best
-one is right at all is measured apart. The linear part learns by gradient, the hidden layer by Adagrad.
+A candidate's score is w . x + o . leaky(H x + b) and its biases, with w and b the sums of the chosen weight
+sets; the softmax of the scores gives its share. Only tokens that were among the candidates teach: how often
+the best one is right at all is measured apart. The linear part learns by gradient, the hidden layer by
+Adagrad.
 """
 
 import numpy as np
 
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled_lean
+from anespec.runtime.drafters.mix.biases import bias_of, move_biases
 from anespec.runtime.drafters.mix.inputs import ACTIVE, ACTIVE_COUNT, CHOSEN_SETS, ENTRY_COUNT
 from anespec.runtime.drafters.mix.layout import (
     CHOSEN,
@@ -47,16 +49,18 @@ def fresh_weights(weights: Numbers) -> None:
     weights[OUTPUT, :UNITS] = drawn.normal(0, 0.05, UNITS)
 
 
-@compiled(
-    "int64(int64, int64[::1], int32[:,::1], float32[::1], float32[:,::1], float32[:,::1], float32[:,::1], "
-    "float32[::1])"
+@compiled_lean(
+    "int64(int64, int64[::1], int32[:,::1], float32[::1], int32[:,::1], float32[:,::1], float32[::1], "
+    "float32[:,::1], float32[:,::1], float32[::1])"
 )
 def score(
     count: int,
     marks: Longs,
     entries: Words,
     values: Numbers,
+    places: Words,
     weights: Numbers,
+    biases: Numbers,
     slopes: Numbers,
     units: Numbers,
     shares: Numbers,
@@ -65,17 +69,17 @@ def score(
 
     Row 1 of `slopes` holds what the linear part weighs each input with.
     """
-    biases = slopes[0]
+    unit_biases = slopes[0]
     for unit in range(UNITS):
-        biases[unit] = ZERO
+        unit_biases[unit] = ZERO
     for chosen in range(CHOSEN):
         row = marks[CHOSEN_SETS + chosen]
         for unit in range(UNITS):
-            biases[unit] += weights[row, INPUTS + unit]
+            unit_biases[unit] += weights[row, INPUTS + unit]
     for candidate in range(count):
-        shares[candidate] = ZERO
+        shares[candidate] = bias_of(candidate, places, biases)
         for unit in range(UNITS):
-            units[candidate, unit] = biases[unit]
+            units[candidate, unit] = unit_biases[unit]
     sums = slopes[1]
     for place in range(marks[ACTIVE_COUNT]):
         number = marks[ACTIVE + place]
@@ -109,7 +113,7 @@ def score(
     return best
 
 
-@compiled("int64(int64, int64[::1], int32[:,::1], float32[::1], float32[:,::1])")
+@compiled_lean("int64(int64, int64[::1], int32[:,::1], float32[::1], float32[:,::1])")
 def loudest_input(best: int, marks: Longs, entries: Words, values: Numbers, slopes: Numbers) -> int:
     """The input that adds most to the linear part of the best candidate's score, right after `score`."""
     loudest = PRIOR
@@ -122,7 +126,7 @@ def loudest_input(best: int, marks: Longs, entries: Words, values: Numbers, slop
     return loudest
 
 
-@compiled("void(float32[:,::1], float32[:,::1], int64, int64, float32[::1])")
+@compiled_lean("void(float32[:,::1], float32[:,::1], int64, int64, float32[::1])")
 def _climb(weights: Numbers, squares: Numbers, row: int, first: int, slope: Numbers) -> None:
     """An Adagrad step of the weights of all units in a row, from a column on."""
     for unit in range(UNITS):
@@ -131,9 +135,9 @@ def _climb(weights: Numbers, squares: Numbers, row: int, first: int, slope: Numb
         weights[row, first + unit] += HIDDEN_STEP * slope[unit] / np.sqrt(square + EPSILON)
 
 
-@compiled(
-    "void(int64, int64, int64[::1], int32[:,::1], float32[::1], float32[:,::1], float32[:,::1], "
-    "float32[:,::1], float32[:,::1], float32[::1])"
+@compiled_lean(
+    "void(int64, int64, int64[::1], int32[:,::1], float32[::1], int32[:,::1], float32[:,::1], "
+    "float32[:,::1], float32[::1], float32[:,::1], float32[:,::1], float32[::1])"
 )
 def teach(
     came: int,
@@ -141,8 +145,10 @@ def teach(
     marks: Longs,
     entries: Words,
     values: Numbers,
+    places: Words,
     weights: Numbers,
     squares: Numbers,
+    biases: Numbers,
     slopes: Numbers,
     units: Numbers,
     shares: Numbers,
@@ -150,11 +156,11 @@ def teach(
     """Learn that candidate `came` of `count` was right; `units` and `shares` are what `score` wrote, and are
     used up."""
     output = slopes[INPUTS]
-    biases = slopes[INPUTS + 1]
+    unit_biases = slopes[INPUTS + 1]
     linear = slopes[INPUTS + 2]
     for unit in range(UNITS):
         output[unit] = ZERO
-        biases[unit] = ZERO
+        unit_biases[unit] = ZERO
     for place in range(marks[ACTIVE_COUNT]):
         number = marks[ACTIVE + place]
         linear[number] = ZERO
@@ -163,12 +169,13 @@ def teach(
     for candidate in range(count):
         error = (ONE if candidate == came else ZERO) - shares[candidate]
         shares[candidate] = error
+        move_biases(candidate, error, places, biases)
         for unit in range(UNITS):
             held = units[candidate, unit]
             output[unit] += error * max(held, SLOPE * held)
             back = error * weights[OUTPUT, unit] * (ONE if held > ZERO else SLOPE)
             units[candidate, unit] = back
-            biases[unit] += back
+            unit_biases[unit] += back
     for entry in range(marks[ENTRY_COUNT]):
         candidate = entries[entry, 0]
         number = entries[entry, 1]
@@ -183,5 +190,5 @@ def teach(
             weights[marks[CHOSEN_SETS + chosen], number] += step
         _climb(weights, squares, FIRST_HIDDEN + number, 0, slopes[number])
     for chosen in range(CHOSEN):
-        _climb(weights, squares, marks[CHOSEN_SETS + chosen], INPUTS, biases)
+        _climb(weights, squares, marks[CHOSEN_SETS + chosen], INPUTS, unit_biases)
     _climb(weights, squares, OUTPUT, 0, output)

@@ -73,10 +73,11 @@ class MixSession:
         text.make_room(budget)
         with self._remembered.lock:
             count = propose_chain(
-                budget, tables.state, self._traits, image.weights, text.tokens, scratch.state, tables.nodes,
+                budget, tables.state, image.weights, image.biases, text.tokens, scratch.state, tables.nodes,
                 tables.octets, tables.words, image.nodes, image.octets, image.rates, *self._others,
-                scratch.found, scratch.marks, scratch.entries, scratch.values, scratch.slopes,
-                scratch.units, scratch.shares, scratch.claims,
+                self._traits, scratch.found, scratch.marks, scratch.entries, scratch.values, scratch.places,
+                scratch.others, scratch.chances, scratch.slopes, scratch.units, scratch.shares,
+                scratch.claims,
             )  # fmt: skip
         if not count:
             return Draft()
@@ -91,10 +92,11 @@ class MixSession:
         tables.text.append(committed)
         with self._remembered.lock:
             learn_answer(
-                tables.text.length, self._traits, image.weights, image.squares, tables.heads,
+                tables.text.length, image.weights, image.squares, image.biases, tables.heads,
                 tables.text.tokens, tables.state, tables.nodes, tables.octets, tables.words, image.nodes,
-                image.octets, image.rates, *self._others, scratch.found, scratch.marks, scratch.entries,
-                scratch.values, scratch.slopes, scratch.units, scratch.shares,
+                image.octets, image.rates, *self._others, self._traits, scratch.found, scratch.marks,
+                scratch.entries, scratch.values, scratch.places, scratch.others, scratch.chances,
+                scratch.slopes, scratch.units, scratch.shares,
             )  # fmt: skip
 
     def close(self) -> None:

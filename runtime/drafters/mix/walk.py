@@ -1,7 +1,8 @@
 """Walks over a text: index it, propose what follows, learn what came, fold it into memory; compiled."""
 
 from anespec.runtime.drafters.candidates import Chances, Rates
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled_lean
+from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
 from anespec.runtime.drafters.jacobi import Pool, Window
 from anespec.runtime.drafters.mix.contexts import mixed, write_keys
 from anespec.runtime.drafters.mix.inputs import BEST, CHOSEN_SETS, GATHER, ORDER, PRIORS, SPEAKER, gather
@@ -29,7 +30,7 @@ OPENING_TOKENS = 6
 """With so many tokens a request's opening tells what is asked."""
 
 
-@compiled("void(int64[::1], int32[::1], int64, int32[:,::1], int32[:,::1])")
+@compiled_lean("void(int64[::1], int32[::1], int64, int32[:,::1], int32[:,::1])")
 def begin_text(state: Longs, opening: Words, count: int, words: Words, traits: Words) -> None:
     """Set a state to the beginning of a text, of a request that opens with these tokens."""
     for place in range(STATE):
@@ -43,14 +44,14 @@ def begin_text(state: Longs, opening: Words, count: int, words: Words, traits: W
     write_keys(opening, state, words, traits)
 
 
-@compiled("void(int64[::1])")
+@compiled_lean("void(int64[::1])")
 def begin_answer(state: Longs) -> None:
     """What comes from here on is the answer."""
     state[ANSWER_PLACE] = 0
     drop_pointer(state)
 
 
-@compiled(
+@compiled_lean(
     "void(int32[::1], int64, int64[::1], int32[:,::1], uint8[:,::1], int32[:,::1], int32[:,::1], "
     "int32[:,::1])"
 )
@@ -78,7 +79,7 @@ def index_text(
         write_keys(text, state, words, traits)
 
 
-@compiled(
+@compiled_lean(
     "void(int32[::1], int64, int64, int64, int64, int64[::1], int32[:,::1], int32[:,::1], uint8[:,::1], "
     "int64[::1], int32[:,::1])"
 )
@@ -113,15 +114,15 @@ def fold_text(
         write_keys(text, state, words, traits)
 
 
-@compiled(
-    f"int64(int64, int64[::1], int32[:,::1], float32[:,::1], {GATHER}, float32[:,::1], "
+@compiled_lean(
+    f"int64(int64, int64[::1], float32[:,::1], float32[::1], {GATHER}, float32[:,::1], "
     "float32[:,::1], float32[::1], float64[::1])"
 )
 def propose_chain(
     budget: int,
     here: Longs,
-    traits: Words,
     weights: Numbers,
+    biases: Numbers,
     text: Words,
     state: Longs,
     nodes: Words,
@@ -136,10 +137,17 @@ def propose_chain(
     window: Window,
     pool: Pool,
     pool_rates: Rates,
+    starts: Starts,
+    corpus: Text,
+    order: Order,
+    traits: Words,
     found: Words,
     marks: Longs,
     entries: Words,
     values: Numbers,
+    places: Words,
+    others: Words,
+    chances: Chances,
     slopes: Numbers,
     units: Numbers,
     shares: Numbers,
@@ -154,11 +162,12 @@ def propose_chain(
     for step in range(budget):
         count = gather(
             text, state, nodes, octets, words, memory_nodes, memory_octets, rates, recycled, recycled_pairs,
-            recycled_rates, window, pool, pool_rates, found, marks, entries, values,
+            recycled_rates, window, pool, pool_rates, starts, corpus, order, traits, found, marks, entries,
+            values, places, others, chances,
         )  # fmt: skip
         if count == 0:
             return step
-        best = score(count, marks, entries, values, weights, slopes, units, shares)
+        best = score(count, marks, entries, values, places, weights, biases, slopes, units, shares)
         matched = (marks[CHOSEN_SETS + 4] - BY_SHAPE) & 3
         claims[step] = rates[sure_row(shares[best], matched), RATE]
         if step == 0:
@@ -174,15 +183,15 @@ def propose_chain(
     return budget
 
 
-@compiled(
-    f"void(int64, int32[:,::1], float32[:,::1], float32[:,::1], int32[:,::1], {GATHER}, "
+@compiled_lean(
+    f"void(int64, float32[:,::1], float32[:,::1], float32[::1], int32[:,::1], {GATHER}, "
     "float32[:,::1], float32[:,::1], float32[::1])"
 )
 def learn_answer(
     end: int,
-    traits: Words,
     weights: Numbers,
     squares: Numbers,
+    biases: Numbers,
     heads: Words,
     text: Words,
     state: Longs,
@@ -198,10 +207,17 @@ def learn_answer(
     window: Window,
     pool: Pool,
     pool_rates: Rates,
+    starts: Starts,
+    corpus: Text,
+    order: Order,
+    traits: Words,
     found: Words,
     marks: Longs,
     entries: Words,
     values: Numbers,
+    places: Words,
+    others: Words,
+    chances: Chances,
     slopes: Numbers,
     units: Numbers,
     shares: Numbers,
@@ -212,7 +228,8 @@ def learn_answer(
         token = text[at]
         count = gather(
             text, state, nodes, octets, words, memory_nodes, memory_octets, rates, recycled, recycled_pairs,
-            recycled_rates, window, pool, pool_rates, found, marks, entries, values,
+            recycled_rates, window, pool, pool_rates, starts, corpus, order, traits, found, marks, entries,
+            values, places, others, chances,
         )  # fmt: skip
         came = -1
         for candidate in range(count):
@@ -220,11 +237,13 @@ def learn_answer(
                 came = candidate
             move_rate(rates, marks[PRIORS + candidate], found[candidate] == token, PRIOR_SPAN)
         if count > 0:
-            best = score(count, marks, entries, values, weights, slopes, units, shares)
+            best = score(count, marks, entries, values, places, weights, biases, slopes, units, shares)
             matched = (marks[CHOSEN_SETS + 4] - BY_SHAPE) & 3
             move_rate(rates, sure_row(shares[best], matched), best == came, SURE_SPAN)
         if came >= 0:
-            teach(came, count, marks, entries, values, weights, squares, slopes, units, shares)
+            teach(
+                came, count, marks, entries, values, places, weights, squares, biases, slopes, units, shares
+            )  # fmt: skip
         if state[AT] >= 0:
             move_rate(rates, POINTER_RATES + pointer_rate(state), text[state[AT]] == token, POINTER_SPAN)
         index_text(text, at + 1, state, nodes, octets, words, heads, traits)

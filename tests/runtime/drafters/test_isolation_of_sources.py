@@ -27,10 +27,10 @@ def memory() -> VocabularyMemory:
 SOURCES: dict[str, Callable[[], DraftSource]] = {
     "recycle": lambda: RecycleSource(VOCABULARY),
     "jacobi": JacobiSource,
-    "mod": lambda: ModSource(ModSettings(n=2, entries=1 << 12)),
-    "suffix": SuffixSource,
     "mix": lambda: MixSource(no_traits(), memory()),
     "auto": lambda: AutoSource(no_traits(), memory(), VOCABULARY),
+    "mod": lambda: ModSource(ModSettings(n=2, entries=1 << 12)),
+    "suffix": SuffixSource,
 }
 
 

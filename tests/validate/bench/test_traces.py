@@ -53,6 +53,11 @@ def test_every_answer_is_a_request_after_all_before_it(qwen: Tokenizer) -> None:
     assert second.category == "other"
 
 
+def test_an_answer_that_quotes_the_end_marker_ends_there(qwen: Tokenizer) -> None:
+    (request,) = requests_of(session(("user", "Hi"), ("assistant", "It is <|im_end|> here")), qwen)
+    assert qwen.decode(request.output, skip_special=False) == "It is <|im_end|>"
+
+
 def test_an_answer_is_cut_but_later_prompts_hold_it_whole(qwen: Tokenizer) -> None:
     said = (*TWO_TURNS, ("assistant", "so long"))
     (whole, later), (cut, same) = (list(requests_of(session(*said), qwen, most)) for most in (1024, 2))

@@ -383,10 +383,10 @@ def test_what_makes_the_learner_fail_is_not_kept(
     folder: Folder, often: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Choosy(ToyLearner):
-        def fold(self, image: NDArray[np.uint8], text: NDArray[np.int32], answer: int) -> None:
+        def fold(self, image: NDArray[np.uint8], text: NDArray[np.int32], answer: int) -> Iterator[None]:
             if text.max() > 30:
                 raise IndexError("no such token")
-            super().fold(image, text, answer)
+            yield from super().fold(image, text, answer)
 
     teach(opened(folder))
     memory = opened(folder, Choosy())
