@@ -297,3 +297,21 @@ def test_what_is_no_document_is_one_sentence(tmp_path: Path, name: str, content:
         list(parts_of(tmp_path / name))
     with pytest.raises(StorageError):
         list(parts_of(tmp_path / "missing"))
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 1000))
+def test_the_longest_match_is_found_among_many(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    """So many that the search alone can find it, and not a look around."""
+    random = np.random.default_rng(seed)
+    document = random.integers(0, 3, 3000)
+    store = built(tmp_path_factory.mktemp("store") / "s", [document.tolist()], piece=700)
+    pieces = [part[part >= 0] for part in np.split(store.text, np.flatnonzero(store.text < 0))]
+    stretches = {
+        tuple(part[at : at + n]) for part in pieces for n in range(1, 12) for at in range(len(part) - n)
+    }
+    for _ in range(20):
+        text = random.integers(0, 3, 11).tolist()
+        found, order = guessed(store, text)
+        assert order == max(n for n in range(12) if n == 0 or tuple(text[-n:]) in stretches)
+        assert found
