@@ -1,4 +1,4 @@
-"""The one place that knows every draft source by its name. What is compiled is imported where it is opened."""
+"""The one place that knows every draft source by name. What is compiled is imported where it is opened."""
 
 from collections.abc import Callable
 
