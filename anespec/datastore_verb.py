@@ -30,7 +30,7 @@ def datastore() -> None:
 
     \b
     Example:
-      anespec datastore build docs/*.md chats.jsonl --vocab model.gguf -o mine.datastore
+      anespec datastore build docs/*.md --vocab model.gguf -o mine.datastore
       anespec generate model.gguf --drafter datastore --datastore mine.datastore -p "Once upon a time"
     """
 
@@ -57,7 +57,7 @@ def build(files: tuple[Path, ...], vocab: Path, output: Path | None, force: bool
 
     \b
     Example:
-      anespec datastore build docs/*.md chats.jsonl --vocab model.gguf -o mine.datastore
+      anespec datastore build docs/*.md --vocab model.gguf -o mine.datastore
     """
     from anespec.runtime.drafters.datastore.build import StoredVocabulary, build_datastore
 

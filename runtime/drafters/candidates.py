@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.texts import Tokens
 
 MOST_CANDIDATES = 8
@@ -27,7 +27,7 @@ def fresh_rates(chances: list[float]) -> Rates:
     return np.stack([right, np.full_like(right, PRIOR_WEIGHT)], axis=1)
 
 
-@compiled("int64(int64, int64, int64, int32[::1], int64[::1])")
+@compiled_lean("int64(int64, int64, int64, int32[::1], int64[::1])")
 def add_candidate(token: int, kind: int, count: int, found: Tokens, kinds: Kinds) -> int:
     """Append a candidate to the `count` that there are, where there is room and it is none of them; how many
     there are then."""
@@ -41,14 +41,14 @@ def add_candidate(token: int, kind: int, count: int, found: Tokens, kinds: Kinds
     return count + 1
 
 
-@compiled("void(float64[:,::1], int64, int64[::1], float64[::1])")
+@compiled_lean("void(float64[:,::1], int64, int64[::1], float64[::1])")
 def chances_of(rates: Rates, count: int, kinds: Kinds, chances: Chances) -> None:
     """The chances of candidates of these kinds."""
     for place in range(count):
         chances[place] = rates[kinds[place], 0] / rates[kinds[place], 1]
 
 
-@compiled("void(float64[:,::1], int64, int32[::1], int64[::1], int64)")
+@compiled_lean("void(float64[:,::1], int64, int32[::1], int64[::1], int64)")
 def count_guesses(rates: Rates, count: int, found: Tokens, kinds: Kinds, came: int) -> None:
     """Count candidates where the token `came`."""
     for place in range(count):
@@ -61,7 +61,7 @@ def count_guesses(rates: Rates, count: int, found: Tokens, kinds: Kinds, came: i
             rates[kind, 1] /= 2
 
 
-@compiled("int64(int64, int64, int64)")
+@compiled_lean("int64(int64, int64, int64)")
 def pair_row(before: int, last: int, rows: int) -> int:
     """The row, of so many, at which a table by two tokens keeps this pair."""
     mixed = np.uint64(before) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(last) * np.uint64(

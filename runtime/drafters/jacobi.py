@@ -27,7 +27,7 @@ from anespec.runtime.drafters.candidates import (
     pair_row,
 )
 from anespec.runtime.drafters.chains import ChainSession
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled, compiled_lean
 from anespec.runtime.drafters.owners import PerOwner
 from anespec.runtime.drafters.seen_rows import SeenRows
 from anespec.runtime.drafters.texts import GrowingText, Tokens
@@ -62,7 +62,7 @@ Pool = NDArray[np.int32]
 """[2, POOL_ROWS, 2 + RECENT]: by one token and by two, each row its key and its successors, all + 1."""
 
 
-@compiled("UniTuple(int64, 2)(int32[::1], int32[:,:,::1], int32[::1], int64, int32[::1], int64[::1])")
+@compiled_lean("UniTuple(int64, 2)(int32[::1], int32[:,:,::1], int32[::1], int64, int32[::1], int64[::1])")
 def _look_up(
     window: Window, pool: Pool, text: Tokens, length: int, found: Tokens, kinds: Kinds
 ) -> tuple[int, int]:
@@ -117,7 +117,7 @@ def jacobi_candidates(
     return jacobi_guess(window, pool, rates, text, length, found, chances)[0]
 
 
-@compiled("void(int32[:,:,::1], int64, int64, int64)")
+@compiled_lean("void(int32[:,:,::1], int64, int64, int64)")
 def _remember(pool: Pool, before: int, last: int, follows: int) -> None:
     """Put a successor first in the row of a pair, or of `last` alone where `before` is -1."""
     row = pool[0 if before < 0 else 1, pair_row(before, last, POOL_ROWS)]

@@ -25,7 +25,7 @@ from anespec.runtime.drafters.candidates import (
     pair_row,
 )
 from anespec.runtime.drafters.chains import ChainSession
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled, compiled_lean
 from anespec.runtime.drafters.owners import PerOwner
 from anespec.runtime.drafters.seen_rows import SeenRows
 from anespec.runtime.drafters.texts import GrowingText, Tokens
@@ -46,7 +46,7 @@ MOST_TOKENS = (1 << _TOKEN_BITS) - 1
 Table = NDArray[np.int32]
 
 
-@compiled("int64(int32[::1], int64, int64, int32[::1], int64[::1])")
+@compiled_lean("int64(int32[::1], int64, int64, int32[::1], int64[::1])")
 def _take(row: Table, kind: int, count: int, found: Tokens, kinds: Kinds) -> int:
     """Append a row's successors that are not among those found yet; how many there are then."""
     for place in range(SUCCESSORS):
@@ -58,7 +58,7 @@ def _take(row: Table, kind: int, count: int, found: Tokens, kinds: Kinds) -> int
     return count
 
 
-@compiled("void(int32[::1], int32[::1], float64[::1])")
+@compiled_lean("void(int32[::1], int32[::1], float64[::1])")
 def _keep(row: Table, top: Tokens, shares: Chances) -> None:
     """Replace a row's successors."""
     for place in range(SUCCESSORS):
@@ -68,7 +68,7 @@ def _keep(row: Table, top: Tokens, shares: Chances) -> None:
             row[place] = share << _TOKEN_BITS | (top[place] + 1)
 
 
-@compiled("UniTuple(int64, 2)(int32[:,::1], int32[:,::1], int32[::1], int64, int32[::1], int64[::1])")
+@compiled_lean("UniTuple(int64, 2)(int32[:,::1], int32[:,::1], int32[::1], int64, int32[::1], int64[::1])")
 def _look_up(
     table: Table, pairs: Table, text: Tokens, length: int, found: Tokens, kinds: Kinds
 ) -> tuple[int, int]:

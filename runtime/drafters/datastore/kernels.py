@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES, Chances
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled, compiled_lean
 from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
 from anespec.runtime.drafters.texts import Tokens
 
@@ -30,7 +30,7 @@ READ_ONLY = "Array(int64, 1, 'C', readonly=True), " + 2 * "Array(int32, 1, 'C', 
 _STORE = "Array(int32, 1, 'C', readonly=True), "
 
 
-@compiled(f"int64({_STORE}int64, int32[::1], int64, int64, int64)")
+@compiled_lean(f"int64({_STORE}int64, int32[::1], int64, int64, int64)")
 def _alike(store: Text, place: int, text: Tokens, length: int, alike: int, most: int) -> int:
     """How many tokens before and at a place are those that the text ends with, up to `most`, where `alike`
     are known to be."""
@@ -41,7 +41,7 @@ def _alike(store: Text, place: int, text: Tokens, length: int, alike: int, most:
     return alike
 
 
-@compiled(f"UniTuple(int64, 2)({_STORE}{_STORE}int32[::1], int64, int64, int64, int64)")
+@compiled_lean(f"UniTuple(int64, 2)({_STORE}{_STORE}int32[::1], int64, int64, int64, int64)")
 def _nearest(
     store: Text, order: Order, text: Tokens, length: int, first: int, end: int, most: int
 ) -> tuple[int, int]:
@@ -67,7 +67,7 @@ def _nearest(
     return low - 1, alike_low
 
 
-@compiled(f"int64({READ_ONLY}int32[::1], int64, int32[::1], int64[::1])")
+@compiled_lean(f"int64({READ_ONLY}int32[::1], int64, int32[::1], int64[::1])")
 def _sample(
     starts: Starts,
     store: Text,

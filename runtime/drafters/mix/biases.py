@@ -7,7 +7,7 @@ space). Each is a number of a table that is hashed into; what falls on the same 
 
 import numpy as np
 
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.mix.contexts import SEED, mixed
 from anespec.runtime.drafters.mix.layout import BIAS_ROOM, BIASES, Longs, Numbers, Words
 from anespec.runtime.drafters.mix.state import SHAPE_BITS, SHAPE_MASK, SHAPES, folded_of, trait_of
@@ -17,12 +17,12 @@ _TWO_SHAPES = (1 << 2 * SHAPE_BITS) - 1
 _THREE_SHAPES = (1 << 3 * SHAPE_BITS) - 1
 
 
-@compiled("int64(int64, int64)")
+@compiled_lean("int64(int64, int64)")
 def _place_of(first: int, second: int) -> int:
     return mixed(mixed(mixed(SEED, first), second), SEED) >> 20 & BIAS_ROOM - 1
 
 
-@compiled("void(int64, int64, int64, int64[::1], int32[:,::1], int32[:,::1])")
+@compiled_lean("void(int64, int64, int64, int64[::1], int32[:,::1], int32[:,::1])")
 def place_biases(candidate: int, token: int, prior: int, state: Longs, traits: Words, places: Words) -> None:
     """Write where a candidate's biases stand; `prior` says how old and how frequent it is."""
     shapes = state[SHAPES]
@@ -36,7 +36,7 @@ def place_biases(candidate: int, token: int, prior: int, state: Longs, traits: W
     places[candidate, 5] = _place_of(folded_of(traits, token), -2 - last)
 
 
-@compiled("float32(int64, int32[:,::1], float32[::1])")
+@compiled_lean("float32(int64, int32[:,::1], float32[::1])")
 def bias_of(candidate: int, places: Words, biases: Numbers) -> np.float32:
     """The sum of a candidate's biases."""
     total = np.float32(0)
@@ -45,7 +45,7 @@ def bias_of(candidate: int, places: Words, biases: Numbers) -> np.float32:
     return total
 
 
-@compiled("void(int64, float32, int32[:,::1], float32[::1])")
+@compiled_lean("void(int64, float32, int32[:,::1], float32[::1])")
 def move_biases(candidate: int, error: np.float32, places: Words, biases: Numbers) -> None:
     """Move a candidate's biases by how far its share was wrong."""
     for kind in range(BIASES):

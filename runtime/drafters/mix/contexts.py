@@ -7,7 +7,7 @@ without case and space; (the place in the answer, t1 or how the request opens); 
 six tokens. Their numbers are their order: candidates are taken from the first ones first.
 """
 
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.mix.layout import CONTEXTS, ORDERS, Longs, Words
 from anespec.runtime.drafters.mix.state import (
     ANSWER_PLACE,
@@ -37,27 +37,27 @@ EARLY = 8
 assert len(ORDER_OF) == CONTEXTS and max(ORDER_OF) < ORDERS
 
 
-@compiled("int64(int64, int64)")
+@compiled_lean("int64(int64, int64)")
 def mixed(seed: int, value: int) -> int:
     """A hash that goes on from `seed`, a hash itself or the same for all."""
     product = (seed ^ value) * -7046029254386353131  # 2^64 / golden ratio, odd, as a signed number
     return product ^ product >> 29 & 0x7FFFFFFFF
 
 
-@compiled("int64(int64, int64, int64, int64)")
+@compiled_lean("int64(int64, int64, int64, int64)")
 def key_of(kind: int, first: int, second: int, third: int) -> int:
     """The key of a context of these parts: odd, of 32 bits."""
     whole = mixed(mixed(mixed(mixed(mixed(SEED, kind), first), second), third), SEED)
     return (whole >> 24 & 0xFFFFFFFF) | 1
 
 
-@compiled("int64(int32[::1], int64)")
+@compiled_lean("int64(int32[::1], int64)")
 def token_at(text: Words, place: int) -> int:
     """The token at a place, -1 before the text."""
     return text[place] if place >= 0 else -1
 
 
-@compiled("void(int32[::1], int64[::1], int32[:,::1], int32[:,::1])")
+@compiled_lean("void(int32[::1], int64[::1], int32[:,::1], int32[:,::1])")
 def write_keys(text: Words, state: Longs, words: Words, traits: Words) -> None:
     """Write the keys of the place behind the text to the state."""
     length = state[LENGTH]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES, Chances, Rates
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.datastore.kernels import READ_ONLY, datastore_candidates
 from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
 from anespec.runtime.drafters.jacobi import Pool, Window, jacobi_candidates
@@ -70,7 +70,7 @@ _AGES = 16
 _TIMES = 8
 
 
-@compiled("int64(int64, int64, int32[::1], int64[::1])")
+@compiled_lean("int64(int64, int64, int32[::1], int64[::1])")
 def _place_of(token: int, count: int, found: Words, marks: Longs) -> int:
     """A token's place among the candidates, `count` where it would be a new one."""
     slot = token * 40503 >> 3 & SLOT_COUNT - 1
@@ -85,7 +85,7 @@ def _place_of(token: int, count: int, found: Words, marks: Longs) -> int:
     return count
 
 
-@compiled("void(int64, int64, float32, int64[::1], int32[:,::1], float32[::1])")
+@compiled_lean("void(int64, int64, float32, int64[::1], int32[:,::1], float32[::1])")
 def _enter(
     candidate: int, number: int, value: np.float32, marks: Longs, entries: Words, values: Numbers
 ) -> None:
@@ -97,14 +97,14 @@ def _enter(
     marks[ENTRY_COUNT] = entry + 1
 
 
-@compiled("void(int64, int64[::1])")
+@compiled_lean("void(int64, int64[::1])")
 def _activate(number: int, marks: Longs) -> None:
     """Note that candidates have this input."""
     marks[ACTIVE + marks[ACTIVE_COUNT]] = number
     marks[ACTIVE_COUNT] += 1
 
 
-@compiled(
+@compiled_lean(
     "int64(int32[:,::1], uint8[:,::1], int64, int64, int64, int32[::1], int64[::1], int32[:,::1], "
     "float32[::1])"
 )
@@ -134,7 +134,7 @@ def _take_context(
     return count
 
 
-@compiled(
+@compiled_lean(
     "int64(int64, int64, int32[::1], float64[::1], int64, int32[::1], int64[::1], int32[:,::1], float32[::1])"
 )
 def _take_others(
@@ -161,7 +161,7 @@ def _take_others(
     return count
 
 
-@compiled("int64(int64, int64)")
+@compiled_lean("int64(int64, int64)")
 def _prior_of(age: int, times: int) -> int:
     """The rate of candidates that came so often here, the last time so many tokens ago."""
     if times == 0:
@@ -177,11 +177,12 @@ GATHER = (
     "int32[::1], int64[::1], int32[:,::1], uint8[:,::1], int32[:,::1], int32[:,::1], uint8[:,::1], "
     "float32[:,::1], int32[:,::1], int32[:,::1], float64[:,::1], int32[::1], int32[:,:,::1], float64[:,::1], "
     + READ_ONLY
-    + "int32[:,::1], int32[::1], int64[::1], int32[:,::1], float32[::1], int32[:,::1]"
+    + "int32[:,::1], int32[::1], int64[::1], int32[:,::1], float32[::1], int32[:,::1], "
+    "int32[::1], float64[::1]"
 )
 
 
-@compiled(f"int64({GATHER})")
+@compiled_lean(f"int64({GATHER})")
 def gather(
     text: Words,
     state: Longs,
@@ -206,6 +207,8 @@ def gather(
     entries: Words,
     values: Numbers,
     places: Words,
+    others: Words,
+    chances: Chances,
 ) -> int:
     """Write the candidates for the place behind the text, the entries of their inputs, and where their biases
     stand; how many there are."""
@@ -224,8 +227,6 @@ def gather(
         _activate(POINTER, marks)
         marks[CHOSEN_SETS + 3] = BY_POINTER + pointer_step(state)
     if len(recycled) or len(pool) or len(order):
-        others = np.empty(MOST_CANDIDATES, np.int32)
-        chances = np.empty(MOST_CANDIDATES, np.float64)
         if len(recycled):
             several = recycle_candidates(
                 recycled, recycled_pairs, recycled_rates, text, length, others, chances

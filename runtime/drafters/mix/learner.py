@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from anespec.manifests.errors import RequestError
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.memory.learner import ALIGNMENT, MemoryFacts
 from anespec.runtime.drafters.mix.contexts import mixed
 from anespec.runtime.drafters.mix.layout import (
@@ -36,7 +36,7 @@ TOKENS_AT_ONCE = 256
 """Learnt in a step: about a millisecond."""
 
 
-@compiled("int64(int32[::1], int64, int64[::1])")
+@compiled_lean("int64(int32[::1], int64, int64[::1])")
 def _known_length(text: Words, answer: int, header: Longs) -> int:
     """How much of the text's beginning is a text that was learnt lately; notes this one and its prompt.
 

@@ -8,7 +8,7 @@ the least visited node makes room, and its neighbours lose worth.
 
 import numpy as np
 
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.mix.layout import BUCKET, NODE_WORDS, Octets, Words
 
 FOLLOWERS = 5
@@ -20,7 +20,7 @@ MOST_VISITS = 60
 MOST_WORTH = 255
 
 
-@compiled("int64(int32[:,::1], int64)")
+@compiled_lean("int64(int32[:,::1], int64)")
 def find_node(nodes: Words, key: int) -> int:
     """The row of a key's node; -1 where it has none. Keys are odd and of 32 bits."""
     first = (key * (len(nodes) // BUCKET) >> 32) * BUCKET
@@ -33,7 +33,7 @@ def find_node(nodes: Words, key: int) -> int:
     return -1
 
 
-@compiled("int64(int32[:,::1], uint8[:,::1], int64)")
+@compiled_lean("int64(int32[:,::1], uint8[:,::1], int64)")
 def take_node(nodes: Words, octets: Octets, key: int) -> int:
     """The row of a key's node, made where it has none; -1 - row where an empty place was taken for it."""
     first = (key * (len(nodes) // BUCKET) >> 32) * BUCKET
@@ -56,7 +56,7 @@ def take_node(nodes: Words, octets: Octets, key: int) -> int:
     return worst
 
 
-@compiled("int64(int32[:,::1], uint8[:,::1], int64, int64)")
+@compiled_lean("int64(int32[:,::1], uint8[:,::1], int64, int64)")
 def count_follower(nodes: Words, octets: Octets, key: int, token: int) -> int:
     """Count that `token` followed a key's context; 1 where that took an empty place, else 0."""
     row = take_node(nodes, octets, key)

@@ -6,7 +6,7 @@ misses, and it is dropped. It is aimed anew at the most recent match of one of L
 that is longer than its present run.
 """
 
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.mix.contexts import mixed
 from anespec.runtime.drafters.mix.layout import Longs, Words
 from anespec.runtime.drafters.mix.state import AT, LENGTH, MISSES, OLD_AT, OLD_LEFT, RUN
@@ -20,7 +20,7 @@ MOST_MISSES = 5
 """Of the last eight tokens."""
 
 
-@compiled("int64(int32[::1], int64, int64, int64)")
+@compiled_lean("int64(int32[::1], int64, int64, int64)")
 def _hash_of(text: Words, length: int, count: int, rows: int) -> int:
     """Where the last `count` tokens are noted, among so many rows, a power of two."""
     value = count
@@ -29,7 +29,7 @@ def _hash_of(text: Words, length: int, count: int, rows: int) -> int:
     return value >> 20 & rows - 1
 
 
-@compiled("int64(int64)")
+@compiled_lean("int64(int64)")
 def ones(bits: int) -> int:
     """How many of the last eight bits are set."""
     count = 0
@@ -39,7 +39,7 @@ def ones(bits: int) -> int:
     return count
 
 
-@compiled("void(int64[::1])")
+@compiled_lean("void(int64[::1])")
 def drop_pointer(state: Longs) -> None:
     """Let it point nowhere."""
     state[AT] = -1
@@ -49,7 +49,7 @@ def drop_pointer(state: Longs) -> None:
     state[OLD_LEFT] = 0
 
 
-@compiled("void(int64[::1], int32[::1])")
+@compiled_lean("void(int64[::1], int32[::1])")
 def step_pointer(state: Longs, text: Words) -> None:
     """Let it follow the last token of the text, which has just come."""
     last = state[LENGTH] - 1
@@ -70,24 +70,23 @@ def step_pointer(state: Longs, text: Words) -> None:
             return
         old = state[OLD_AT]
         go_on = at + 1
-        if 0 <= old < last and state[OLD_LEFT] > 0 and text[old] == token:
+        if state[OLD_LEFT] > 0 and text[old] == token:
             go_on = old + 1
+            state[OLD_LEFT] = 0
         else:
             for place in range(at + 1, min(at + AHEAD, last)):
                 if text[place] == token:
                     go_on = place + 1
                     break
+            if state[OLD_LEFT] == 0:
+                state[OLD_AT] = at
+                state[OLD_LEFT] = KEPT + 1
         state[AT] = go_on
-        state[OLD_AT] = at
-        state[OLD_LEFT] = KEPT
     if state[OLD_LEFT] > 0:
         state[OLD_LEFT] -= 1
-        state[OLD_AT] += 1
-        if state[OLD_LEFT] == 0:
-            state[OLD_AT] = -1
 
 
-@compiled("void(int64[::1], int32[::1], int32[:,::1])")
+@compiled_lean("void(int64[::1], int32[::1], int32[:,::1])")
 def aim_pointer(state: Longs, text: Words, heads: Words) -> None:
     """Aim at the most recent longer match, and note where the present ones end."""
     length = state[LENGTH]
@@ -114,7 +113,7 @@ def aim_pointer(state: Longs, text: Words, heads: Words) -> None:
                 state[RUN] = matched
 
 
-@compiled("int64(int64)")
+@compiled_lean("int64(int64)")
 def run_step(run: int) -> int:
     """A run's length in eight steps."""
     for step in range(7):
@@ -123,13 +122,13 @@ def run_step(run: int) -> int:
     return 7
 
 
-@compiled("int64(int64[::1])")
+@compiled_lean("int64(int64[::1])")
 def pointer_step(state: Longs) -> int:
     """The pointer's state in 32 steps: its run, and misses among the last three."""
     return run_step(state[RUN]) * 4 + ones(state[MISSES] & 7)
 
 
-@compiled("int64(int64[::1])")
+@compiled_lean("int64(int64[::1])")
 def pointer_rate(state: Longs) -> int:
     """Its state in 128 steps: with earlier misses too."""
     return pointer_step(state) * 4 + min(ones(state[MISSES] >> 3), 3)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.mix.layout import LOGIT, RATE, RATES, SEEN, SURE_RATES, Numbers
 
 LEAST = 1e-4
@@ -27,7 +27,7 @@ def fresh_rates(rates: Numbers) -> None:
     assert len(rates) == RATES
 
 
-@compiled("void(float32[:,::1], int64, boolean, float64)")
+@compiled_lean("void(float32[:,::1], int64, boolean, float64)")
 def move_rate(rates: Numbers, row: int, came: bool, span: float) -> None:
     """Move a rate towards what happened, by 1 / (n + 0.5) at first."""
     rates[row, SEEN] += np.float32(1)
@@ -38,7 +38,7 @@ def move_rate(rates: Numbers, row: int, came: bool, span: float) -> None:
     rates[row, LOGIT] = np.log(rate / (1.0 - rate))
 
 
-@compiled("int64(float32, int64)")
+@compiled_lean("int64(float32, int64)")
 def sure_row(share: float, matched: int) -> int:
     """The rate of best candidates that had such a share; `matched` says which tables knew the context."""
     step = min(int(share * SURE_STEPS), SURE_STEPS - 1) if share > 0 else 0

@@ -8,7 +8,7 @@ Adagrad.
 
 import numpy as np
 
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.mix.biases import bias_of, move_biases
 from anespec.runtime.drafters.mix.inputs import ACTIVE, ACTIVE_COUNT, CHOSEN_SETS, ENTRY_COUNT
 from anespec.runtime.drafters.mix.layout import (
@@ -49,7 +49,7 @@ def fresh_weights(weights: Numbers) -> None:
     weights[OUTPUT, :UNITS] = drawn.normal(0, 0.05, UNITS)
 
 
-@compiled(
+@compiled_lean(
     "int64(int64, int64[::1], int32[:,::1], float32[::1], int32[:,::1], float32[:,::1], float32[::1], "
     "float32[:,::1], float32[:,::1], float32[::1])"
 )
@@ -113,7 +113,7 @@ def score(
     return best
 
 
-@compiled("int64(int64, int64[::1], int32[:,::1], float32[::1], float32[:,::1])")
+@compiled_lean("int64(int64, int64[::1], int32[:,::1], float32[::1], float32[:,::1])")
 def loudest_input(best: int, marks: Longs, entries: Words, values: Numbers, slopes: Numbers) -> int:
     """The input that adds most to the linear part of the best candidate's score, right after `score`."""
     loudest = PRIOR
@@ -126,7 +126,7 @@ def loudest_input(best: int, marks: Longs, entries: Words, values: Numbers, slop
     return loudest
 
 
-@compiled("void(float32[:,::1], float32[:,::1], int64, int64, float32[::1])")
+@compiled_lean("void(float32[:,::1], float32[:,::1], int64, int64, float32[::1])")
 def _climb(weights: Numbers, squares: Numbers, row: int, first: int, slope: Numbers) -> None:
     """An Adagrad step of the weights of all units in a row, from a column on."""
     for unit in range(UNITS):
@@ -135,7 +135,7 @@ def _climb(weights: Numbers, squares: Numbers, row: int, first: int, slope: Numb
         weights[row, first + unit] += HIDDEN_STEP * slope[unit] / np.sqrt(square + EPSILON)
 
 
-@compiled(
+@compiled_lean(
     "void(int64, int64, int64[::1], int32[:,::1], float32[::1], int32[:,::1], float32[:,::1], "
     "float32[:,::1], float32[::1], float32[:,::1], float32[:,::1], float32[::1])"
 )

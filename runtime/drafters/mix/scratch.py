@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from anespec.runtime.drafters.candidates import MOST_CANDIDATES
 from anespec.runtime.drafters.mix.inputs import MARKS, MOST_ENTRIES
 from anespec.runtime.drafters.mix.layout import BIASES, CANDIDATES, INPUTS, UNITS
 from anespec.runtime.drafters.mix.scorer import SLOPE_ROWS
@@ -20,6 +21,8 @@ class Scratch:
         self.entries = np.zeros((MOST_ENTRIES, 2), np.int32)
         self.values = np.zeros(MOST_ENTRIES, np.float32)
         self.places = np.zeros((CANDIDATES, BIASES), np.int32)
+        self.others = np.zeros(MOST_CANDIDATES, np.int32)
+        self.chances = np.zeros(MOST_CANDIDATES, np.float64)
         self.slopes = np.zeros((SLOPE_ROWS, max(INPUTS, UNITS)), np.float32)
         self.units = np.zeros((CANDIDATES, UNITS), np.float32)
         self.shares = np.zeros(CANDIDATES, np.float32)

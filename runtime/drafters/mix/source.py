@@ -76,7 +76,8 @@ class MixSession:
                 budget, tables.state, image.weights, image.biases, text.tokens, scratch.state, tables.nodes,
                 tables.octets, tables.words, image.nodes, image.octets, image.rates, *self._others,
                 self._traits, scratch.found, scratch.marks, scratch.entries, scratch.values, scratch.places,
-                scratch.slopes, scratch.units, scratch.shares, scratch.claims,
+                scratch.others, scratch.chances, scratch.slopes, scratch.units, scratch.shares,
+                scratch.claims,
             )  # fmt: skip
         if not count:
             return Draft()
@@ -94,8 +95,8 @@ class MixSession:
                 tables.text.length, image.weights, image.squares, image.biases, tables.heads,
                 tables.text.tokens, tables.state, tables.nodes, tables.octets, tables.words, image.nodes,
                 image.octets, image.rates, *self._others, self._traits, scratch.found, scratch.marks,
-                scratch.entries, scratch.values, scratch.places, scratch.slopes, scratch.units,
-                scratch.shares,
+                scratch.entries, scratch.values, scratch.places, scratch.others, scratch.chances,
+                scratch.slopes, scratch.units, scratch.shares,
             )  # fmt: skip
 
     def close(self) -> None:

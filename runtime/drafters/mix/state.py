@@ -1,6 +1,6 @@
 """Where one text stands: numbers in one flat array, so that a chain can go on with a copy; compiled."""
 
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.mix.layout import CONTEXTS, Longs, Words
 
 LENGTH = 0
@@ -24,19 +24,19 @@ ENDS_LINE, ENDS_SENTENCE, IS_LONG = 1 << 4, 1 << 5, 1 << 6
 LAST_SHAPES = (1 << 6 * SHAPE_BITS) - 1
 
 
-@compiled("int64(int32[:,::1], int64)")
+@compiled_lean("int64(int32[:,::1], int64)")
 def trait_of(traits: Words, token: int) -> int:
     """A token's shape and what it ends; 0 for one beyond the vocabulary's texts."""
     return traits[token, 0] if 0 <= token < len(traits) else 0
 
 
-@compiled("int64(int32[:,::1], int64)")
+@compiled_lean("int64(int32[:,::1], int64)")
 def folded_of(traits: Words, token: int) -> int:
     """The token that stands for all that differ in case and outer space alone."""
     return traits[token, 1] if 0 <= token < len(traits) else token
 
 
-@compiled("void(int64[::1], int64, int32[:,::1])")
+@compiled_lean("void(int64[::1], int64, int32[:,::1])")
 def step_state(state: Longs, token: int, traits: Words) -> None:
     """Let the text go on with a token: lines, sentences, long words, shapes. The length is the caller's."""
     trait = trait_of(traits, token)

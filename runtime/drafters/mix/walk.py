@@ -1,7 +1,7 @@
 """Walks over a text: index it, propose what follows, learn what came, fold it into memory; compiled."""
 
 from anespec.runtime.drafters.candidates import Chances, Rates
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
 from anespec.runtime.drafters.jacobi import Pool, Window
 from anespec.runtime.drafters.mix.contexts import mixed, write_keys
@@ -30,7 +30,7 @@ OPENING_TOKENS = 6
 """With so many tokens a request's opening tells what is asked."""
 
 
-@compiled("void(int64[::1], int32[::1], int64, int32[:,::1], int32[:,::1])")
+@compiled_lean("void(int64[::1], int32[::1], int64, int32[:,::1], int32[:,::1])")
 def begin_text(state: Longs, opening: Words, count: int, words: Words, traits: Words) -> None:
     """Set a state to the beginning of a text, of a request that opens with these tokens."""
     for place in range(STATE):
@@ -44,14 +44,14 @@ def begin_text(state: Longs, opening: Words, count: int, words: Words, traits: W
     write_keys(opening, state, words, traits)
 
 
-@compiled("void(int64[::1])")
+@compiled_lean("void(int64[::1])")
 def begin_answer(state: Longs) -> None:
     """What comes from here on is the answer."""
     state[ANSWER_PLACE] = 0
     drop_pointer(state)
 
 
-@compiled(
+@compiled_lean(
     "void(int32[::1], int64, int64[::1], int32[:,::1], uint8[:,::1], int32[:,::1], int32[:,::1], "
     "int32[:,::1])"
 )
@@ -79,7 +79,7 @@ def index_text(
         write_keys(text, state, words, traits)
 
 
-@compiled(
+@compiled_lean(
     "void(int32[::1], int64, int64, int64, int64, int64[::1], int32[:,::1], int32[:,::1], uint8[:,::1], "
     "int64[::1], int32[:,::1])"
 )
@@ -114,7 +114,7 @@ def fold_text(
         write_keys(text, state, words, traits)
 
 
-@compiled(
+@compiled_lean(
     f"int64(int64, int64[::1], float32[:,::1], float32[::1], {GATHER}, float32[:,::1], "
     "float32[:,::1], float32[::1], float64[::1])"
 )
@@ -146,6 +146,8 @@ def propose_chain(
     entries: Words,
     values: Numbers,
     places: Words,
+    others: Words,
+    chances: Chances,
     slopes: Numbers,
     units: Numbers,
     shares: Numbers,
@@ -161,7 +163,7 @@ def propose_chain(
         count = gather(
             text, state, nodes, octets, words, memory_nodes, memory_octets, rates, recycled, recycled_pairs,
             recycled_rates, window, pool, pool_rates, starts, corpus, order, traits, found, marks, entries,
-            values, places,
+            values, places, others, chances,
         )  # fmt: skip
         if count == 0:
             return step
@@ -181,7 +183,7 @@ def propose_chain(
     return budget
 
 
-@compiled(
+@compiled_lean(
     f"void(int64, float32[:,::1], float32[:,::1], float32[::1], int32[:,::1], {GATHER}, "
     "float32[:,::1], float32[:,::1], float32[::1])"
 )
@@ -214,6 +216,8 @@ def learn_answer(
     entries: Words,
     values: Numbers,
     places: Words,
+    others: Words,
+    chances: Chances,
     slopes: Numbers,
     units: Numbers,
     shares: Numbers,
@@ -225,7 +229,7 @@ def learn_answer(
         count = gather(
             text, state, nodes, octets, words, memory_nodes, memory_octets, rates, recycled, recycled_pairs,
             recycled_rates, window, pool, pool_rates, starts, corpus, order, traits, found, marks, entries,
-            values, places,
+            values, places, others, chances,
         )  # fmt: skip
         came = -1
         for candidate in range(count):

@@ -1,13 +1,13 @@
 """The words table of one text: per token when it came last, how often, and what followed it; compiled."""
 
-from anespec.runtime.drafters.compiled import compiled
+from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.mix.layout import Words
 
 WORD, LAST_AT, TIMES, FOLLOWED_LAST, FOLLOWED_BEFORE = 0, 1, 2, 3, 4
 WORD_COLUMNS = 8
 
 
-@compiled("int64(int32[:,::1], int64)")
+@compiled_lean("int64(int32[:,::1], int64)")
 def find_word(words: Words, token: int) -> int:
     """The row of a token, or the empty one where it belongs. At least half of the rows are empty."""
     row = token * 0x9E3779B1 >> 7 & len(words) - 1
@@ -16,7 +16,7 @@ def find_word(words: Words, token: int) -> int:
     return row
 
 
-@compiled("void(int32[:,::1], int64, int64, int64)")
+@compiled_lean("void(int32[:,::1], int64, int64, int64)")
 def note_word(words: Words, before: int, token: int, at: int) -> None:
     """Note that `token` came at place `at`, behind the token `before`, -1 for none."""
     row = find_word(words, token)

@@ -1,73 +1,82 @@
-"""What was asked before a source stood is not lost to it."""
+"""A source that takes its time to start holds nobody up, and lookup guesses meanwhile."""
 
+import logging
 import threading
+from collections.abc import Sequence
 
-from drafting import OracleSession, SourceOf
+import pytest
 
-from anespec.runtime.drafters import Outcome, RowTops
+from anespec.runtime.drafters import Draft, DraftCost, DraftSession, DraftSource, propose_each
+from anespec.runtime.drafters.lookup import LookupSession, LookupSource
 from anespec.runtime.drafters.starting import StartingSource
 
-NO_ROWS = RowTops(())
 
+class Started:
+    """A source that says when it is closed."""
 
-class Learning(SourceOf):
-    """Notes the texts of the sessions that were closed."""
+    name = "started"
+    cost = DraftCost(microseconds=7)
 
     def __init__(self) -> None:
-        super().__init__(lambda owner, prompt: OracleSession(prompt, len(prompt)))
-        self.is_closed = False
+        self.closed = 0
 
-    @property
-    def learnt(self) -> list[tuple[str, int]]:
-        """Owners and lengths of the texts."""
-        known = [session.known for session in self.sessions if session.closed]  # type: ignore[attr-defined]
-        return [(owner, length) for (owner, _), length in zip(self.opened, known, strict=False)]
+    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> DraftSession:
+        return LookupSource().open(owner, [*prompt, *prompt])
+
+    def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
+        return propose_each(asks)
 
     def close(self) -> None:
-        self.is_closed = True
+        self.closed += 1
 
 
-def test_the_source_learns_once_it_stands_what_lookup_guessed_for() -> None:
-    source, may_stand = Learning(), threading.Event()
+def test_lookup_guesses_until_it_stands() -> None:
+    may_start = threading.Event()
+    started = Started()
 
-    def start() -> Learning:
-        assert may_stand.wait(20)
-        return source
+    def start() -> DraftSource:
+        may_start.wait()
+        return started
 
-    starting = StartingSource("learning", start)
-    early = starting.open("one", [1, 2, 1])
-    assert early.propose(2).source == "lookup"
-    early.observe([2, 1], Outcome(), NO_ROWS)
-    starting.open("two", [5]).close()
-    early.close()
-    may_stand.set()
-    starting.wait()
-    assert source.opened == []
-    starting.open("three", [7, 8]).close()
-    assert source.learnt == [("two", 1), ("one", 5), ("three", 2)]
-    starting.close()
-    assert source.is_closed
-
-
-def test_a_source_that_stands_only_at_the_end_learns_too() -> None:
-    source, may_stand = Learning(), threading.Event()
-
-    def start() -> Learning:
-        assert may_stand.wait(20)
-        return source
-
-    starting = StartingSource("learning", start)
-    starting.open("one", [1, 2]).close()
-    may_stand.set()
-    starting.close()
-    assert source.is_closed and source.learnt == [("one", 2)]
+    source = StartingSource("started", start)
+    early = source.open("me", [1, 2, 3])
+    assert isinstance(early, LookupSession)
+    assert source.cost == LookupSource.cost
+    assert source.propose([(early, 2)]) == [Draft()]
+    may_start.set()
+    source.wait()
+    assert source.cost == started.cost
+    late = source.open("me", [1, 2, 3])
+    drafts = source.propose([(early, 2), (late, 2)])
+    assert [draft.tokens for draft in drafts] == [(), (1, 2)]
+    source.close()
+    source.close()
+    assert started.closed == 1
 
 
-def test_nothing_waits_where_the_source_cannot_be_had() -> None:
-    def fail() -> Learning:
-        raise RuntimeError("no compiler")
+def test_it_is_closed_also_where_it_is_given_up_before_it_stands() -> None:
+    may_start = threading.Event()
+    started = Started()
 
-    starting = StartingSource("none", fail)
-    starting.wait()
-    starting.open("one", [1]).close()
-    starting.close()
+    def start() -> DraftSource:
+        may_start.wait()
+        return started
+
+    source = StartingSource("started", start)
+    closing = threading.Thread(target=source.close)
+    closing.start()
+    may_start.set()
+    closing.join()
+    assert started.closed == 1
+
+
+def test_lookup_goes_on_where_it_cannot_start(caplog: pytest.LogCaptureFixture) -> None:
+    def start() -> DraftSource:
+        raise OSError("no compiler today")
+
+    source = StartingSource("started", start)
+    with caplog.at_level(logging.WARNING):
+        source.wait()
+    assert "no compiler today" in caplog.text
+    assert source.open("me", [4, 4]).propose(1).tokens == (4,)
+    source.close()
