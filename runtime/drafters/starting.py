@@ -3,10 +3,20 @@
 import logging
 import subprocess
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from anespec.manifests.child_python import child_command, child_environment
-from anespec.runtime.drafters import Draft, DraftCost, DraftSession, DraftSource, propose_each
+from anespec.runtime.drafters import (
+    Draft,
+    DraftCost,
+    DraftSession,
+    DraftSource,
+    Outcome,
+    RowTops,
+    propose_each,
+)
 from anespec.runtime.drafters.kept_code import code_folder, is_compiled, note_compiled
 from anespec.runtime.drafters.lookup import LookupSource
 
@@ -15,12 +25,53 @@ _log = logging.getLogger(__name__)
 _BETWEEN_LOOKS = 0.1
 """Seconds."""
 
+MOST_UNTOLD = 64
+"""Requests that wait for the source to learn them."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A request that lookup guessed for: whose it was, its prompt, and the tokens that followed."""
+
+    owner: str
+    prompt: list[int]
+    output: list[int]
+
+
+class _InterimSession:
+    """A session of lookup that tells at its end what it was about."""
+
+    def __init__(self, session: DraftSession, about: Ended, tell: Callable[[Ended], None]) -> None:
+        self._session = session
+        self._about = about
+        self._tell = tell
+
+    @property
+    def wants_top(self) -> int:
+        """As lookup's."""
+        return self._session.wants_top
+
+    def propose(self, budget: int) -> Draft:
+        """As lookup does."""
+        return self._session.propose(budget)
+
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+        """As lookup does, and note what came."""
+        self._about.output.extend(committed)
+        self._session.observe(committed, outcome, rows)
+
+    def close(self) -> None:
+        """The request has ended."""
+        self._session.close()
+        self._tell(self._about)
+
 
 class StartingSource:
     """Starts a source on a thread of its own. Until it stands, and where it cannot, lookup guesses.
 
     What was never compiled here is compiled by another process, which this one does not wait for at its end.
-    Sessions stay what they were opened as. Calls come one at a time.
+    Sessions stay what they were opened as. What lookup has guessed for, the source learns once it stands.
+    Calls come one at a time.
     """
 
     def __init__(self, name: str, start: Callable[[], DraftSource]) -> None:
@@ -29,6 +80,7 @@ class StartingSource:
         self._lookup = LookupSource()
         self._start = start
         self._source: DraftSource | None = None
+        self._untold: deque[Ended] = deque(maxlen=MOST_UNTOLD)
         self._ending = threading.Event()
         # No daemon: a process that ended in the midst of loading might crash.
         self._thread = threading.Thread(target=self._run, name="anespec drafts")
@@ -41,7 +93,12 @@ class StartingSource:
 
     def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> DraftSession:
         """A session of the source once it stands, else of lookup."""
-        return (self._source or self._lookup).open(owner, prompt, reference)
+        source = self._source
+        if source is None:
+            session = self._lookup.open(owner, prompt, reference)
+            return _InterimSession(session, Ended(owner, list(prompt), []), self._untold.append)
+        self._tell(source)
+        return source.open(owner, prompt, reference)
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
         """One after another."""
@@ -62,14 +119,29 @@ class StartingSource:
         self.wait()
         source, self._source = self._source, None
         if source is not None:
+            self._tell(source)
             source.close()
+
+    def _tell(self, source: DraftSource) -> None:
+        """Have the source learn what has ended before it stood."""
+        while self._untold:
+            ended = self._untold.popleft()
+            session = source.open(ended.owner, ended.prompt)
+            try:
+                if ended.output:
+                    session.observe(ended.output, Outcome(), RowTops(()))
+            finally:
+                session.close()
 
     def _run(self) -> None:
         try:
             if not is_compiled(self.name) and code_folder() is not None and not self._compiled():
                 return
-            self._source = self._start()
+            source = self._start()
             note_compiled(self.name)
+            # Most of it now, since nobody asks the source yet.
+            self._tell(source)
+            self._source = source
         except Exception as error:
             _log.warning("drafts by %s cannot be had, lookup drafts in its place: %r", self.name, error)
 

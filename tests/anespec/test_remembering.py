@@ -3,9 +3,13 @@
 from pathlib import Path
 
 import pytest
-from commands import CommandResult, run
+from commands import run
 
+import anespec
 from anespec.draft_memory import memory_folder
+from anespec.runtime.drafters.starting import StartingSource
+
+ASKED = ("-p", "The little", "-n", 4, "--ignore-eos", "--threads", 1)
 
 
 @pytest.fixture
@@ -13,44 +17,46 @@ def memory(tmp_path: Path) -> Path:
     return tmp_path / "memory"
 
 
-def generate(artifact: Path, memory: Path | str, *options: object) -> CommandResult:
-    fixed = ("-p", "The little", "-n", 60, "--ignore-eos", "--drafter", "mix", "--threads", 1, "--json")
-    outcome = run("generate", artifact, *fixed, "--draft-memory", memory, *options)
-    assert outcome.code == 0, outcome.err
-    return outcome
+def answer(artifact: Path, memory: Path | str) -> tuple[tuple[int, ...], int]:
+    """The tokens of an answer, and its passes."""
+    with anespec.load(artifact, threads=1, draft_memory=memory) as model:
+        assert isinstance(model._source, StartingSource)
+        model._source.wait()
+        found = model.generate("The little", max_tokens=60, ignore_eos=True)
+        return tuple(found.output_ids), found.statistics.decode_passes
 
 
-def passes(outcome: CommandResult) -> int:
-    return int(outcome.json["passes"])
+def requests(folder: Path | None = None) -> int:
+    where = () if folder is None else ("--draft-memory", folder)
+    return sum(each["requests"] for each in run("memory", "show", "--json", *where).json["memories"])
 
 
 def test_the_second_run_knows_what_the_first_has_said(trained: Path, memory: Path) -> None:
-    first, second = generate(trained, memory), generate(trained, memory)
-    assert second.json["output_ids"] == first.json["output_ids"]
-    assert passes(second) < passes(first)
-    (kept,) = run("memory", "show", "--json", "--draft-memory", memory).json["memories"]
-    assert (kept["owner"], kept["requests"], len(kept["models"])) == ("", 2, 1)
+    first, second = answer(trained, memory), answer(trained, memory)
+    assert second[0] == first[0]
+    assert second[1] < first[1]
+    assert requests(memory) == 2
 
 
-def test_none_keeps_nothing_on_disk(trained: Path, memory: Path, tmp_path: Path) -> None:
-    generate(trained, "none")
+def test_none_keeps_nothing_on_disk(trained: Path, tmp_path: Path) -> None:
+    answer(trained, "none")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_is_kept_in_the_users_cache_unless_said_otherwise(trained: Path) -> None:
-    before = run("memory", "show", "--json").json
-    assert before["folder"] == str(memory_folder())
-    asked = ("-p", "The little", "-n", 4, "--ignore-eos", "--drafter", "mix", "--threads", 1)
-    assert run("generate", trained, *asked).code == 0
-    after = run("memory", "show", "--json").json["memories"]
-    assert sum(each["requests"] for each in after) > sum(each["requests"] for each in before["memories"])
+def test_a_command_remembers_in_the_users_cache_what_was_asked_before_its_drafter_stood(
+    trained: Path,
+) -> None:
+    before = requests()
+    assert run("memory", "show", "--json").json["folder"] == str(memory_folder())
+    assert run("generate", trained, *ASKED).code == 0
+    assert requests() == before + 1
 
 
 def test_a_memory_that_cannot_be_costs_no_answer(trained: Path, memory: Path) -> None:
-    right = generate(trained, memory).json["output_ids"]
+    right = answer(trained, memory)[0]
     next(memory.rglob("journal-*")).write_bytes(b"nonsense")
-    assert generate(trained, memory).json["output_ids"] == right
+    assert answer(trained, memory)[0] == right
     (memory / "file").write_text("no folder")
-    outcome = generate(trained, memory / "file")
-    assert outcome.json["output_ids"] == right
+    outcome = run("generate", trained, *ASKED, "--draft-memory", memory / "file")
+    assert outcome.code == 0
     assert outcome.err.count("cannot be used (File exists); what drafting learns is kept in memory") == 1

@@ -90,18 +90,18 @@ class OwnerMemory:
             self._read(files)
 
     def fold(self, text: NDArray[np.int32], answer: int) -> None:
-        """Learn a finished request, and have its files know it when this returns."""
+        """Have the files know a finished request, and learn it; the lock is let go between steps."""
+        record = Lesson.of(text, answer).record()
+        with self.lock:
+            self._texts.add(record)
+            self._tokens += len(text)
+            self._unflushed = True
+            self._write(record)
         steps = self._learner.fold(self.image, text, answer)
         while True:
             with self.lock:
                 if next(steps, _ENDED) is _ENDED:
                     break
-        with self.lock:
-            record = Lesson.of(text, answer).record()
-            self._texts.add(record)
-            self._tokens += len(text)
-            self._unflushed = True
-            self._write(record)
         if self._is_due():
             self._save_aside()
 
