@@ -1,6 +1,6 @@
 // Which characters of an answer were drafted, and by whom: runs [from, to, source], in order, none within another.
 
-const KNOWN = ["lookup", "memory", "reference", "grammar"];
+const KNOWN = ["mix", "lookup", "reference", "recycle", "jacobi"];
 const HUES = 6;
 
 /** Notes that text which reaches from `from` to `to` was guessed by `source`; null: by nobody. */

@@ -119,7 +119,7 @@ CONTRASTS = """() => {
 def test_text_stands_out_in_light_and_dark(open_page: Open, script: Script, scheme: str) -> None:
     visit = open_page(color_scheme=scheme, reduced_motion="reduce")
     text = "Text, `code`, [a link](https://example.org)\n\n> quoted\n\n```py\nx = 1\n```\n\n|a|\n|-|\n|b|"
-    sources = ["lookup", "memory", "reference", "grammar", "other", "another"]
+    sources = ["mix", "lookup", "reference", "recycle", "jacobi", "datastore"]
     script.answers.append(
         Said([*(Piece(f"{source} ", source) for source in sources), Piece(text)], error=None)
     )
