@@ -72,8 +72,9 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher, name: s
         report("vocabulary")
         tokens = artifact.tokens_path()
         # A library compiles shards without holding Python up, which reads the vocabulary meanwhile.
-        with ThreadPoolExecutor(1) as reader:
-            reading = reader.submit(_read_vocabulary, tokens)
+        with ThreadPoolExecutor(2) as aside:
+            reading = aside.submit(_read_vocabulary, tokens)
+            aside.submit(_load_drafting, options)
             report(f"shards, on {backend}")
             verifier = open_verifier(artifact, backend, options.threads, options.workers)
         try:
@@ -82,6 +83,15 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher, name: s
             verifier.close()
             raise
     return Opened(artifact, tokenizer, verifier, here, began)
+
+
+def _load_drafting(options: "BackendOptions") -> None:
+    """Load the code of who is to guess, which takes most of a second, where it was compiled before."""
+    from anespec.runtime.drafters.kept_code import import_compiled, is_compiled
+    from anespec.runtime.options import LoadOptions
+
+    if isinstance(options, LoadOptions) and is_compiled(options.drafter):
+        import_compiled(options.drafter)
 
 
 def _read_vocabulary(tokens: Path) -> "Tokenizer":

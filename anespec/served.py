@@ -69,8 +69,20 @@ class ServedArtifact:
         if not is_known:
             self._opened = opened_again(self._opened, self._options, watch)
         say_inexact(verdict, self._options, watch)
+        self._await_source(watch)
         proven = Proven.of(verdict, self._opened.verifier.shape, self._options.allow_inexact)
         self._serve(proven, costs_here(self._opened, proven, watch))
+
+    def _await_source(self, watch: Watcher) -> None:
+        """Wait for whoever guesses, unless that takes long."""
+        from anespec.runtime.drafters.starting import StartingSource
+
+        if not isinstance(self._source, StartingSource):
+            return
+        if self._source.must_compile:
+            watch.note("drafting is compiled for this processor, once, beside; until then lookup guesses")
+        else:
+            self._source.wait()
 
     def _serve(self, proven: "Proven", costs: "PassCosts | None" = None) -> None:
         """Set up an engine on a thread of its own that uses what is proven."""

@@ -71,9 +71,11 @@ class AutoSession(MixSession):
         """Let the text go on, learn how to mix, then what the verifier held likely."""
         text, others = self._tables.text, self._others
         before = text.length
+        super().observe(committed, outcome, rows)
+        if not len(rows):
+            return
         last = int(text.tokens[before - 1]) if before else -1
         seen = seen_rows(last, committed, outcome, rows, self.wants_top)
-        super().observe(committed, outcome, rows)
         recycle_learn(
             others.recycled, others.recycled_pairs, others.recycled_rates, text.tokens, before, text.length,
             seen.inputs, seen.tops, seen.shares,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anespec.runtime.drafters import compiled as compiling
+from anespec.runtime.drafters import kept_code
 
 PROGRAM = """
 from anespec.runtime.drafters.candidates import pair_row
@@ -49,20 +49,20 @@ def test_other_sources_have_another_state_and_old_states_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    for number in range(compiling.KEPT_FOLDERS + 2):
-        monkeypatch.setattr(compiling, "_state_of_sources", lambda state=f"state{number}": state)
-        compiling._folder.cache_clear()
-        folder = compiling._folder()
+    for number in range(kept_code.KEPT_FOLDERS + 2):
+        monkeypatch.setattr(kept_code, "_state_of_sources", lambda state=f"state{number}": state)
+        kept_code.code_folder.cache_clear()
+        folder = kept_code.code_folder()
         assert folder is not None
         os.utime(folder, (number, number))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state2", "state3", "state4", "state5"]
-    compiling._folder.cache_clear()
+    kept_code.code_folder.cache_clear()
 
 
 def test_the_state_follows_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "__file__", str(tmp_path / "compiled.py"))
+    monkeypatch.setattr(kept_code, "__file__", str(tmp_path / "compiled.py"))
     (tmp_path / "one.py").write_text("1")
-    before = compiling._state_of_sources()
-    assert compiling._state_of_sources() == before
+    before = kept_code._state_of_sources()
+    assert kept_code._state_of_sources() == before
     (tmp_path / "one.py").write_text("2")
-    assert compiling._state_of_sources() != before
+    assert kept_code._state_of_sources() != before
