@@ -1,5 +1,6 @@
 """What a source has learnt, apart by owner, in bounded memory."""
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -11,7 +12,7 @@ class PerOwner(Generic[Learnt]):
     """One `Learnt` for each of the owners that asked last; nothing of it ever goes to another.
 
     That of the owner who asked longest ago is dropped where there are too many; sessions that hold it keep
-    it until they end.
+    it until they end. Sessions may be opened on several threads.
     """
 
     def __init__(self, fresh: Callable[[], Learnt], most: int) -> None:
@@ -19,18 +20,20 @@ class PerOwner(Generic[Learnt]):
         self._fresh = fresh
         self._most = most
         self._learnt: OrderedDict[str, Learnt] = OrderedDict()
+        self._guard = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._learnt)
 
     def of(self, owner: str) -> Learnt:
         """What was learnt of an owner."""
-        if owner not in self._learnt:
-            self._learnt[owner] = self._fresh()
-        self._learnt.move_to_end(owner)
-        while len(self._learnt) > self._most:
-            self._learnt.popitem(last=False)
-        return self._learnt[owner]
+        with self._guard:
+            learnt = self._learnt[owner] if owner in self._learnt else self._fresh()
+            self._learnt[owner] = learnt
+            self._learnt.move_to_end(owner)
+            while len(self._learnt) > self._most:
+                self._learnt.popitem(last=False)
+            return learnt
 
     @property
     def all(self) -> tuple[Learnt, ...]:

@@ -144,10 +144,10 @@ def test_a_conversation_that_goes_on_counts_once() -> None:
 @given(st.integers(0, 1 << 32))
 def test_an_image_of_any_bytes_does_no_harm(seed: int) -> None:
     """Its drafts are nonsense then, within bounds: the process goes on."""
-    shared = source()
-    image = shared._memory.of("me").image
+    memory = VocabularyMemory(MixLearner(no_traits()), SIZE, "none")
+    image = memory.of("me").image
     image[:] = np.random.default_rng(seed).integers(0, 256, len(image))
-    session = shared.open("me", [1, 2, 3, 1, 2])
+    session = MixSource(no_traits(), memory).open("me", [1, 2, 3, 1, 2])
     for draft in replay(session, [3, 1, 2, 3, 4] * 4):
         assert len(draft.tokens) <= 3
     session.close()
