@@ -31,6 +31,7 @@ from faulty_daemon import PROGRAM, Daemon, serving
 from malformed_requests import send_mutants, send_schema_cases
 
 MB = 1_000_000
+SECONDS_TO_COMPILE = 300.0
 LEARNING = ("--drafter", "auto")
 LOSING = (sys.executable, str(Path(__file__).with_name("losing_daemon.py")))
 
@@ -185,7 +186,10 @@ def _timings(daemon: Daemon, question: Question) -> dict[str, Any]:
 
 def _decode_passes(daemon: Daemon, question: Question) -> int:
     """Passes that the answer to a question takes, once those guess who remember, and not lookup meanwhile."""
-    _until(lambda: "lookup" not in _timings(daemon, Question(9000, 100))["drafts"], "the start of drafting")
+    _until(
+        lambda: "lookup" not in _timings(daemon, Question(9000, 100))["drafts"],
+        "the start of drafting", SECONDS_TO_COMPILE,
+    )  # fmt: skip
     return int(_timings(daemon, question)["decode_passes"])
 
 
