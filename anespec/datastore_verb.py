@@ -31,7 +31,7 @@ def datastore() -> None:
     \b
     Example:
       anespec datastore build docs/*.md --vocab model.gguf -o mine.datastore
-      anespec generate model.gguf --drafter datastore --datastore mine.datastore -p "Once upon a time"
+      anespec generate model.gguf --datastore mine.datastore -p "Once"
     """
 
 

@@ -68,7 +68,7 @@ def test_a_mac_validates_and_generates_on_core_ml_with_torchs_own_text(converted
     before = NativeModel.predictions
     fast = generated(converted)
     assert NativeModel.predictions > before
-    assert fast["drafts"]["lookup"]["accepted"] > 0
+    assert sum(source["accepted"] for source in fast["drafts"].values()) > 0
     assert fast["passes"] < len(fast["output_ids"])
     plain = generated(converted, "--backend", "torch", "--drafter", "none")
     assert plain["passes"] >= len(plain["output_ids"])

@@ -42,7 +42,7 @@ def generate_commands(artifact: str, runs: Sequence[SampleRun]) -> tuple[str, ..
     lines = [
         _line(
             "generate", artifact, *_where(run.circumstances), "-n", str(max(1, len(passage.pieces))),
-            *([] if run.speculated else ["--drafter", "none"]), "-p", passage.prompt,
+            "--drafter", "lookup" if run.speculated else "none", "-p", passage.prompt,
         )
         for run in runs
         for passage in run.passages
