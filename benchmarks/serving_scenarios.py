@@ -114,6 +114,8 @@ def half_open(bench: Bench) -> str:
         contextlib.ExitStack() as held,
         serving(bench.artifact, bench.log("half"), "--receive-seconds", "3") as daemon,
     ):
+        check(daemon, bench.oracle, [Question(number) for number in range(4)])
+        # What the first requests open and keep, the memory of drafting among it, is open by now.
         before = daemon.held.descriptors
         for number in range(400):
             held.enter_context(connect(daemon)).sendall(beginnings[number % 4])
