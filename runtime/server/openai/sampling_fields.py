@@ -20,9 +20,8 @@ LONGEST_STOP = 1024
 """Characters: text that may begin a stop string is held, and looked at again with every token."""
 
 StopStrings = Annotated[
-    list[Annotated[str, Field(max_length=LONGEST_STOP)]] | None,
+    Annotated[list[Annotated[str, Field(max_length=LONGEST_STOP)]], Field(max_length=MOST_STOPS)] | None,
     BeforeValidator(_listed),
-    Field(max_length=MOST_STOPS),
 ]
 """One text, or several."""
 
