@@ -12,8 +12,11 @@ PROMPT_ROWS = 128
 """The most prompt rows of a pass in which somebody waits for the next token, where costs are unknown."""
 
 LONGEST_WAIT = 2.0
-"""Times what the narrowest pass costs that serves all who wait for a token: no pass of theirs takes longer,
-neither for the sake of prompts nor of drafts, unless it holds no more than a block of prompt rows."""
+"""Times what the narrowest pass costs that serves all who wait for a token: no pass of theirs takes longer
+for the sake of prompts, unless it holds no more than a block of their rows."""
+
+LONGEST_WAIT_FOR_DRAFTS = 1.4
+"""The same for the sake of drafts, where several wait: one's long draft is the other's late token."""
 
 MOST_DRAFTS = 15
 """Draft rows of a sequence in a pass. Chains that stay right for longer are few, and with the row before them
@@ -49,7 +52,7 @@ class Spending:
             return self.widths[-1]
         if self.costs is None:
             return min(PROMPT_ROWS, self.widths[-1])
-        return max(self.block, self._longest_wait(self.costs, waiting, span) - waiting)
+        return max(self.block, self._longest_wait(self.costs, waiting, span, LONGEST_WAIT) - waiting)
 
     def draft_lanes(self, waiting: int, scheduled: int, span: int) -> int:
         """The most lanes that drafts may have beside so many scheduled rows.
@@ -60,7 +63,8 @@ class Spending:
         if self.costs is None:
             return max(self.block, width) - scheduled
         if waiting > 1:
-            return max(width, self._longest_wait(self.costs, waiting, span)) - scheduled
+            most = self._longest_wait(self.costs, waiting, span, LONGEST_WAIT_FOR_DRAFTS)
+            return max(width, most) - scheduled
         return max(each for each in self.widths if each <= max(width, scheduled + MOST_DRAFTS)) - scheduled
 
     def worth(self, prompt_rows: int, span: int) -> float:
@@ -89,10 +93,10 @@ class Spending:
                 break
         return count
 
-    def _longest_wait(self, costs: PassCosts, waiting: int, span: int) -> int:
-        """The widest pass that so many who wait for a token may be made to wait for."""
+    def _longest_wait(self, costs: PassCosts, waiting: int, span: int, times: float) -> int:
+        """The widest pass that so many who wait for a token may wait for: `times` what the narrowest costs."""
         narrowest = self.width(min(waiting, self.widths[-1]))
-        most = LONGEST_WAIT * costs.seconds(narrowest, span)
+        most = times * costs.seconds(narrowest, span)
         return max(each for each in self.widths if each == narrowest or costs.seconds(each, span) <= most)
 
 

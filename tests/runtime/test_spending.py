@@ -12,7 +12,7 @@ from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind
 from anespec.runtime.planner import Demand, Planner
 from anespec.runtime.requests import Request
-from anespec.runtime.spending import LONGEST_WAIT, MOST_DRAFTS, Guess, Spending
+from anespec.runtime.spending import LONGEST_WAIT, LONGEST_WAIT_FOR_DRAFTS, MOST_DRAFTS, Guess, Spending
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 LLAMA_CPP = {1: 28.0, 2: 45.0, 4: 70.0, 8: 90.0, 16: 170.0, 32: 330.0, 64: 650.0}
@@ -54,7 +54,7 @@ def test_nobody_waits_long_for_another_s_prompt_or_drafts(known: PassCosts, wait
     assert rows == 4 or known.seconds(width, 0) <= LONGEST_WAIT * alone
     if waiting > 1:
         most = spending.width(waiting + spending.draft_lanes(waiting, waiting, 0))
-        assert known.seconds(most, 0) <= LONGEST_WAIT * alone
+        assert known.seconds(most, 0) <= LONGEST_WAIT_FOR_DRAFTS * alone
     assert spending.prompt_rows(0, 0) == WIDTHS[-1], "where nobody waits, prompts take all"
 
 
