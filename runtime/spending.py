@@ -94,7 +94,7 @@ class Spending:
         return count
 
     def _longest_wait(self, costs: PassCosts, waiting: int, span: int, times: float) -> int:
-        """The widest pass that so many who wait for a token may wait for: `times` what the narrowest costs."""
+        """The widest pass that costs at most so many `times` what the narrowest does for all who wait."""
         narrowest = self.width(min(waiting, self.widths[-1]))
         most = times * costs.seconds(narrowest, span)
         return max(each for each in self.widths if each == narrowest or costs.seconds(each, span) <= most)
