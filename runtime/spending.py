@@ -18,6 +18,10 @@ for the sake of prompts, unless it holds no more than a block of their rows."""
 LONGEST_WAIT_FOR_DRAFTS = 1.4
 """The same for the sake of drafts, where several wait: one's long draft is the other's late token."""
 
+DRAFT_ROW_SECONDS = 1e-4
+"""What a draft row takes outside the pass: its likeliest tokens, and learning from them. Much beside a pass
+of a millisecond, little beside one of thirty."""
+
 MOST_DRAFTS = 15
 """Draft rows of a sequence in a pass. Chains that stay right for longer are few, and with the row before them
 they fill a width."""
@@ -87,7 +91,8 @@ class Spending:
         for width in self.widths[bisect_left(self.widths, scheduled) :]:
             fitting = min(len(guesses), width - scheduled)
             tokens = sure + sum(guess.chance for guess in guesses[:fitting])
-            if (rate := tokens / self.costs.seconds(width, span)) >= most:
+            seconds = self.costs.seconds(width, span) + DRAFT_ROW_SECONDS * fitting
+            if (rate := tokens / seconds) >= most:
                 count, most = fitting, rate
             if fitting == len(guesses):
                 break

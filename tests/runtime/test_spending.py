@@ -12,7 +12,14 @@ from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind
 from anespec.runtime.planner import Demand, Planner
 from anespec.runtime.requests import Request
-from anespec.runtime.spending import LONGEST_WAIT, LONGEST_WAIT_FOR_DRAFTS, MOST_DRAFTS, Guess, Spending
+from anespec.runtime.spending import (
+    DRAFT_ROW_SECONDS,
+    LONGEST_WAIT,
+    LONGEST_WAIT_FOR_DRAFTS,
+    MOST_DRAFTS,
+    Guess,
+    Spending,
+)
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 LLAMA_CPP = {1: 28.0, 2: 45.0, 4: 70.0, 8: 90.0, 16: 170.0, 32: 330.0, 64: 650.0}
@@ -38,7 +45,8 @@ def test_no_other_number_of_guesses_brings_more_tokens_per_second(
     guesses = [Guess(chance, 0) for chance in found]
 
     def rate(count: int) -> float:
-        return (scheduled + sum(found[:count])) / known.seconds(spending.width(scheduled + count), 0)
+        seconds = known.seconds(spending.width(scheduled + count), 0) + DRAFT_ROW_SECONDS * count
+        return (scheduled + sum(found[:count])) / seconds
 
     count = spending.paying(guesses, scheduled, scheduled, 0)
     assert rate(count) >= max(map(rate, range(len(found) + 1))) - 1e-9
