@@ -14,10 +14,8 @@ from anespec.draft_memory import memory_for_measuring
 from anespec.loading import (
     costs_here,
     exactness_here,
-    exactness_is_known,
     make_source,
     open_artifact,
-    opened_again,
     run_elsewhere,
 )
 from anespec.manifests.errors import ExactnessGateError, Interrupted, RequestError, StorageError
@@ -89,12 +87,9 @@ def _measured(artifact: Path, options: BenchOptions, quiet: bool) -> "BenchRepor
     watch = watcher(shown=not quiet)
     with ExitStack() as stack:
         opened = open_artifact(artifact, options, watch)
-        is_known = exactness_is_known(opened)
         opened = run_elsewhere(opened, options, watch)
         stack.callback(lambda: opened.verifier.close())
-        verdict = exactness_here(opened, watch)
-        if not is_known:
-            opened = opened_again(opened, options, watch)
+        opened, verdict = exactness_here(opened, options, watch)
         proven = Proven.of(verdict, opened.verifier.shape, options.allow_inexact)
         if not proven.speculate:
             raise ExactnessGateError(

@@ -162,15 +162,12 @@ def run_elsewhere(opened: Opened, options: "BackendOptions", watch: Watcher) -> 
     return replace(opened, verifier=verifier, elsewhere=elsewhere)
 
 
-def exactness_is_known(opened: Opened) -> bool:
-    """Whether a recorded exactness verdict holds here."""
-    from anespec.validate.kept import kept_exactness
-
-    return kept_exactness(opened.artifact, opened.here, "quick") is not None
-
-
-def exactness_here(opened: Opened, watch: Watcher) -> "ExactnessVerdict":
+def exactness_here(
+    opened: Opened, options: "BackendOptions", watch: Watcher
+) -> tuple[Opened, "ExactnessVerdict"]:
     """The recorded exactness verdict for here; measured in its quick form, and recorded, where none is.
+
+    The artifact is returned as it stands open then: anew after a measurement (see `_opened_again`).
 
     That can take minutes with a large model on a slow backend, so it is said before and after.
     """
@@ -180,7 +177,7 @@ def exactness_here(opened: Opened, watch: Watcher) -> "ExactnessVerdict":
     artifact, here = opened.artifact, opened.here
     verdict = kept_exactness(artifact, here, "quick")
     if verdict is not None:
-        return verdict
+        return opened, verdict
 
     def say_unkept(error: StorageError) -> None:
         watch.note(f"the exactness verdict is not kept ({error})")
@@ -191,10 +188,10 @@ def exactness_here(opened: Opened, watch: Watcher) -> "ExactnessVerdict":
             artifact, opened.verifier, here, "quick", report, opened.elsewhere, say_unkept
         )
     watch.note(f"exactness: {verdict.standing}, measured in {duration_text(time.monotonic() - started)}")
-    return verdict
+    return _opened_again(opened, options, watch), verdict
 
 
-def opened_again(opened: Opened, options: "BackendOptions", watch: Watcher) -> Opened:
+def _opened_again(opened: Opened, options: "BackendOptions", watch: Watcher) -> Opened:
     """The artifact closed and opened anew where it runs in this process: the gate's passes look at every
     slot, and what a library has taken for them it keeps (2.3 GB instead of 1.1, for 0.9 GB of weights).
 

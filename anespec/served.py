@@ -11,8 +11,6 @@ from anespec.loading import (
     Opened,
     costs_here,
     exactness_here,
-    exactness_is_known,
-    opened_again,
     run_elsewhere,
     say_inexact,
     start_source,
@@ -63,11 +61,8 @@ class ServedArtifact:
         from anespec.runtime.proven import Proven
 
         self._service.close()
-        is_known = exactness_is_known(self._opened)
         self._opened = run_elsewhere(self._opened, self._options, watch)
-        verdict = exactness_here(self._opened, watch)
-        if not is_known:
-            self._opened = opened_again(self._opened, self._options, watch)
+        self._opened, verdict = exactness_here(self._opened, self._options, watch)
         say_inexact(verdict, self._options, watch)
         self._await_source(watch)
         proven = Proven.of(verdict, self._opened.verifier.shape, self._options.allow_inexact)

@@ -18,12 +18,12 @@ from subjects import artifact_of
 from turns import take_turns
 
 from anespec.convert.options import ConvertOptions
+from anespec.draft_memory import memory_for_measuring
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import BACKENDS, OPENVINO, open_verifier
 from anespec.runtime.cost_measurement import measure_pass_costs
 from anespec.runtime.drafters import DraftSource
-from anespec.runtime.drafters.memory.memories import Memories, Place
 from anespec.runtime.drafters.registry import open_source
 from anespec.runtime.engine import Engine
 from anespec.runtime.options import DRAFTER_CHOICES, LoadOptions
@@ -111,11 +111,11 @@ def main() -> None:
     options = arguments()
     with GGUFFile(options.gguf) as file:
         tokenizer = Tokenizer.from_gguf(file)
-    load = LoadOptions(drafter=options.drafter)
+    load = LoadOptions(drafter=options.drafter, draft_memory_size=MEMORY)
+    memory = partial(memory_for_measuring, tokenizer.vocabulary_hash, load)
 
     def drafting() -> DraftSource | None:
-        place = Place("benchmark", None, MEMORY)
-        return open_source(load, tokenizer, lambda learner: Memories().open(place, learner))
+        return open_source(load, tokenizer, memory)
 
     def nobody() -> DraftSource | None:
         return None

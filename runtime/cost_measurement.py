@@ -34,7 +34,8 @@ def measure_pass_costs(
     What they leave in the first region is stale to whoever comes next. `progress` is told how many of
     how many passes were timed. Raises what the verifier does.
     """
-    near, far = _least_span(verifier.shape, proven), _far_span(verifier.shape, proven)
+    steps = usable_spans(verifier.shape, proven)[0]
+    near, far = steps[0], max((step for step in steps if step <= FAR), default=steps[0])
     plans = [_plan(verifier.shape, width, near) for width in proven.widths]
     block = verifier.shape.block
     pair = [block, *(width for width in proven.widths if width > block)][:2]
@@ -91,12 +92,3 @@ def _plan(shape: VerifierShape, width: int, span: int) -> PassPlan:
     wanted: dict[int, Need] = dict.fromkeys(range(min(len(rows), 2 * shape.block)), BEST_LOGIT)
     spans = least_spans(rows, shape.spans)
     return PassPlan(tuple(rows), width, (max(span, spans[0]), *spans[1:]), wanted)
-
-
-def _least_span(shape: VerifierShape, proven: Proven) -> int:
-    return usable_spans(shape, proven)[0][0]
-
-
-def _far_span(shape: VerifierShape, proven: Proven) -> int:
-    steps = usable_spans(shape, proven)[0]
-    return max((step for step in steps if step <= FAR), default=steps[0])
