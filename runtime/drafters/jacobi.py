@@ -109,14 +109,6 @@ def jacobi_guess(
     return count, order
 
 
-@compiled("int64(int32[::1], int32[:,:,::1], float64[:,::1], int32[::1], int64, int32[::1], float64[::1])")
-def jacobi_candidates(
-    window: Window, pool: Pool, rates: Rates, text: Tokens, length: int, found: Tokens, chances: Chances
-) -> int:
-    """The same without the order."""
-    return jacobi_guess(window, pool, rates, text, length, found, chances)[0]
-
-
 @compiled_lean("void(int32[:,:,::1], int64, int64, int64)")
 def _remember(pool: Pool, before: int, last: int, follows: int) -> None:
     """Put a successor first in the row of a pair, or of `last` alone where `before` is -1."""

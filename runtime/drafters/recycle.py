@@ -103,14 +103,6 @@ def recycle_guess(
     return count, order
 
 
-@compiled("int64(int32[:,::1], int32[:,::1], float64[:,::1], int32[::1], int64, int32[::1], float64[::1])")
-def recycle_candidates(
-    table: Table, pairs: Table, rates: Rates, text: Tokens, length: int, found: Tokens, chances: Chances
-) -> int:
-    """The same without the order."""
-    return recycle_guess(table, pairs, rates, text, length, found, chances)[0]
-
-
 @compiled(
     "void(int32[:,::1], int32[:,::1], float64[:,::1], int32[::1], int64, int64, int32[::1], int32[:,::1], "
     "float64[:,::1])"

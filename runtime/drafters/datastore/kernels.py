@@ -151,11 +151,3 @@ def datastore_guess(
         left *= different / (places + different)
         alike //= 2
     return count, longest
-
-
-@compiled(f"int64({READ_ONLY}int32[::1], int64, int32[::1], float64[::1])")
-def datastore_candidates(
-    starts: Starts, store: Text, order: Order, text: Tokens, length: int, found: Tokens, chances: Chances
-) -> int:
-    """The same without the order."""
-    return datastore_guess(starts, store, order, text, length, found, chances)[0]

@@ -4,9 +4,9 @@ import numpy as np
 
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES, Chances, Rates
 from anespec.runtime.drafters.compiled import compiled_lean
-from anespec.runtime.drafters.datastore.kernels import READ_ONLY, datastore_candidates
+from anespec.runtime.drafters.datastore.kernels import READ_ONLY, datastore_guess
 from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
-from anespec.runtime.drafters.jacobi import Pool, Window, jacobi_candidates
+from anespec.runtime.drafters.jacobi import Pool, Window, jacobi_guess
 from anespec.runtime.drafters.mix.biases import place_biases
 from anespec.runtime.drafters.mix.contexts import ORDER_OF
 from anespec.runtime.drafters.mix.layout import (
@@ -38,7 +38,7 @@ from anespec.runtime.drafters.mix.nodes import COUNTS, FIRST_FOLLOWER, FOLLOWERS
 from anespec.runtime.drafters.mix.pointer import pointer_rate, pointer_step
 from anespec.runtime.drafters.mix.state import AT, KEYS, LENGTH, SHAPE_MASK, SHAPES
 from anespec.runtime.drafters.mix.words import LAST_AT, TIMES, WORD, find_word
-from anespec.runtime.drafters.recycle import Table, recycle_candidates
+from anespec.runtime.drafters.recycle import Table, recycle_guess
 
 CHOSEN_SETS = 0
 PRIORS = CHOSEN_SETS + CHOSEN
@@ -228,15 +228,15 @@ def gather(
         marks[CHOSEN_SETS + 3] = BY_POINTER + pointer_step(state)
     if len(recycled) or len(pool) or len(order):
         if len(recycled):
-            several = recycle_candidates(
+            several, _ = recycle_guess(
                 recycled, recycled_pairs, recycled_rates, text, length, others, chances
             )
             count = _take_others(RECYCLE, several, others, chances, count, found, marks, entries, values)
         if len(pool):
-            several = jacobi_candidates(window, pool, pool_rates, text, length, others, chances)
+            several, _ = jacobi_guess(window, pool, pool_rates, text, length, others, chances)
             count = _take_others(JACOBI, several, others, chances, count, found, marks, entries, values)
         if len(order):
-            several = datastore_candidates(starts, corpus, order, text, length, others, chances)
+            several, _ = datastore_guess(starts, corpus, order, text, length, others, chances)
             count = _take_others(DATASTORE, several, others, chances, count, found, marks, entries, values)
     local_order = 0
     memory_order = 0

@@ -10,7 +10,7 @@ from markov import VOCABULARY, Conversation, likeliest
 
 from anespec.runtime.drafters import Draft, Outcome, RowTops
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES
-from anespec.runtime.drafters.recycle import SUCCESSORS, Recycled, RecycleSource, recycle_candidates
+from anespec.runtime.drafters.recycle import SUCCESSORS, Recycled, RecycleSource, recycle_guess
 from anespec.runtime.drafters.seen_rows import seen_rows
 from anespec.runtime.passes import Candidate, RowLogits
 
@@ -98,7 +98,7 @@ def test_candidates_are_different_tokens_with_chances_likeliest_rows_first(
     text = np.array(talk.text, np.int32)
     tokens, chances = np.zeros(MOST_CANDIDATES, np.int32), np.zeros(MOST_CANDIDATES)
     for length in range(len(text) + 1):
-        count = recycle_candidates(learnt.table, learnt.pairs, learnt.rates, text, length, tokens, chances)
+        count, _ = recycle_guess(learnt.table, learnt.pairs, learnt.rates, text, length, tokens, chances)
         candidates = tokens[:count].tolist()
         assert len(set(candidates)) == count <= MOST_CANDIDATES
         assert ((chances[:count] > 0) & (chances[:count] <= 1)).all()
