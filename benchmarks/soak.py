@@ -1,11 +1,11 @@
 """A million tokens by every means that the gates have proven, against the same text without: none may differ.
 
-    python benchmarks/soak.py [--tokens 1000000] [--seed 0] [--work build/soak] [--models DIR]
+    python benchmarks/soak.py [--tokens 1000000] [--drafts all] [--seed 0] [--work build/soak] [--models DIR]
 
 Drafts come from prompt lookup, from one who knows the text, and from `auto` with an empty memory and with
-one of all earlier rounds. Goes round several models, block sizes, contexts and both backends, on one core.
-What it has found is written to WORK/soak.json after every round, and a later run with the same seed goes on
-from there.
+one of all earlier rounds; with --drafts auto from `auto` alone, twice each way. Goes round several models,
+block sizes, contexts and both backends, on one core. What it has found is written to WORK/soak.json after
+every round, and a later run with the same drafts and seed goes on from there.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,7 @@ from anespec.validate.soak_requests import soak_requests
 ROOT = Path(__file__).resolve().parents[1]
 HUGGING_FACE_LOOKUP = LookupSettings(n_max=2, choose="leftmost")
 MEMORY_BYTES = 4 << 20
+ALL, AUTO = "all", "auto"
 REQUESTS = 6
 """Requests of a round: more than there are regions, so that some wait."""
 
@@ -93,13 +95,14 @@ SUBJECTS = (
 class Report:
     """What was found so far, by subject, in a file."""
 
-    def __init__(self, path: Path, seed: int) -> None:
-        self.path, self.seed = path, seed
+    def __init__(self, path: Path, drafts: str, seed: int) -> None:
+        self.path, self.drafts, self.seed = path, drafts, seed
         self.counts: dict[str, SoakCount] = {}
         if path.exists():
             kept = json.loads(path.read_text())
-            if kept["seed"] != seed:
-                raise SystemExit(f"{path}: was begun with --seed {kept['seed']}; give that or another --work")
+            begun = f"--drafts {kept['drafts']} --seed {kept['seed']}"
+            if begun != f"--drafts {drafts} --seed {seed}":
+                raise SystemExit(f"{path}: was begun with {begun}; give that or another --work")
             self.counts = {name: SoakCount.model_validate(count) for name, count in kept["subjects"].items()}
 
     @property
@@ -110,7 +113,11 @@ class Report:
     def add(self, key: str, count: SoakCount) -> None:
         """Note a round, on disk before the next begins."""
         self.counts[key] = self.counts.get(key, SoakCount()) + count
-        kept = {"seed": self.seed, "subjects": {name: c.model_dump() for name, c in self.counts.items()}}
+        kept = {
+            "drafts": self.drafts,
+            "seed": self.seed,
+            "subjects": {name: c.model_dump() for name, c in self.counts.items()},
+        }
         self.path.with_suffix(".new").write_text(json.dumps(kept, indent=2))
         self.path.with_suffix(".new").replace(self.path)
 
@@ -150,17 +157,17 @@ class Bench:
         """Its name in the report."""
         return f"{self.subject.name}-{self.subject.backend}"
 
-    def round(self, seed: int, number: int) -> SoakCount:
+    def round(self, drafts: str, seed: int, number: int) -> SoakCount:
         """Round number so many, which is the same whenever it is run."""
         rng = np.random.default_rng([seed, number])
         shape = self.verifier.shape
         requests = list(soak_requests(self.corpus, shape, self.end_ids, rng, REQUESTS, self.grammar_tokens))
-        cold = self._auto()
-        sources = [LookupSource(HUGGING_FACE_LOOKUP), None, cold, self.warm]
-        try:
+        with ExitStack() as opened:
+            cold = [opened.enter_context(closing(self._auto())) for _ in range(2)]
+            sources: list[DraftSource | None] = [cold[0], self.warm, cold[1], self.warm]
+            if drafts == ALL:
+                sources = [LookupSource(HUGGING_FACE_LOOKUP), None, cold[0], self.warm]
             return soak_round(self.verifier, self.proven, requests, sources, rng)
-        finally:
-            cold.close()
 
     def _auto(self) -> DraftSource:
         """What drafts by default, with an empty memory of its own."""
@@ -192,7 +199,7 @@ def soak(opened: Sequence[Bench], report: Report, tokens: int, seconds_between_l
                 continue
             if report.total.tokens >= tokens:
                 return
-            report.add(bench.key, bench.round(report.seed, number))
+            report.add(bench.key, bench.round(report.drafts, report.seed, number))
             if time.monotonic() - said > seconds_between_lines:
                 said = time.monotonic()
                 total = report.total
@@ -205,6 +212,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tokens", type=int, default=1_000_000)
+    parser.add_argument("--drafts", choices=(ALL, AUTO), default=ALL)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "soak")
     parser.add_argument("--models", type=Path, default=ROOT.parent / "shared" / "models")
@@ -212,7 +220,7 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     options.work.mkdir(parents=True, exist_ok=True)
-    report = Report(options.work / "soak.json", options.seed)
+    report = Report(options.work / "soak.json", options.drafts, options.seed)
     opened = list(benches(options.models, options.work, SUBJECTS))
     soak(opened, report, options.tokens)
     unused = {
@@ -231,7 +239,7 @@ def main() -> None:
         for key, count in report.counts.items()
     ]
     show_table(("subject", "tokens", "differing", "passes", "accepted", "proposed", "forced"), rows)
-    emit({"soak": report.total.model_dump(), "unused": unused, **machine()})
+    emit({"drafts": report.drafts, "soak": report.total.model_dump(), "unused": unused, **machine()})
     if report.total.differing or unused:
         sys.exit(1)
 
