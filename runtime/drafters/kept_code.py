@@ -26,6 +26,9 @@ _log = logging.getLogger(__name__)
 KEPT_FOLDERS = 4
 """Of so many states of the sources the compiled form is kept."""
 
+CODE_FOLDER = "code"
+"""Of the cache. Its other folders are not looked at; `compiled` holds what Core ML has compiled."""
+
 STATE_DIGITS = 16
 _STATE = re.compile(f"[0-9a-f]{{{STATE_DIGITS}}}")
 
@@ -69,8 +72,9 @@ def code_folder() -> Path | None:
     What lies there is run. So nobody else may write there, and what is damaged is dropped.
     """
     try:
-        folder = _all_code() / _state_of_sources()
-        with private_folder(folder):
+        base = _own_folder()
+        folder = base / CODE_FOLDER / _state_of_sources()
+        with private_folder(folder, base):
             _require_safe(folder)
         os.utime(folder)
         drop_damaged(folder)
@@ -81,13 +85,13 @@ def code_folder() -> Path | None:
     return folder
 
 
-def _all_code() -> Path:
-    """The folder of all states: the user's, or below the one that all compiled code is to be kept in.
+def _own_folder() -> Path:
+    """Where the folder of all states is: the user's, or below the one that compiled code is to be kept in.
 
     A relative path would mean whatever folder one stands in, with whatever lies there.
     """
     given = Path(os.environ.get("NUMBA_CACHE_DIR", ""))
-    return (given / NAME if given.is_absolute() else cache_folder()) / "compiled"
+    return given / NAME if given.is_absolute() else cache_folder()
 
 
 def _require_safe(folder: Path) -> None:

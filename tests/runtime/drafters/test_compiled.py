@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from anespec.runtime.backends.coreml.compiled import COMPILED_FOLDER
 from anespec.runtime.drafters import kept_code
 
 PROGRAM = """
@@ -35,7 +36,7 @@ def test_what_one_process_compiled_others_load_also_where_two_do_so_at_once_or_i
     cache = str(tmp_path / "cache")
     both = [start(XDG_CACHE_HOME=cache) for _ in range(2)]
     values = {said(process)[0] for process in both}
-    (folder,) = (tmp_path / "cache" / "anespec" / "compiled").iterdir()
+    (folder,) = (tmp_path / "cache" / "anespec" / kept_code.CODE_FOLDER).iterdir()
     assert folder.stat().st_mode & 0o077 == 0
     value, hits = said(start(XDG_CACHE_HOME=cache))
     assert (values, hits) == ({value}, 1)
@@ -82,6 +83,11 @@ def test_other_sources_have_another_state_and_old_states_go_but_nothing_else_doe
     assert sorted(kept) == [f"{number:016x}" for number in (2, 3, 4, 5)]
     assert len(list(folder.parent.glob("mine*"))) == kept_code.KEPT_FOLDERS + 2
     assert all(path.exists() for path in others)
+
+
+def test_nothing_else_in_the_cache_is_taken_for_code() -> None:
+    """Both name their folders alike, by sixteen digits."""
+    assert kept_code.CODE_FOLDER != COMPILED_FOLDER
 
 
 def test_code_is_kept_only_where_nobody_else_can_put_any(anew: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from anespec.manifests.errors import RequestError, StorageError
 from anespec.runtime.drafters.memory.memories import Memories, Place
 from anespec.runtime.drafters.memory.owner_files import owner_folder
 from anespec.runtime.drafters.memory.records import Lesson
-from anespec.runtime.drafters.memory.shelf import MemoryShelf, Model
+from anespec.runtime.drafters.memory.shelf import Added, MemoryShelf, Model
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 
 SIZE = 4096
@@ -253,7 +253,7 @@ def test_the_shelf_tells_what_is_there_and_removes_it(root: Path) -> None:
         with pytest.raises(StorageError, match="another anespec is running there"):
             refused()
     memory.close()
-    assert shelf.add(KEY, "bob", [Lesson(text(7, 8), 1)]) == 2
+    assert shelf.add(KEY, "bob", [Lesson(text(7, 8), 1)]) == Added(1, 2)
     assert requests(opened(root), "bob") == 3
     shelf.remove(kept)
     assert shelf.kept() == []
