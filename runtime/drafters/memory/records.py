@@ -34,6 +34,7 @@ LARGEST_NUMBER = 1 << 53
 LAST_GENERATION = 999_000_000
 """No memory is ever written as often. Behind it numbers of journals are left that have nine digits."""
 
+Generation = Annotated[int, Field(ge=0, le=LAST_GENERATION)]
 Number = Annotated[int, Field(ge=0, le=LARGEST_NUMBER)]
 _FRAME = struct.Struct("<BII")
 _ANSWER = struct.Struct("<I")
@@ -60,7 +61,7 @@ class Head(Record):
     owner: str
     learner: str
     version: Index
-    generation: int = Field(0, ge=0, le=LAST_GENERATION)
+    generation: Generation = 0
     image_bytes: Number = 0
     image_crc: Number = 0
     text_bytes: Number = 0

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -45,6 +45,14 @@ class Model(Record):
 
     name: Name
     path: str = Field(pattern=r"^[^\x00]+$")
+
+    @classmethod
+    def of(cls, name: str, path: Path) -> Self | None:
+        """The model of this name there; None where it has none, or its path is no text."""
+        try:
+            return cls(name=name, path=str(path.absolute()))
+        except ValidationError:
+            return None
 
 
 class Models(Record):

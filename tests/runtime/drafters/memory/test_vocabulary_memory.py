@@ -44,6 +44,13 @@ def requests(memory: VocabularyMemory, owner: str) -> int:
     return ToyLearner().facts(memory.of(owner).image).requests
 
 
+def test_a_model_that_cannot_be_noted_is_not() -> None:
+    """Its folder's name is no UTF-8, or its GGUF was called `.gguf`: drafting goes on without that."""
+    assert Model.of("m", Path(os.fsdecode(b"/a/\xff"))) is None
+    assert Model.of("", Path("/a")) is None
+    assert Model.of("m", Path("/a")) == Model(name="m", path="/a")
+
+
 def test_owners_with_any_names_stay_apart(root: Path) -> None:
     memory = opened(root)
     for number, name in enumerate(NAMES):
