@@ -229,7 +229,7 @@ def test_run_fails_and_names_the_place_where_speculation_changes_a_token(
     ("options", "code", "sentence"),
     [
         (("--drafter", "none"), 7, "without a drafter there is nothing to compare"),
-        (("--drafts", "16"), 7, "passes have 128 rows at most here, and so 15 drafts"),
+        (("--drafts", "16"), 7, "a pass runs 15 drafts of one text at most here; give fewer --drafts"),
         (("--lengths", "256"), 7, "leaves no room for a prompt"),
         (("-o", "no-such-folder/page.html"), 6, "page.html: cannot be written"),
     ],
