@@ -1,4 +1,4 @@
-"""Room that proposals write to and nobody keeps anything in; one for all sessions of a source."""
+"""Room of a session that proposals write to and nobody keeps anything in: 14 KB."""
 
 from typing import NamedTuple
 

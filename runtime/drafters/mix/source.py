@@ -15,7 +15,7 @@ from anespec.runtime.drafters.compiled import direct
 from anespec.runtime.drafters.memory.learner import Memory, Remembered
 from anespec.runtime.drafters.mix.layout import Words, view_image
 from anespec.runtime.drafters.mix.others import SPEAKERS, Others, no_others
-from anespec.runtime.drafters.mix.scratch import BEST, LONGEST_CHAIN, ORDER, SPEAKER, Scratch, fresh_scratch
+from anespec.runtime.drafters.mix.scratch import BEST, LONGEST_CHAIN, ORDER, SPEAKER, fresh_scratch
 from anespec.runtime.drafters.mix.state import AT
 from anespec.runtime.drafters.mix.tables import TextTables
 from anespec.runtime.drafters.mix.walk import learn_answer, propose_chain
@@ -34,12 +34,11 @@ class MixSource:
         """`traits`: see traits.py. The memory is closed with the source."""
         self._traits = traits
         self._memory = memory
-        self._scratch = fresh_scratch()
 
     def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> "MixSession":
         """A session that has indexed reference and prompt."""
         tables = TextTables(self._traits, prompt, reference or ())
-        return MixSession(self._traits, self._memory.of(owner), tables, self._scratch, no_others())
+        return MixSession(self._traits, self._memory.of(owner), tables, no_others())
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
         """One after another."""
@@ -55,14 +54,13 @@ class MixSession:
 
     wants_top = 0
 
-    def __init__(
-        self, traits: Words, remembered: Remembered, tables: TextTables, scratch: Scratch, others: Others
-    ) -> None:
+    def __init__(self, traits: Words, remembered: Remembered, tables: TextTables, others: Others) -> None:
         self._traits = traits
         self._remembered = remembered
         self._image = view_image(remembered.image)
         self._tables = tables
-        self._scratch = scratch
+        # Its own: what ended before a source stood is told to it on whatever thread opens a session.
+        self._scratch = fresh_scratch()
         self._others = others
         self._closed = False
 
