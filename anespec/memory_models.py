@@ -52,7 +52,7 @@ def chosen_vocabulary(shelf: "MemoryShelf", text: str) -> Chosen:
         return Chosen(key, next(_tokenizers(shelf, key), None))
     path = Path(text)
     tokenizer = read_tokenizer(path)
-    model = Model(name=model_name(path), path=str(path.absolute())) if path.exists() else None
+    model = Model.of(model_name(path), path) if path.exists() else None
     return Chosen(vocabulary_key(tokenizer.vocabulary_hash), tokenizer, model)
 
 

@@ -186,14 +186,13 @@ def import_memory(
             f"{file}: is of a vocabulary that no model here has used yet; name a model behind it"
         )
     chosen = chosen_vocabulary(shelf, str(model or texts.vocabulary))
-    lessons = list(texts.lessons(chosen.key, chosen.require_tokenizer()))
     whose = _known_owner(shelf, owner or "")
-    learnt = shelf.add(chosen.key, whose, lessons)
+    learnt = shelf.add(chosen.key, whose, texts.lessons(chosen.key, chosen.require_tokenizer()))
     _learn(shelf, chosen, whose)
     if as_json:
-        print_json({"vocabulary": chosen.key, "requests": len(lessons), "tokens": learnt})
+        print_json({"vocabulary": chosen.key, "requests": learnt.requests, "tokens": learnt.tokens})
     else:
-        out().print(f"{counted(len(lessons), 'request')} of {counted(learnt, 'token')} learnt.")
+        out().print(f"{counted(learnt.requests, 'request')} of {counted(learnt.tokens, 'token')} learnt.")
 
 
 def _shelf(folder: Path | None) -> "MemoryShelf":
