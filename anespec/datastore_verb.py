@@ -64,6 +64,11 @@ def build(files: tuple[Path, ...], vocab: Path, output: Path | None, force: bool
     target = output if output is not None else Path(files[0].stem + SUFFIX)
     if target.exists() and not force:
         raise UsageError(f"{target}: is there already; pass --force to replace it, or another -o")
+    for file in (*files, vocab):
+        if target.exists() and file.exists() and target.samefile(file):
+            raise UsageError(
+                f"{target}: is read to build the datastore, which would replace it; pass another -o"
+            )
     tokenizer = read_tokenizer(vocab)
     vocabulary = StoredVocabulary(tokenizer.vocabulary_hash, tokenizer.vocabulary_size)
     began = time.monotonic()
@@ -132,7 +137,8 @@ def _parts(files: Sequence[Path], tokenizer: "Tokenizer", report: TimedReport) -
         for part in parts_of(file):
             ids = tokenizer.encode(part.text, add_special=False, continues=not part.begins)
             yield TokenPart(ids, part.begins)
-            report(f"reading {file.name}", min(1.0, (before + part.read) / whole))
+            # Files of a system may say that they are empty, and hold something; others grow meanwhile.
+            report(f"reading {file.name}", min(1.0, (before + part.read) / max(whole, 1)))
         before += file.stat().st_size
 
 

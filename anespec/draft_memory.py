@@ -42,7 +42,7 @@ def open_memory(
         except StorageError:
             folder = None
     name = opened.artifact.manifest.source.name.removesuffix(".gguf")
-    model = Model(name=name, path=str(opened.artifact.root.absolute()))
+    model = Model.of(name, opened.artifact.root)
     key = vocabulary_key(opened.tokenizer.vocabulary_hash)
     return memories.open(Place(key, folder, options.draft_memory_size, model), learner)
 

@@ -54,7 +54,7 @@ def chosen_vocabulary(shelf: "MemoryShelf", text: str) -> Chosen:
     tokenizer = read_tokenizer(
         path, "is no model, and nothing is remembered under that name (`anespec memory show`)"
     )
-    model = Model(name=model_name(path), path=str(path.absolute())) if path.exists() else None
+    model = Model.of(model_name(path), path) if path.exists() else None
     return Chosen(vocabulary_key(tokenizer.vocabulary_hash), tokenizer, model)
 
 

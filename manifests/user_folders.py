@@ -7,7 +7,7 @@ that belongs to someone else, or is a link, is refused: what lies there is trust
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from anespec.manifests.errors import StorageError
@@ -26,6 +26,14 @@ def state_folder() -> Path:
     return _base("XDG_STATE_HOME", ".local/state", "Library/Application Support") / NAME
 
 
+def _own_folder_around(path: Path) -> Path:
+    for folder in (cache_folder, state_folder):
+        with suppress(StorageError):
+            if path.is_relative_to(folder()):
+                return folder()
+    return path
+
+
 def _base(variable: str, below_home: str, on_a_mac: str) -> Path:
     # The XDG specification says to ignore relative paths.
     if Path(given := os.environ.get(variable, "")).is_absolute():
@@ -40,15 +48,16 @@ def _base(variable: str, below_home: str, on_a_mac: str) -> Path:
 
 
 @contextmanager
-def private_folder(path: Path) -> Iterator[Folder]:
-    """One of the folders above, or one below it, made where it is missing, and open.
+def private_folder(path: Path, base: Path | None = None) -> Iterator[Folder]:
+    """A folder for this user alone, made where it is missing, and open.
 
-    Only this user may enter it and all between it and the folder named anespec; others lose that right.
+    Nobody else may enter it and all between it and `base`; others lose that right. `base` is that of the
+    folders above that it lies in, or it is itself: a folder around it that a person chose is left as it is.
 
     Raises:
         StorageError: it is a link or another user's, or the file system refuses.
     """
-    base = next((parent for parent in (path, *path.parents) if parent.name == NAME), path)
+    base = base or _own_folder_around(path)
     with ExitStack() as stack:
         try:
             base.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

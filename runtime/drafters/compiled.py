@@ -9,7 +9,7 @@ Nothing here is imported before a source is opened that needs it: numba takes it
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -17,6 +17,7 @@ import numba
 from numba.core import config
 
 from anespec.runtime.drafters.kept_code import code_folder
+from anespec.runtime.drafters.whole_code import forget_function
 
 _log = logging.getLogger(__name__)
 
@@ -48,15 +49,27 @@ def _decorator(signature: str, counts: bool) -> Callable[[AnyFunction], AnyFunct
 
     def decorate(function: AnyFunction) -> AnyFunction:
         folder = code_folder()
-        if folder is not None:
-            try:
-                with _cached_in(folder):
-                    return cast(AnyFunction, numba.njit(signature, cache=True, **options)(function))
-            except (OSError, RuntimeError) as error:
-                _log.info("%s is compiled without a cache: %s", function.__name__, error)
-        return cast(AnyFunction, numba.njit(signature, **options)(function))
+        kept = None if folder is None else _kept(folder, function, signature, options)
+        return cast(AnyFunction, numba.njit(signature, **options)(function)) if kept is None else kept
 
     return decorate
+
+
+def _kept(folder: Path, function: AnyFunction, signature: str, options: dict[str, Any]) -> AnyFunction | None:
+    """Compile a function and keep it, or load what was kept; None where that cannot be done."""
+    for _ in range(2):
+        try:
+            with _cached_in(folder):
+                return cast(AnyFunction, numba.njit(signature, cache=True, **options)(function))
+        except (OSError, RuntimeError) as error:
+            _log.info("%s is compiled without a cache: %s", function.__name__, error)
+            return None
+        except Exception as error:
+            # What is damaged fails in any way when it is loaded; compiled anew, it is whole again.
+            _log.info("what was kept of %s cannot be used: %r", function.__name__, error)
+            with suppress(OSError):
+                forget_function(folder, function.__name__)
+    return None
 
 
 @contextmanager

@@ -9,20 +9,28 @@ import importlib
 import logging
 import os
 import platform
+import re
 import shutil
+import stat
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 from anespec.manifests.errors import StorageError
-from anespec.manifests.user_folders import cache_folder, private_folder
+from anespec.manifests.user_folders import NAME, cache_folder, private_folder
+from anespec.runtime.drafters.whole_code import drop_damaged, note_whole
 
 _log = logging.getLogger(__name__)
 
 KEPT_FOLDERS = 4
 """Of so many states of the sources the compiled form is kept."""
 
+CODE_FOLDER = "code"
+"""Of the cache. Its other folders are not looked at; `compiled` holds what Core ML has compiled."""
+
+STATE_DIGITS = 16
+_STATE = re.compile(f"[0-9a-f]{{{STATE_DIGITS}}}")
 
 _MODULES = {
     "auto": "anespec.runtime.drafters.auto",
@@ -52,42 +60,63 @@ def note_compiled(name: str) -> None:
     """Remember that all that a source needs is compiled; nothing where it is not kept."""
     folder = code_folder()
     if folder is not None:
-        with suppress(OSError):
+        with suppress(OSError, StorageError):
+            note_whole(folder)
             (folder / f"{name}.compiled").touch()
 
 
 @cache
 def code_folder() -> Path | None:
-    """Where the compiled form of these sources lies; None where there is no such place."""
+    """Where the compiled form of these sources lies; None where there is no such place.
+
+    What lies there is run. So nobody else may write there, and what is damaged is dropped.
+    """
     try:
-        given = os.environ.get("NUMBA_CACHE_DIR", "")
-        base = Path(given) if given else cache_folder() / "compiled"
-        folder = base / _state_of_sources()
-        if given:
-            folder.mkdir(parents=True, exist_ok=True)
-        else:
-            # What lies there is run, so nobody else may write there.
-            with private_folder(folder):
-                pass
+        base = _own_folder()
+        folder = base / CODE_FOLDER / _state_of_sources()
+        with private_folder(folder, base):
+            _require_safe(folder)
         os.utime(folder)
-        _drop_old(base)
+        drop_damaged(folder)
+        _drop_old(folder.parent)
     except (OSError, StorageError) as error:
         _log.info("what is compiled is not kept: %s", error)
         return None
     return folder
 
 
+def _own_folder() -> Path:
+    """Where the folder of all states is: the user's, or below the one that compiled code is to be kept in.
+
+    A relative path would mean whatever folder one stands in, with whatever lies there.
+    """
+    given = Path(os.environ.get("NUMBA_CACHE_DIR", ""))
+    return given / NAME if given.is_absolute() else cache_folder()
+
+
+def _require_safe(folder: Path) -> None:
+    """Raise StorageError where others may put a folder of theirs in the place of this one."""
+    for parent in folder.parents:
+        mode = parent.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise StorageError(f"{parent}: anybody may replace what lies there, and code would; forbid it")
+
+
 def _state_of_sources() -> str:
-    """What the compiled form depends on; numba itself sees to the processor."""
+    """What the compiled form depends on; numba itself sees to the processor.
+
+    Numba looks at where a source lies, and at when it was written. So another installation has another state.
+    """
     digest = hashlib.sha256(f"{version('numba')} {platform.python_version()}".encode())
     for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(f"{path} {path.stat().st_mtime_ns} ".encode())
         digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:STATE_DIGITS]
 
 
 def _drop_old(base: Path) -> None:
-    """Remove the folders that were used longest ago."""
-    folders = sorted(base.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-    for folder in folders[KEPT_FOLDERS:]:
+    """Remove the folders that were used longest ago; what is not named as ours is somebody else's."""
+    found = [path for path in base.iterdir() if _STATE.fullmatch(path.name)]
+    for folder in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)[KEPT_FOLDERS:]:
         with suppress(OSError):
             shutil.rmtree(folder)

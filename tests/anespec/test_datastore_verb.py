@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from commands import run
 
 
@@ -51,3 +52,24 @@ def test_its_default_name_and_its_refusals_are_one_sentence_each(
         assert words in outcome.err and outcome.ends_in_one_sentence()
     asked = run("generate", artifact, "-p", "hello", "--drafter", "datastore", "--threads", 1)
     assert asked.code == 7 and "needs a --datastore" in asked.err
+
+
+def test_what_it_is_built_of_is_never_replaced_by_it(gguf: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Some notes.\n")
+    (tmp_path / "v.gguf").write_bytes(gguf.read_bytes())
+    for output in ("a.txt", "v.gguf"):
+        before = (tmp_path / output).read_bytes()
+        outcome = run(
+            "datastore", "build", "a.txt", "--vocab", "v.gguf", "-o", output, "--force", cwd=tmp_path
+        )
+        assert outcome.code == 2 and outcome.is_one_sentence(), outcome.err
+        assert "is read to build the datastore" in outcome.err
+        assert (tmp_path / output).read_bytes() == before
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="no file here says that it is empty, and is not"
+)
+def test_a_file_that_says_it_is_empty_is_read(gguf: Path, tmp_path: Path) -> None:
+    outcome = run("datastore", "build", "/proc/self/status", "--vocab", gguf, "-o", "s", cwd=tmp_path)
+    assert outcome.code == 0, outcome.err

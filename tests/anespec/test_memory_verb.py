@@ -220,3 +220,37 @@ def test_it_is_not_removed_under_who_uses_it(gguf: Path, tmp_path: Path) -> None
 def test_another_folder_is_another_memory(gguf: Path, tmp_path: Path) -> None:
     learnt(gguf)
     assert shown("--draft-memory", tmp_path / "elsewhere") == []
+
+
+def test_what_is_no_memory_is_in_nobodys_way_and_is_removed(gguf: Path, tmp_path: Path) -> None:
+    learnt(gguf, "bob")
+    place = memory_folder() / key_of(gguf)
+    (memory_folder() / "0123456789abcdef").write_text("no folder")
+    (place / ("a" * 32)).write_text("no folder")
+    (place / ("b" * 32)).symlink_to(tmp_path)
+    (place / ("c" * 32) / "snapshot").mkdir(parents=True)
+    (tmp_path / "mine").touch()
+    assert [each["owner"] for each in shown() if each["requests"]] == ["bob"]
+    assert len(shown()) == 4
+    assert run("memory", "clear", "--all", "-y").code == 0
+    assert shown() == [] and (tmp_path / "mine").exists()
+
+
+def test_a_folder_that_a_person_names_is_left_as_it_is(gguf: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "anespec" / "memories"
+    folder.mkdir(parents=True)
+    for path in (folder, folder.parent):
+        path.chmod(0o755)
+    assert run("memory", "show", "--draft-memory", folder).out.startswith("Nothing is remembered")
+    (tmp_path / "sessions.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
+    done = run("memory", "import", tmp_path / "sessions.jsonl", gguf, "--draft-memory", folder)
+    assert done.code == 0, done.err
+    assert [path.stat().st_mode & 0o777 for path in (folder, folder.parent)] == [0o755, 0o755]
+    assert (folder / key_of(gguf)).stat().st_mode & 0o077 == 0
+
+
+def test_a_model_that_cannot_be_is_none(gguf: Path, tmp_path: Path) -> None:
+    learnt(gguf)
+    noted = memory_folder() / key_of(gguf) / "models.json"
+    noted.write_text(json.dumps({"models": [{"name": "a", "path": "\0"}]}))
+    refused(run("memory", "export", key_of(gguf), tmp_path / "out"), 7, "none of the models that used")

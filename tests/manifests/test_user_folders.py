@@ -87,3 +87,15 @@ def test_a_file_in_its_place_is_a_sentence(home: Path) -> None:
     cache_folder().write_text("")
     with pytest.raises(StorageError, match="cannot be used"), private_folder(cache_folder()):
         pass
+
+
+def test_around_a_folder_that_a_person_chose_nothing_changes(home: Path) -> None:
+    around = home / "anespec"
+    around.mkdir()
+    around.chmod(0o755)
+    with private_folder(around / "mine" / "below", base=around / "mine"):
+        pass
+    with private_folder(around / "other"):
+        pass
+    modes = [stat.S_IMODE((around / name).stat().st_mode) for name in ("", "mine", "mine/below", "other")]
+    assert modes == [0o755, 0o700, 0o700, 0o700]

@@ -1,6 +1,7 @@
 """The documents of the files that a datastore is built from."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import TextIOWrapper
@@ -17,6 +18,7 @@ LONGEST_LINE = 1 << 26
 """Characters of one line of JSONL."""
 
 _LINES = (".jsonl", ".ndjson")
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ def parts_of(path: Path) -> Iterator[Part]:
         RequestError: it is no text in UTF-8, or a line of it is no document.
     """
     try:
-        with open_file(path) as raw, TextIOWrapper(raw, "utf-8", newline="") as stream:
+        with open_file(path) as raw, TextIOWrapper(raw, "utf-8-sig", newline="") as stream:
             parts = _lines(stream, path) if path.suffix.lower() in _LINES else _blocks(stream)
             for text, begins in parts:
                 yield Part(text, begins, raw.tell())
@@ -75,6 +77,11 @@ def _lines(stream: TextIOWrapper, path: Path) -> Iterator[tuple[str, bool]]:
             raise RequestError(
                 f"{path}: line {number} ({printable(line.strip(), 40)}) is no document; it must be a JSON "
                 'string, or an object with "text", "content" or "messages"'
+            )
+        if any(map(_HALF_PAIR.search, texts)):
+            raise RequestError(
+                f"{path}: line {number} holds half a surrogate pair (\\ud800 to \\udfff), which is no text; "
+                "take it out"
             )
         for text in texts:
             for start in range(0, len(text), BLOCK):

@@ -160,7 +160,8 @@ class Datastore:
         if hasattr(mmap, "MADV_WILLNEED"):
             mapped.madvise(mmap.MADV_WILLNEED)  # what is looked up lies anywhere
         starts = np.frombuffer(mapped, "<i8", header.vocabulary_size + 1, HEADER_BYTES)
-        if starts[0] != 0 or starts[-1] != header.places or (np.diff(starts) < 0).any():
+        # Compared, not subtracted: a difference of hostile numbers wraps around, and would let them pass.
+        if starts[0] != 0 or starts[-1] != header.places or (starts[1:] < starts[:-1]).any():
             raise RequestError(
                 f"{path}: the datastore is damaged; build it again with `anespec datastore build`"
             )

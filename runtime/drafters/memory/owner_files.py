@@ -27,6 +27,7 @@ from anespec.manifests.errors import StorageError
 from anespec.manifests.safe_files import Folder
 from anespec.runtime.drafters.memory.records import (
     FRAME_BYTES,
+    LAST_GENERATION,
     MAGIC,
     Head,
     Kind,
@@ -43,7 +44,7 @@ LARGEST_JOURNAL = 1 << 28
 LARGEST_TEXTS = 1 << 24
 """Bytes that are read of a snapshot's lessons."""
 
-_JOURNAL = re.compile(r"journal-(\d{1,12})")
+_JOURNAL = re.compile(r"journal-(\d{6,9})")
 
 
 def owner_folder(owner: str) -> str:
@@ -100,7 +101,8 @@ class OwnerFiles:
                 return None
             image = into if into is not None and into.nbytes == head.image_bytes else None
             if image is None:
-                stream.seek(head.image_bytes, os.SEEK_CUR)
+                # No file system goes as far as a head may say.
+                stream.seek(min(head.image_bytes, os.fstat(stream.fileno()).st_size), os.SEEK_CUR)
             elif stream.readinto(image.data) != image.nbytes or zlib.crc32(image.data) != head.image_crc:
                 image = None
             return Snapshot(head, image, stream.read(min(head.text_bytes, LARGEST_TEXTS)))
@@ -120,9 +122,13 @@ class OwnerFiles:
         return found
 
     def next_number(self) -> int:
-        """A number that no journal has."""
+        """A number that no journal has; raises StorageError where there is none."""
         with contextlib.suppress(FileNotFoundError), self._vocabulary.folder(self._name) as folder:
-            return max(_numbers(folder), default=-1) + 1
+            number = max(_numbers(folder), default=-1) + 1
+            if number > LAST_GENERATION:
+                last = folder.path / _journal_name(number - 1)
+                raise StorageError(f"{last}: behind it no number is left for another journal; remove it")
+            return number
         return 0
 
     def append(self, number: int, head: Head, record: bytes) -> None:

@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
-from anespec.manifests.schema import Bytes, Index, Record
+from anespec.manifests.schema import MOST_TOKENS, Index, Record
 from anespec.runtime.drafters.memory.learner import MemoryFacts
 
 MAGIC = b"anespec memory 1\n"
@@ -27,6 +27,15 @@ LONGEST_TEXT = 1 << 16
 """Tokens of a request that are kept, the last ones: more than most contexts hold."""
 
 LARGEST_HEAD = 1 << 16
+
+LARGEST_NUMBER = 1 << 53
+"""No file has as many bytes, and no memory as many nodes."""
+
+LAST_GENERATION = 999_000_000
+"""No memory is ever written as often. Behind it numbers of journals are left that have nine digits."""
+
+Generation = Annotated[int, Field(ge=0, le=LAST_GENERATION)]
+Number = Annotated[int, Field(ge=0, le=LARGEST_NUMBER)]
 _FRAME = struct.Struct("<BII")
 _ANSWER = struct.Struct("<I")
 _NAME_LENGTH = 255
@@ -52,14 +61,14 @@ class Head(Record):
     owner: str
     learner: str
     version: Index
-    generation: Index = 0
-    image_bytes: Bytes = 0
-    image_crc: Index = 0
-    text_bytes: Bytes = 0
-    nodes: int = 0
-    room: int = 0
-    requests: int = 0
-    tokens: int = 0
+    generation: Generation = 0
+    image_bytes: Number = 0
+    image_crc: Number = 0
+    text_bytes: Number = 0
+    nodes: Number = 0
+    room: Number = 0
+    requests: Number = 0
+    tokens: Number = 0
 
     def with_snapshot(
         self,
@@ -75,7 +84,8 @@ class Head(Record):
                 "image_bytes": image.nbytes,
                 "image_crc": zlib.crc32(image.data),
                 "text_bytes": sum(map(len, texts)),
-                **{name: int(value) for name, value in asdict(facts).items()},
+                # An image that nobody trusts may say anything; what it says must not cost the memory.
+                **{name: min(max(int(value), 0), LARGEST_NUMBER) for name, value in asdict(facts).items()},
             }
         )
 
@@ -112,7 +122,7 @@ class Lesson:
             return None
         (answer,) = _ANSWER.unpack_from(content)
         text = np.frombuffer(content, "<i4", offset=_ANSWER.size).astype(np.int32)
-        if not len(text) or answer > len(text) or text.min() < 0:
+        if not len(text) or answer > len(text) or text.min() < 0 or text.max() >= MOST_TOKENS:
             return None
         return cls(text, answer)
 

@@ -8,13 +8,14 @@ VOCABULARY is the beginning of the SHA-256 over the tokens (Tokenizer.vocabulary
 
 import contextlib
 import re
-from collections.abc import Callable, Sequence
+import stat
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from anespec.manifests.errors import StorageError
 from anespec.manifests.safe_files import Folder
@@ -45,7 +46,15 @@ class Model(Record):
     """A model that used a vocabulary: what it is called, and where it is."""
 
     name: Name
-    path: str
+    path: str = Field(pattern=r"^[^\x00]+$")
+
+    @classmethod
+    def of(cls, name: str, path: Path) -> Self | None:
+        """The model of this name there; None where it has none, or its path is no text."""
+        try:
+            return cls(name=name, path=str(path.absolute()))
+        except ValidationError:
+            return None
 
 
 class Models(Record):
@@ -106,6 +115,14 @@ class Contents:
         return sum(1 for journal in self.journals for _ in lessons(journal.content))
 
 
+@dataclass(frozen=True)
+class Added:
+    """How many requests were added, and how many tokens those have that were taken."""
+
+    requests: int
+    tokens: int
+
+
 def vocabulary_key(vocabulary_hash: str) -> str:
     """The name of a vocabulary's folder."""
     return vocabulary_hash[:VOCABULARY_LETTERS]
@@ -159,8 +176,11 @@ class MemoryShelf:
         if not self.root.is_dir():
             return []
         found: list[str] = []
-        with private_folder(self.root) as root:
+        # A person may have named any folder: it is looked into, and left as it is.
+        with Folder.open(self.root) as root:
             for name in filter(_VOCABULARY.fullmatch, root.names()):
+                if not stat.S_ISDIR(root.mode(name) or 0):
+                    continue
                 with root.folder(name) as vocabulary:
                     if _owners(vocabulary):
                         found.append(name)
@@ -197,16 +217,17 @@ class MemoryShelf:
         with private_folder(self.root / kept.vocabulary) as folder:
             return _contents(OwnerFiles(folder, kept.folder))
 
-    def add(self, vocabulary: str, owner: str, texts: Sequence[Lesson]) -> int:
-        """Have an owner's memory learn requests when it is opened next; how many tokens they have.
+    def add(self, vocabulary: str, owner: str, texts: Iterable[Lesson]) -> Added:
+        """Have an owner's memory learn requests when it is opened next; all are looked at before any is.
 
         Of more than TEXT_BYTES the last ones are taken.
 
         Raises:
             StorageError: another process has the vocabulary in use, or the file system refuses.
         """
-        taken = LatestTexts(TEXT_BYTES)
+        taken, requests = LatestTexts(TEXT_BYTES), 0
         for lesson in texts:
+            requests += 1
             taken.add(lesson.record())
         head = Head(vocabulary=vocabulary, owner=shown_owner(owner), learner="", version=0)
         where = self.root / vocabulary
@@ -220,7 +241,7 @@ class MemoryShelf:
                     files.end_journal()
         except OSError as error:
             raise StorageError(f"{where}: cannot be written ({error.strerror})") from error
-        return sum(len(lesson.text) for record in taken.records for lesson in lessons(record))
+        return Added(requests, sum(len(each.text) for record in taken.records for each in lessons(record)))
 
     def remove(self, kept: Weight) -> None:
         """Remove what is kept of an owner.
@@ -254,14 +275,16 @@ def _contents(files: OwnerFiles) -> Contents:
     try:
         snapshot = files.snapshot()
         journals = files.journals(0 if snapshot is None else snapshot.head.generation)
-    except StorageError:
+    except (OSError, StorageError):
         return Contents(None, [])
     return Contents(snapshot, journals)
 
 
 def _weight(folder: Folder, name: str) -> Weight:
-    with folder.folder(name) as inside:
-        statuses = [inside.status(file) for file in inside.names()]
+    statuses = [folder.status(name)]
+    if stat.S_ISDIR(statuses[0].st_mode):
+        with folder.folder(name) as inside:
+            statuses = [inside.status(file) for file in inside.names()]
     return Weight(
         vocabulary=folder.path.name,
         folder=name,

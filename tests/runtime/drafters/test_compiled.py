@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from anespec.runtime.backends.coreml.compiled import COMPILED_FOLDER
 from anespec.runtime.drafters import kept_code
 
 PROGRAM = """
@@ -28,14 +30,23 @@ def said(process: "subprocess.Popen[str]") -> list[int]:
     return [int(word) for word in out.split()]
 
 
-def test_what_one_process_compiled_others_load_also_where_two_do_so_at_once(tmp_path: Path) -> None:
+def test_what_one_process_compiled_others_load_also_where_two_do_so_at_once_or_it_was_damaged(
+    tmp_path: Path,
+) -> None:
     cache = str(tmp_path / "cache")
     both = [start(XDG_CACHE_HOME=cache) for _ in range(2)]
     values = {said(process)[0] for process in both}
-    (folder,) = (tmp_path / "cache" / "anespec" / "compiled").iterdir()
+    (folder,) = (tmp_path / "cache" / "anespec" / kept_code.CODE_FOLDER).iterdir()
     assert folder.stat().st_mode & 0o077 == 0
     value, hits = said(start(XDG_CACHE_HOME=cache))
     assert (values, hits) == ({value}, 1)
+    # What is damaged is compiled anew, and kept.
+    (index,) = folder.rglob("*.pair_row-*.nbi")
+    (code,) = folder.rglob("*.chances_of-*.nbc")
+    index.write_bytes(b"")
+    code.write_bytes(code.read_bytes()[:40])
+    assert said(start(XDG_CACHE_HOME=cache)) == [value, 0]
+    assert said(start(XDG_CACHE_HOME=cache)) == [value, 1]
 
 
 def test_it_is_compiled_anew_where_nothing_can_be_kept(tmp_path: Path) -> None:
@@ -45,18 +56,84 @@ def test_it_is_compiled_anew_where_nothing_can_be_kept(tmp_path: Path) -> None:
     assert hits == 0
 
 
-def test_other_sources_have_another_state_and_old_states_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for all compiled code, of which nobody in this process knows yet."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "code"))
+    kept_code.code_folder.cache_clear()
+    yield tmp_path / "code"
+    kept_code.code_folder.cache_clear()
+
+
+def test_other_sources_have_another_state_and_old_states_go_but_nothing_else_does(
+    anew: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    others = [anew / f"work{number}" for number in range(6)]
+    for path in others:
+        path.mkdir(parents=True)
     for number in range(kept_code.KEPT_FOLDERS + 2):
-        monkeypatch.setattr(kept_code, "_state_of_sources", lambda state=f"state{number}": state)
+        monkeypatch.setattr(kept_code, "_state_of_sources", lambda state=f"{number:016x}": state)
         kept_code.code_folder.cache_clear()
         folder = kept_code.code_folder()
-        assert folder is not None
+        assert folder is not None and folder.is_relative_to(anew)
+        assert folder.stat().st_mode & 0o077 == 0
         os.utime(folder, (number, number))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["state2", "state3", "state4", "state5"]
+        (folder.parent / f"mine{number}").mkdir()
+    kept = [path.name for path in folder.parent.iterdir() if not path.name.startswith("mine")]
+    assert sorted(kept) == [f"{number:016x}" for number in (2, 3, 4, 5)]
+    assert len(list(folder.parent.glob("mine*"))) == kept_code.KEPT_FOLDERS + 2
+    assert all(path.exists() for path in others)
+
+
+def test_nothing_else_in_the_cache_is_taken_for_code() -> None:
+    """Both name their folders alike, by sixteen digits."""
+    assert kept_code.CODE_FOLDER != COMPILED_FOLDER
+
+
+def test_code_is_kept_only_where_nobody_else_can_put_any(anew: Path, tmp_path: Path) -> None:
+    anew.mkdir()
+    anew.chmod(0o777)
+    assert kept_code.code_folder() is None
+    anew.chmod(0o1777)
     kept_code.code_folder.cache_clear()
+    folder = kept_code.code_folder()
+    assert folder is not None
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    kept_code.code_folder.cache_clear()
+    assert kept_code.code_folder() is None
+
+
+def test_the_current_folder_is_no_place_for_code(
+    anew: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "code")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    folder = kept_code.code_folder()
+    assert folder is not None and folder.is_relative_to(tmp_path / "cache")
+    assert not anew.exists()
+
+
+def test_what_was_noted_as_whole_is_never_loaded_otherwise(anew: Path) -> None:
+    folder = kept_code.code_folder()
+    assert folder is not None
+    (folder / "drafters_1").mkdir()
+    one, two, new = (folder / "drafters_1" / f"{name}.1.nbc" for name in ("one", "two", "new"))
+    one.write_bytes(b"code of one")
+    two.write_bytes(b"code of two")
+    kept_code.note_compiled("auto")
+    new.write_bytes(b"is being written")
+    kept_code.code_folder.cache_clear()
+    assert kept_code.is_compiled("auto")
+    one.write_bytes(b"code of onE")
+    kept_code.code_folder.cache_clear()
+    assert not kept_code.is_compiled("auto")
+    assert [path.exists() for path in (one, two, new)] == [False, True, True]
+    kept_code.note_compiled("auto")
+    two.unlink()
+    kept_code.code_folder.cache_clear()
+    assert not kept_code.is_compiled("auto")
 
 
 def test_the_state_follows_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,3 +143,14 @@ def test_the_state_follows_the_sources(tmp_path: Path, monkeypatch: pytest.Monke
     assert kept_code._state_of_sources() == before
     (tmp_path / "one.py").write_text("2")
     assert kept_code._state_of_sources() != before
+
+
+def test_another_installation_has_another_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = set()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "source.py").write_text("1")
+        monkeypatch.setattr(kept_code, "__file__", str(tmp_path / name / "compiled.py"))
+        states.add(kept_code._state_of_sources())
+    os.utime(tmp_path / "two" / "source.py", (1, 1))
+    assert len(states | {kept_code._state_of_sources()}) == 3

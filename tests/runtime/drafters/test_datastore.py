@@ -1,6 +1,7 @@
 """A datastore finds what a search finds, keeps documents apart, and refuses what it did not write."""
 
 import json
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -199,6 +200,9 @@ def spoiled(content: bytes, how: str) -> bytes:
             return content[:12] + b"\xff\xff\xff\xff" + content[16:]
         case "starts":
             return content[: HEADER_BYTES + 16] + b"\xff" * 8 + content[HEADER_BYTES + 24 :]
+        case "starts whose differences wrap around":
+            wrapped = struct.pack("<3q", (1 << 63) - 1, -(1 << 63), -(1 << 62))
+            return content[: HEADER_BYTES + 8] + wrapped + content[HEADER_BYTES + 32 :]
     raise ValueError(how)
 
 
@@ -213,6 +217,7 @@ def spoiled(content: bytes, how: str) -> bytes:
         ("header", "header is damaged"),
         ("length", "header is damaged"),
         ("starts", "is damaged"),
+        ("starts whose differences wrap around", "is damaged"),
     ],
 )
 def test_a_file_that_is_not_whole_is_one_sentence(tmp_path: Path, how: str, words: str) -> None:
@@ -264,6 +269,10 @@ def test_documents_are_read_from_texts_and_lines(tmp_path: Path) -> None:
     assert [(part.text, part.begins) for part in parts_of(text)] == [("def f():\n    pass\n", True)]
     assert [part.text for part in parts_of(lines)] == ["one", "two\n", "three", "ä"]
     assert all(part.begins for part in parts_of(lines))
+    for path in (text, lines):
+        before = [part.text for part in parts_of(path)]
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+        assert [part.text for part in parts_of(path)] == before
 
 
 @settings(max_examples=15)
@@ -289,6 +298,7 @@ def test_long_texts_are_read_in_parts_that_lose_nothing(
         ("a.jsonl", b'"fine"\n{"prompt": 3}\n', "line 2 .* is no document"),
         ("a.jsonl", b"not json", "line 1"),
         ("a.jsonl", b'{"text": 5}', "line 1"),
+        ("a.jsonl", b'"fine"\n"\\ud800 lone"', r"a.jsonl: line 2 holds half a surrogate pair"),
     ],
 )
 def test_what_is_no_document_is_one_sentence(tmp_path: Path, name: str, content: bytes, words: str) -> None:

@@ -17,10 +17,19 @@ from toy_learner import ToyLearner
 
 import anespec.runtime.drafters.memory.owner_memory as owner_memory
 from anespec.manifests.safe_files import Folder
+from anespec.manifests.schema import MOST_TOKENS
 from anespec.runtime.drafters.memory.learner import MemoryFacts, fold_whole
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
 from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
-from anespec.runtime.drafters.memory.records import Head, Kind, LatestTexts, Lesson, framed, lessons, records
+from anespec.runtime.drafters.memory.records import (
+    Head,
+    Kind,
+    LatestTexts,
+    Lesson,
+    framed,
+    lessons,
+    records,
+)
 
 SIZE = 4096
 OWNER = "somebody"
@@ -406,7 +415,9 @@ def test_no_more_of_a_long_request_is_kept_than_its_end() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=20), st.integers(0, 20))),
+    st.lists(
+        st.tuples(st.lists(st.integers(0, MOST_TOKENS - 1), min_size=1, max_size=20), st.integers(0, 20))
+    ),
     st.binary(max_size=40),
     st.integers(0, 400),
 )

@@ -19,7 +19,7 @@ from anespec.manifests.errors import RequestError, StorageError
 from anespec.runtime.drafters.memory.memories import Memories, Place
 from anespec.runtime.drafters.memory.owner_files import owner_folder
 from anespec.runtime.drafters.memory.records import Lesson
-from anespec.runtime.drafters.memory.shelf import MemoryShelf, Model
+from anespec.runtime.drafters.memory.shelf import Added, MemoryShelf, Model
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 
 SIZE = 4096
@@ -42,6 +42,13 @@ def opened(root: Path | None, **options: object) -> VocabularyMemory:
 
 def requests(memory: VocabularyMemory, owner: str) -> int:
     return ToyLearner().facts(memory.of(owner).image).requests
+
+
+def test_a_model_that_cannot_be_noted_is_not() -> None:
+    """Its folder's name is no UTF-8, or its GGUF was called `.gguf`: drafting goes on without that."""
+    assert Model.of("m", Path(os.fsdecode(b"/a/\xff"))) is None
+    assert Model.of("", Path("/a")) is None
+    assert Model.of("m", Path("/a")) == Model(name="m", path="/a")
 
 
 def test_owners_with_any_names_stay_apart(root: Path) -> None:
@@ -253,7 +260,7 @@ def test_the_shelf_tells_what_is_there_and_removes_it(root: Path) -> None:
         with pytest.raises(StorageError, match="another anespec is running there"):
             refused()
     memory.close()
-    assert shelf.add(KEY, "bob", [Lesson(text(7, 8), 1)]) == 2
+    assert shelf.add(KEY, "bob", [Lesson(text(7, 8), 1)]) == Added(1, 2)
     assert requests(opened(root), "bob") == 3
     shelf.remove(kept)
     assert shelf.kept() == []

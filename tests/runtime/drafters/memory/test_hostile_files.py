@@ -1,0 +1,120 @@
+"""What somebody else wrote in a memory's place costs nothing that is whole, and no time."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from toy_learner import ToyLearner
+
+from anespec.manifests.errors import StorageError
+from anespec.manifests.safe_files import Folder
+from anespec.manifests.schema import MOST_TOKENS
+from anespec.runtime.drafters.memory.learner import MemoryFacts, fold_whole
+from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
+from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
+from anespec.runtime.drafters.memory.records import (
+    LAST_GENERATION,
+    MAGIC,
+    Head,
+    Kind,
+    Lesson,
+    framed,
+    lessons,
+)
+
+SIZE = 4096
+OWNER = "somebody"
+
+
+def text(*tokens: int) -> NDArray[np.int32]:
+    return np.array(tokens, np.int32)
+
+
+LESSONS = [(text(1, 2, 3), 1), (text(4, 5), 0)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    with Folder.open(tmp_path) as opened:
+        yield opened
+
+
+def memory_of(folder: Folder, learner: ToyLearner | None = None) -> OwnerMemory:
+    learner = learner or ToyLearner()
+    head = Head(vocabulary="v", owner=OWNER, learner=learner.name, version=learner.version)
+    return OwnerMemory(learner, SIZE, head, OwnerFiles(folder, owner_folder(OWNER)))
+
+
+def learnt(lessons: Sequence[tuple[NDArray[np.int32], int]]) -> bytes:
+    learner = ToyLearner()
+    image = learner.fresh(SIZE)
+    for words, answer in lessons:
+        fold_whole(learner, image, words, answer)
+    return image.tobytes()
+
+
+def teach(memory: OwnerMemory, lessons: Sequence[tuple[NDArray[np.int32], int]]) -> None:
+    for words, answer in lessons:
+        memory.fold(words, answer)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"image_bytes": 1 << 63},
+        {"image_bytes": (1 << 64) - 1},
+        {"image_bytes": 1 << 52},
+        {"text_bytes": (1 << 64) - 1},
+        {"generation": (1 << 64) - 1},
+        {"generation": LAST_GENERATION - 9},
+        {"nodes": 10**400, "room": 1},
+        {"requests": -1},
+    ],
+)
+def test_a_head_that_says_what_cannot_be_costs_nothing_that_is_whole(
+    folder: Folder, said: dict[str, int]
+) -> None:
+    head = {"vocabulary": "v", "owner": OWNER, "learner": ToyLearner().name, "version": 1}
+    place = folder.path / owner_folder(OWNER)
+    place.mkdir()
+    (place / "snapshot").write_bytes(MAGIC + framed(Kind.HEAD, json.dumps(head | said).encode()))
+    files = OwnerFiles(folder, owner_folder(OWNER))
+    assert (found := files.snapshot()) is None or found.texts == b""
+    for _ in range(3):
+        memory = memory_of(folder)
+        teach(memory, LESSONS[:1])
+        memory.flush()
+    assert memory_of(folder).image.tobytes() == learnt(3 * LESSONS[:1])
+
+
+def test_where_no_number_is_left_for_a_journal_that_is_said(
+    folder: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
+    teach(memory_of(folder), LESSONS)
+    (folder.path / owner_folder(OWNER) / "journal-999999999").touch()
+    teach(memory_of(folder), LESSONS)
+    assert "journal-999999999: behind it no number is left for another journal; remove it" in caplog.text
+    with pytest.raises(StorageError):
+        OwnerFiles(folder, owner_folder(OWNER)).next_number()
+
+
+def test_what_an_image_says_of_itself_does_not_cost_the_memory(folder: Folder) -> None:
+    class Boasts(ToyLearner):
+        def facts(self, image: NDArray[np.uint8]) -> MemoryFacts:
+            return MemoryFacts(nodes=-5, room=1 << 62, requests=-(1 << 63), tokens=1 << 62)
+
+    memory = memory_of(folder, Boasts())
+    teach(memory, LESSONS)
+    memory.save()
+    found = OwnerFiles(folder, owner_folder(OWNER)).snapshot()
+    assert found is not None and (found.head.nodes, found.head.requests) == (0, 0)
+    assert memory_of(folder).image.tobytes() == learnt(LESSONS)
+
+
+def test_tokens_that_no_vocabulary_has_are_no_lesson() -> None:
+    """Their places in a table of words cannot be told apart: each takes longer than the one before."""
+    told = b"".join(Lesson(text(1, last), 1).record() for last in (MOST_TOKENS - 1, MOST_TOKENS, 2**31 - 1))
+    assert [lesson.text.tolist() for lesson in lessons(told)] == [[1, MOST_TOKENS - 1]]
