@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from anespec.console import TimedReport, confirm_removal, json_option, notes, out, print_json, timed_progress
+from anespec.console import (
+    TimedReport,
+    confirm_removal,
+    json_option,
+    notes,
+    out,
+    print_json,
+    timed_progress,
+)
 from anespec.draft_memory import memory_folder
 from anespec.manifests.errors import RequestError, UsageError
 from anespec.manifests.formatting import bytes_text, counted, named, printable, quoted
@@ -189,15 +197,22 @@ def import_memory(
         )
     chosen = chosen_vocabulary(shelf, str(model or texts.vocabulary))
     whose = known_owner(shelf, owner or "")
-    lessons = texts.lessons(chosen.key, chosen.require_tokenizer())
     with timed_progress("import", shown=not as_json, announced=False) as report:
-        learnt = shelf.add(chosen.key, whose, _told(lessons, report))
+        lessons = texts.lessons(chosen.key, chosen.require_tokenizer())
+        learnt = shelf.add(chosen.key, whose, _reported(lessons, report))
         report(f"learning {counted(learnt.tokens, 'token')}")
         _learn(shelf, chosen, whose)
     if as_json:
         print_json({"vocabulary": chosen.key, "requests": learnt.requests, "tokens": learnt.tokens})
     else:
         out().print(f"{counted(learnt.requests, 'request')} of {counted(learnt.tokens, 'token')} learnt.")
+
+
+def _reported(lessons: "Iterable[Lesson]", report: TimedReport) -> "Iterator[Lesson]":
+    """The lessons as they are read."""
+    for number, lesson in enumerate(lessons, start=1):
+        report(f"reading, {counted(number, 'request')}")
+        yield lesson
 
 
 def _shelf(folder: Path | None) -> "MemoryShelf":
@@ -218,13 +233,6 @@ def _chosen(shelf: "MemoryShelf", model: Path | None, owner: str | None) -> "lis
         for each in shelf.kept()
         if key in (None, each.vocabulary) and (owner is None or each.is_of(owner))
     ]
-
-
-def _told(lessons: "Iterable[Lesson]", report: TimedReport) -> "Iterator[Lesson]":
-    """The lessons, while it is said how many they are."""
-    for number, lesson in enumerate(lessons, start=1):
-        report(f"reading, {counted(number, 'request')}")
-        yield lesson
 
 
 def _learn(shelf: "MemoryShelf", chosen: "Chosen", owner: str) -> None:
