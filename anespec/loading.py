@@ -103,18 +103,27 @@ def _read_vocabulary(tokens: Path) -> "Tokenizer":
 
 
 def make_source(
-    options: "LoadOptions", tokenizer: "Tokenizer", open_memory: "OpenMemory"
+    options: "LoadOptions", tokenizer: "Tokenizer", open_memory: "OpenMemory", watch: Watcher
 ) -> "DraftSource | None":
     """Who guesses tokens of a vocabulary, as the options say; who remembers something opens its memory.
 
-    None for nobody.
+    None for nobody. Whoever waits until it is compiled is told so.
 
     Raises:
         RequestError: the options of a source make no sense together.
     """
     from anespec.runtime.drafters.registry import open_source
 
+    tell_of_compiling(options.drafter, watch)
     return open_source(options, tokenizer, open_memory)
+
+
+def tell_of_compiling(drafter: str, watch: Watcher) -> None:
+    """Tell whoever opens a source of this name now that it takes its time."""
+    from anespec.runtime.drafters.kept_code import must_compile
+
+    if must_compile(drafter):
+        watch.note("drafting is compiled for this processor, once; that takes some ten seconds")
 
 
 def start_source(
