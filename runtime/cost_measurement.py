@@ -6,7 +6,7 @@ from statistics import median
 from time import perf_counter
 
 from anespec.runtime.pass_costs import PassCosts, WidthCost
-from anespec.runtime.passes import BEST_LOGIT, Need, PassPlan, RowKind, Verifier, VerifierShape, run_pass
+from anespec.runtime.passes import Need, PassPlan, RowKind, Verifier, VerifierShape, run_pass
 from anespec.runtime.planner import least_spans, usable_spans
 from anespec.runtime.proven import Proven
 from anespec.runtime.regions import RegionMap
@@ -18,6 +18,9 @@ disturbs for a while disturbs all widths; and the fastest first one, which comes
 
 ENOUGH = 0.3
 """Seconds of a pass that is not timed again."""
+
+OF_A_DRAFT = Need(best=True, top=8)
+"""What greedy sampling and `auto` want of a row. The likeliest may take longer than the best."""
 
 FAR = 2048
 """Slots that the passes which look far attend to, where there are as many; the rest is a line through both.
@@ -42,7 +45,7 @@ def measure_pass_costs(
     pair = [block, *(width for width in proven.widths if width > block)][:2]
     far_plans = [_plan(verifier.shape, width, far) for width in pair] if far > near else []
     first, times = _fastest(verifier, (*plans, *far_plans), progress, clock)
-    changes = [max(0.0, first[width, near] - times[width, near]) for width in proven.widths]
+    changes = [max(0.0, first[key] - times[key]) for key in first]
     slopes = [
         (width, max(0.0, (times[width, far] - times[width, near]) / (far - near)))
         for width in (pair if far_plans else ())
@@ -53,7 +56,7 @@ def measure_pass_costs(
             WidthCost(width, max(times[width, near] - near * per_slot, times[width, near] / 4), per_slot)
             for width, per_slot in _by_width(proven.widths, slopes)
         ],
-        median(changes) if len(changes) > 1 else 0.0,
+        median(changes) if len(plans) > 1 and changes else 0.0,
     )
 
 
@@ -73,7 +76,11 @@ def _fastest(
     progress: Callable[[int, int], None],
     clock: Callable[[], float],
 ) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]]:
-    """Seconds of the fastest pass of each plan, by its width and span: after another, and after its like."""
+    """Seconds of the fastest pass of each plan, by its width and span: after another, and after its like.
+
+    A process's first pass of a width may take minutes, so that none of the first round counts as one after
+    another.
+    """
     first: dict[tuple[int, int], float] = {}
     found: dict[tuple[int, int], float] = {}
     for number in range(ROUNDS):
@@ -85,7 +92,8 @@ def _fastest(
             for fastest in (first, found):
                 began = clock()
                 run_pass(verifier, plan)
-                fastest[key] = min(fastest.get(key, math.inf), clock() - began)
+                if number or fastest is found:
+                    fastest[key] = min(fastest.get(key, math.inf), clock() - began)
     return first, found
 
 
@@ -93,6 +101,6 @@ def _plan(shape: VerifierShape, width: int, span: int) -> PassPlan:
     """Rows of the first region from position 0 on, of which as many are wanted as drafts would be."""
     home = RegionMap.of(shape)
     rows = chain_rows(home, 0, 0, RowKind.PROMPT, [0] * min(width, home.longest_run, shape.context))
-    wanted: dict[int, Need] = dict.fromkeys(range(min(len(rows), 2 * shape.block)), BEST_LOGIT)
+    wanted = dict.fromkeys(range(min(len(rows), 2 * shape.block)), OF_A_DRAFT)
     spans = least_spans(rows, shape.spans)
     return PassPlan(tuple(rows), width, (max(span, spans[0]), *spans[1:]), wanted)

@@ -4,9 +4,13 @@ Where a pass over four rows costs what one over a single row does, guesses are f
 much, they must be worth it. Figures decide how rows are spent, never which tokens come out.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+CLEARLY = 0.8
+"""Of what a pass took: less is no disturbance of a measurement."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class WidthCost:
 
 @dataclass(frozen=True)
 class PassCosts:
-    """Seconds of passes by width. `widths` ascend, and no pass costs more than a wider one.
+    """Seconds of passes by width; `widths` ascend.
 
     `change` is what a pass takes more whose width is not that of the pass before it.
     """
@@ -30,15 +34,21 @@ class PassCosts:
 
     @classmethod
     def of(cls, widths: Sequence[WidthCost], change: float = 0.0) -> "PassCosts":
-        """From what was measured, in which a narrow pass may have been disturbed: it counts as the next wider
-        one at most, since that could be run in its place."""
-        kept: list[WidthCost] = []
-        for each in sorted(widths, key=lambda cost: cost.width, reverse=True):
-            wider = kept[-1] if kept else each
-            kept.append(
-                WidthCost(each.width, min(each.seconds, wider.seconds), min(each.per_slot, wider.per_slot))
-            )
-        return cls(tuple(reversed(kept)), change)
+        """From what was measured, in any order."""
+        return cls(tuple(sorted(widths, key=lambda cost: cost.width)), change)
+
+    def usable(self, widths: Sequence[int]) -> tuple[int, ...]:
+        """Those of these widths in whose place no wider one is clearly cheaper.
+
+        A Mac may run the shape that a program was made for on the Neural Engine, and a narrower one on the CPU.
+        """
+        cheapest = math.inf
+        kept: list[int] = []
+        for width in sorted(widths, reverse=True):
+            if (seconds := self.seconds(width, 0)) * CLEARLY <= cheapest:
+                kept.append(width)
+            cheapest = min(cheapest, seconds)
+        return tuple(reversed(kept))
 
     def seconds(self, width: int, span: int) -> float:
         """What a pass of one of the widths costs that looks at so many slots of the first pool."""

@@ -69,7 +69,8 @@ class Planner:
 
     def __init__(self, shape: VerifierShape, proven: Proven, costs: PassCosts | None = None) -> None:
         """`costs` say which drafts are worth their rows, and how many prompt rows others can bear."""
-        self._spending = Spending(shape.block, proven.widths, costs)
+        widths = proven.widths if costs is None else costs.usable(proven.widths)
+        self._spending = Spending(shape.block, widths, costs)
         self._map = RegionMap.of(shape)
         self._widest = proven.widths[-1]
         self._spans_by_pool = usable_spans(shape, proven)

@@ -76,7 +76,7 @@ class Speculation:
             return
         if not self._prompt_gate or repetition(sequence.request.prompt) >= self._prompt_gate:
             self._drafting[sequence.number] = Drafting(Reach(self._least_reach), Belief(self._calibration))
-            self._session(self._source, sequence)
+            self._session(sequence)
 
     def wants_top(self, sequence: ActiveSequence) -> int:
         """How many of the likeliest tokens of every row the sequence's session wants to see."""
@@ -105,7 +105,7 @@ class Speculation:
             if (drafting := self._drafting.get(ask.sequence.number)) is not None:
                 drafting.proposed, drafting.forced = Draft(), 0
                 drafting.asking = None
-                session = self._session(self._source, ask.sequence) if ask.budget > 0 else None
+                session = self._session(ask.sequence) if ask.budget > 0 else None
                 drafting.rests = (
                     session is not None and token_seconds is not None and not drafting.purse.allows()
                 )
@@ -158,7 +158,7 @@ class Speculation:
         if self._opener is not None:
             self._opener.close()
 
-    def _session(self, source: DraftSource, sequence: ActiveSequence) -> DraftSession | None:
+    def _session(self, sequence: ActiveSequence) -> DraftSession | None:
         """The sequence's session, opened if it has none; None while it, or the source, is left alone."""
         drafting = self._drafting[sequence.number]
         is_running = self._running is not None and not self._running.done()

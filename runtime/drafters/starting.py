@@ -29,7 +29,7 @@ MOST_UNTOLD = 64
 """Requests that wait for the source to learn them."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ended:
     """A request that lookup guessed for: whose it was, its prompt, and the tokens that followed."""
 
@@ -81,6 +81,7 @@ class StartingSource:
         self._start = start
         self._source: DraftSource | None = None
         self._untold: deque[Ended] = deque(maxlen=MOST_UNTOLD)
+        self._telling = threading.Lock()
         self._ending = threading.Event()
         # No daemon: a process that ended in the midst of loading might crash.
         self._thread = threading.Thread(target=self._run, name="anespec drafts")
@@ -124,14 +125,15 @@ class StartingSource:
 
     def _tell(self, source: DraftSource) -> None:
         """Have the source learn what has ended before it stood."""
-        while self._untold:
-            ended = self._untold.popleft()
-            session = source.open(ended.owner, ended.prompt)
-            try:
-                if ended.output:
-                    session.observe(ended.output, Outcome(), RowTops(()))
-            finally:
-                session.close()
+        with self._telling:
+            while self._untold:
+                ended = self._untold.popleft()
+                session = source.open(ended.owner, ended.prompt)
+                try:
+                    if ended.output:
+                        session.observe(ended.output, Outcome(), RowTops(()))
+                finally:
+                    session.close()
 
     def _run(self) -> None:
         try:

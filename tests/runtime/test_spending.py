@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy import GLOBAL, ToyVerifier, drain, everything, ids, toy_shape
 
-from anespec.runtime.cost_measurement import ROUNDS, measure_pass_costs
+from anespec.runtime.cost_measurement import ENOUGH, ROUNDS, measure_pass_costs
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine import Engine
 from anespec.runtime.pass_costs import PassCosts, WidthCost
@@ -102,13 +102,15 @@ def test_a_wider_pass_pays_for_the_change_there_and_back() -> None:
         assert spending.paying(poor, 1, 1.0, 0, last) == 1, "as wide as the last, it changes nothing"
 
 
-def test_a_narrow_pass_never_counts_more_than_a_wider_one() -> None:
-    found = PassCosts.of([WidthCost(1, 5.0), WidthCost(4, 2.0, 0.5), WidthCost(2, 3.0, 0.1)])
-    assert [(cost.width, cost.seconds, cost.per_slot) for cost in found.widths] == [
-        (1, 2.0, 0.0),
-        (2, 2.0, 0.1),
-        (4, 2.0, 0.5),
-    ]
+def test_a_width_in_whose_place_a_wider_one_is_clearly_cheaper_is_not_run() -> None:
+    known = PassCosts.of([WidthCost(4, 0.058), WidthCost(1, 0.3), WidthCost(2, 0.06), WidthCost(8, 0.09)])
+    assert [cost.width for cost in known.widths] == [1, 2, 4, 8]
+    assert known.usable((1, 2, 4, 8)) == (2, 4, 8), "a little dearer may be chance"
+    assert known.usable((1, 8)) == (8,)
+    verifier = TimedVerifier(costs({1: 300, 2: 290, 4: 58, 8: 90, 16: 95, 32: 99, 64: 120}))
+    engine = Engine(verifier, everything(verifier.shape), costs=verifier.known)
+    list(engine.generate(Request(tuple(range(40)), 20)))
+    assert {plan.width for plan in verifier.passes_run} == {4, 64}
 
 
 class TimedVerifier(ToyVerifier):
@@ -208,6 +210,22 @@ def test_costs_are_measured_on_every_width_and_grow_with_the_span() -> None:
         for span in (256, 1024):
             assert found.seconds(width, span) == pytest.approx(truth.seconds(width, span), rel=0.02)
     assert found.change == pytest.approx(truth.change)
+
+
+@pytest.mark.parametrize("usual", [0.01, 0.5])
+def test_a_process_s_first_pass_of_a_width_is_no_change_of_width(usual: float) -> None:
+    """It may be compiled then."""
+
+    class Compiling(TimedVerifier):
+        def forward(self, plan: PassPlan) -> object:
+            self.now += 0 if plan.width in {each.width for each in self.passes_run} else 120
+            return super().forward(plan)
+
+    known = costs(dict.fromkeys(WIDTHS, 1e3 * usual), change=0.002)
+    verifier = Compiling(known)
+    found = measure_pass_costs(verifier, everything(verifier.shape), clock=verifier.time)
+    assert found.change == pytest.approx(0.002 if usual < ENOUGH else 0.0)
+    assert [cost.seconds for cost in found.widths] == pytest.approx([usual] * len(WIDTHS))
 
 
 def test_without_partial_spans_the_span_costs_nothing_more() -> None:

@@ -72,7 +72,7 @@ class PayingRows:
 
     def __post_init__(self) -> None:
         widths = tuple(each.width for each in self.costs.widths)
-        self._spending = Spending(self.block, widths, self.costs)
+        self._spending = Spending(self.block, self.costs.usable(widths), self.costs)
         self.begin()
 
     @property
