@@ -40,7 +40,7 @@ class PassCosts:
     def usable(self, widths: Sequence[int]) -> tuple[int, ...]:
         """Those of these widths in whose place no wider one is clearly cheaper.
 
-        A Mac may run the shape that a program was made for on the Neural Engine, and a narrower one on the CPU.
+        A Mac may run the shape that a program was made for on the Neural Engine, a narrower one on the CPU.
         """
         cheapest = math.inf
         kept: list[int] = []
