@@ -24,6 +24,10 @@ LATE_FACTOR = 20
 LATE_FLOOR = 0.05
 """Seconds. A source is late after LATE_FACTOR times what it says that it takes, but never before this."""
 
+MOST_LATE = 1
+"""Times in a row that a source may be late whose drafts are there all the same: a busy machine stops anybody
+for a moment, and sessions are dear to open anew."""
+
 _LEAST_PROBABILITY = 1e-9
 
 
@@ -65,6 +69,7 @@ class Speculation:
         self._drafting: dict[int, Drafting] = {}
         self._back_off = BackOff()
         self._passes = 0
+        self._late = 0
         self._token_seconds: float | None = None
         self._worker: ThreadPoolExecutor | None = None
         self._running: Future[list[Draft]] | None = None
@@ -219,7 +224,8 @@ class Speculation:
         """The source's drafts.
 
         Raises:
-            LateError: they took too long; on a thread of their own they may still be in the making.
+            LateError: they took too long, and not for once; on a thread of their own they may still be in the
+                making.
         """
         cost = source.cost
         most = max(LATE_FLOOR, LATE_FACTOR * cost.microseconds * 1e-6 * len(asks))
@@ -234,7 +240,9 @@ class Speculation:
                 return self._running.result()
         began = self._clock()
         drafts = source.propose(asks)
-        if (took := self._clock() - began) > most:
+        took = self._clock() - began
+        self._late = self._late + 1 if took > most else 0
+        if self._late > MOST_LATE:
             raise LateError(f"{source.name} took {took:.2g} s, more than {most:.2g}")
         return drafts
 
