@@ -112,6 +112,7 @@ def test_costs_say_what_drafts_are_worth(tmp_path: Path) -> None:
     assert dear["speedup"] < 1.1
     assert run(*given, "--costs", "1=5,8").code == 2
     assert run(*given, "--costs", "0=5").code == 2
+    assert run(*given, "--limit", 10**20).code == 2
     shown = run(*given[:-1], "--costs", "1=5,8=6").out
     assert "speedup" in shown
     assert "drafts as they pay" in shown

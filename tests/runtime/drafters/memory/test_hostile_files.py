@@ -1,6 +1,7 @@
 """What somebody else wrote in a memory's place costs nothing that is whole, and no time."""
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -99,6 +100,17 @@ def test_where_no_number_is_left_for_a_journal_that_is_said(
     assert "journal-999999999: behind it no number is left for another journal; remove it" in caplog.text
     with pytest.raises(StorageError):
         OwnerFiles(folder, owner_folder(OWNER)).next_number()
+
+
+def test_a_folder_that_is_removed_meanwhile_is_said(folder: Folder, caplog: pytest.LogCaptureFixture) -> None:
+    memory = memory_of(folder)
+    teach(memory, LESSONS[:1])
+    assert not caplog.text
+    shutil.rmtree(folder.path)
+    teach(memory, LESSONS[1:])
+    assert "cannot be written (No such file or directory); it is kept in memory alone" in caplog.text
+    assert memory.image.tobytes() == learnt(LESSONS)
+    memory.close()
 
 
 def test_what_an_image_says_of_itself_does_not_cost_the_memory(folder: Folder) -> None:
