@@ -18,8 +18,10 @@ from anespec.loading import make_source
 from anespec.manifests.errors import Interrupted, RequestError
 from anespec.manifests.formatting import bytes_text, counted, printable
 from anespec.manifests.options import Range
+from anespec.model_path import ModelPath
 from anespec.option_flags import Number, flags_of, read_flags
 from anespec.runtime.options import BackendOptions, LoadOptions
+from anespec.vocabularies import read_tokenizer
 
 if TYPE_CHECKING:
     from anespec.runtime.pass_costs import PassCosts
@@ -53,13 +55,18 @@ def _read_costs(context: click.Context, parameter: click.Parameter, given: str |
             raise click.BadParameter(f"{part!r} is not ROWS=MS, as in 1=28,4=72,8=90.") from None
     if min(cost.width for cost in found) < 1 or not all(0 < cost.seconds < math.inf for cost in found):
         raise click.BadParameter("rows are at least 1, and milliseconds more than 0.")
+    if min(cost.width for cost in found) > 1:
+        raise click.BadParameter("say what a pass of one row costs, too, as in 1=28,4=72: it has no drafts.")
     return PassCosts.of(found)
 
 
 @click.command(short_help="Replay traces without a model.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE…", type=click.Path(path_type=Path))
 @click.option(
-    "--vocab", required=True, type=click.Path(path_type=Path), help="A GGUF with the vocabulary to replay in."
+    "--vocab",
+    required=True,
+    type=ModelPath(),
+    help="The vocabulary to replay in: a GGUF, an artifact, or a cached model.",
 )
 @flags_of(LoadOptions, without=OF_MODELS)
 @click.option(
@@ -115,15 +122,13 @@ def replay(
     Example:
       anespec bench replay sessions.jsonl --vocab model.gguf --block 4 --json
     """
-    from anespec.manifests.gguf_file import GGUFFile
-    from anespec.runtime.text.tokenizer import Tokenizer
     from anespec.validate.bench.replay import Replay
     from anespec.validate.bench.row_rules import PayingRows, WholeBlocks
 
     options = read_flags(LoadOptions, chosen)
     try:
-        with timed_progress("replaying", shown=not as_json) as report, GGUFFile(vocab) as file:
-            tokenizer = Tokenizer.from_gguf(file)
+        with timed_progress("replaying", shown=not as_json) as report:
+            tokenizer = read_tokenizer(vocab)
             memory = partial(memory_for_measuring, tokenizer.vocabulary_hash, options)
             source = make_source(options, tokenizer, memory)
             with closing(source) if source is not None else nullcontext():

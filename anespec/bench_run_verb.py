@@ -44,6 +44,8 @@ SHOWN_POSITIONS = 4
 def run(artifact: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
     """Measure tokens per second of DIR with and without speculation, and compare the texts.
 
+    DIR is an artifact; a GGUF or the name of a model in the cache will do, too.
+
     Prompts of five kinds are continued without drafts, with drafts as they pay and with 1, 2, … drafts a
     pass, in turns. Every text with speculation is compared with every one without, token by token; where one
     differs, the place is told and the command fails.
@@ -113,6 +115,7 @@ def _run_cases(
     from anespec.manifests.machine import Surroundings
     from anespec.runtime.engine import Engine
     from anespec.runtime.sampling import SamplingParameters
+    from anespec.runtime.spending import MOST_DRAFTS
     from anespec.validate.bench.bounded_source import BoundedSource
     from anespec.validate.bench.measure import Measurement, equal_costs, measure, most_drafts, usual_drafts
     from anespec.validate.bench.prompts import bench_prompts
@@ -123,8 +126,8 @@ def _run_cases(
     drafts = options.drafts or usual_drafts(shape.block, most)
     if not drafts or drafts[-1] > most:
         raise RequestError(
-            f"passes have {counted(proven.widths[-1], 'row')} at most here, and so {counted(most, 'draft')}; "
-            "give fewer --drafts, or convert with a larger --block"
+            f"a pass runs {counted(most, 'draft')} of one text at most here; give fewer --drafts"
+            f"{', or convert with a larger --block' if most < MOST_DRAFTS else ''}"
         )
     prompts = list(bench_prompts(opened.tokenizer, options.classes, shape.context - options.lengths[-1]))
     bounded = BoundedSource(source, drafts[-1])

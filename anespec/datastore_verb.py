@@ -9,12 +9,12 @@ import click
 from rich.table import Table
 
 from anespec.console import TimedReport, json_option, out, print_json, timed_progress
-from anespec.manifests.errors import ArtifactError, Interrupted, StorageError, UsageError
-from anespec.manifests.formatting import bytes_text, counted, duration_text, quoted
+from anespec.manifests.errors import Interrupted, StorageError, UsageError
+from anespec.manifests.formatting import bytes_text, counted, duration_text
 from anespec.manifests.interrupts import ends_as_interrupts
-from anespec.model_cache import cached_artifact, is_gguf
 from anespec.model_path import ModelPath
 from anespec.verbosity import accept_verbosity
+from anespec.vocabularies import SHORT_KEY, read_tokenizer
 
 if TYPE_CHECKING:
     from anespec.runtime.drafters.datastore.build import TokenPart
@@ -69,7 +69,7 @@ def build(files: tuple[Path, ...], vocab: Path, output: Path | None, force: bool
             raise UsageError(
                 f"{target}: is read to build the datastore, which would replace it; pass another -o"
             )
-    tokenizer = _tokenizer(vocab)
+    tokenizer = read_tokenizer(vocab)
     vocabulary = StoredVocabulary(tokenizer.vocabulary_hash, tokenizer.vocabulary_size)
     began = time.monotonic()
     try:
@@ -99,12 +99,13 @@ def show(file: Path, as_json: bool) -> None:
     """
     from anespec.runtime.drafters.datastore.stored import read_header
 
-    facts = _facts(file, read_header(file))
+    header = read_header(file)
+    facts = _facts(file, header)
     if as_json:
         print_json(facts)
         return
     table = Table(box=None, show_header=False)
-    for name, value in facts.items():
+    for name, value in (facts | {"vocabulary": header.vocabulary[:SHORT_KEY]}).items():
         shown = bytes_text(value) if name == "bytes" else f"{value:,}" if isinstance(value, int) else value
         table.add_row(name.replace("_", " "), shown)
     out().print(table)
@@ -120,26 +121,6 @@ def _facts(path: Path, header: "Header") -> dict[str, Any]:
         "vocabulary_size": header.vocabulary_size,
         "made_with": header.made_with,
     }
-
-
-def _tokenizer(model: Path) -> "Tokenizer":
-    """The vocabulary of a GGUF, an artifact, or a model in the cache.
-
-    Raises:
-        ArtifactError: it is none of them.
-    """
-    from anespec.manifests.gguf_file import GGUFFile
-    from anespec.manifests.store import Artifact
-    from anespec.runtime.text.tokenizer import Tokenizer
-
-    tokens = model
-    if not is_gguf(model):
-        artifact = model if model.is_dir() else cached_artifact(model)
-        if artifact is None:
-            raise ArtifactError(f"{quoted(str(model))} is no GGUF, no artifact and no model in the cache")
-        tokens = Artifact(artifact).tokens_path()
-    with GGUFFile(tokens) as file:
-        return Tokenizer.from_gguf(file)
 
 
 def _parts(files: Sequence[Path], tokenizer: "Tokenizer", report: TimedReport) -> "Iterator[TokenPart]":

@@ -1,15 +1,15 @@
-"""Which vocabulary a person means: by a model, here or in the cache, or by what `memory show` tells."""
+"""Which vocabulary a person means, by a model, here or in the cache, or by what `memory show` tells, and
+which owner."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anespec.hub_name import is_hub_name
-from anespec.manifests.errors import AnespecError, ArtifactError, RequestError
+from anespec.manifests.errors import AnespecError, RequestError
 from anespec.manifests.formatting import quoted
-from anespec.model_cache import cached_artifact, is_gguf
 from anespec.model_path import model_name
+from anespec.vocabularies import read_tokenizer
 
 if TYPE_CHECKING:
     from anespec.runtime.drafters.memory.shelf import MemoryShelf, Model
@@ -51,7 +51,9 @@ def chosen_vocabulary(shelf: "MemoryShelf", text: str) -> Chosen:
     if (key := known_key(shelf, text)) is not None:
         return Chosen(key, next(_tokenizers(shelf, key), None))
     path = Path(text)
-    tokenizer = read_tokenizer(path)
+    tokenizer = read_tokenizer(
+        path, "is no model, and nothing is remembered under that name (`anespec memory show`)"
+    )
     model = Model.of(model_name(path), path) if path.exists() else None
     return Chosen(vocabulary_key(tokenizer.vocabulary_hash), tokenizer, model)
 
@@ -76,28 +78,19 @@ def known_key(shelf: "MemoryShelf", text: str) -> str | None:
     return found[0] if found else None
 
 
-def read_tokenizer(model: Path) -> "Tokenizer":
-    """The tokenizer of an artifact, a GGUF or a model in the cache.
-
-    Raises:
-        ArtifactError: it is none of these.
-        AnespecError: it cannot be read.
-    """
-    from anespec.manifests.gguf_file import GGUFFile
-    from anespec.manifests.known_hashes import KnownHashes
-    from anespec.manifests.store import Artifact
-    from anespec.runtime.text.tokenizer import Tokenizer
-
-    path = model
-    if not is_gguf(model):
-        artifact = model if model.exists() or is_hub_name(model) else cached_artifact(model)
-        if artifact is None:
-            raise ArtifactError(
-                f"{model}: is no model, and nothing is remembered under that name (`anespec memory show`)"
-            )
-        path = Artifact(artifact, KnownHashes()).tokens_path()
-    with GGUFFile(path) as file:
-        return Tokenizer.from_gguf(file)
+def known_owner(shelf: "MemoryShelf", name: str) -> str:
+    """The owner that a person means; raises RequestError where nothing is remembered of any such."""
+    found = sorted({each.owner for each in shelf.kept() if each.is_of(name)})
+    if not name or name in found:
+        return name
+    if not found:
+        raise RequestError(
+            f"nothing is remembered of {quoted(name)}, so it is not known which key has that name; ask the "
+            "daemon once with it"
+        )
+    if len(found) > 1:
+        raise RequestError(f"several keys had the name {quoted(name)}; say which: {', '.join(found)}")
+    return found[0]
 
 
 def _tokenizers(shelf: "MemoryShelf", key: str) -> Iterator["Tokenizer"]:

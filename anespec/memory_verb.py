@@ -1,24 +1,34 @@
 """`anespec memory`: what drafting has learnt of requests and keeps on disk: shown, cleared, carried about."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
 
-from anespec.console import confirm_removal, json_option, notes, out, print_json
+from anespec.console import (
+    TimedReport,
+    confirm_removal,
+    json_option,
+    notes,
+    out,
+    print_json,
+    timed_progress,
+)
 from anespec.draft_memory import memory_folder
 from anespec.manifests.errors import RequestError, UsageError
 from anespec.manifests.formatting import bytes_text, counted, named, printable, quoted
 from anespec.model_path import ModelPath
 from anespec.runtime.options import USUAL_MEMORY
 from anespec.verbosity import accept_verbosity
+from anespec.vocabularies import SHORT_KEY
 
 if TYPE_CHECKING:
     from anespec.memory_models import Chosen
+    from anespec.runtime.drafters.memory.records import Lesson
     from anespec.runtime.drafters.memory.shelf import Kept, MemoryShelf
 
-SHORT_KEY = 8
 NOBODY = "(no key)"
 """Whose requests come without a key: the command line's, and those of a daemon that asks for none."""
 
@@ -98,7 +108,7 @@ def clear(
       anespec memory clear --all --owner bob
     """
     if (model is not None) == everything:
-        raise click.UsageError("name a model or a key, or pass --all")
+        raise click.UsageError("name a model or a key, or pass --all; not both")
     if as_json and not yes:
         raise click.UsageError("--json asks no questions; pass --yes too")
     shelf = _shelf(folder)
@@ -176,7 +186,7 @@ def import_memory(
       anespec memory import texts.jsonl large.anespec
     """
     from anespec.memory_file import TextFile
-    from anespec.memory_models import chosen_vocabulary
+    from anespec.memory_models import chosen_vocabulary, known_owner
 
     texts, shelf = TextFile(file), _shelf(folder)
     if model is None and texts.vocabulary is None:
@@ -186,13 +196,23 @@ def import_memory(
             f"{file}: is of a vocabulary that no model here has used yet; name a model behind it"
         )
     chosen = chosen_vocabulary(shelf, str(model or texts.vocabulary))
-    whose = _known_owner(shelf, owner or "")
-    learnt = shelf.add(chosen.key, whose, texts.lessons(chosen.key, chosen.require_tokenizer()))
-    _learn(shelf, chosen, whose)
+    whose = known_owner(shelf, owner or "")
+    with timed_progress("import", shown=not as_json, announced=False) as report:
+        lessons = texts.lessons(chosen.key, chosen.require_tokenizer())
+        learnt = shelf.add(chosen.key, whose, _reported(lessons, report))
+        report(f"learning {counted(learnt.tokens, 'token')}")
+        _learn(shelf, chosen, whose)
     if as_json:
         print_json({"vocabulary": chosen.key, "requests": learnt.requests, "tokens": learnt.tokens})
     else:
         out().print(f"{counted(learnt.requests, 'request')} of {counted(learnt.tokens, 'token')} learnt.")
+
+
+def _reported(lessons: "Iterable[Lesson]", report: TimedReport) -> "Iterator[Lesson]":
+    """The lessons as they are read."""
+    for number, lesson in enumerate(lessons, start=1):
+        report(f"reading, {counted(number, 'request')}")
+        yield lesson
 
 
 def _shelf(folder: Path | None) -> "MemoryShelf":
@@ -224,21 +244,6 @@ def _learn(shelf: "MemoryShelf", chosen: "Chosen", owner: str) -> None:
     memory = VocabularyMemory(learner, USUAL_MEMORY, chosen.key, shelf.root, model=chosen.model)
     memory.of(owner)
     memory.close()
-
-
-def _known_owner(shelf: "MemoryShelf", name: str) -> str:
-    """The owner that a person means; raises RequestError where nothing is remembered of any such."""
-    found = sorted({each.owner for each in shelf.kept() if each.is_of(name)})
-    if not name or name in found:
-        return name
-    if not found:
-        raise RequestError(
-            f"nothing is remembered of {quoted(name)}, so it is not known which key has that name; ask the "
-            "daemon once with it"
-        )
-    if len(found) > 1:
-        raise RequestError(f"several keys had the name {quoted(name)}; say which: {', '.join(found)}")
-    return found[0]
 
 
 def _facts(shelf: "MemoryShelf", kept: "Kept") -> dict[str, Any]:

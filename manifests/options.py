@@ -176,5 +176,7 @@ def complaint(error: ValidationError, model: type[BaseModel], noun: str = "optio
         return (
             f"{name} is {text}; it must be {'an integer' if type_of(field) is int else 'a number'} {allowed}"
         )
+    if kind == "missing":
+        return f"{printable('.'.join((name, *inner)))} is missing"
     message = first["msg"][:1].lower() + first["msg"][1:]
     return f"{printable('.'.join((name, *inner)))} is {text}: {message}" if name else message

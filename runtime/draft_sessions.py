@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
+from anespec.runtime.purse import Purse
 from anespec.runtime.reach import Reach
 
 _log = logging.getLogger(__name__)
@@ -39,13 +40,18 @@ class Drafting:
     """A sequence's session, None until it is opened (again), and what it proposed for the present pass.
 
     The first `forced` tokens of the proposal are those that the grammar forces anyway. `reach` is how many
-    tokens beyond those are asked for. A session that is `opening` aside was `told` so many tokens.
+    tokens beyond those are asked for. The session was `told` so many tokens of the text, or is while it is
+    `opening` aside; while `rests`, it is told nothing. `asking` is what it took for the present pass so far,
+    in seconds, None where it was not asked.
     """
 
     reach: Reach
+    purse: Purse = field(default_factory=Purse)
     session: DraftSession | None = None
     opening: Future[DraftSession] | None = None
     told: int = 0
+    rests: bool = False
+    asking: float | None = None
     back_off: BackOff = field(default_factory=BackOff)
     proposed: Draft = field(default_factory=Draft)
     forced: int = 0
@@ -64,6 +70,7 @@ class Opener:
         """A session that knows all these tokens, None while it is opened aside; raises as the source does."""
         is_long = len(tokens) + len(reference) >= LONG_TEXT
         if drafting.opening is None and not (self._source.cost.opens_aside and is_long):
+            drafting.told = len(tokens)
             return self._source.open(owner, tuple(tokens), tuple(reference) or None)
         if drafting.opening is None:
             self._aside = self._aside or ThreadPoolExecutor(1, thread_name_prefix="drafts aside")
@@ -75,8 +82,7 @@ class Opener:
             return None
         opened, drafting.opening = drafting.opening, None
         session = opened.result()
-        if len(tokens) > drafting.told:
-            session.observe(tuple(tokens[drafting.told :]), Outcome(), RowTops(()))
+        catch_up(drafting, session, tokens)
         return session
 
     def let_go(self, drafting: Drafting, tokens: int, after: ThreadPoolExecutor | None = None) -> None:
@@ -101,6 +107,13 @@ class Opener:
         """Wait for what is done aside."""
         if self._aside is not None:
             self._aside.shutdown()
+
+
+def catch_up(drafting: Drafting, session: DraftSession, tokens: Sequence[int]) -> None:
+    """Tell a session what it was not told of its text; raises as the session does."""
+    if len(tokens) > drafting.told:
+        session.observe(tuple(tokens[drafting.told :]), Outcome(), RowTops(()))
+        drafting.told = len(tokens)
 
 
 def _close_opened(opening: Future[DraftSession]) -> None:

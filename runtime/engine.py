@@ -232,7 +232,8 @@ class Engine:
 
     def _run_pass(self, meanwhile: Callable[[], None]) -> None:
         """Plan, run and commit one pass."""
-        parts, plan = next_pass(self._scheduler.in_turn, self._planner, self._speculation)
+        last = self.counts.last_width or None
+        parts, plan = next_pass(self._scheduler.in_turn, self._planner, self._speculation, last)
         for part in parts:
             self._store.will_write(part.sequence.region, part.end)
         self._verifier.submit(plan)

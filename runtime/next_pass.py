@@ -27,18 +27,22 @@ class SequenceRows:
 
 
 def next_pass(
-    sequences: Sequence[ActiveSequence], planner: Planner, speculation: Speculation
+    sequences: Sequence[ActiveSequence], planner: Planner, speculation: Speculation, last: int | None = None
 ) -> tuple[list[SequenceRows], PassPlan]:
-    """Decide which rows the next pass runs; the sequences that waited longest come first."""
+    """Decide which rows the next pass runs; the sequences that waited longest come first.
+
+    `last` is the width of the pass before.
+    """
     span = planner.reach([(sequence.region, sequence.computed) for sequence in sequences])
     shares = planner.share([sequence.demand for sequence in sequences], span)
     drafts = speculation.propose(
         [
             _ask(sequence, count, min(shares.lanes_left, MOST_DRAFTS, planner.longest_run - count))
             for sequence, count in zip(sequences, shares.rows, strict=True)
-        ]
+        ],
+        shares.token_seconds,
     )
-    lengths = planner.spend(drafts, shares, span)
+    lengths = planner.spend(drafts, shares, span, last)
     chosen: list[tuple[ActiveSequence, int, Draft]] = []
     runs: list[Run] = []
     for sequence, count, draft, length in zip(sequences, shares.rows, drafts, lengths, strict=True):

@@ -20,12 +20,16 @@ class WidthCost:
 
 @dataclass(frozen=True)
 class PassCosts:
-    """Seconds of passes by width. `widths` ascend, and no pass costs more than a wider one."""
+    """Seconds of passes by width. `widths` ascend, and no pass costs more than a wider one.
+
+    `change` is what a pass takes more whose width is not that of the pass before it.
+    """
 
     widths: tuple[WidthCost, ...]
+    change: float = 0.0
 
     @classmethod
-    def of(cls, widths: Sequence[WidthCost]) -> "PassCosts":
+    def of(cls, widths: Sequence[WidthCost], change: float = 0.0) -> "PassCosts":
         """From what was measured, in which a narrow pass may have been disturbed: it counts as the next wider
         one at most, since that could be run in its place."""
         kept: list[WidthCost] = []
@@ -34,7 +38,7 @@ class PassCosts:
             kept.append(
                 WidthCost(each.width, min(each.seconds, wider.seconds), min(each.per_slot, wider.per_slot))
             )
-        return cls(tuple(reversed(kept)))
+        return cls(tuple(reversed(kept)), change)
 
     def seconds(self, width: int, span: int) -> float:
         """What a pass of one of the widths costs that looks at so many slots of the first pool."""

@@ -28,12 +28,14 @@ class Demand:
 class Shares:
     """How many scheduled rows every sequence gets, and how many lanes drafts may have at most.
 
-    `sure` is what the pass is worth without a draft, in tokens.
+    `sure` is what the pass is worth without a draft, in tokens, and `token_seconds` what each of those takes
+    who get one of it; None where that is unknown.
     """
 
     rows: tuple[int, ...]
     lanes_left: int
     sure: float = 0.0
+    token_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -119,12 +121,18 @@ class Planner:
             tuple(shares),
             self._spending.draft_lanes(waiting, scheduled, span),
             tokens + self._spending.worth(of_prompts, span),
+            self._spending.token_seconds(tokens, span),
         )
 
-    def spend(self, drafts: Sequence[Draft], shares: Shares, span: int = 0) -> list[int]:
-        """How many tokens of each sequence's draft run: the likeliest ones, as many as pay (see Spending)."""
+    def spend(
+        self, drafts: Sequence[Draft], shares: Shares, span: int = 0, last: int | None = None
+    ) -> list[int]:
+        """How many tokens of each sequence's draft run: the likeliest ones, as many as pay (see Spending).
+
+        `last` is the width of the pass before.
+        """
         guesses = likeliest(drafts, shares.lanes_left)
-        count = self._spending.paying(guesses, sum(shares.rows), shares.sure, span)
+        count = self._spending.paying(guesses, sum(shares.rows), shares.sure, span, last)
         lengths = [0] * len(drafts)
         for guess in guesses[:count]:
             lengths[guess.draft] += 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from anespec.runtime.calibration import Calibration
-from anespec.runtime.draft_sessions import BackOff, Drafting, Opener
+from anespec.runtime.draft_sessions import BackOff, Drafting, Opener, catch_up
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
 from anespec.runtime.prompt_gate import repetition
 from anespec.runtime.reach import Reach, told
@@ -65,6 +65,7 @@ class Speculation:
         self._drafting: dict[int, Drafting] = {}
         self._back_off = BackOff()
         self._passes = 0
+        self._token_seconds: float | None = None
         self._worker: ThreadPoolExecutor | None = None
         self._running: Future[list[Draft]] | None = None
         self._opener = Opener(source) if source is not None else None
@@ -80,7 +81,7 @@ class Speculation:
     def wants_top(self, sequence: ActiveSequence) -> int:
         """How many of the likeliest tokens of every row the sequence's session wants to see."""
         drafting = self._drafting.get(sequence.number)
-        if drafting is None or drafting.session is None:
+        if drafting is None or drafting.session is None or drafting.rests:
             return 0
         try:
             return max(0, int(drafting.session.wants_top))
@@ -88,20 +89,35 @@ class Speculation:
             self._fail(sequence, error)
             return 0
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[Ask], token_seconds: float | None = None) -> list[Draft]:
         """A draft for each ask, worth running: within its budget, known tokens, none that the grammar forbids
-        or that follows an end, calibrated probabilities."""
+        or that follows an end, calibrated probabilities.
+
+        `token_seconds` is what a token takes without drafts; where it is known, sessions that save less than
+        they take are asked now and then only (see Purse).
+        """
         self._passes += 1
+        self._token_seconds = token_seconds
         if self._source is None:
             return [Draft() for _ in asks]
         sessions: list[tuple[Ask, DraftSession]] = []
         for ask in asks:
             if (drafting := self._drafting.get(ask.sequence.number)) is not None:
                 drafting.proposed, drafting.forced = Draft(), 0
+                drafting.asking = None
                 session = self._session(self._source, ask.sequence) if ask.budget > 0 else None
-                if session is not None:
+                drafting.rests = (
+                    session is not None and token_seconds is not None and not drafting.purse.allows()
+                )
+                if session is not None and not drafting.rests:
                     sessions.append((replace(ask, budget=min(ask.budget, drafting.reach.tokens)), session))
-        found = self._ask(self._source, sessions) if sessions else {}
+        began = self._clock()
+        sessions = [one for one in sessions if self._catch_up(one[0].sequence)]
+        if not sessions:
+            return [Draft() for _ in asks]
+        found = self._ask(self._source, sessions)
+        for ask, _ in sessions:
+            self._drafting[ask.sequence.number].asking = (self._clock() - began) / len(sessions)
         return [found.get(ask.sequence.number, Draft()) for ask in asks]
 
     def observe(
@@ -109,8 +125,9 @@ class Speculation:
     ) -> None:
         """Tell the session how its sequence goes on: `ran` tokens of its draft ran, `accepted` were right."""
         drafting = self._drafting.get(sequence.number)
-        if drafting is None:
+        if drafting is None or drafting.rests:
             return
+        began = self._clock()
         outcome = Outcome()
         if ran:
             outcome = Outcome(drafting.proposed.first(drafting.forced + ran), drafting.forced + accepted)
@@ -118,14 +135,18 @@ class Speculation:
         if drafting.session is not None:
             try:
                 drafting.session.observe(tuple(committed), outcome, rows)
+                drafting.told += len(committed)
             except Exception as error:
                 self._fail(sequence, error)
+        if drafting.asking is not None and self._token_seconds is not None:
+            took = drafting.asking + self._clock() - began
+            drafting.purse.learn(took, accepted, self._token_seconds)
 
     def end(self, sequence: ActiveSequence) -> None:
-        """Close the sequence's session."""
-        drafting = self._drafting.pop(sequence.number, None)
-        if drafting is not None:
-            self._let_go(drafting, len(sequence.tokens))
+        """Close the sequence's session, which knows all of its text then."""
+        if sequence.number in self._drafting:
+            self._catch_up(sequence)
+            self._let_go(self._drafting.pop(sequence.number), len(sequence.tokens))
 
     def close(self) -> None:
         """Close all sessions and let go of the threads; the source stays its owner's."""
@@ -152,6 +173,16 @@ class Speculation:
             except Exception as error:
                 self._fail(sequence, error)
         return drafting.session
+
+    def _catch_up(self, sequence: ActiveSequence) -> bool:
+        """Tell the session what it was not told while it rested; whether it still is one then."""
+        drafting = self._drafting[sequence.number]
+        if drafting.session is not None:
+            try:
+                catch_up(drafting, drafting.session, sequence.tokens)
+            except Exception as error:
+                self._fail(sequence, error)
+        return drafting.session is not None
 
     def _ask(self, source: DraftSource, sessions: Sequence[tuple[Ask, DraftSession]]) -> dict[int, Draft]:
         """Drafts by sequence. Where all together fail, each is asked by itself, to find who is at fault."""

@@ -71,6 +71,13 @@ class Spending:
             return max(width, most) - scheduled
         return max(each for each in self.widths if each <= max(width, scheduled + MOST_DRAFTS)) - scheduled
 
+    def token_seconds(self, waiting: int, span: int) -> float | None:
+        """What one token takes without drafts where so many sequences get one of every pass; None where costs
+        are unknown."""
+        if self.costs is None or not waiting:
+            return None
+        return self.costs.seconds(self.width(waiting), span) / waiting
+
     def worth(self, prompt_rows: int, span: int) -> float:
         """What prompt rows are worth in tokens: the time that they take where they are cheapest."""
         if self.costs is None:
@@ -79,11 +86,14 @@ class Spending:
         cheapest = self.costs.seconds(widest, span) / widest
         return prompt_rows * cheapest / self.costs.seconds(narrowest, span)
 
-    def paying(self, guesses: Sequence[Guess], scheduled: int, sure: float, span: int) -> int:
+    def paying(
+        self, guesses: Sequence[Guess], scheduled: int, sure: float, span: int, last: int | None = None
+    ) -> int:
         """How many of these guesses, likeliest first, let most tokens come out per second.
 
         `sure` is what the pass is worth without them. Each width is weighed with as many as it holds; of
-        equal ones the wider is taken. Without costs all of them pay.
+        equal ones the wider is taken. One that is wider than the `last` pass pays for the change of width,
+        and for the one back. Without costs all guesses pay.
         """
         if self.costs is None:
             return len(guesses)
@@ -92,6 +102,8 @@ class Spending:
             fitting = min(len(guesses), width - scheduled)
             tokens = sure + sum(guess.chance for guess in guesses[:fitting])
             seconds = self.costs.seconds(width, span) + DRAFT_ROW_SECONDS * fitting
+            if last is not None and width > last:
+                seconds += 2 * self.costs.change
             if (rate := tokens / seconds) >= most:
                 count, most = fitting, rate
             if fitting == len(guesses):

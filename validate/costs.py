@@ -25,9 +25,11 @@ class WidthFigure(Record):
 
 
 class CostVerdict(Verdict):
-    """The cost of every width that was proven then."""
+    """The cost of every width that was proven then, and the seconds that another width than the last takes
+    more."""
 
     widths: tuple[WidthFigure, ...] = Field(min_length=1)
+    change: float = Field(default=0.0, ge=0, le=86400)
 
     @classmethod
     def of(cls, costs: PassCosts, here: Circumstances) -> Self:
@@ -36,12 +38,13 @@ class CostVerdict(Verdict):
             WidthFigure(width=cost.width, seconds=max(cost.seconds, 1e-9), per_slot=cost.per_slot)
             for cost in costs.widths
         ]
-        return cls(circumstances=here, widths=tuple(figures))
+        return cls(circumstances=here, widths=tuple(figures), change=costs.change)
 
     @property
     def costs(self) -> PassCosts:
         """As the planner takes them."""
-        return PassCosts.of([WidthCost(each.width, each.seconds, each.per_slot) for each in self.widths])
+        widths = [WidthCost(each.width, each.seconds, each.per_slot) for each in self.widths]
+        return PassCosts.of(widths, self.change)
 
 
 class CostFile(VerdictFile[CostVerdict]):

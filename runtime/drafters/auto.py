@@ -53,7 +53,7 @@ class AutoSource(MixSource):
             *self._corpus,
         )
         tables = TextTables(self._traits, prompt, reference or ())
-        return AutoSession(self._traits, self._memory.of(owner), tables, self._scratch, others)
+        return AutoSession(self._traits, self._memory.of(owner), tables, others)
 
     def close(self) -> None:
         """Close the memory, and forget the rest."""

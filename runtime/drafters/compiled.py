@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
-from numba.core import config
+from numba.core import config, sigutils
 
 from anespec.runtime.drafters.kept_code import code_folder
 from anespec.runtime.drafters.whole_code import forget_function
@@ -24,8 +24,38 @@ _log = logging.getLogger(__name__)
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
-def compiled(signature: str) -> Callable[[AnyFunction], AnyFunction]:
-    """Compile a function for one signature, as numba writes it, now, or load what was compiled before.
+def structure(kind: type[tuple[Any, ...]], fields: str) -> Any:
+    """The type of a named tuple, for `takes`; `fields` are the types of its fields, as numba writes them.
+
+    Compiled code reads a field at no cost, so what belongs together is passed together.
+    """
+    types, _ = sigutils.normalize_signature(f"void({fields})")
+    return numba.types.BaseTuple.from_types(types, kind)
+
+
+def takes(*arguments: Any, returns: str = "void") -> Any:
+    """The signature of a function of these arguments: structures, and types as numba writes them."""
+    types: list[Any] = []
+    for argument in arguments:
+        is_text = isinstance(argument, str)
+        types += sigutils.normalize_signature(f"void({argument})")[0] if is_text else [argument]
+    _, result = sigutils.normalize_signature(f"{returns}()")
+    return result(*types)
+
+
+def direct(function: AnyFunction) -> AnyFunction:
+    """A compiled function as Python calls it fastest: numba does not first look up which signature is meant.
+
+    For a few structures of arrays that look takes several microseconds, and there is one signature. Arrays of
+    another type or rank raise TypeError all the same; that they are contiguous the caller answers for.
+    """
+    (only,) = cast(Any, function).overloads.values()
+    return cast(AnyFunction, only.entry_point)
+
+
+def compiled(signature: Any) -> Callable[[AnyFunction], AnyFunction]:
+    """Compile a function for one signature, as numba writes it or `takes` makes it, now, or load what was
+    compiled before.
 
     The code is deterministic: no fused or reordered floating point, no threads. Division by zero gives what
     numpy gives. Where no folder can be written to it is compiled by each process.
@@ -33,7 +63,7 @@ def compiled(signature: str) -> Callable[[AnyFunction], AnyFunction]:
     return _decorator(signature, counts=True)
 
 
-def compiled_lean(signature: str) -> Callable[[AnyFunction], AnyFunction]:
+def compiled_lean(signature: Any) -> Callable[[AnyFunction], AnyFunction]:
     """The same for a function that makes no arrays: references to arrays are not counted in it.
 
     Counting takes two atomic operations for every array at every call, several times what a small function
@@ -42,7 +72,7 @@ def compiled_lean(signature: str) -> Callable[[AnyFunction], AnyFunction]:
     return _decorator(signature, counts=False)
 
 
-def _decorator(signature: str, counts: bool) -> Callable[[AnyFunction], AnyFunction]:
+def _decorator(signature: Any, counts: bool) -> Callable[[AnyFunction], AnyFunction]:
     options: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy", "_nrt": counts}
     # Nobody calls them from C; without this a sixth of the time to compile is gone.
     options["no_cfunc_wrapper"] = True

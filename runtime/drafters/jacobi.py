@@ -29,7 +29,7 @@ from anespec.runtime.drafters.candidates import (
 from anespec.runtime.drafters.chains import ChainSession
 from anespec.runtime.drafters.compiled import compiled, compiled_lean
 from anespec.runtime.drafters.owners import PerOwner
-from anespec.runtime.drafters.seen_rows import SeenRows
+from anespec.runtime.drafters.seen_rows import SeenRows, Tops
 from anespec.runtime.drafters.texts import GrowingText, Tokens
 
 POOL_ROWS = 1 << 15
@@ -54,6 +54,7 @@ FILLER_CHANCE = 0.005
 """Of a token of the text that fills a row."""
 
 _STRIDE = 40503
+"""2^16 over the golden ratio, made odd: so places of the text that fill neighbouring rows lie far apart."""
 
 Window = NDArray[np.int32]
 """[2 + WINDOW]: the position of the first guess, how many there are, and the guesses."""
@@ -137,7 +138,7 @@ def jacobi_learn(
     before: int,
     after: int,
     inputs: Tokens,
-    tops: Pool,
+    tops: Tops,
 ) -> None:
     """Learn from a pass after which the text has gone on from `before` tokens to `after`: see SeenRows.
 

@@ -27,7 +27,7 @@ from anespec.runtime.drafters.candidates import (
 from anespec.runtime.drafters.chains import ChainSession
 from anespec.runtime.drafters.compiled import compiled, compiled_lean
 from anespec.runtime.drafters.owners import PerOwner
-from anespec.runtime.drafters.seen_rows import SeenRows
+from anespec.runtime.drafters.seen_rows import SeenRows, Tops
 from anespec.runtime.drafters.texts import GrowingText, Tokens
 
 SUCCESSORS = 8
@@ -44,6 +44,8 @@ MOST_TOKENS = (1 << _TOKEN_BITS) - 1
 """The largest vocabulary: a successor is one int32, its share above its token + 1; 0 is none."""
 
 Table = NDArray[np.int32]
+"""[vocabulary, SUCCESSORS], or [PAIRS, SUCCESSORS + 2]: a row's successors, and then the pair that it is of,
++ 1 each."""
 
 
 @compiled_lean("int64(int32[::1], int64, int64, int32[::1], int64[::1])")
@@ -115,7 +117,7 @@ def recycle_learn(
     before: int,
     after: int,
     inputs: Tokens,
-    tops: Table,
+    tops: Tops,
     shares: Chances,
 ) -> None:
     """Learn from a pass after which the text has gone on from `before` tokens to `after`: see SeenRows.

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 from anespec.runtime.drafters import Outcome, RowTops
 
+Tops = NDArray[np.int32]
+"""[rows, count]: the likeliest tokens behind each row, likeliest first; -1 where nothing is known."""
+
 _LEAST = -1e9
 """Less than any logit."""
 
@@ -18,12 +21,12 @@ class SeenRows:
     """What the rows of a pass held and found.
 
     `inputs[i]` is the token of row i; row 0 is that of the last token before what was committed. `tops[i]`
-    are the likeliest tokens behind it, likeliest first, -1 where nothing is known, and `shares[i]` what each
-    has of all their probability. Rows from the number of committed tokens on stand behind a wrong guess.
+    are the likeliest tokens behind it, and `shares[i]` what each has of all their probability. Rows from the
+    number of committed tokens on stand behind a wrong guess.
     """
 
     inputs: NDArray[np.int32]
-    tops: NDArray[np.int32]
+    tops: Tops
     shares: NDArray[np.float64]
 
 

@@ -113,6 +113,9 @@ def test_costs_say_what_drafts_are_worth(tmp_path: Path) -> None:
     assert run(*given, "--costs", "1=5,8").code == 2
     assert run(*given, "--costs", "0=5").code == 2
     assert run(*given, "--limit", 10**20).code == 2
+    alone = run(*given, "--costs", "4=20")
+    assert alone.code == 2
+    assert "of one row" in alone.err
     shown = run(*given[:-1], "--costs", "1=5,8=6").out
     assert "speedup" in shown
     assert "drafts as they pay" in shown
@@ -128,8 +131,16 @@ def test_what_learns_from_rows_is_told_that_a_trace_has_none(tmp_path: Path) -> 
 def test_a_vocabulary_that_is_none_is_named(tmp_path: Path) -> None:
     trace = written(tmp_path / "trace.jsonl", "tick")
     outcome = run("bench", "replay", trace, "--vocab", trace)
-    assert outcome.code == 3
+    assert outcome.code == 5
+    assert "no GGUF, no artifact and no model in the cache" in outcome.err
     assert outcome.ends_in_one_sentence()
+
+
+def test_an_artifact_has_a_vocabulary_to_replay_in(artifact: Path, gguf: Path, tmp_path: Path) -> None:
+    trace = written(tmp_path / "trace.jsonl", "tick tock tick tock")
+    given = ("bench", "replay", trace, "--drafter", "lookup", "--json", "--vocab")
+    told, read = (run(*given, model).json["overall"] for model in (artifact, gguf))
+    assert told == read
 
 
 QUICK = ("--classes", "json,code,edit", "--lengths", "16", "--drafts", "1,3,7")
@@ -219,7 +230,7 @@ def test_run_fails_and_names_the_place_where_speculation_changes_a_token(
     ("options", "code", "sentence"),
     [
         (("--drafter", "none"), 7, "without a drafter there is nothing to compare"),
-        (("--drafts", "16"), 7, "passes have 128 rows at most here, and so 15 drafts"),
+        (("--drafts", "16"), 7, "a pass runs 15 drafts of one text at most here; give fewer --drafts"),
         (("--lengths", "256"), 7, "leaves no room for a prompt"),
         (("-o", "no-such-folder/page.html"), 6, "page.html: cannot be written"),
     ],

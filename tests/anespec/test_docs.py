@@ -17,7 +17,7 @@ from anespec.manifests.schema import Target
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-OTHER_PROGRAMS = re.compile(r"anespec-worker|aider|curl|package_server|\w\.py\b")
+OTHER_PROGRAMS = re.compile(r"anespec-worker|aider|curl|llama-server|mlx_lm|package_server|\w\.py\b")
 """What has options of its own; a line of a page that names one is not looked at."""
 
 RUN_EACH = "import sys\nfor example in sys.argv[1:]:\n    exec(compile(example, example, 'exec'), {})"

@@ -14,10 +14,11 @@ from anespec.manifests.errors import AnespecError, ArtifactError, GGUFError
 from anespec.manifests.store import Artifact, package_sha256
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.options import BackendOptions
+from anespec.runtime.pass_costs import PassCosts
 from anespec.runtime.passes import Verifier
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate import costs, repeat_process
-from anespec.validate.costs import CostFile
+from anespec.validate.costs import CostFile, CostVerdict
 from anespec.watching import SILENT
 
 
@@ -119,6 +120,9 @@ def test_what_was_measured_once_is_known_and_what_measuring_took_is_given_back(
     assert verdict is not None
     assert {each.width for each in verdict.widths} >= {artifact.manifest.block}
     assert all(each.seconds > 0 for each in verdict.widths)
+    assert CostVerdict.of(verdict.costs, here) == verdict, "what is kept is what was measured"
+    changing = CostVerdict.of(PassCosts(verdict.costs.widths, change=0.25), here)
+    assert changing.costs.change == 0.25
 
     def measured_again(*_: object) -> NoReturn:
         raise AssertionError("what passes cost is known")

@@ -16,10 +16,10 @@ from anespec.draft_memory import memory_folder
 from anespec.embedded import model_path
 from anespec.manifests.errors import StorageError
 from anespec.memory_file import TextFile
-from anespec.memory_models import read_tokenizer
 from anespec.runtime.drafters.memory.records import Lesson
 from anespec.runtime.drafters.memory.shelf import MemoryShelf, Model, vocabulary_key
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
+from anespec.vocabularies import read_tokenizer
 
 QUESTION, ANSWER = "Who goes there?", " Nobody, as ever."
 
@@ -192,6 +192,7 @@ def test_what_is_not_there_is_said(gguf: Path, tmp_path: Path) -> None:
     refused(run("memory", "clear", "nothing-such", "-y"), 5, "is no model, and nothing is remembered")
     refused(run("memory", "import", tmp_path / "f", gguf), 6, "cannot be read")
     refused(run("memory", "export", "nothing-such", tmp_path / "f"), 5, "is no model")
+    assert "not both" in run("memory", "clear", gguf, "--all", "-y").err
 
 
 def test_a_key_is_known_by_its_name_as_long_as_one_has_had_it(gguf: Path, tmp_path: Path) -> None:
@@ -213,7 +214,11 @@ def test_it_is_not_removed_under_who_uses_it(gguf: Path, tmp_path: Path) -> None
     learnt(gguf)
     memory = VocabularyMemory(ToyLearner(), 4096, key_of(gguf), memory_folder())
     memory.of("")
-    refused(run("memory", "clear", "--all", "-y"), 6, "another anespec is running there")
+    refused(
+        run("memory", "clear", "--all", "-y"),
+        6,
+        "another anespec (`anespec ps` shows the daemons) is running there",
+    )
     memory.close()
 
 

@@ -27,8 +27,9 @@ LLAMA_CPP = {1: 28.0, 2: 45.0, 4: 70.0, 8: 90.0, 16: 170.0, 32: 330.0, 64: 650.0
 FLAT_TO_EIGHT = {1: 27.0, 2: 27.0, 4: 27.0, 8: 27.0, 16: 35.0, 32: 51.0, 64: 90.0}
 
 
-def costs(milliseconds: dict[int, float], per_slot: float = 0.0) -> PassCosts:
-    return PassCosts.of([WidthCost(width, each / 1e3, per_slot) for width, each in milliseconds.items()])
+def costs(milliseconds: dict[int, float], per_slot: float = 0.0, change: float = 0.0) -> PassCosts:
+    widths = [WidthCost(width, each / 1e3, per_slot) for width, each in milliseconds.items()]
+    return PassCosts.of(widths, change)
 
 
 prices = st.lists(st.floats(0.0, 3.0), min_size=len(WIDTHS), max_size=len(WIDTHS)).map(
@@ -91,6 +92,16 @@ def test_far_looks_make_rows_dearer() -> None:
     assert spending.paying(guess, 1, 1.0, 2048) == 0
 
 
+def test_a_wider_pass_pays_for_the_change_there_and_back() -> None:
+    known = PassCosts.of([WidthCost(width, 1 + width / 100) for width in WIDTHS], change=0.1)
+    spending = Spending(4, WIDTHS, known)
+    poor, good = [Guess(0.1, 0)], [Guess(0.3, 0)]
+    assert spending.paying(poor, 1, 1.0, 0, last=1) == 0
+    assert spending.paying(good, 1, 1.0, 0, last=1) == 1
+    for last in (None, 2, 4):
+        assert spending.paying(poor, 1, 1.0, 0, last) == 1, "as wide as the last, it changes nothing"
+
+
 def test_a_narrow_pass_never_counts_more_than_a_wider_one() -> None:
     found = PassCosts.of([WidthCost(1, 5.0), WidthCost(4, 2.0, 0.5), WidthCost(2, 3.0, 0.1)])
     assert [(cost.width, cost.seconds, cost.per_slot) for cost in found.widths] == [
@@ -101,7 +112,7 @@ def test_a_narrow_pass_never_counts_more_than_a_wider_one() -> None:
 
 
 class TimedVerifier(ToyVerifier):
-    """A toy whose passes take a told time on a clock of its own."""
+    """A toy whose passes take a told time on a clock of its own, and more after one of another width."""
 
     def __init__(self, known: PassCosts, repetitive: int = 0, sequences: int = 1) -> None:
         super().__init__(
@@ -115,10 +126,12 @@ class TimedVerifier(ToyVerifier):
             repetitive,
         )
         self.known = known
-        self.now = 0.0
+        self.now, self.last = 0.0, 0
 
     def forward(self, plan: PassPlan) -> object:
         self.now += self.known.seconds(plan.width, plan.spans[0])
+        self.now += self.known.change * (plan.width != self.last)
+        self.last = plan.width
         return super().forward(plan)
 
     def time(self) -> float:
@@ -133,9 +146,12 @@ def seconds(known: PassCosts, repetitive: int, source: LookupSource | None) -> t
     return verifier.now, ids(events), engine.counts.accepted
 
 
+@pytest.mark.parametrize("change", [0.0, 0.01])
 @pytest.mark.parametrize("milliseconds", [LLAMA_CPP, FLAT_TO_EIGHT])
-def test_guessing_never_costs_two_percent_where_nothing_repeats(milliseconds: dict[int, float]) -> None:
-    known = costs(milliseconds)
+def test_guessing_never_costs_two_percent_where_nothing_repeats(
+    milliseconds: dict[int, float], change: float
+) -> None:
+    known = costs(milliseconds, change=change)
     plain, tokens, _ = seconds(known, 0, None)
     took, same, _ = seconds(known, 0, LookupSource())
     assert same == tokens
@@ -174,12 +190,12 @@ def test_no_pass_of_one_who_waits_is_long_while_prompts_come_in() -> None:
 
 def test_costs_are_measured_on_every_width_and_grow_with_the_span() -> None:
     shape = toy_shape(t_max=16, context=600, pools=(PoolShape("global", 1024, None),), partial_spans=True)
-    truth = PassCosts.of([WidthCost(width, width / 100, width * 1e-6) for width in shape.widths])
+    truth = PassCosts.of([WidthCost(width, width / 100, width * 1e-6) for width in shape.widths], 0.004)
 
     class Slow(TimedVerifier):
         def __init__(self) -> None:
             ToyVerifier.__init__(self, shape)
-            self.known, self.now = truth, 0.0
+            self.known, self.now, self.last = truth, 0.0, 0
 
     verifier = Slow()
     told: list[tuple[int, int]] = []
@@ -191,6 +207,7 @@ def test_costs_are_measured_on_every_width_and_grow_with_the_span() -> None:
     for width in shape.widths:
         for span in (256, 1024):
             assert found.seconds(width, span) == pytest.approx(truth.seconds(width, span), rel=0.02)
+    assert found.change == pytest.approx(truth.change)
 
 
 def test_without_partial_spans_the_span_costs_nothing_more() -> None:

@@ -114,6 +114,7 @@ class BenchReport:
                 }
                 for each in self.costs.widths
             ],
+            "change_of_width_milliseconds": round(1e3 * self.costs.change, 4),
             "seconds": round(self.seconds, 3),
             "identical": not self.differences,
             "comparisons": self.comparisons,

@@ -35,9 +35,10 @@ def fit_sentences(report: BenchReport) -> list[str]:
 
 
 def _line_sentence(line: LineFit) -> str:
+    sign = "-" if line.slope < 0 else "+"
     fitted = (
-        f"With {counted(line.drafts, 'draft')} a pass, speedup = {line.intercept:.3f} {line.slope:+.3f} x "
-        f"acceptance ({line.points} texts)"
+        f"With {counted(line.drafts, 'draft')} a pass, speedup = {line.intercept:.3f} {sign} "
+        f"{abs(line.slope):.3f} x acceptance ({line.points} texts)"
     )
     even = line.break_even
     if even is None:

@@ -30,8 +30,8 @@ class CoreMLOutputs:
         return self.values[name].astype(np.float16)
 
     def lane(self, name: str, lane: int) -> Channels:
-        """One lane of an output; see Outputs."""
-        return self.values[name][0, :, lane, 0]
+        """One lane of an output; see Outputs. Lanes lie interleaved, and a row of logits is read often."""
+        return np.ascontiguousarray(self.values[name][0, :, lane, 0])
 
 
 class CoreMLRunner:

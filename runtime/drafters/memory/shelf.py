@@ -33,6 +33,8 @@ MOST_MODELS = 16
 LARGEST_MODELS = 1 << 16
 VOCABULARY_LETTERS = 16
 
+IN_USE = "another anespec (`anespec ps` shows the daemons)"
+
 _OWNER = re.compile(r"[0-9a-f]{32}")
 _VOCABULARY = re.compile(r"[0-9a-f]{16}")
 
@@ -230,7 +232,7 @@ class MemoryShelf:
         head = Head(vocabulary=vocabulary, owner=shown_owner(owner), learner="", version=0)
         where = self.root / vocabulary
         try:
-            with private_folder(where) as folder, folder.alone("another anespec"):
+            with private_folder(where) as folder, folder.alone(IN_USE):
                 files = OwnerFiles(folder, owner_folder(owner))
                 snapshot = files.snapshot()
                 generation = 0 if snapshot is None else snapshot.head.generation
@@ -247,7 +249,7 @@ class MemoryShelf:
             StorageError: another process has it in use, or the file system refuses.
         """
         try:
-            with private_folder(self.root / kept.vocabulary) as folder, folder.alone("another anespec"):
+            with private_folder(self.root / kept.vocabulary) as folder, folder.alone(IN_USE):
                 folder.remove(kept.folder)
                 if not _owners(folder):
                     folder.remove(MODELS_NAME)

@@ -2,11 +2,9 @@
 
 import numpy as np
 
-from anespec.runtime.drafters.candidates import MOST_CANDIDATES, Chances, Rates
-from anespec.runtime.drafters.compiled import compiled_lean
-from anespec.runtime.drafters.datastore.kernels import READ_ONLY, datastore_guess
-from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
-from anespec.runtime.drafters.jacobi import Pool, Window, jacobi_guess
+from anespec.runtime.drafters.compiled import compiled_lean, takes
+from anespec.runtime.drafters.datastore.kernels import datastore_guess
+from anespec.runtime.drafters.jacobi import jacobi_guess
 from anespec.runtime.drafters.mix.biases import place_biases
 from anespec.runtime.drafters.mix.contexts import ORDER_OF
 from anespec.runtime.drafters.mix.layout import (
@@ -15,11 +13,9 @@ from anespec.runtime.drafters.mix.layout import (
     BY_POINTER,
     BY_SHAPE,
     CANDIDATES,
-    CHOSEN,
     CONTEXTS,
     DATASTORE,
-    FIRST_OTHER,
-    INPUTS,
+    IMAGE,
     JACOBI,
     LOGIT,
     NO_POINTER,
@@ -28,46 +24,51 @@ from anespec.runtime.drafters.mix.layout import (
     PRIOR,
     PRIOR_RATES,
     RECYCLE,
+    TABLES_MATCHED,
+    TEXT,
+    TRAITS,
+    Image,
     Longs,
-    Numbers,
     Octets,
+    Text,
     Words,
 )
 from anespec.runtime.drafters.mix.logs import LOG_HALF, LOG_ONE
 from anespec.runtime.drafters.mix.nodes import COUNTS, FIRST_FOLLOWER, FOLLOWERS, VISITS, find_node
+from anespec.runtime.drafters.mix.others import OTHERS, Others
 from anespec.runtime.drafters.mix.pointer import pointer_rate, pointer_step
+from anespec.runtime.drafters.mix.scratch import (
+    ACTIVE,
+    ACTIVE_COUNT,
+    CHOSEN_LOCAL,
+    CHOSEN_MEMORY,
+    CHOSEN_POINTER,
+    CHOSEN_SETS,
+    CHOSEN_SHAPE,
+    ENTRY_COUNT,
+    PRIORS,
+    SCRATCH,
+    SLOT_COUNT,
+    SLOTS,
+    Scratch,
+)
 from anespec.runtime.drafters.mix.state import AT, KEYS, LENGTH, SHAPE_MASK, SHAPES
 from anespec.runtime.drafters.mix.words import LAST_AT, TIMES, WORD, find_word
-from anespec.runtime.drafters.recycle import Table, recycle_guess
-
-CHOSEN_SETS = 0
-PRIORS = CHOSEN_SETS + CHOSEN
-ACTIVE_COUNT = PRIORS + CANDIDATES
-ACTIVE = ACTIVE_COUNT + 1
-SLOTS = ACTIVE + INPUTS
-SLOT_COUNT = 128
-ENTRY_COUNT = SLOTS + SLOT_COUNT
-SPEAKER = ENTRY_COUNT + 1
-BEST = SPEAKER + 1
-ORDER = BEST + 1
-MARKS = ORDER + 1
-"""Marks, an array of integers: the chosen weight sets; which prior each candidate has; how many inputs any
-candidate has, and which; where a token stands among the candidates; how many entries there are;
-of a chain's first token which input spoke most for it, its place among the candidates, and how many tokens of
-context stood in this text before."""
-
-MOST_ENTRIES = 2 * CONTEXTS * FOLLOWERS + (INPUTS - FIRST_OTHER) * MOST_CANDIDATES + CANDIDATES + 1
-"""An entry says that a candidate has an input, and a value beside it which; it has few of all."""
+from anespec.runtime.drafters.recycle import recycle_guess
 
 MATCHED_MEMORY, MATCHED_LOCAL = 1, 2
+"""Bits of which tables knew a context of two tokens or more."""
 
 CONTEXT_OFFSET = np.float32(6)
 POINTER_OFFSET = np.float32(4)
 PRIOR_OFFSET = np.float32(3)
 """Added to what is a logarithm of odds, so that 0 may mean absent and nothing is far below it."""
 
-_AGES = 16
-_TIMES = 8
+LEAST_CHANCE, MOST_CHANCE = 1e-3, 0.999
+"""Of another source's candidate, so that the odds stay finite and near those that contexts give."""
+
+_AGES, _TIMES = 16, 8
+"""Steps of a candidate's age, powers of two, and of how often it came: see PRIOR_RATES."""
 
 
 @compiled_lean("int64(int64, int64, int32[::1], int64[::1])")
@@ -85,16 +86,14 @@ def _place_of(token: int, count: int, found: Words, marks: Longs) -> int:
     return count
 
 
-@compiled_lean("void(int64, int64, float32, int64[::1], int32[:,::1], float32[::1])")
-def _enter(
-    candidate: int, number: int, value: np.float32, marks: Longs, entries: Words, values: Numbers
-) -> None:
+@compiled_lean(takes("int64, int64, float32", SCRATCH))
+def _enter(candidate: int, number: int, value: np.float32, scratch: Scratch) -> None:
     """Give a candidate an input."""
-    entry = marks[ENTRY_COUNT]
-    entries[entry, 0] = candidate
-    entries[entry, 1] = number
-    values[entry] = value
-    marks[ENTRY_COUNT] = entry + 1
+    entry = scratch.marks[ENTRY_COUNT]
+    scratch.entries[entry, 0] = candidate
+    scratch.entries[entry, 1] = number
+    scratch.values[entry] = value
+    scratch.marks[ENTRY_COUNT] = entry + 1
 
 
 @compiled_lean("void(int64, int64[::1])")
@@ -104,60 +103,61 @@ def _activate(number: int, marks: Longs) -> None:
     marks[ACTIVE_COUNT] += 1
 
 
-@compiled_lean(
-    "int64(int32[:,::1], uint8[:,::1], int64, int64, int64, int32[::1], int64[::1], int32[:,::1], "
-    "float32[::1])"
-)
-def _take_context(
-    nodes: Words,
-    octets: Octets,
-    row: int,
-    number: int,
-    count: int,
-    found: Words,
-    marks: Longs,
-    entries: Words,
-    values: Numbers,
-) -> int:
+@compiled_lean(takes("int32[:,::1], uint8[:,::1], int64, int64, int64", SCRATCH, returns="int64"))
+def _take_context(nodes: Words, octets: Octets, row: int, number: int, count: int, scratch: Scratch) -> int:
     """Let the followers of a node speak as input `number`; how many candidates there are then."""
     visits = np.int64(octets[row, VISITS])
     for place in range(FOLLOWERS):
         times = np.int64(octets[row, COUNTS + place])
         if times == 0:
             break
-        candidate = _place_of(nodes[row, FIRST_FOLLOWER + place], count, found, marks)
+        candidate = _place_of(nodes[row, FIRST_FOLLOWER + place], count, scratch.found, scratch.marks)
         if candidate < CANDIDATES:
             count = max(count, candidate + 1)
             odds = CONTEXT_OFFSET + LOG_HALF[times] - LOG_ONE[max(visits - times, 0)]
-            _enter(candidate, number, odds, marks, entries, values)
-    _activate(number, marks)
+            _enter(candidate, number, odds, scratch)
+    _activate(number, scratch.marks)
     return count
 
 
-@compiled_lean(
-    "int64(int64, int64, int32[::1], float64[::1], int64, int32[::1], int64[::1], int32[:,::1], float32[::1])"
-)
-def _take_others(
-    number: int,
-    several: int,
-    tokens: Words,
-    chances: Chances,
-    count: int,
-    found: Words,
-    marks: Longs,
-    entries: Words,
-    values: Numbers,
-) -> int:
-    """Let another source's candidates speak as input `number`; how many candidates there are then."""
+@compiled_lean(takes("int64, int64, int64", SCRATCH, returns="int64"))
+def _take_source(number: int, several: int, count: int, scratch: Scratch) -> int:
+    """Let another source's candidates, so many of `others` and `chances`, speak as input `number`; how many
+    candidates there are then."""
     for place in range(several):
-        candidate = _place_of(tokens[place], count, found, marks)
+        candidate = _place_of(scratch.others[place], count, scratch.found, scratch.marks)
         if candidate < CANDIDATES:
             count = max(count, candidate + 1)
-            chance = min(max(chances[place], 1e-3), 0.999)
+            chance = min(max(scratch.chances[place], LEAST_CHANCE), MOST_CHANCE)
             odds = np.float32(np.log(chance / (1.0 - chance))) + CONTEXT_OFFSET
-            _enter(candidate, number, odds, marks, entries, values)
+            _enter(candidate, number, odds, scratch)
     if several:
-        _activate(number, marks)
+        _activate(number, scratch.marks)
+    return count
+
+
+@compiled_lean(takes(TEXT, OTHERS, "int64", SCRATCH, returns="int64"))
+def _take_others(text: Text, others: Others, count: int, scratch: Scratch) -> int:
+    """Let the candidates of all other sources speak; how many candidates there are then.
+
+    A source that is added gets an input (layout.py), arrays (others.py) and its lines here.
+    """
+    tokens, length, found, chances = text.tokens, text.state[LENGTH], scratch.others, scratch.chances
+    if len(others.recycled):
+        several, _ = recycle_guess(
+            others.recycled, others.recycled_pairs, others.recycled_rates, tokens, length, found, chances
+        )
+        count = _take_source(RECYCLE, several, count, scratch)
+    if len(others.pool):
+        several, _ = jacobi_guess(
+            others.window, others.pool, others.pool_rates, tokens, length, found, chances
+        )
+        count = _take_source(JACOBI, several, count, scratch)
+    if len(others.order):
+        several, _ = datastore_guess(
+            others.starts, others.corpus, others.order, tokens, length, found, chances
+        )
+        count = _take_source(DATASTORE, several, count, scratch)
     return count
 
 
@@ -173,45 +173,11 @@ def _prior_of(age: int, times: int) -> int:
     return PRIOR_RATES + 1 + step * _TIMES + min(times, _TIMES - 1)
 
 
-GATHER = (
-    "int32[::1], int64[::1], int32[:,::1], uint8[:,::1], int32[:,::1], int32[:,::1], uint8[:,::1], "
-    "float32[:,::1], int32[:,::1], int32[:,::1], float64[:,::1], int32[::1], int32[:,:,::1], float64[:,::1], "
-    + READ_ONLY
-    + "int32[:,::1], int32[::1], int64[::1], int32[:,::1], float32[::1], int32[:,::1], "
-    "int32[::1], float64[::1]"
-)
-
-
-@compiled_lean(f"int64({GATHER})")
-def gather(
-    text: Words,
-    state: Longs,
-    nodes: Words,
-    octets: Octets,
-    words: Words,
-    memory_nodes: Words,
-    memory_octets: Octets,
-    rates: Numbers,
-    recycled: Table,
-    recycled_pairs: Table,
-    recycled_rates: Rates,
-    window: Window,
-    pool: Pool,
-    pool_rates: Rates,
-    starts: Starts,
-    corpus: Text,
-    order: Order,
-    traits: Words,
-    found: Words,
-    marks: Longs,
-    entries: Words,
-    values: Numbers,
-    places: Words,
-    others: Words,
-    chances: Chances,
-) -> int:
+@compiled_lean(takes(TEXT, IMAGE, OTHERS, TRAITS, SCRATCH, returns="int64"))
+def gather(text: Text, image: Image, others: Others, traits: Words, scratch: Scratch) -> int:
     """Write the candidates for the place behind the text, the entries of their inputs, and where their biases
     stand; how many there are."""
+    state, marks, found = text.state, scratch.marks, scratch.found
     length = state[LENGTH]
     for slot in range(SLOT_COUNT):
         marks[SLOTS + slot] = -1
@@ -219,49 +185,35 @@ def gather(
     marks[ENTRY_COUNT] = 0
     count = 0
     marks[CHOSEN_SETS] = 0
-    marks[CHOSEN_SETS + 3] = NO_POINTER
+    marks[CHOSEN_POINTER] = NO_POINTER
     if state[AT] >= 0:
-        count = 1 + _place_of(text[state[AT]], 0, found, marks)
-        odds = rates[POINTER_RATES + pointer_rate(state), LOGIT] + POINTER_OFFSET
-        _enter(0, POINTER, odds, marks, entries, values)
+        count = 1 + _place_of(text.tokens[state[AT]], 0, found, marks)
+        _enter(0, POINTER, image.rates[POINTER_RATES + pointer_rate(state), LOGIT] + POINTER_OFFSET, scratch)
         _activate(POINTER, marks)
-        marks[CHOSEN_SETS + 3] = BY_POINTER + pointer_step(state)
-    if len(recycled) or len(pool) or len(order):
-        if len(recycled):
-            several, _ = recycle_guess(
-                recycled, recycled_pairs, recycled_rates, text, length, others, chances
-            )
-            count = _take_others(RECYCLE, several, others, chances, count, found, marks, entries, values)
-        if len(pool):
-            several, _ = jacobi_guess(window, pool, pool_rates, text, length, others, chances)
-            count = _take_others(JACOBI, several, others, chances, count, found, marks, entries, values)
-        if len(order):
-            several, _ = datastore_guess(starts, corpus, order, text, length, others, chances)
-            count = _take_others(DATASTORE, several, others, chances, count, found, marks, entries, values)
+        marks[CHOSEN_POINTER] = BY_POINTER + pointer_step(state)
+    if len(others.recycled) or len(others.pool) or len(others.order):
+        count = _take_others(text, others, count, scratch)
     local_order = 0
     memory_order = 0
     for context in range(CONTEXTS):
-        row = find_node(nodes, state[KEYS + context])
+        row = find_node(text.nodes, state[KEYS + context])
         if row >= 0:
             local_order = max(local_order, ORDER_OF[context])
-            count = _take_context(nodes, octets, row, context, count, found, marks, entries, values)
-        row = find_node(memory_nodes, state[KEYS + context])
+            count = _take_context(text.nodes, text.octets, row, context, count, scratch)
+        row = find_node(image.nodes, state[KEYS + context])
         if row >= 0:
             memory_order = max(memory_order, ORDER_OF[context])
-            number = CONTEXTS + context
-            count = _take_context(
-                memory_nodes, memory_octets, row, number, count, found, marks, entries, values
-            )
+            count = _take_context(image.nodes, image.octets, row, CONTEXTS + context, count, scratch)
     for candidate in range(count):
-        row = find_word(words, found[candidate])
-        seen = words[row, WORD] != 0
-        prior = _prior_of(length - words[row, LAST_AT], words[row, TIMES] if seen else 0)
+        row = find_word(text.words, found[candidate])
+        seen = text.words[row, WORD] != 0
+        prior = _prior_of(length - text.words[row, LAST_AT], text.words[row, TIMES] if seen else 0)
         marks[PRIORS + candidate] = prior
-        _enter(candidate, PRIOR, rates[prior, LOGIT] + PRIOR_OFFSET, marks, entries, values)
-        place_biases(candidate, found[candidate], prior - PRIOR_RATES, state, traits, places)
+        _enter(candidate, PRIOR, image.rates[prior, LOGIT] + PRIOR_OFFSET, scratch)
+        place_biases(candidate, found[candidate], prior - PRIOR_RATES, state, traits, scratch.places)
     _activate(PRIOR, marks)
     matched = (MATCHED_LOCAL if local_order >= 2 else 0) + (MATCHED_MEMORY if memory_order >= 2 else 0)
-    marks[CHOSEN_SETS + 1] = BY_LOCAL_ORDER + local_order
-    marks[CHOSEN_SETS + 2] = BY_MEMORY_ORDER + memory_order
-    marks[CHOSEN_SETS + 4] = BY_SHAPE + (state[SHAPES] & SHAPE_MASK) * 4 + matched
+    marks[CHOSEN_LOCAL] = BY_LOCAL_ORDER + local_order
+    marks[CHOSEN_MEMORY] = BY_MEMORY_ORDER + memory_order
+    marks[CHOSEN_SHAPE] = BY_SHAPE + (state[SHAPES] & SHAPE_MASK) * TABLES_MATCHED + matched
     return count

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.runtime.drafters.compiled import structure
+
 CONTEXTS = 16
 """Kinds of context; each is looked up among the nodes of this text and among those of memory."""
 
@@ -22,12 +24,20 @@ UNITS = 16
 """Of the hidden layer."""
 
 ORDERS = 7
+"""Lengths that a context of plain tokens may have, 0 to 6."""
+
+RUN_STEPS, MISS_STEPS = 8, 4
+"""A copy pointer's run in steps, and its misses among the last three tokens (also: among the five before)."""
+
+SHAPES_OF_TOKENS, TABLES_MATCHED = 16, 4
+"""Shapes (traits.py), and which of the two tables knew a context of two tokens or more."""
+
 BY_LOCAL_ORDER = 1
 BY_MEMORY_ORDER = BY_LOCAL_ORDER + ORDERS
 BY_POINTER = BY_MEMORY_ORDER + ORDERS
-NO_POINTER = BY_POINTER + 32
+NO_POINTER = BY_POINTER + RUN_STEPS * MISS_STEPS
 BY_SHAPE = NO_POINTER + 1
-SETS = BY_SHAPE + 64
+SETS = BY_SHAPE + SHAPES_OF_TOKENS * TABLES_MATCHED
 CHOSEN = 5
 """Weight sets: the global one and, of each kind, the one that a situation chooses."""
 
@@ -42,13 +52,16 @@ BIASES = 6
 BIAS_ROOM = 1 << 15
 """A candidate's score has a learnt bias of each of so many kinds, from a table without keys."""
 
+SURE_STEPS = 16
 POINTER_RATES = 0
-PRIOR_RATES = POINTER_RATES + 128
+PRIOR_RATES = POINTER_RATES + RUN_STEPS * MISS_STEPS * MISS_STEPS
 SURE_RATES = PRIOR_RATES + 136
-RATES = SURE_RATES + 64
-"""Measured rates: of the pointer by its state, of a candidate by age and count, of the best by its share."""
+RATES = SURE_RATES + SURE_STEPS * TABLES_MATCHED
+"""Measured rates: of the pointer by its state, of a candidate by age and count (129 of the 136), of the best
+by its share."""
 
-RATE, SEEN, LOGIT = 0, 1, 2
+RATE, SEEN, LOGIT, RATE_COLUMNS = 0, 1, 2, 4
+"""Of a rate: itself, how often it was moved, and the logarithm of its odds; one column is unused."""
 
 HEADER = 64
 FOLDED_ROOM = 24
@@ -79,7 +92,31 @@ class Image(NamedTuple):
     octets: Octets
 
 
-_FIXED = HEADER * 8 + 4 * (RATES * 4 + 2 * WEIGHT_ROWS * WEIGHT_COLUMNS + BIAS_ROOM)
+IMAGE = structure(
+    Image,
+    "int64[::1], float32[:,::1], float32[:,::1], float32[:,::1], float32[::1], int32[:,::1], uint8[:,::1]",
+)
+
+
+class Text(NamedTuple):
+    """One text and what is known of it: its tokens with room behind them, where it stands (state.py), its own
+    nodes twice (nodes.py), its words (words.py), and where matches begin (pointer.py)."""
+
+    tokens: Words
+    state: Longs
+    nodes: Words
+    octets: Octets
+    words: Words
+    heads: Words
+
+
+TEXT = structure(Text, "int32[::1], int64[::1], int32[:,::1], uint8[:,::1], int32[:,::1], int32[:,::1]")
+
+TRAITS = "int32[:,::1]"
+"""The type of a vocabulary's traits (traits.py)."""
+
+
+_FIXED = HEADER * 8 + 4 * (RATES * RATE_COLUMNS + 2 * WEIGHT_ROWS * WEIGHT_COLUMNS + BIAS_ROOM)
 FIXED_BYTES = -(-_FIXED // 64) * 64
 
 
@@ -97,7 +134,7 @@ def view_image(image: Octets) -> Image:
     start = 0
     for kind, shape in (
         (np.int64, (HEADER,)),
-        (np.float32, (RATES, 4)),
+        (np.float32, (RATES, RATE_COLUMNS)),
         (np.float32, (WEIGHT_ROWS, WEIGHT_COLUMNS)),
         (np.float32, (WEIGHT_ROWS, WEIGHT_COLUMNS)),
         (np.float32, (BIAS_ROOM,)),

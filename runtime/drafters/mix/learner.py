@@ -28,9 +28,10 @@ from anespec.runtime.drafters.mix.rates import fresh_rates
 from anespec.runtime.drafters.mix.scorer import fresh_weights
 from anespec.runtime.drafters.mix.state import STATE
 from anespec.runtime.drafters.mix.walk import fold_text
-from anespec.runtime.drafters.mix.words import WORD_COLUMNS
+from anespec.runtime.drafters.mix.words import WORD_COLUMNS, word_rows
 
 LEAST_ROWS = 1024
+"""Nodes of the smallest memory: about one answer's."""
 
 TOKENS_AT_ONCE = 256
 """Learnt in a step: about a millisecond."""
@@ -62,6 +63,7 @@ class MixLearner:
 
     name = "mix"
     version = 1
+    """One more whenever layout.py, contexts.py or nodes.py give an image's bytes another meaning."""
 
     def __init__(self, traits: Words) -> None:
         """`traits`: see traits.py."""
@@ -106,9 +108,7 @@ class MixLearner:
                 answer,
                 state,
                 words,
-                parts.nodes,
-                parts.octets,
-                parts.header,
+                parts,
                 self._traits,
             )
             yield
@@ -122,8 +122,3 @@ class MixLearner:
         parts = view_image(image)
         header = parts.header
         return MemoryFacts(int(header[TAKEN]), len(parts.nodes), int(header[REQUESTS]), int(header[TOKENS]))
-
-
-def word_rows(tokens: int) -> int:
-    """Rows of a words table for a text of so many tokens: a power of two, twice as many at least."""
-    return 1 << max(6, int(2 * tokens - 1).bit_length())

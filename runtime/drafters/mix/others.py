@@ -5,6 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from anespec.runtime.drafters.candidates import Rates
+from anespec.runtime.drafters.compiled import structure
+from anespec.runtime.drafters.datastore.kernels import READ_ONLY
 from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
 from anespec.runtime.drafters.jacobi import Pool, Window
 from anespec.runtime.drafters.mix.layout import DATASTORE, JACOBI, RECYCLE
@@ -15,7 +17,7 @@ SPEAKERS = {RECYCLE: "recycle", JACOBI: "jacobi", DATASTORE: "datastore"}
 
 
 class Others(NamedTuple):
-    """In the order in which `gather` takes them. Empty arrays are of a source that is not there."""
+    """What each of them knows. Empty arrays are of a source that is not there."""
 
     recycled: Table
     recycled_pairs: Table
@@ -28,15 +30,21 @@ class Others(NamedTuple):
     order: Order
 
 
+OTHERS = structure(
+    Others,
+    "int32[:,::1], int32[:,::1], float64[:,::1], int32[::1], int32[:,:,::1], float64[:,::1], " + READ_ONLY,
+)
+
+
 def no_others() -> Others:
     """None of them."""
     return Others(
-        np.zeros((0, 8), np.int32),
-        np.zeros((0, 10), np.int32),
-        np.zeros((0, 2)),
-        np.zeros(2, np.int32),
-        np.zeros((0, 0, 6), np.int32),
-        np.zeros((0, 2)),
+        np.zeros((0, 0), np.int32),
+        np.zeros((0, 0), np.int32),
+        np.zeros((0, 0)),
+        np.zeros(0, np.int32),
+        np.zeros((0, 0, 0), np.int32),
+        np.zeros((0, 0)),
         *no_datastore(),
     )
 

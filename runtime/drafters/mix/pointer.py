@@ -8,14 +8,24 @@ that is longer than its present run.
 
 from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.mix.contexts import mixed
-from anespec.runtime.drafters.mix.layout import Longs, Words
+from anespec.runtime.drafters.mix.layout import MISS_STEPS, RUN_STEPS, Longs, Words
 from anespec.runtime.drafters.mix.state import AT, LENGTH, MISSES, OLD_AT, OLD_LEFT, RUN
 
 LENGTHS = (20, 12, 8, 5, 3)
+"""Tokens of the matches that are noted. The longest is looked for first: it is the likeliest to go on."""
+
 SHORTEST = 3
+"""Tokens that must match in truth, whatever the hashes say."""
+
 MOST_COMPARED = 64
+"""Tokens after which a match is long enough."""
+
 KEPT = 8
+"""Tokens for which the place that was left at a miss is kept."""
+
 AHEAD = 8
+"""Tokens of what is copied in which the emitted one is looked for, as text that was left out."""
+
 MOST_MISSES = 5
 """Of the last eight tokens."""
 
@@ -116,19 +126,19 @@ def aim_pointer(state: Longs, text: Words, heads: Words) -> None:
 @compiled_lean("int64(int64)")
 def run_step(run: int) -> int:
     """A run's length in eight steps."""
-    for step in range(7):
+    for step in range(RUN_STEPS - 1):
         if run < (1, 2, 4, 7, 12, 20, 40)[step]:
             return step
-    return 7
+    return RUN_STEPS - 1
 
 
 @compiled_lean("int64(int64[::1])")
 def pointer_step(state: Longs) -> int:
     """The pointer's state in 32 steps: its run, and misses among the last three."""
-    return run_step(state[RUN]) * 4 + ones(state[MISSES] & 7)
+    return run_step(state[RUN]) * MISS_STEPS + ones(state[MISSES] & 7)
 
 
 @compiled_lean("int64(int64[::1])")
 def pointer_rate(state: Longs) -> int:
     """Its state in 128 steps: with earlier misses too."""
-    return pointer_step(state) * 4 + min(ones(state[MISSES] >> 3), 3)
+    return pointer_step(state) * MISS_STEPS + min(ones(state[MISSES] >> 3), MISS_STEPS - 1)

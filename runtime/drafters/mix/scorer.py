@@ -8,31 +8,37 @@ Adagrad.
 
 import numpy as np
 
-from anespec.runtime.drafters.compiled import compiled_lean
+from anespec.runtime.drafters.compiled import compiled_lean, takes
 from anespec.runtime.drafters.mix.biases import bias_of, move_biases
-from anespec.runtime.drafters.mix.inputs import ACTIVE, ACTIVE_COUNT, CHOSEN_SETS, ENTRY_COUNT
 from anespec.runtime.drafters.mix.layout import (
     CHOSEN,
     CONTEXTS,
     FIRST_HIDDEN,
     FIRST_OTHER,
+    IMAGE,
     INPUTS,
     OUTPUT,
     POINTER,
     PRIOR,
     UNITS,
-    Longs,
+    Image,
     Numbers,
-    Words,
+)
+from anespec.runtime.drafters.mix.scratch import (
+    ACTIVE,
+    ACTIVE_COUNT,
+    CHOSEN_SETS,
+    ENTRY_COUNT,
+    SCRATCH,
+    SUMS,
+    UNIT_BIASES,
+    Scratch,
 )
 
 LINEAR_STEP = np.float32(0.0005)
 HIDDEN_STEP = np.float32(0.06)
 SLOPE = np.float32(0.1)
 """Of a unit below zero."""
-
-SLOPE_ROWS = INPUTS + 3
-"""Of the room for sums: one per input, and three more."""
 
 ONE, ZERO, EPSILON = np.float32(1), np.float32(0), np.float32(1e-3)
 
@@ -49,27 +55,15 @@ def fresh_weights(weights: Numbers) -> None:
     weights[OUTPUT, :UNITS] = drawn.normal(0, 0.05, UNITS)
 
 
-@compiled_lean(
-    "int64(int64, int64[::1], int32[:,::1], float32[::1], int32[:,::1], float32[:,::1], float32[::1], "
-    "float32[:,::1], float32[:,::1], float32[::1])"
-)
-def score(
-    count: int,
-    marks: Longs,
-    entries: Words,
-    values: Numbers,
-    places: Words,
-    weights: Numbers,
-    biases: Numbers,
-    slopes: Numbers,
-    units: Numbers,
-    shares: Numbers,
-) -> int:
+@compiled_lean(takes("int64", IMAGE, SCRATCH, returns="int64"))
+def score(count: int, image: Image, scratch: Scratch) -> int:
     """Write the share of each of `count` candidates, and what their units hold; the best one.
 
-    Row 1 of `slopes` holds what the linear part weighs each input with.
+    Row SUMS of `slopes` then holds what the linear part weighs each input with.
     """
-    unit_biases = slopes[0]
+    marks, entries, values = scratch.marks, scratch.entries, scratch.values
+    slopes, units, shares, weights = scratch.slopes, scratch.units, scratch.shares, image.weights
+    unit_biases = slopes[UNIT_BIASES]
     for unit in range(UNITS):
         unit_biases[unit] = ZERO
     for chosen in range(CHOSEN):
@@ -77,10 +71,10 @@ def score(
         for unit in range(UNITS):
             unit_biases[unit] += weights[row, INPUTS + unit]
     for candidate in range(count):
-        shares[candidate] = bias_of(candidate, places, biases)
+        shares[candidate] = bias_of(candidate, scratch.places, image.biases)
         for unit in range(UNITS):
             units[candidate, unit] = unit_biases[unit]
-    sums = slopes[1]
+    sums = slopes[SUMS]
     for place in range(marks[ACTIVE_COUNT]):
         number = marks[ACTIVE + place]
         weight = ZERO
@@ -113,15 +107,16 @@ def score(
     return best
 
 
-@compiled_lean("int64(int64, int64[::1], int32[:,::1], float32[::1], float32[:,::1])")
-def loudest_input(best: int, marks: Longs, entries: Words, values: Numbers, slopes: Numbers) -> int:
+@compiled_lean(takes("int64", SCRATCH, returns="int64"))
+def loudest_input(best: int, scratch: Scratch) -> int:
     """The input that adds most to the linear part of the best candidate's score, right after `score`."""
+    entries, values, sums = scratch.entries, scratch.values, scratch.slopes[SUMS]
     loudest = PRIOR
     most = ZERO
-    for entry in range(marks[ENTRY_COUNT]):
+    for entry in range(scratch.marks[ENTRY_COUNT]):
         number = entries[entry, 1]
-        if entries[entry, 0] == best and slopes[1, number] * values[entry] > most:
-            most = slopes[1, number] * values[entry]
+        if entries[entry, 0] == best and sums[number] * values[entry] > most:
+            most = sums[number] * values[entry]
             loudest = number
     return loudest
 
@@ -135,26 +130,13 @@ def _climb(weights: Numbers, squares: Numbers, row: int, first: int, slope: Numb
         weights[row, first + unit] += HIDDEN_STEP * slope[unit] / np.sqrt(square + EPSILON)
 
 
-@compiled_lean(
-    "void(int64, int64, int64[::1], int32[:,::1], float32[::1], int32[:,::1], float32[:,::1], "
-    "float32[:,::1], float32[::1], float32[:,::1], float32[:,::1], float32[::1])"
-)
-def teach(
-    came: int,
-    count: int,
-    marks: Longs,
-    entries: Words,
-    values: Numbers,
-    places: Words,
-    weights: Numbers,
-    squares: Numbers,
-    biases: Numbers,
-    slopes: Numbers,
-    units: Numbers,
-    shares: Numbers,
-) -> None:
+@compiled_lean(takes("int64, int64", IMAGE, SCRATCH))
+def teach(came: int, count: int, image: Image, scratch: Scratch) -> None:
     """Learn that candidate `came` of `count` was right; `units` and `shares` are what `score` wrote, and are
     used up."""
+    marks, entries, values = scratch.marks, scratch.entries, scratch.values
+    slopes, units, shares = scratch.slopes, scratch.units, scratch.shares
+    weights, squares = image.weights, image.squares
     output = slopes[INPUTS]
     unit_biases = slopes[INPUTS + 1]
     linear = slopes[INPUTS + 2]
@@ -169,7 +151,7 @@ def teach(
     for candidate in range(count):
         error = (ONE if candidate == came else ZERO) - shares[candidate]
         shares[candidate] = error
-        move_biases(candidate, error, places, biases)
+        move_biases(candidate, error, scratch.places, image.biases)
         for unit in range(UNITS):
             held = units[candidate, unit]
             output[unit] += error * max(held, SLOPE * held)

@@ -11,14 +11,17 @@ from anespec.runtime.drafters import (
     RowTops,
     propose_each,
 )
+from anespec.runtime.drafters.compiled import direct
 from anespec.runtime.drafters.memory.learner import Memory, Remembered
-from anespec.runtime.drafters.mix.inputs import BEST, ORDER, SPEAKER
 from anespec.runtime.drafters.mix.layout import Words, view_image
 from anespec.runtime.drafters.mix.others import SPEAKERS, Others, no_others
-from anespec.runtime.drafters.mix.scratch import LONGEST_CHAIN, Scratch
+from anespec.runtime.drafters.mix.scratch import BEST, LONGEST_CHAIN, ORDER, SPEAKER, fresh_scratch
 from anespec.runtime.drafters.mix.state import AT
 from anespec.runtime.drafters.mix.tables import TextTables
 from anespec.runtime.drafters.mix.walk import learn_answer, propose_chain
+
+_propose = direct(propose_chain)
+_learn = direct(learn_answer)
 
 
 class MixSource:
@@ -31,12 +34,11 @@ class MixSource:
         """`traits`: see traits.py. The memory is closed with the source."""
         self._traits = traits
         self._memory = memory
-        self._scratch = Scratch()
 
     def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> "MixSession":
         """A session that has indexed reference and prompt."""
         tables = TextTables(self._traits, prompt, reference or ())
-        return MixSession(self._traits, self._memory.of(owner), tables, self._scratch, no_others())
+        return MixSession(self._traits, self._memory.of(owner), tables, no_others())
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
         """One after another."""
@@ -52,14 +54,13 @@ class MixSession:
 
     wants_top = 0
 
-    def __init__(
-        self, traits: Words, remembered: Remembered, tables: TextTables, scratch: Scratch, others: Others
-    ) -> None:
+    def __init__(self, traits: Words, remembered: Remembered, tables: TextTables, others: Others) -> None:
         self._traits = traits
         self._remembered = remembered
         self._image = view_image(remembered.image)
         self._tables = tables
-        self._scratch = scratch
+        # Its own: what ended before a source stood is told to it on whatever thread opens a session.
+        self._scratch = fresh_scratch()
         self._others = others
         self._closed = False
 
@@ -68,17 +69,11 @@ class MixSession:
         budget = min(budget, LONGEST_CHAIN)
         if budget < 1:
             return Draft()
-        tables, image, scratch = self._tables, self._image, self._scratch
-        text = tables.text
+        scratch, text = self._scratch, self._tables.text
         text.make_room(budget)
+        arrays = self._tables.arrays
         with self._remembered.lock:
-            count = propose_chain(
-                budget, tables.state, image.weights, image.biases, text.tokens, scratch.state, tables.nodes,
-                tables.octets, tables.words, image.nodes, image.octets, image.rates, *self._others,
-                self._traits, scratch.found, scratch.marks, scratch.entries, scratch.values, scratch.places,
-                scratch.others, scratch.chances, scratch.slopes, scratch.units, scratch.shares,
-                scratch.claims,
-            )  # fmt: skip
+            count = _propose(budget, arrays, self._image, self._others, self._traits, scratch)
         if not count:
             return Draft()
         tokens = tuple(text.tokens[text.length : text.length + count].tolist())
@@ -87,17 +82,12 @@ class MixSession:
 
     def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
         """Let the text go on, and learn from each token."""
-        tables, image, scratch = self._tables, self._image, self._scratch
+        tables = self._tables
         tables.make_room(len(committed))
         tables.text.append(committed)
+        arrays = tables.arrays
         with self._remembered.lock:
-            learn_answer(
-                tables.text.length, image.weights, image.squares, image.biases, tables.heads,
-                tables.text.tokens, tables.state, tables.nodes, tables.octets, tables.words, image.nodes,
-                image.octets, image.rates, *self._others, self._traits, scratch.found, scratch.marks,
-                scratch.entries, scratch.values, scratch.places, scratch.others, scratch.chances,
-                scratch.slopes, scratch.units, scratch.shares,
-            )  # fmt: skip
+            _learn(tables.text.length, arrays, self._image, self._others, self._traits, self._scratch)
 
     def close(self) -> None:
         """Fold the request into its owner's memory."""

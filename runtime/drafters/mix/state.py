@@ -10,12 +10,17 @@ ANSWER_PLACE = 6
 LONG_LAST, LONG_BEFORE = 7, 8
 OPENING = 9
 SHAPES = 10
-BEGIN = 11
+"""The text's length; the first token of this line and of the one before, and how many this line has; the
+first token of this sentence, and how many it has; how many the answer has, -1 in the prompt; the last two
+long words; a hash of how the request opens; the shapes of the last six tokens, SHAPE_BITS each."""
+
 AT, RUN, MISSES, OLD_AT, OLD_LEFT = 16, 17, 18, 19, 20
 """The copy pointer: where it copies from (-1 nowhere), how long it was right, its last eight misses as bits,
 and the place that it left at a miss, for so many tokens more."""
+
 KEYS = 24
 STATE = KEYS + CONTEXTS
+"""The keys of the contexts behind the text come last; STATE numbers in all, a few of them unused."""
 
 SHAPE_BITS = 4
 SHAPE_MASK = 15

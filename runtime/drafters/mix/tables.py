@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anespec.runtime.drafters.mix.layout import BUCKET, NODE_BYTES, NODE_WORDS, Words
-from anespec.runtime.drafters.mix.learner import word_rows
+from anespec.runtime.drafters.mix.layout import BUCKET, NODE_BYTES, NODE_WORDS, Text, Words
 from anespec.runtime.drafters.mix.pointer import LENGTHS
 from anespec.runtime.drafters.mix.state import STATE
-from anespec.runtime.drafters.mix.walk import begin_answer, begin_text, index_text
-from anespec.runtime.drafters.mix.words import WORD_COLUMNS
+from anespec.runtime.drafters.mix.walk import OPENING_TOKENS, begin_answer, begin_text, index_text
+from anespec.runtime.drafters.mix.words import WORD_COLUMNS, word_rows
 from anespec.runtime.drafters.texts import GrowingText
 
 NODES_PER_TOKEN = 20
+"""Rows, of which a token takes a context's each at most: buckets are then seldom full."""
 ROOM = 512
 """Tokens that a text may grow by at first."""
 
@@ -26,8 +26,7 @@ class TextTables:
     def __init__(self, traits: Words, prompt: Sequence[int], reference: Sequence[int]) -> None:
         """The reference is indexed before the prompt, as text that came before."""
         self._traits = traits
-        self._opening = np.array(prompt[:16] or [0], np.int32)
-        self._opening_length = min(len(prompt), 16)
+        self._opening = np.array(prompt[:OPENING_TOKENS], np.int32)
         self.reference_end = len(reference)
         self._answer = len(reference) + len(prompt)
         self.text = GrowingText([*reference, *prompt])
@@ -48,25 +47,21 @@ class TextTables:
         length = self.text.length
         self._room = 2 * length if length > self._answer else length + max(ROOM, length // 2)
         rows = -(-self._room * NODES_PER_TOKEN // BUCKET) * BUCKET
-        self.octets = np.zeros((rows, NODE_BYTES), np.uint8)
-        self.nodes = self.octets.view(np.int32).reshape(rows, NODE_WORDS)
-        self.words = np.zeros((word_rows(self._room), WORD_COLUMNS), np.int32)
-        self.heads = np.zeros((len(LENGTHS), word_rows(self._room) // 2), np.int32)
+        self._octets = np.zeros((rows, NODE_BYTES), np.uint8)
+        self._nodes = self._octets.view(np.int32).reshape(rows, NODE_WORDS)
+        self._words = np.zeros((word_rows(self._room), WORD_COLUMNS), np.int32)
+        self._heads = np.zeros((len(LENGTHS), word_rows(self._room) // 2), np.int32)
         self.state = np.zeros(STATE, np.int64)
-        begin_text(self.state, self._opening, self._opening_length, self.words, self._traits)
+        begin_text(self.state, self._opening, len(self._opening), self._words, self._traits)
         self.index(min(length, self._answer))
         begin_answer(self.state)
         self.index(length)
 
+    @property
+    def arrays(self) -> Text:
+        """As compiled functions take it; others after the text grew, or room was made."""
+        return Text(self.text.tokens, self.state, self._nodes, self._octets, self._words, self._heads)
+
     def index(self, end: int) -> None:
         """Index the text up to `end`, learning no weights."""
-        index_text(
-            self.text.tokens,
-            end,
-            self.state,
-            self.nodes,
-            self.octets,
-            self.words,
-            self.heads,
-            self._traits,
-        )
+        index_text(self.arrays, end, self._traits)

@@ -1,30 +1,41 @@
 """Walks over a text: index it, propose what follows, learn what came, fold it into memory; compiled."""
 
-from anespec.runtime.drafters.candidates import Chances, Rates
-from anespec.runtime.drafters.compiled import compiled_lean
-from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
-from anespec.runtime.drafters.jacobi import Pool, Window
+from anespec.runtime.drafters.compiled import compiled_lean, takes
 from anespec.runtime.drafters.mix.contexts import mixed, write_keys
-from anespec.runtime.drafters.mix.inputs import BEST, CHOSEN_SETS, GATHER, ORDER, PRIORS, SPEAKER, gather
+from anespec.runtime.drafters.mix.inputs import gather
 from anespec.runtime.drafters.mix.layout import (
     BY_LOCAL_ORDER,
     BY_SHAPE,
     CONTEXTS,
+    IMAGE,
     POINTER_RATES,
     RATE,
+    TABLES_MATCHED,
     TAKEN,
+    TEXT,
+    TRAITS,
+    Image,
     Longs,
-    Numbers,
-    Octets,
+    Text,
     Words,
 )
 from anespec.runtime.drafters.mix.nodes import count_follower
+from anespec.runtime.drafters.mix.others import OTHERS, Others
 from anespec.runtime.drafters.mix.pointer import aim_pointer, drop_pointer, pointer_rate, step_pointer
 from anespec.runtime.drafters.mix.rates import POINTER_SPAN, PRIOR_SPAN, SURE_SPAN, move_rate, sure_row
 from anespec.runtime.drafters.mix.scorer import loudest_input, score, teach
+from anespec.runtime.drafters.mix.scratch import (
+    BEST,
+    CHOSEN_LOCAL,
+    CHOSEN_SHAPE,
+    ORDER,
+    PRIORS,
+    SCRATCH,
+    SPEAKER,
+    Scratch,
+)
 from anespec.runtime.drafters.mix.state import ANSWER_PLACE, AT, KEYS, LENGTH, OPENING, STATE, step_state
 from anespec.runtime.drafters.mix.words import note_word
-from anespec.runtime.drafters.recycle import Table
 
 OPENING_TOKENS = 6
 """With so many tokens a request's opening tells what is asked."""
@@ -51,199 +62,107 @@ def begin_answer(state: Longs) -> None:
     drop_pointer(state)
 
 
-@compiled_lean(
-    "void(int32[::1], int64, int64[::1], int32[:,::1], uint8[:,::1], int32[:,::1], int32[:,::1], "
-    "int32[:,::1])"
-)
-def index_text(
-    text: Words,
-    end: int,
-    state: Longs,
-    nodes: Words,
-    octets: Octets,
-    words: Words,
-    heads: Words,
-    traits: Words,
-) -> None:
+@compiled_lean(takes(TEXT, "int64", TRAITS))
+def index_text(text: Text, end: int, traits: Words) -> None:
     """Let the text go on to `end`, and learn what followed what."""
+    tokens, state = text.tokens, text.state
     while state[LENGTH] < end:
         at = state[LENGTH]
-        token = text[at]
+        token = tokens[at]
         for context in range(CONTEXTS):
-            count_follower(nodes, octets, state[KEYS + context], token)
-        note_word(words, text[at - 1] if at > 0 else -1, token, at + 1)
+            count_follower(text.nodes, text.octets, state[KEYS + context], token)
+        note_word(text.words, tokens[at - 1] if at > 0 else -1, token, at + 1)
         state[LENGTH] = at + 1
         step_state(state, token, traits)
-        step_pointer(state, text)
-        aim_pointer(state, text, heads)
-        write_keys(text, state, words, traits)
+        step_pointer(state, tokens)
+        aim_pointer(state, tokens, text.heads)
+        write_keys(tokens, state, text.words, traits)
 
 
-@compiled_lean(
-    "void(int32[::1], int64, int64, int64, int64, int64[::1], int32[:,::1], int32[:,::1], uint8[:,::1], "
-    "int64[::1], int32[:,::1])"
-)
+@compiled_lean(takes("int32[::1], int64, int64, int64, int64, int64[::1], int32[:,::1]", IMAGE, TRAITS))
 def fold_text(
-    text: Words,
+    tokens: Words,
     first: int,
     end: int,
     begin: int,
     answer: int,
     state: Longs,
     words: Words,
-    nodes: Words,
-    octets: Octets,
-    header: Longs,
+    image: Image,
     traits: Words,
 ) -> None:
     """Learn what followed what, of tokens from `first` to `end` those from `begin` on; calls go on from one
     another. `answer` is where the answer begins."""
     if first == 0:
-        begin_text(state, text, len(text), words, traits)
+        begin_text(state, tokens, len(tokens), words, traits)
     for at in range(first, end):
-        token = text[at]
+        token = tokens[at]
         if at == answer:
             state[ANSWER_PLACE] = 0
-            write_keys(text, state, words, traits)
+            write_keys(tokens, state, words, traits)
         if at >= begin:
             for context in range(CONTEXTS):
-                header[TAKEN] += count_follower(nodes, octets, state[KEYS + context], token)
-        note_word(words, text[at - 1] if at > 0 else -1, token, at + 1)
+                image.header[TAKEN] += count_follower(image.nodes, image.octets, state[KEYS + context], token)
+        note_word(words, tokens[at - 1] if at > 0 else -1, token, at + 1)
         state[LENGTH] = at + 1
         step_state(state, token, traits)
-        write_keys(text, state, words, traits)
+        write_keys(tokens, state, words, traits)
 
 
-@compiled_lean(
-    f"int64(int64, int64[::1], float32[:,::1], float32[::1], {GATHER}, float32[:,::1], "
-    "float32[:,::1], float32[::1], float64[::1])"
-)
+@compiled_lean("int64(int64[::1])")
+def _tables_matched(marks: Longs) -> int:
+    """Which tables knew the longer contexts, right after `gather`: see MATCHED_LOCAL."""
+    matched: int = (marks[CHOSEN_SHAPE] - BY_SHAPE) % TABLES_MATCHED
+    return matched
+
+
+@compiled_lean(takes("int64", TEXT, IMAGE, OTHERS, TRAITS, SCRATCH, returns="int64"))
 def propose_chain(
-    budget: int,
-    here: Longs,
-    weights: Numbers,
-    biases: Numbers,
-    text: Words,
-    state: Longs,
-    nodes: Words,
-    octets: Octets,
-    words: Words,
-    memory_nodes: Words,
-    memory_octets: Octets,
-    rates: Numbers,
-    recycled: Table,
-    recycled_pairs: Table,
-    recycled_rates: Rates,
-    window: Window,
-    pool: Pool,
-    pool_rates: Rates,
-    starts: Starts,
-    corpus: Text,
-    order: Order,
-    traits: Words,
-    found: Words,
-    marks: Longs,
-    entries: Words,
-    values: Numbers,
-    places: Words,
-    others: Words,
-    chances: Chances,
-    slopes: Numbers,
-    units: Numbers,
-    shares: Numbers,
-    claims: Chances,
+    budget: int, here: Text, image: Image, others: Others, traits: Words, scratch: Scratch
 ) -> int:
-    """Write up to `budget` tokens behind the text `here`, and the chance of each; how many.
-
-    `state` is overwritten with where the chain stands.
-    """
+    """Write up to `budget` tokens, at most LONGEST_CHAIN, behind the text, where there is room for them, and
+    the chance of each to `claims`; how many. The text itself stays where it is."""
+    marks, tokens, state = scratch.marks, here.tokens, scratch.state
     for place in range(STATE):
-        state[place] = here[place]
+        state[place] = here.state[place]
+    text = Text(tokens, state, here.nodes, here.octets, here.words, here.heads)
     for step in range(budget):
-        count = gather(
-            text, state, nodes, octets, words, memory_nodes, memory_octets, rates, recycled, recycled_pairs,
-            recycled_rates, window, pool, pool_rates, starts, corpus, order, traits, found, marks, entries,
-            values, places, others, chances,
-        )  # fmt: skip
+        count = gather(text, image, others, traits, scratch)
         if count == 0:
             return step
-        best = score(count, marks, entries, values, places, weights, biases, slopes, units, shares)
-        matched = (marks[CHOSEN_SETS + 4] - BY_SHAPE) & 3
-        claims[step] = rates[sure_row(shares[best], matched), RATE]
+        best = score(count, image, scratch)
+        scratch.claims[step] = image.rates[sure_row(scratch.shares[best], _tables_matched(marks)), RATE]
         if step == 0:
-            marks[SPEAKER] = loudest_input(best, marks, entries, values, slopes)
+            marks[SPEAKER] = loudest_input(best, scratch)
             marks[BEST] = best
-            marks[ORDER] = marks[CHOSEN_SETS + 1] - BY_LOCAL_ORDER
-        token = found[best]
-        text[state[LENGTH]] = token
+            marks[ORDER] = marks[CHOSEN_LOCAL] - BY_LOCAL_ORDER
+        token = scratch.found[best]
+        tokens[state[LENGTH]] = token
         state[LENGTH] += 1
         step_state(state, token, traits)
-        step_pointer(state, text)
-        write_keys(text, state, words, traits)
+        step_pointer(state, tokens)
+        write_keys(tokens, state, text.words, traits)
     return budget
 
 
-@compiled_lean(
-    f"void(int64, float32[:,::1], float32[:,::1], float32[::1], int32[:,::1], {GATHER}, "
-    "float32[:,::1], float32[:,::1], float32[::1])"
-)
-def learn_answer(
-    end: int,
-    weights: Numbers,
-    squares: Numbers,
-    biases: Numbers,
-    heads: Words,
-    text: Words,
-    state: Longs,
-    nodes: Words,
-    octets: Octets,
-    words: Words,
-    memory_nodes: Words,
-    memory_octets: Octets,
-    rates: Numbers,
-    recycled: Table,
-    recycled_pairs: Table,
-    recycled_rates: Rates,
-    window: Window,
-    pool: Pool,
-    pool_rates: Rates,
-    starts: Starts,
-    corpus: Text,
-    order: Order,
-    traits: Words,
-    found: Words,
-    marks: Longs,
-    entries: Words,
-    values: Numbers,
-    places: Words,
-    others: Words,
-    chances: Chances,
-    slopes: Numbers,
-    units: Numbers,
-    shares: Numbers,
-) -> None:
+@compiled_lean(takes("int64", TEXT, IMAGE, OTHERS, TRAITS, SCRATCH))
+def learn_answer(end: int, text: Text, image: Image, others: Others, traits: Words, scratch: Scratch) -> None:
     """Let the text go on to `end` with tokens of the answer, and learn from each how to mix."""
+    marks, tokens, state, found, rates = scratch.marks, text.tokens, text.state, scratch.found, image.rates
     while state[LENGTH] < end:
         at = state[LENGTH]
-        token = text[at]
-        count = gather(
-            text, state, nodes, octets, words, memory_nodes, memory_octets, rates, recycled, recycled_pairs,
-            recycled_rates, window, pool, pool_rates, starts, corpus, order, traits, found, marks, entries,
-            values, places, others, chances,
-        )  # fmt: skip
+        token = tokens[at]
+        count = gather(text, image, others, traits, scratch)
         came = -1
         for candidate in range(count):
             if found[candidate] == token:
                 came = candidate
             move_rate(rates, marks[PRIORS + candidate], found[candidate] == token, PRIOR_SPAN)
         if count > 0:
-            best = score(count, marks, entries, values, places, weights, biases, slopes, units, shares)
-            matched = (marks[CHOSEN_SETS + 4] - BY_SHAPE) & 3
-            move_rate(rates, sure_row(shares[best], matched), best == came, SURE_SPAN)
+            best = score(count, image, scratch)
+            move_rate(rates, sure_row(scratch.shares[best], _tables_matched(marks)), best == came, SURE_SPAN)
         if came >= 0:
-            teach(
-                came, count, marks, entries, values, places, weights, squares, biases, slopes, units, shares
-            )  # fmt: skip
+            teach(came, count, image, scratch)
         if state[AT] >= 0:
-            move_rate(rates, POINTER_RATES + pointer_rate(state), text[state[AT]] == token, POINTER_SPAN)
-        index_text(text, at + 1, state, nodes, octets, words, heads, traits)
+            move_rate(rates, POINTER_RATES + pointer_rate(state), tokens[state[AT]] == token, POINTER_SPAN)
+        index_text(text, at + 1, traits)

@@ -5,6 +5,8 @@ from anespec.runtime.drafters.mix.layout import Words
 
 WORD, LAST_AT, TIMES, FOLLOWED_LAST, FOLLOWED_BEFORE = 0, 1, 2, 3, 4
 WORD_COLUMNS = 8
+"""Of a row: the token + 1, 0 for none; how long the text was when it had come last; how often it came; and
+the two latest tokens that followed it, + 1. The rest is unused."""
 
 
 @compiled_lean("int64(int32[:,::1], int64)")
@@ -28,3 +30,8 @@ def note_word(words: Words, before: int, token: int, at: int) -> None:
         words[row, WORD] = before + 1
         words[row, FOLLOWED_BEFORE] = words[row, FOLLOWED_LAST]
         words[row, FOLLOWED_LAST] = token + 1
+
+
+def word_rows(tokens: int) -> int:
+    """Rows of a words table for a text of so many tokens: a power of two, twice as many at least."""
+    return 1 << max(6, int(2 * tokens - 1).bit_length())

@@ -82,6 +82,7 @@ def test_the_page_says_what_was_found() -> None:
         "30 comparisons of texts with speculation and without, 1830 tokens: none differs.",
     ):
         assert words in page.text, words
+    assert re.search(r"speedup = -?\d\.\d{3} [+-] \d\.\d{3} x acceptance", page.text)
     assert page.tags.count("polyline") == 2 + 2 + 1 + 5 - 1
     for each in PromptClass:
         assert f'<circle class="of {each}"' in html

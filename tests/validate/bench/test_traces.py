@@ -85,8 +85,8 @@ def test_sessions_come_in_the_order_of_files_and_lines(tmp_path: Path) -> None:
     [
         ("{", "line 2 is not JSON; each line is one session as an object"),
         ("[1]", "line 2: input should be an object"),
-        ('{"category": "a"}', "line 2: messages is"),
-        ('{"messages": [{"role": "user"}]}', "line 2: messages.0.content is"),
+        ('{"category": "a"}', "line 2: messages is missing"),
+        ('{"messages": [{"role": "user"}]}', "line 2: messages.0.content is missing"),
         (
             '{"messages": [{"role": "user", "content": 5}]}',
             "line 2: messages.0.content is 5: input",

@@ -257,7 +257,7 @@ def test_the_shelf_tells_what_is_there_and_removes_it(root: Path) -> None:
     assert (kept.vocabulary, kept.owner, kept.requests) == (KEY, "bob", 2)
     assert [lesson.text.tolist() for lesson in shelf.contents(kept).texts] == [[1, 2, 3], [4, 5]]
     for refused in (lambda: shelf.remove(kept), lambda: shelf.add(KEY, "bob", [])):
-        with pytest.raises(StorageError, match="another anespec is running there"):
+        with pytest.raises(StorageError, match=r"another anespec .* is running there"):
             refused()
     memory.close()
     assert shelf.add(KEY, "bob", [Lesson(text(7, 8), 1)]) == Added(1, 2)

@@ -1,6 +1,7 @@
 """Mix learns what comes, within its room and its owner, and gives the same drafts twice."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -95,6 +96,19 @@ def test_an_earlier_request_is_remembered() -> None:
     again, other = shared.open("me", [1, 2, 3]), shared.open("you", [1, 2, 3])
     assert len(replay(again, answer)) < before / 2
     assert len(replay(other, answer)) == before
+
+
+def test_sessions_may_be_asked_on_several_threads() -> None:
+    """A source that has just started is told what ended before on the thread that opens a long text."""
+
+    def asked(shared: MixSource, owner: str) -> list[list[Draft]]:
+        answer = np.random.default_rng(len(owner)).integers(0, 40, 600).tolist()
+        return [replay(shared.open(owner, [1, 2, 3]), answer) for _ in range(4)]
+
+    owners = ["a", "bb"]
+    alone = [asked(source(), owner) for owner in owners]
+    with ThreadPoolExecutor(len(owners)) as threads:
+        assert [*threads.map(asked, [source()] * 2, owners)] == alone
 
 
 def test_what_is_copied_from_a_reference_is_said_to_be() -> None:

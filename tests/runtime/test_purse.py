@@ -1,0 +1,168 @@
+"""Asking takes little of the time where it brings nothing, and is never left out where it pays."""
+
+from collections.abc import Sequence
+
+import pytest
+from drafting import OracleSession, SourceOf
+from hypothesis import given
+from hypothesis import strategies as st
+from stepping import Clock
+from toy import ToyVerifier, everything, ids, toy_shape
+
+from anespec.runtime.drafters import Draft, DraftSession, Outcome, RowTops
+from anespec.runtime.engine import Engine
+from anespec.runtime.pass_costs import PassCosts, WidthCost
+from anespec.runtime.passes import PassPlan, PoolShape, RowKind
+from anespec.runtime.purse import FIRST_SAVED, SMALL_SHARE, WINDOW, Purse
+from anespec.runtime.requests import Request
+from anespec.runtime.spending import MOST_DRAFTS
+
+SHAPE = toy_shape(context=1000, vocabulary=300, pools=(PoolShape("global", 1024, None),))
+PASS = 1e-3
+COSTS = PassCosts.of([WidthCost(width, PASS) for width in SHAPE.widths])
+
+
+@given(st.floats(1e-6, 1.0), st.floats(1e-4, 1.0), st.integers(100, 2000))
+def test_asking_in_vain_takes_a_small_share_of_the_time(took: float, token: float, passes: int) -> None:
+    purse, asks = Purse(), 0
+    for _ in range(passes):
+        if purse.allows():
+            asks += 1
+            purse.learn(took, 0, token)
+    assert asks * took <= 7 * took + 1.2 * SMALL_SHARE * passes * token or took <= 1.2 * SMALL_SHARE * token
+    assert asks >= passes / (2 + took / (SMALL_SHARE * token)), "it is asked again"
+
+
+@given(st.floats(1e-6, 1e-3), st.lists(st.integers(1, 4), min_size=1, max_size=200))
+def test_a_session_that_is_always_right_is_asked_always(took: float, accepted: list[int]) -> None:
+    purse = Purse()
+    for count in accepted:
+        assert purse.allows()
+        purse.learn(took, count, 2e-3)
+
+
+def test_a_right_guess_after_a_rest_is_followed_by_another_ask_at_once() -> None:
+    purse = Purse()
+    while purse.allows():
+        purse.learn(3e-4, 0, PASS)
+    while not purse.allows():
+        pass
+    purse.learn(3e-4, 1, PASS)
+    assert purse.allows()
+
+
+def test_a_few_bad_guesses_among_good_ones_are_forgiven() -> None:
+    purse = Purse()
+    for number in range(10 * WINDOW):
+        assert purse.allows()
+        purse.learn(3e-4, number % 2, PASS)
+    assert FIRST_SAVED > 1
+
+
+class Slow(OracleSession):
+    """Takes its time, and notes how often it was asked and whether it saw rows."""
+
+    def __init__(self, clock: Clock, whole: Sequence[int], known: int, right: bool) -> None:
+        super().__init__(whole, known, wrong_each=0 if right else 1, wants_top=3)
+        self.clock, self.asked = clock, 0
+
+    def propose(self, budget: int) -> Draft:
+        self.asked += 1
+        self.clock.now += 0.4 * PASS
+        return super().propose(budget)
+
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+        if len(rows):
+            super().observe(committed, outcome, rows)
+        else:
+            self.known += len(committed)
+
+
+class TimedVerifier(ToyVerifier):
+    """A toy whose passes take a millisecond, and which counts what it was asked for."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(SHAPE)
+        self.clock, self.tops = clock, 0
+
+    def forward(self, plan: PassPlan) -> object:
+        self.clock.now += PASS
+        self.tops += any(need.top for need in plan.wanted.values())
+        return super().forward(plan)
+
+
+def run(right: bool | None) -> tuple[float, list[int], TimedVerifier, list[Slow]]:
+    """The seconds of 600 tokens, which they are, what ran them, and the sessions; None drafts nothing."""
+    clock = Clock()
+    verifier = TimedVerifier(clock)
+    sessions: list[Slow] = []
+    plain: list[int] = [] if right is None else run(None)[1]
+
+    def opened(owner: str, prompt: Sequence[int]) -> DraftSession:
+        sessions.append(Slow(clock, [*prompt, *plain], len(prompt), bool(right)))
+        return sessions[-1]
+
+    source = None if right is None else SourceOf(opened)
+    engine = Engine(verifier, everything(SHAPE), source, costs=COSTS, clock=clock)
+    began = clock.now
+    found = ids(list(engine.generate(Request(tuple(range(40)), 600))))
+    return clock.now - began, found, verifier, sessions
+
+
+def test_a_slow_source_costs_little_where_it_is_wrong_and_brings_much_where_it_is_right() -> None:
+    plain, tokens, _, _ = run(None)
+    wrong, same, verifier, (session,) = run(False)
+    assert same == tokens
+    assert wrong <= 1.02 * plain
+    assert 8 <= session.asked < 30
+    assert session.known == 640, "what it was not told while it rested, it was told at last"
+    assert verifier.tops <= session.asked + 1, "beside the prompt's last, only rows of an ask tell their tops"
+    assert not session.faults
+    right, same, verifier, (session,) = run(True)
+    assert same == tokens
+    assert right < 0.5 * plain
+    drafted = [any(row.kind is RowKind.DRAFT for row in plan.rows) for plan in verifier.passes_run]
+    assert sum(drafted) > 600 / (MOST_DRAFTS + 1), "every pass behind the prompt has drafts"
+    assert session.known == 640
+
+
+def test_without_costs_every_pass_asks() -> None:
+    clock = Clock()
+    sessions: list[Slow] = []
+
+    def opened(owner: str, prompt: Sequence[int]) -> DraftSession:
+        sessions.append(Slow(clock, range(1000), len(prompt), False))
+        return sessions[-1]
+
+    engine = Engine(ToyVerifier(SHAPE), everything(SHAPE), SourceOf(opened), clock=clock)
+    list(engine.generate(Request((1, 2, 3), 50)))
+    assert sessions[0].asked >= 40
+
+
+@pytest.mark.parametrize("failing", ["propose", "observe"])
+def test_a_session_that_fails_while_it_is_caught_up_costs_its_turn(failing: str) -> None:
+    """One that fails at what it is told after a rest is opened anew with all of the text."""
+    clock = Clock()
+    opened_with: list[int] = []
+
+    class Failing(Slow):
+        def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+            if failing == "observe" and not len(rows) and len(opened_with) == 1:
+                raise RuntimeError("too much at once")
+            super().observe(committed, outcome, rows)
+
+        def propose(self, budget: int) -> Draft:
+            if failing == "propose" and self.asked > 4 and len(opened_with) == 1:
+                raise RuntimeError("not now")
+            return super().propose(budget)
+
+    def opened(owner: str, prompt: Sequence[int]) -> DraftSession:
+        opened_with.append(len(prompt))
+        return Failing(clock, [0] * 1000, len(prompt), False)
+
+    verifier = TimedVerifier(clock)
+    engine = Engine(verifier, everything(SHAPE), SourceOf(opened), costs=COSTS, clock=clock)
+    events = list(engine.generate(Request(tuple(range(40)), 300)))
+    assert ids(events) == run(None)[1][:300]
+    assert len(opened_with) == 2
+    assert events[-1].statistics.draft_failures == 1
