@@ -22,6 +22,7 @@ from anespec.model_path import ModelPath
 from anespec.option_flags import Number, flags_of, read_flags
 from anespec.runtime.options import BackendOptions, LoadOptions
 from anespec.vocabularies import read_tokenizer
+from anespec.watching import Watcher
 
 if TYPE_CHECKING:
     from anespec.runtime.pass_costs import PassCosts
@@ -130,7 +131,7 @@ def replay(
         with timed_progress("replaying", shown=not as_json) as report:
             tokenizer = read_tokenizer(vocab)
             memory = partial(memory_for_measuring, tokenizer.vocabulary_hash, options)
-            source = make_source(options, tokenizer, memory)
+            source = make_source(options, tokenizer, memory, Watcher(note=report.note))
             with closing(source) if source is not None else nullcontext():
                 rule = WholeBlocks(block) if costs is None else PayingRows(block, costs)
                 run = Replay(source, rule, prompt_gate=options.prompt_gate)

@@ -102,6 +102,7 @@ def _measured(artifact: Path, options: BenchOptions, quiet: bool) -> "BenchRepor
             options,
             opened.tokenizer,
             partial(memory_for_measuring, opened.tokenizer.vocabulary_hash, options),
+            watch,
         )
         if source is None:
             raise RequestError("without a drafter there is nothing to compare; give --drafter another name")

@@ -167,6 +167,10 @@ class TimedReport:
         """Say how far it is."""
         self._update(note, share)
 
+    def note(self, text: str) -> None:
+        """Say what a person should read, whatever becomes of the bar."""
+        self.notes.print(f"note: {text}", style="yellow")
+
 
 @contextlib.contextmanager
 def timed_progress(title: str, shown: bool, announced: bool = True) -> Iterator[TimedReport]:

@@ -103,18 +103,27 @@ def _read_vocabulary(tokens: Path) -> "Tokenizer":
 
 
 def make_source(
-    options: "LoadOptions", tokenizer: "Tokenizer", open_memory: "OpenMemory"
+    options: "LoadOptions", tokenizer: "Tokenizer", open_memory: "OpenMemory", watch: Watcher
 ) -> "DraftSource | None":
     """Who guesses tokens of a vocabulary, as the options say; who remembers something opens its memory.
 
-    None for nobody.
+    None for nobody. Whoever waits until it is compiled is told so.
 
     Raises:
         RequestError: the options of a source make no sense together.
     """
     from anespec.runtime.drafters.registry import open_source
 
+    tell_of_compiling(options.drafter, watch)
     return open_source(options, tokenizer, open_memory)
+
+
+def tell_of_compiling(drafter: str, watch: Watcher) -> None:
+    """Tell whoever opens a source of this name now that it takes its time."""
+    from anespec.runtime.drafters.kept_code import must_compile
+
+    if must_compile(drafter):
+        watch.note("drafting is compiled for this processor, once; that takes some ten seconds")
 
 
 def start_source(
@@ -212,7 +221,11 @@ def _opened_again(opened: Opened, options: "BackendOptions", watch: Watcher) -> 
 
 
 def costs_here(opened: Opened, proven: "Proven", watch: Watcher) -> "PassCosts":
-    """What passes cost here; measured, which takes seconds, and recorded where that was never done."""
+    """What passes cost here; measured and recorded where that was never done.
+
+    It takes seconds on a processor. A Neural Engine may first prepare every width, in every process, which
+    took others 112 to 133 s each for 2 GB (ane-book, B).
+    """
     from anespec.validate.costs import kept_costs, recorded_costs
 
     artifact, here = opened.artifact, opened.here

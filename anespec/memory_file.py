@@ -109,8 +109,8 @@ class TextFile:
             self.vocabulary = header.vocabulary
         elif _parsed(_Session, first) is None:
             raise RequestError(
-                f"{path}: is neither an export of `anespec memory` nor sessions, an object with "
-                '"messages" in each line'
+                f"{path}: is neither an export of `anespec memory` nor sessions, in each line "
+                '{"messages": [{"role", "content"}, …]} with texts for both'
             )
 
     def lessons(self, key: str, tokenizer: "Tokenizer") -> Iterator[Lesson]:

@@ -23,6 +23,7 @@ from anespec.model_path import ModelPath
 from anespec.runtime.options import USUAL_MEMORY
 from anespec.verbosity import accept_verbosity
 from anespec.vocabularies import SHORT_KEY
+from anespec.watching import Watcher
 
 if TYPE_CHECKING:
     from anespec.memory_models import Chosen
@@ -201,7 +202,7 @@ def import_memory(
         lessons = texts.lessons(chosen.key, chosen.require_tokenizer())
         learnt = shelf.add(chosen.key, whose, _reported(lessons, report))
         report(f"learning {counted(learnt.tokens, 'token')}")
-        _learn(shelf, chosen, whose)
+        _learn(shelf, chosen, whose, Watcher(note=report.note))
     if as_json:
         print_json({"vocabulary": chosen.key, "requests": learnt.requests, "tokens": learnt.tokens})
     else:
@@ -235,11 +236,13 @@ def _chosen(shelf: "MemoryShelf", model: Path | None, owner: str | None) -> "lis
     ]
 
 
-def _learn(shelf: "MemoryShelf", chosen: "Chosen", owner: str) -> None:
+def _learn(shelf: "MemoryShelf", chosen: "Chosen", owner: str, watch: Watcher) -> None:
     """Learn now what was added, so that no run has to."""
+    from anespec.loading import tell_of_compiling
     from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
     from anespec.runtime.drafters.registry import learner_of
 
+    tell_of_compiling("mix", watch)
     learner = learner_of(chosen.require_tokenizer())
     memory = VocabularyMemory(learner, USUAL_MEMORY, chosen.key, shelf.root, model=chosen.model)
     memory.of(owner)

@@ -9,13 +9,19 @@ import click
 from click.core import ParameterSource
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from anespec.manifests.errors import RequestError
-from anespec.manifests.formatting import quoted
+from anespec.manifests.formatting import bytes_text, quoted
 from anespec.manifests.options import Options, Range, flag_of, range_of, type_of
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 Verb = Callable[..., Any]
+
+SIZE = "BYTES"
+"""How a flag calls what is a count of bytes with a unit."""
+
+LIMITS = {"ge": "at least", "le": "at most"}
 
 
 class Number(click.ParamType[float]):
@@ -54,7 +60,15 @@ class Parsed(click.ParamType[Any]):
         except RequestError as error:
             self.fail(f"{error}.", param, ctx)
         except ValidationError as error:
-            self.fail(f"{quoted(str(value))}: {error.errors()[0]['msg']}.", param, ctx)
+            self.fail(f"{quoted(str(value))}{self._reason(error.errors()[0])}.", param, ctx)
+
+    def _reason(self, first: ErrorDetails) -> str:
+        """What follows the value: its limit, in the unit of what is a size, or what pydantic says."""
+        for key, words in LIMITS.items():
+            if key in first.get("ctx", {}):
+                limit = first["ctx"][key]
+                return f" is not {words} {bytes_text(limit) if self.name == SIZE else limit}"
+        return f": {first['msg']}"
 
 
 def flags_of(model: type[Options], *, without: Iterable[str] = ()) -> Callable[[Verb], Verb]:

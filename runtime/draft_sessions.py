@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from anespec.runtime.calibration import Belief
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
 from anespec.runtime.purse import Purse
 from anespec.runtime.reach import Reach
@@ -40,12 +41,13 @@ class Drafting:
     """A sequence's session, None until it is opened (again), and what it proposed for the present pass.
 
     The first `forced` tokens of the proposal are those that the grammar forces anyway. `reach` is how many
-    tokens beyond those are asked for. The session was `told` so many tokens of the text, or is while it is
-    `opening` aside; while `rests`, it is told nothing. `asking` is what it took for the present pass so far,
-    in seconds, None where it was not asked.
+    tokens beyond those are asked for, `belief` what its claims are worth. The session was `told` so many
+    tokens of the text, or is while it is `opening` aside; while it `rests`, it is told nothing. `asking` is
+    what it took for the present pass so far, in seconds, None where it was not asked.
     """
 
     reach: Reach
+    belief: Belief
     purse: Purse = field(default_factory=Purse)
     session: DraftSession | None = None
     opening: Future[DraftSession] | None = None

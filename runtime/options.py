@@ -147,8 +147,8 @@ class LoadOptions(BackendOptions):
     )
     draft_memory_size: Annotated[int, BeforeValidator(read_size), Flag(metavar="BYTES")] = Field(
         default=USUAL_MEMORY,
-        ge=1 << 20,
-        le=1 << 30,
+        ge=1_000_000,
+        le=1_000_000_000,
         description="How much drafting remembers of each owner, as in 32MB.",
     )
     prompt_gate: float = Field(

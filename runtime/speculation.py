@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from anespec.runtime.calibration import Calibration
+from anespec.runtime.calibration import Belief, Calibration
 from anespec.runtime.draft_sessions import BackOff, Drafting, Opener, catch_up
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
 from anespec.runtime.prompt_gate import repetition
@@ -75,7 +75,7 @@ class Speculation:
         if self._source is None or not sequence.request.speculate:
             return
         if not self._prompt_gate or repetition(sequence.request.prompt) >= self._prompt_gate:
-            self._drafting[sequence.number] = Drafting(Reach(self._least_reach))
+            self._drafting[sequence.number] = Drafting(Reach(self._least_reach), Belief(self._calibration))
             self._session(self._source, sequence)
 
     def wants_top(self, sequence: ActiveSequence) -> int:
@@ -254,8 +254,8 @@ class Speculation:
         source, order = str(draft.source), int(draft.order)
         drafting.proposed = Draft(tuple(tokens[:allowed]), tuple(claims), source, order)
         drafting.forced = min(ask.forced, allowed)
-        calibrated = (self._calibration.adjusted(source, claim) for claim in claims[ask.forced :])
-        return Draft(tuple(tokens[ask.forced : allowed]), tuple(calibrated), source, order)
+        believed = (drafting.belief.adjusted(source, claim) for claim in claims[ask.forced :])
+        return Draft(tuple(tokens[ask.forced : allowed]), tuple(believed), source, order)
 
     def _fail(self, sequence: ActiveSequence, error: Exception) -> None:
         """Leave a sequence's session alone for a while."""
@@ -267,7 +267,7 @@ class Speculation:
         guesses that were not worth a row may become so."""
         proposed, forced = drafting.proposed, drafting.forced
         known, right = told(proposed.tokens[forced:], committed[forced:])
-        self._calibration.learn(proposed.source, proposed.probabilities[forced : forced + known], right)
+        drafting.belief.learn(proposed.source, proposed.probabilities[forced : forced + known], right)
         drafting.reach.learn(known, right)
         drafting.proposed, drafting.forced = Draft(), 0
 

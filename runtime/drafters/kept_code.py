@@ -43,6 +43,9 @@ _MODULES = {
 }
 """Of the sources that are compiled. Importing one compiles it, or loads what was compiled."""
 
+_PARTS_OF_AUTO = ("mix", "datastore", "recycle", "jacobi")
+"""Sources of which nothing is left to be compiled once auto is."""
+
 
 def import_compiled(name: str) -> None:
     """Compile what a source needs, or load it; nothing for a source that is not compiled."""
@@ -53,7 +56,13 @@ def import_compiled(name: str) -> None:
 def is_compiled(name: str) -> bool:
     """Whether all that a source needs was compiled, so that it loads in less than a second."""
     folder = code_folder()
-    return folder is not None and (folder / f"{name}.compiled").exists()
+    names = (name, "auto") if name in _PARTS_OF_AUTO else (name,)
+    return folder is not None and any((folder / f"{each}.compiled").exists() for each in names)
+
+
+def must_compile(name: str) -> bool:
+    """Whether a source that is opened here has to be compiled first, for some ten seconds."""
+    return name in _MODULES and not is_compiled(name)
 
 
 def note_compiled(name: str) -> None:

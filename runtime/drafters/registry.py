@@ -5,6 +5,7 @@ from collections.abc import Callable
 from anespec.manifests.errors import RequestError
 from anespec.runtime.drafters import DraftSource
 from anespec.runtime.drafters.datastore.stored import Datastore
+from anespec.runtime.drafters.kept_code import must_compile, note_compiled
 from anespec.runtime.drafters.lookup import LookupSettings, LookupSource
 from anespec.runtime.drafters.memory.learner import Learner, OpenMemory
 from anespec.runtime.options import LoadOptions
@@ -21,7 +22,12 @@ def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMem
         StorageError: a file of them cannot be read.
     """
     start = _prepared(options, tokenizer, open_memory)
-    return None if start is None else start()
+    if start is None:
+        return None
+    source = start()
+    if must_compile(options.drafter):
+        note_compiled(options.drafter)
+    return source
 
 
 def start_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMemory) -> DraftSource | None:

@@ -15,6 +15,7 @@ from anespec.embedded import model_path
 from anespec.loading import Opened, open_artifact
 from anespec.main import cli
 from anespec.manifests.errors import ExactnessGateError
+from anespec.runtime.drafters import kept_code
 from anespec.runtime.passes import Candidate, PassPlan, PassResult, RowKind, Verifier
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
@@ -126,6 +127,14 @@ def test_what_learns_from_rows_is_told_that_a_trace_has_none(tmp_path: Path) -> 
     given = ("bench", "replay", trace, "--vocab", model_path())
     assert "learns from what the model itself holds likely" in run(*given, "--drafter", "recycle").err
     assert "note:" not in run(*given, "--drafter", "lookup").err
+
+
+def test_who_waits_for_the_compiler_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kept_code, "is_compiled", lambda name: False)
+    trace = written(tmp_path / "trace.jsonl", "tick tock")
+    given = ["bench", "replay", str(trace), "--vocab", str(model_path()), "--json", "--drafter"]
+    assert "compiled for this processor" in CliRunner().invoke(cli, [*given, "mod"]).stderr
+    assert "compiled" not in CliRunner().invoke(cli, [*given, "lookup"]).stderr
 
 
 def test_a_vocabulary_that_is_none_is_named(tmp_path: Path) -> None:

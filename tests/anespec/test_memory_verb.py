@@ -166,6 +166,7 @@ def test_much_is_learnt_at_once(other: Path, tmp_path: Path) -> None:
         (b"", "is empty"),
         (b"GGUF\x00\xff\n", "is neither an export"),
         (b'{"prompt": "a"}\n', "is neither an export"),
+        (b'{"messages": [{"role": "user", "content": null}]}\n', "with texts for both"),
         (b'{"anespec_memory": 2, "vocabulary": "0"}\n', "another version of anespec"),
         (b'{"anespec_memory": 1, "vocabulary": "0"}\n{"prompt": "a"}\n', "line 2 is not an object with"),
         (b'{"messages": []}\n{"messages": 1}\n', "line 2 is not an object with messages"),

@@ -39,6 +39,9 @@ def test_the_choice_of_backends_is_what_the_runtime_has() -> None:
 def test_a_size_is_written_with_its_unit_and_one_that_is_none_is_told_how() -> None:
     outcome = CliRunner().invoke(cli, ["convert", "m.gguf", "--shard-bytes", "many"])
     assert "'many' is not a size such as 500MB or 3GB." in outcome.output
+    for size, limit in (("1KB", "at least 1.0 MB"), ("100GB", "at most 1.00 GB")):
+        outcome = CliRunner().invoke(cli, ["generate", "m.gguf", "--draft-memory-size", size])
+        assert f"'{size}' is not {limit}." in outcome.output
     outcome = CliRunner().invoke(cli, ["convert", "no-such.gguf", "--shard-bytes", "1.5GB"])
     assert isinstance(outcome.exception, StorageError)
 

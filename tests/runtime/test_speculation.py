@@ -12,7 +12,7 @@ from stepping import Clock
 from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 
 import anespec.runtime.draft_sessions as draft_sessions
-from anespec.runtime.calibration import Calibration
+from anespec.runtime.calibration import Belief, Calibration
 from anespec.runtime.draft_sessions import BackOff
 from anespec.runtime.drafters import Draft, DraftCost, DraftSession, DraftSource
 from anespec.runtime.engine import Engine
@@ -230,6 +230,32 @@ def test_calibration_moves_claims_towards_what_happened(claim: float, right: int
         truth = right / (right + wrong)
         assert abs(adjusted - truth) <= abs(claim - truth) + 1e-12
     assert calibration.adjusted("another", claim) == claim
+
+
+def test_a_sequence_whose_claims_do_not_come_true_is_believed_less_and_no_other_is() -> None:
+    calibration = Calibration()
+    for _ in range(200):
+        calibration.learn("me", [0.8], 1)
+    wrong, right, unseen = (Belief(calibration) for _ in range(3))
+    for _ in range(4):
+        wrong.learn("me", [0.8, 0.8], 0)
+        right.learn("me", [0.8, 0.8], 2)
+    known = calibration.adjusted("me", 0.8)
+    assert known > 0.9
+    assert wrong.adjusted("me", 0.8) < 0.6 * known
+    assert right.adjusted("me", 0.8) == unseen.adjusted("me", 0.8) == known
+    for _ in range(100):
+        wrong.learn("me", [0.8], 1)
+    assert wrong.adjusted("me", 0.8) > 0.9 * calibration.adjusted("me", 0.8), "what it was is forgotten"
+
+
+@given(st.lists(st.tuples(st.lists(st.floats(0.001, 1.0), max_size=8), st.integers(0, 8)), max_size=50))
+def test_no_belief_is_more_than_what_all_claims_were_worth(chains: list[tuple[list[float], int]]) -> None:
+    calibration = Calibration()
+    belief = Belief(calibration)
+    for claims, right in chains:
+        belief.learn("me", claims, min(right, len(claims)))
+        assert 0 < belief.adjusted("me", 0.5) <= calibration.adjusted("me", 0.5)
 
 
 def test_what_follows_a_miss_says_nothing_and_old_claims_fade() -> None:

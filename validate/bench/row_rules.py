@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from anespec.runtime.calibration import Calibration
+from anespec.runtime.calibration import Belief, Calibration
 from anespec.runtime.drafters import Draft
 from anespec.runtime.pass_costs import PassCosts
 from anespec.runtime.reach import Reach, told
@@ -81,19 +81,20 @@ class PayingRows:
         return min(self._lanes, MOST_DRAFTS, self._reach.tokens)
 
     def begin(self) -> None:
-        """A sequence's reach is its own; what claims were worth is known of all."""
+        """A sequence's reach is its own, and so is how far it is believed."""
         self._reach = Reach(max(1, self.block - 1))
+        self._belief = Belief(self._calibration)
 
     def chosen(self, draft: Draft) -> Draft:
         """The likeliest, as many as bring most tokens per second."""
-        claims = tuple(self._calibration.adjusted(draft.source, claim) for claim in draft.probabilities)
+        claims = tuple(self._belief.adjusted(draft.source, claim) for claim in draft.probabilities)
         guesses = likeliest([replace(draft, probabilities=claims)], self._lanes)
         return draft.first(self._spending.paying(guesses, 1, 1.0, 0))
 
     def learn(self, proposed: Draft, committed: Sequence[int]) -> None:
         """Claims are believed as far as they came true, whether they were run or not."""
         known, right = told(proposed.tokens, committed)
-        self._calibration.learn(proposed.source, proposed.probabilities[:known], right)
+        self._belief.learn(proposed.source, proposed.probabilities[:known], right)
         self._reach.learn(known, right)
 
     def seconds(self, rows: int) -> float:

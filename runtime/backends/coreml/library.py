@@ -85,7 +85,8 @@ class CoreMLTools:
         return Path(coremltools().utils.compile_model(str(package), str(destination)))
 
     def load(self, compiled: Path, function: str | None, units: ComputeUnits) -> LoadedModel:
-        """See CoreMLLibrary. Passes of another width are rare and may cost, so that the block's do not."""
+        """See CoreMLLibrary. The hint lets flexible shapes run on the Neural Engine (coremltools#2386, A);
+        every change of a pass's width may cost for it."""
         ct = coremltools()
         model: LoadedModel = ct.models.CompiledMLModel(
             str(compiled),

@@ -136,6 +136,32 @@ def test_what_was_noted_as_whole_is_never_loaded_otherwise(anew: Path) -> None:
     assert not kept_code.is_compiled("auto")
 
 
+PARTS_OF_AUTO = ("mix", "datastore", "recycle", "jacobi")
+
+
+def test_where_auto_is_compiled_nothing_is_left_of_its_parts(anew: Path) -> None:
+    kept_code.note_compiled("auto")
+    assert not any(kept_code.must_compile(name) for name in (*PARTS_OF_AUTO, "lookup"))
+    assert kept_code.must_compile("suffix") and kept_code.must_compile("mod")
+
+
+def test_auto_has_all_compiled_functions_of_its_parts() -> None:
+    program = f"""
+import numba
+compile, made = numba.njit, []
+numba.njit = lambda *given, **options: made.append(given) or compile(*given, **options)
+from anespec.runtime.drafters.kept_code import import_compiled
+import_compiled("auto")
+before = len(made)
+for name in {PARTS_OF_AUTO}:
+    import_compiled(name)
+print(before, len(made))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    before, after = done.stdout.split()
+    assert before == after != "0"
+
+
 def test_the_state_follows_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_code, "__file__", str(tmp_path / "compiled.py"))
     (tmp_path / "one.py").write_text("1")
