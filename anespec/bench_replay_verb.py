@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from anespec.validate.bench.traces import ReplayRequest
 
 WIDEST_BLOCK = 128
+MOST_SESSIONS = 1 << 40
 SHOWN_POSITIONS = 4
 """Of a draft; --json has all."""
 
@@ -96,7 +97,10 @@ def _read_costs(context: click.Context, parameter: click.Parameter, given: str |
     help="Replay this first, uncounted, for the drafter's memory; may be given several times.",
 )
 @click.option(
-    "--limit", type=Number(int, Range(1)), metavar="N", help="Replay the first N sessions.  [default: all]"
+    "--limit",
+    type=Number(int, Range(1, MOST_SESSIONS)),
+    metavar="N",
+    help="Replay the first N sessions.  [default: all]",
 )
 @json_option
 def replay(

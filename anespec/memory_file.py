@@ -19,7 +19,8 @@ from anespec.manifests.errors import AnespecError, RequestError, StorageError
 from anespec.manifests.formatting import bytes_text
 from anespec.manifests.safe_files import Folder, open_file
 from anespec.manifests.schema import Index
-from anespec.runtime.drafters.memory.records import Lesson
+from anespec.runtime.drafters.memory.owner_memory import TEXT_BYTES
+from anespec.runtime.drafters.memory.records import LONGEST_TEXT, Lesson
 
 if TYPE_CHECKING:
     from anespec.runtime.text.tokenizer import Tokenizer
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 FORMAT = 1
 LONGEST_LINE = 1 << 26
 """Bytes."""
+
+LONGEST_PROMPT = 16 * LONGEST_TEXT
+"""Characters of a prompt that are looked at, the last ones: several times as many as tokens are kept."""
 
 
 class _Line(BaseModel):
@@ -176,10 +180,16 @@ def _lesson(tokenizer: "Tokenizer", prompt: str, output: str) -> Iterator[Lesson
 
 
 def _answers(tokenizer: "Tokenizer", session: _Session) -> Iterator[Lesson]:
-    """Each answer of the assistant behind what came before it."""
-    for number, message in enumerate(session.messages):
-        if message.role == "assistant" and number:
-            yield from _lesson(tokenizer, _prompt(tokenizer, session.messages[:number]), message.content)
+    """Each answer of the assistant behind what came before it, as many of the last ones as are kept."""
+    found: list[Lesson] = []
+    left = TEXT_BYTES
+    for number in range(len(session.messages) - 1, 0, -1):
+        message = session.messages[number]
+        if message.role == "assistant" and left > 0:
+            prompt = _prompt(tokenizer, session.messages[:number])[-LONGEST_PROMPT:]
+            found += _lesson(tokenizer, prompt, message.content)
+            left = TEXT_BYTES - sum(lesson.text.nbytes for lesson in found)
+    yield from reversed(found)
 
 
 def _prompt(tokenizer: "Tokenizer", messages: Sequence[_Message]) -> str:

@@ -113,6 +113,7 @@ def test_costs_say_what_drafts_are_worth(tmp_path: Path) -> None:
     assert dear["speedup"] < 1.1
     assert run(*given, "--costs", "1=5,8").code == 2
     assert run(*given, "--costs", "0=5").code == 2
+    assert run(*given, "--limit", 10**20).code == 2
     alone = run(*given, "--costs", "4=20")
     assert alone.code == 2
     assert "of one row" in alone.err

@@ -1,6 +1,7 @@
 """`anespec memory`: what is kept is told, removed for good, and learnt elsewhere, whatever the vocabulary."""
 
 import json
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,12 @@ import pytest
 from commands import CommandResult, run
 from toy_learner import ToyLearner
 
+from anespec import memory_file
 from anespec.draft_memory import memory_folder
 from anespec.embedded import model_path
+from anespec.manifests.errors import StorageError
+from anespec.memory_file import TextFile
+from anespec.runtime.drafters.memory.records import Lesson
 from anespec.runtime.drafters.memory.shelf import MemoryShelf, Model, vocabulary_key
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 from anespec.vocabularies import read_tokenizer
@@ -248,6 +253,37 @@ def test_a_folder_that_a_person_names_is_left_as_it_is(gguf: Path, tmp_path: Pat
     assert done.code == 0, done.err
     assert [path.stat().st_mode & 0o777 for path in (folder, folder.parent)] == [0o755, 0o755]
     assert (folder / key_of(gguf)).stat().st_mode & 0o077 == 0
+
+
+def test_of_a_long_session_the_last_answers_are_learnt(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer is learnt with all that came before it, so that all of them would take for ever."""
+    monkeypatch.setattr(memory_file, "TEXT_BYTES", 4000)
+    messages = [{"role": "assistant", "content": f"answer {number}"} for number in range(400)]
+    (tmp_path / "long.jsonl").write_text(json.dumps({"messages": messages}))
+    tokenizer = read_tokenizer(gguf)
+    found = list(TextFile(tmp_path / "long.jsonl").lessons(key_of(gguf), tokenizer))
+    assert 1 <= len(found) <= 3
+    assert [tokenizer.decode(each.text[each.answer :].tolist()) for each in found[-1:]] == ["answer 399"]
+    monkeypatch.setattr(memory_file, "LONGEST_PROMPT", 100)
+    (cut, *_) = TextFile(tmp_path / "long.jsonl").lessons(key_of(gguf), tokenizer)
+    assert cut.answer <= 100
+
+
+def test_a_full_disk_leaves_nothing_of_an_import(gguf: Path, tmp_path: Path) -> None:
+    learnt(gguf)
+    before = sorted(memory_folder().rglob("*"))
+    shelf = MemoryShelf(memory_folder())
+    lesson = Lesson(np.arange(500, dtype=np.int32), 1)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limit[1]))
+    try:
+        with pytest.raises(StorageError, match="cannot be written"):
+            shelf.add(key_of(gguf), "", [lesson, lesson])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert sorted(memory_folder().rglob("*")) == before
 
 
 def test_a_model_that_cannot_be_is_none(gguf: Path, tmp_path: Path) -> None:

@@ -11,6 +11,9 @@ from anespec.runtime.drafters.memory.learner import MemoryFacts
 _HEADER = 6
 """Words of 8 bytes: requests, tokens, digest of all in order, weights (2), used nodes."""
 
+UNSOUND = -(1 << 63)
+"""A weight that nobody can go on from."""
+
 
 class ToyLearner:
     """Keeps what last followed each token, and a digest of all that it was given."""
@@ -38,6 +41,9 @@ class ToyLearner:
 
     def weights(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         return image[3 * 8 : 5 * 8]
+
+    def is_sound(self, image: NDArray[np.uint8]) -> bool:
+        return UNSOUND not in image.view(np.int64)[3:5]
 
     def facts(self, image: NDArray[np.uint8]) -> MemoryFacts:
         words = image.view(np.int64)

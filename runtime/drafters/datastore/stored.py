@@ -133,7 +133,9 @@ def read_header(path: Path) -> Header:
 class Datastore:
     """An open datastore. The arrays are those of the file, mapped, and cannot be written to."""
 
+    path: Path
     header: Header
+    mapped: mmap.mmap
     starts: Starts
     text: Text
     order: Order
@@ -166,8 +168,22 @@ class Datastore:
                 f"{path}: the datastore is damaged; build it again with `anespec datastore build`"
             )
         return cls(
+            path,
             header,
+            mapped,
             starts,
             np.frombuffer(mapped, "<i4", header.entries, header.text_at),
             np.frombuffer(mapped, "<i4", header.places, header.order_at),
         )
+
+    def require_whole(self) -> None:
+        """To be asked before each look-up: reading behind the end of a mapped file ends the process (SIGBUS).
+
+        Raises:
+            StorageError: the file was cut short since it was opened.
+        """
+        if self.mapped.size() < self.header.file_bytes:
+            raise StorageError(
+                f"{self.path}: the datastore was cut short while it was in use; build it again with "
+                "`anespec datastore build`, and start anew"
+            )

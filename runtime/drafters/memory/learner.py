@@ -62,6 +62,10 @@ class Learner(Protocol):
         """
         ...
 
+    def is_sound(self, image: NDArray[np.uint8]) -> bool:
+        """Whether an image of its own can be gone on from: what is not finite, for one, never is again."""
+        ...
+
     def facts(self, image: NDArray[np.uint8]) -> MemoryFacts:
         """What the image holds."""
         ...

@@ -138,8 +138,17 @@ class OwnerFiles:
                 folder.make_private()
                 self._journal = folder.new_file(_journal_name(number), PRIVATE)
             record = MAGIC + head.record() + record
+        if not os.fstat(self._journal.fileno()).st_nlink:
+            # Somebody has removed the folder: what is written there is gone with this process.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
         if self._journal.write(record) != len(record):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+
+    def write_journal(self, number: int, head: Head, contents: Sequence[bytes | memoryview]) -> None:
+        """A whole journal at once, or none."""
+        with self._vocabulary.folder(self._name, create=True) as folder:
+            folder.make_private()
+            folder.replace_parts(_journal_name(number), (MAGIC, head.record(), *contents), mode=PRIVATE)
 
     def end_journal(self) -> None:
         """Later records go to another one."""

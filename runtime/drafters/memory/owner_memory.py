@@ -169,7 +169,7 @@ class OwnerMemory:
     def _take(self, found: Snapshot) -> None:
         """Use a snapshot: its image, or where that is damaged or another learner's, the latest requests."""
         self._texts.add_all(found.texts)
-        if found.image is not None and self._is_ours(found.head):
+        if found.image is not None and self._is_ours(found.head) and self._learner.is_sound(self.image):
             return
         self.image[:] = self._learner.fresh(self._size)
         left, again = MOST_RELEARNT, []
@@ -198,9 +198,16 @@ class OwnerMemory:
                 fold_whole(self._learner, self.image, lesson.text, lesson.answer)
                 self._tokens += len(lesson.text)
             if kind is Kind.WEIGHTS and with_weights:
-                weights = self._learner.weights(self.image)
-                if len(inside) == weights.nbytes:
-                    weights[:] = np.frombuffer(inside, np.uint8)
+                self._take_weights(inside)
+
+    def _take_weights(self, content: bytes | memoryview) -> None:
+        """Go on with weights that were kept, if they are any."""
+        weights = self._learner.weights(self.image)
+        if len(content) == weights.nbytes:
+            before = weights.copy()
+            weights[:] = np.frombuffer(content, np.uint8)
+            if not self._learner.is_sound(self.image):
+                weights[:] = before
 
     def _write(self, record: bytes) -> None:
         """Have the journal know a request; where another process writes, keep it for when that has ended."""

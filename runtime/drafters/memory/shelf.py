@@ -237,8 +237,7 @@ class MemoryShelf:
                 snapshot = files.snapshot()
                 generation = 0 if snapshot is None else snapshot.head.generation
                 if taken.records:
-                    files.append(max(files.next_number(), generation), head, b"".join(taken.records))
-                    files.end_journal()
+                    files.write_journal(max(files.next_number(), generation), head, taken.records)
         except OSError as error:
             raise StorageError(f"{where}: cannot be written ({error.strerror})") from error
         return Added(requests, sum(len(each.text) for record in taken.records for each in lessons(record)))

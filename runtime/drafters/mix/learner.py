@@ -15,6 +15,7 @@ from anespec.runtime.drafters.mix.layout import (
     HEADER,
     NEXT_FOLDED,
     NODE_BYTES,
+    RATE,
     REQUESTS,
     TAKEN,
     TOKENS,
@@ -31,6 +32,7 @@ from anespec.runtime.drafters.mix.walk import fold_text
 from anespec.runtime.drafters.mix.words import WORD_COLUMNS, word_rows
 
 LEAST_ROWS = 1024
+MOST_COUNTED = 1 << 53
 """Nodes of the smallest memory: about one answer's."""
 
 TOKENS_AT_ONCE = 256
@@ -116,6 +118,18 @@ class MixLearner:
     def weights(self, image: Octets) -> Octets:
         """What is learnt at every pass: the weights and the measured rates."""
         return image[HEADER * 8 : FIXED_BYTES]
+
+    def is_sound(self, image: Octets) -> bool:
+        """Whether all that is learnt at every pass is finite, and rates and counts are some. Nodes may hold
+        anything: they are forgotten with time."""
+        parts = view_image(image)
+        counts, rates = parts.header[:FIRST_FOLDED], parts.rates[:, RATE]
+        return bool(
+            all(np.isfinite(each).all() for each in (parts.rates, parts.weights, parts.squares, parts.biases))
+            and 0 <= rates.min() <= rates.max() <= 1
+            and parts.squares.min() >= 0
+            and 0 <= counts.min() <= counts.max() <= MOST_COUNTED
+        )
 
     def facts(self, image: Octets) -> MemoryFacts:
         """What the image holds."""

@@ -1,6 +1,7 @@
 """A datastore finds what a search finds, keeps documents apart, and refuses what it did not write."""
 
 import json
+import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -227,6 +228,15 @@ def test_a_file_that_is_not_whole_is_one_sentence(tmp_path: Path, how: str, word
     with pytest.raises(RequestError, match=words) as caught:
         Datastore.open(path, KEY)
     assert str(caught.value).startswith(str(path))
+
+
+def test_a_file_that_is_cut_short_while_it_is_used_is_not_looked_into(tmp_path: Path) -> None:
+    store = built(tmp_path / "s", [list(range(90)) * 400])
+    session = DatastoreSource(store).open("me", [1, 2, 3])
+    assert session.propose(2).tokens == (4, 5)
+    os.truncate(tmp_path / "s", HEADER_BYTES)
+    with pytest.raises(StorageError, match="was cut short while it was in use"):
+        session.propose(2)
 
 
 def test_another_vocabulary_and_a_file_that_is_not_there_are_said(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """What somebody else wrote in a memory's place costs nothing that is whole, and no time."""
 
 import json
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from toy_learner import ToyLearner
+from toy_learner import UNSOUND, ToyLearner
 
 from anespec.manifests.errors import StorageError
 from anespec.manifests.safe_files import Folder
@@ -24,6 +25,9 @@ from anespec.runtime.drafters.memory.records import (
     framed,
     lessons,
 )
+from anespec.runtime.drafters.mix.layout import view_image
+from anespec.runtime.drafters.mix.learner import MixLearner
+from anespec.runtime.drafters.mix.traits import no_traits
 
 SIZE = 4096
 OWNER = "somebody"
@@ -101,6 +105,17 @@ def test_where_no_number_is_left_for_a_journal_that_is_said(
         OwnerFiles(folder, owner_folder(OWNER)).next_number()
 
 
+def test_a_folder_that_is_removed_meanwhile_is_said(folder: Folder, caplog: pytest.LogCaptureFixture) -> None:
+    memory = memory_of(folder)
+    teach(memory, LESSONS[:1])
+    assert not caplog.text
+    shutil.rmtree(folder.path)
+    teach(memory, LESSONS[1:])
+    assert "cannot be written (No such file or directory); it is kept in memory alone" in caplog.text
+    assert memory.image.tobytes() == learnt(LESSONS)
+    memory.close()
+
+
 def test_what_an_image_says_of_itself_does_not_cost_the_memory(folder: Folder) -> None:
     class Boasts(ToyLearner):
         def facts(self, image: NDArray[np.uint8]) -> MemoryFacts:
@@ -112,6 +127,37 @@ def test_what_an_image_says_of_itself_does_not_cost_the_memory(folder: Folder) -
     found = OwnerFiles(folder, owner_folder(OWNER)).snapshot()
     assert found is not None and (found.head.nodes, found.head.requests) == (0, 0)
     assert memory_of(folder).image.tobytes() == learnt(LESSONS)
+
+
+@pytest.mark.parametrize("write", [OwnerMemory.save, OwnerMemory.flush], ids=["a snapshot's", "a journal's"])
+def test_weights_that_nobody_can_go_on_from_are_learnt_anew(
+    folder: Folder, write: Callable[[OwnerMemory], None]
+) -> None:
+    """Whatever its checksum says: what is no number once is none ever after, and is kept."""
+    memory = memory_of(folder)
+    teach(memory, LESSONS)
+    memory.image.view(np.int64)[3] = UNSOUND
+    write(memory)
+    assert memory_of(folder).image.tobytes() == learnt(LESSONS)
+
+
+def test_mix_knows_an_image_that_it_cannot_go_on_from() -> None:
+    learner = MixLearner(no_traits())
+    image = learner.fresh(1 << 20)
+    fold_whole(learner, image, text(1, 2, 3, 1, 2), 2)
+    assert learner.is_sound(image)
+    for part, number in (
+        ("weights", np.nan),
+        ("biases", np.inf),
+        ("rates", 1.5),
+        ("squares", -1.0),
+        ("header", -1),
+        ("header", (1 << 63) - 1),
+    ):
+        spoiled = learner.fresh(1 << 20)
+        spoiled[:] = image
+        getattr(view_image(spoiled), part).reshape(-1)[0] = number
+        assert not learner.is_sound(spoiled), part
 
 
 def test_tokens_that_no_vocabulary_has_are_no_lesson() -> None:
