@@ -5,12 +5,14 @@ a request gives as its reference is indexed as text that came before. An input o
 is absent, so without rows to see, auto drafts what mix drafts.
 """
 
+import logging
 from collections.abc import Sequence
 
-from anespec.runtime.drafters import DraftCost, Outcome, RowTops
+from anespec.manifests.errors import StorageError
+from anespec.runtime.drafters import Draft, DraftCost, Outcome, RowTops
 from anespec.runtime.drafters.datastore.stored import Datastore
 from anespec.runtime.drafters.jacobi import Pooled, fresh_window, jacobi_learn
-from anespec.runtime.drafters.memory.learner import Memory
+from anespec.runtime.drafters.memory.learner import Memory, Remembered
 from anespec.runtime.drafters.mix.layout import Words
 from anespec.runtime.drafters.mix.others import Others, no_datastore
 from anespec.runtime.drafters.mix.source import MixSession, MixSource
@@ -18,6 +20,8 @@ from anespec.runtime.drafters.mix.tables import TextTables
 from anespec.runtime.drafters.owners import PerOwner
 from anespec.runtime.drafters.recycle import SUCCESSORS, Recycled, recycle_learn
 from anespec.runtime.drafters.seen_rows import seen_rows
+
+_log = logging.getLogger(__name__)
 
 MOST_OWNERS = 16
 
@@ -34,7 +38,7 @@ class AutoSource(MixSource):
         """`traits`: see mix/traits.py; `vocabulary`: how many tokens there are; `store`: a corpus to draft
         from, the same for all owners. The memory is closed with the source."""
         super().__init__(traits, memory)
-        self._corpus = no_datastore() if store is None else (store.starts, store.text, store.order)
+        self._store = store
         self._recycled = PerOwner(lambda: Recycled.fresh(vocabulary), MOST_OWNERS)
         self._pooled = PerOwner(Pooled.fresh, MOST_OWNERS)
 
@@ -43,6 +47,7 @@ class AutoSource(MixSource):
     ) -> "AutoSession":
         """A session that has indexed reference and prompt."""
         recycled, pooled = self._recycled.of(owner), self._pooled.of(owner)
+        self._store = store = _if_whole(self._store)
         others = Others(
             recycled.table,
             recycled.pairs,
@@ -50,10 +55,10 @@ class AutoSource(MixSource):
             fresh_window(),
             pooled.pool,
             pooled.rates,
-            *self._corpus,
+            *(no_datastore() if store is None else (store.starts, store.text, store.order)),
         )
         tables = TextTables(self._traits, prompt, reference or ())
-        return AutoSession(self._traits, self._memory.of(owner), tables, others)
+        return AutoSession(self._traits, self._memory.of(owner), tables, others, store)
 
     def close(self) -> None:
         """Close the memory, and forget the rest."""
@@ -63,12 +68,24 @@ class AutoSource(MixSource):
 
 
 class AutoSession(MixSession):
-    """Learns from the rows of a pass, too."""
+    """Learns from the rows of a pass, too. A corpus that is cut short is looked into no more."""
 
     wants_top = SUCCESSORS
 
+    def __init__(
+        self, traits: Words, remembered: Remembered, tables: TextTables, others: Others, store: Datastore | None
+    ) -> None:
+        super().__init__(traits, remembered, tables, others)
+        self._store = store
+
+    def propose(self, budget: int) -> Draft:
+        """See MixSession."""
+        self._look_after_corpus()
+        return super().propose(budget)
+
     def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
         """Let the text go on, learn how to mix, then what the verifier held likely."""
+        self._look_after_corpus()
         text, others = self._tables.text, self._others
         before = text.length
         super().observe(committed, outcome, rows)
@@ -84,3 +101,20 @@ class AutoSession(MixSession):
             others.window, others.pool, others.pool_rates, text.tokens, before, text.length, seen.inputs,
             seen.tops,
         )  # fmt: skip
+
+    def _look_after_corpus(self) -> None:
+        if self._store is not None and _if_whole(self._store) is None:
+            self._store = None
+            starts, corpus, order = no_datastore()
+            self._others = self._others._replace(starts=starts, corpus=corpus, order=order)
+
+
+def _if_whole(store: Datastore | None) -> Datastore | None:
+    """The datastore, None where it was cut short."""
+    try:
+        if store is not None:
+            store.require_whole()
+    except StorageError as error:
+        _log.warning("drafts go on without the datastore: %s", error)
+        return None
+    return store
