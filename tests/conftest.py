@@ -1,5 +1,7 @@
 """Models and artifacts that several folders of tests share; each artifact is converted once a session."""
 
+import gc
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -18,6 +20,13 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
+# Compiling the tests and the package anew takes each process that starts longer than loading them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# What is imported and collected stays: see pytest_collection_finish.
+gc.disable()
+
 # On a busy machine a quick example may take long once.
 settings.register_profile("anespec", deadline=None)
 settings.load_profile("anespec")
@@ -27,6 +36,13 @@ SHARED_MODELS = Path(__file__).resolve().parents[1].parent / "shared" / "models"
 
 CONTEXT = 256
 """Enough for the longest text that the tests generate, and quicker than the model's own 512."""
+
+
+def pytest_collection_finish() -> None:
+    """All that is imported and collected stays until the end: no collection of garbage walks it again."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
