@@ -4,7 +4,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,9 +24,6 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# What is imported and collected stays: see pytest_collection_finish.
-gc.disable()
-
 # On a busy machine a quick example may take long once.
 settings.register_profile("anespec", deadline=None)
 settings.load_profile("anespec")
@@ -38,11 +35,16 @@ CONTEXT = 256
 """Enough for the longest text that the tests generate, and quicker than the model's own 512."""
 
 
-def pytest_collection_finish() -> None:
-    """All that is imported and collected stays until the end: no collection of garbage walks it again."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays until the end: neither now nor later is garbage sought in it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
