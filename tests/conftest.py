@@ -1,8 +1,10 @@
 """Models and artifacts that several folders of tests share; each artifact is converted once a session."""
 
+import gc
+import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,10 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
+# Compiling the tests and the package anew takes each process that starts longer than loading them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # On a busy machine a quick example may take long once.
 settings.register_profile("anespec", deadline=None)
 settings.load_profile("anespec")
@@ -27,6 +33,18 @@ SHARED_MODELS = Path(__file__).resolve().parents[1].parent / "shared" / "models"
 
 CONTEXT = 256
 """Enough for the longest text that the tests generate, and quicker than the model's own 512."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays until the end: neither now nor later is garbage sought in it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

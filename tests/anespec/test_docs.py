@@ -1,5 +1,6 @@
 """The examples of the documents run as they stand."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -55,7 +56,11 @@ def test_the_examples_run(gguf: Path, artifact: Path, tmp_path: Path) -> None:
     build(chat, tmp_path / "chat.anespec", target=Target.CPU)
     done = subprocess.run(
         [sys.executable, "-c", RUN_EACH, *found],
-        cwd=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": ""},
+        cwd=tmp_path,
+        env={
+            "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "",
+            "NUMBA_CACHE_DIR": os.environ["NUMBA_CACHE_DIR"],
+        },
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

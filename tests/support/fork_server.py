@@ -20,7 +20,7 @@ from typing import NoReturn
 
 IMPORTED = (
     "anespec.convert.worker_imports", "anespec.main", "anespec.runtime.completion", "anespec.validate.gates",
-    "gguf", "jinja2", "tokenizers", "torch",
+    "gguf", "jinja2", "numba", "tokenizers", "torch",
 )  # fmt: skip
 """OpenVINO is not among them: it starts a thread as it is imported, which a fork would lose."""
 
