@@ -73,7 +73,12 @@ class AutoSession(MixSession):
     wants_top = SUCCESSORS
 
     def __init__(
-        self, traits: Words, remembered: Remembered, tables: TextTables, others: Others, store: Datastore | None
+        self,
+        traits: Words,
+        remembered: Remembered,
+        tables: TextTables,
+        others: Others,
+        store: Datastore | None,
     ) -> None:
         super().__init__(traits, remembered, tables, others)
         self._store = store

@@ -13,13 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anespec.manifests.errors import RequestError, StorageError
-from anespec.runtime.drafters import Draft
+from anespec.runtime.drafters import Draft, Outcome, RowTops
+from anespec.runtime.drafters.auto import AutoSource
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES
 from anespec.runtime.drafters.datastore.build import StoredVocabulary, TokenPart, build_datastore
 from anespec.runtime.drafters.datastore.documents import BLOCK, parts_of
 from anespec.runtime.drafters.datastore.kernels import CLOSE, LONGEST, datastore_guess
 from anespec.runtime.drafters.datastore.source import DatastoreSource
 from anespec.runtime.drafters.datastore.stored import HEADER_BYTES, Datastore, read_header
+from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
+from anespec.runtime.drafters.mix.learner import MixLearner
+from anespec.runtime.drafters.mix.traits import no_traits
 
 KEY = "ab" * 32
 
@@ -237,6 +241,24 @@ def test_a_file_that_is_cut_short_while_it_is_used_is_not_looked_into(tmp_path: 
     os.truncate(tmp_path / "s", HEADER_BYTES)
     with pytest.raises(StorageError, match="was cut short while it was in use"):
         session.propose(2)
+
+
+def test_auto_goes_on_without_a_file_that_is_cut_short_while_it_is_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = built(tmp_path / "s", [list(range(90)) * 400])
+    memory = VocabularyMemory(MixLearner(no_traits()), 1 << 20, "none")
+    source = AutoSource(no_traits(), memory, 100, store)
+    first, second = (source.open("me", [50, 51, 52]) for _ in range(2))
+    assert first.propose(2).tokens == (53, 54)
+    os.truncate(tmp_path / "s", HEADER_BYTES)
+    assert first.propose(2).tokens != (53, 54)
+    second.observe([53, 54], Outcome(), RowTops(()))
+    assert second.propose(2).tokens != (55, 56)
+    assert "was cut short while it was in use" in caplog.text
+    later = source.open("me", [1, 2, 1, 2, 1])
+    assert later.propose(1).tokens == (2,)
+    source.close()
 
 
 def test_another_vocabulary_and_a_file_that_is_not_there_are_said(tmp_path: Path) -> None:
