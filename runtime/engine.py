@@ -33,6 +33,7 @@ from anespec.runtime.saved_prefix import SavedPrefix
 from anespec.runtime.scheduler import Scheduler
 from anespec.runtime.sequences import ActiveSequence, WaitingRequest
 from anespec.runtime.speculation import Speculation
+from anespec.runtime.spending import WidthChanges
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class Engine:
             least_reach or max(1, verifier.shape.block - 1),
         )
         self._numbers = itertools.count()
+        self._width_changes = WidthChanges()
         self._losses = 0
         # Kept here until a step returns them, so that a step that fails loses none.
         self._events: list[Event] = []
@@ -232,8 +234,9 @@ class Engine:
 
     def _run_pass(self, meanwhile: Callable[[], None]) -> None:
         """Plan, run and commit one pass."""
-        last = self.counts.last_width or None
-        parts, plan = next_pass(self._scheduler.in_turn, self._planner, self._speculation, last)
+        parts, plan = next_pass(
+            self._scheduler.in_turn, self._planner, self._speculation, self._width_changes
+        )
         for part in parts:
             self._store.will_write(part.sequence.region, part.end)
         self._verifier.submit(plan)

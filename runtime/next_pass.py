@@ -8,7 +8,7 @@ from anespec.runtime.passes import PassPlan, RowKind
 from anespec.runtime.planner import PlannedRow, Planner, Run
 from anespec.runtime.sequences import ActiveSequence
 from anespec.runtime.speculation import Ask, Speculation
-from anespec.runtime.spending import MOST_DRAFTS
+from anespec.runtime.spending import MOST_DRAFTS, WidthChanges
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,9 @@ class SequenceRows:
 
 
 def next_pass(
-    sequences: Sequence[ActiveSequence], planner: Planner, speculation: Speculation, last: int | None = None
+    sequences: Sequence[ActiveSequence], planner: Planner, speculation: Speculation, changes: WidthChanges
 ) -> tuple[list[SequenceRows], PassPlan]:
-    """Decide which rows the next pass runs; the sequences that waited longest come first.
-
-    `last` is the width of the pass before.
-    """
+    """Decide which rows the next pass runs; the sequences that waited longest come first."""
     span = planner.reach([(sequence.region, sequence.computed) for sequence in sequences])
     shares = planner.share([sequence.demand for sequence in sequences], span)
     drafts = speculation.propose(
@@ -42,7 +39,7 @@ def next_pass(
         ],
         shares.token_seconds,
     )
-    lengths = planner.spend(drafts, shares, span, last)
+    lengths = planner.spend(drafts, shares, span, changes)
     chosen: list[tuple[ActiveSequence, int, Draft]] = []
     runs: list[Run] = []
     for sequence, count, draft, length in zip(sequences, shares.rows, drafts, lengths, strict=True):
@@ -51,6 +48,7 @@ def next_pass(
             chosen.append(part)
             runs.append(Run(sequence.region, sequence.computed, _rows(*part, speculation)))
     laid_out = planner.lay_out(runs)
+    changes.ran(laid_out.plan.width)
     return [
         SequenceRows(*part, lane) for part, lane in zip(chosen, laid_out.lanes, strict=True)
     ], laid_out.plan

@@ -12,7 +12,7 @@ from anespec.runtime.pass_costs import PassCosts
 from anespec.runtime.passes import Need, PassPlan, Row, RowKind, VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.regions import RegionMap
-from anespec.runtime.spending import Spending, likeliest
+from anespec.runtime.spending import Spending, WidthChanges, likeliest
 
 
 @dataclass(frozen=True)
@@ -126,14 +126,11 @@ class Planner:
         )
 
     def spend(
-        self, drafts: Sequence[Draft], shares: Shares, span: int = 0, last: int | None = None
+        self, drafts: Sequence[Draft], shares: Shares, span: int = 0, changes: WidthChanges | None = None
     ) -> list[int]:
-        """How many tokens of each sequence's draft run: the likeliest ones, as many as pay (see Spending).
-
-        `last` is the width of the pass before.
-        """
+        """How many tokens of each sequence's draft run: the likeliest ones, as many as pay (see Spending)."""
         guesses = likeliest(drafts, shares.lanes_left)
-        count = self._spending.paying(guesses, sum(shares.rows), shares.sure, span, last)
+        count = self._spending.paying(guesses, sum(shares.rows), shares.sure, span, changes)
         lengths = [0] * len(drafts)
         for guess in guesses[:count]:
             lengths[guess.draft] += 1

@@ -9,8 +9,8 @@ WINDOW = 16
 """About as many of the last asks tell what one takes and saves."""
 
 FIRST_SAVED = 1.3
-"""Times what it took, the first ask counts as having saved: four more in vain are made before one is left
-out."""
+"""Times what it took, the first ask that counts is said to have saved: four more in vain are made before one
+is left out."""
 
 
 @dataclass
@@ -24,6 +24,7 @@ class Purse:
     took: float = 0.0
     saved: float = 0.0
     left_out: int = 0
+    asks: int = 0
 
     def allows(self) -> bool:
         """Whether the session is asked for the present pass; call it once for each pass."""
@@ -32,11 +33,18 @@ class Purse:
         self.left_out -= 1
         return False
 
-    def learn(self, took: float, accepted: int, token: float) -> None:
-        """An ask, and learning from its pass, took so many seconds and got so many tokens accepted, each of
-        which would have taken `token` seconds otherwise."""
-        saved = accepted * token
-        if not self.took:
+    def learn(self, took: float, right: int, token: float) -> None:
+        """An ask, and learning from its pass, took so many seconds, and so many guesses were right, each of
+        which would have taken `token` seconds otherwise.
+
+        Those count, too, that were not believed enough to be run: they soon will be. The first ask does not
+        count, since it finds nothing in the processor's caches.
+        """
+        self.asks += 1
+        if self.asks == 1:
+            return
+        saved = right * token
+        if self.asks == 2:
             self.took, self.saved = took, max(saved, FIRST_SAVED * took)
         self.took += (took - self.took) / WINDOW
         self.saved += (saved - self.saved) / WINDOW

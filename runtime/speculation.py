@@ -116,10 +116,10 @@ class Speculation:
                 )
                 if session is not None and not drafting.rests:
                     sessions.append((replace(ask, budget=min(ask.budget, drafting.reach.tokens)), session))
-        began = self._clock()
         sessions = [one for one in sessions if self._catch_up(one[0].sequence)]
         if not sessions:
             return [Draft() for _ in asks]
+        began = self._clock()
         found = self._ask(self._source, sessions)
         for ask, _ in sessions:
             self._drafting[ask.sequence.number].asking = (self._clock() - began) / len(sessions)
@@ -136,7 +136,7 @@ class Speculation:
         outcome = Outcome()
         if ran:
             outcome = Outcome(drafting.proposed.first(drafting.forced + ran), drafting.forced + accepted)
-        self._learn(drafting, committed)
+        right = self._learn(drafting, committed)
         if drafting.session is not None:
             try:
                 drafting.session.observe(tuple(committed), outcome, rows)
@@ -145,7 +145,7 @@ class Speculation:
                 self._fail(sequence, error)
         if drafting.asking is not None and self._token_seconds is not None:
             took = drafting.asking + self._clock() - began
-            drafting.purse.learn(took, accepted, self._token_seconds)
+            drafting.purse.learn(took, right, self._token_seconds)
 
     def end(self, sequence: ActiveSequence) -> None:
         """Close the sequence's session, which knows all of its text then."""
@@ -270,14 +270,15 @@ class Speculation:
         self._drafting[sequence.number].back_off.fail(self._passes)
         self._give_up(sequence, error)
 
-    def _learn(self, drafting: Drafting, committed: Sequence[int]) -> None:
+    def _learn(self, drafting: Drafting, committed: Sequence[int]) -> int:
         """Count what the draft's claims were worth as far as the text is known now, whether they ran or not:
-        guesses that were not worth a row may become so."""
+        guesses that were not worth a row may become so. How many were right."""
         proposed, forced = drafting.proposed, drafting.forced
         known, right = told(proposed.tokens[forced:], committed[forced:])
         drafting.belief.learn(proposed.source, proposed.probabilities[forced : forced + known], right)
         drafting.reach.learn(known, right)
         drafting.proposed, drafting.forced = Draft(), 0
+        return right
 
     def _give_up(self, sequence: ActiveSequence, error: Exception) -> None:
         """Drop a sequence's session, to be opened anew later."""

@@ -36,6 +36,39 @@ class Guess:
 
 
 @dataclass(frozen=True)
+class _Choice:
+    """A width with as many guesses as it holds: what it is worth in tokens, and what it takes."""
+
+    width: int
+    guesses: int
+    tokens: float
+    seconds: float
+
+
+@dataclass
+class WidthChanges:
+    """The width of the `last` pass, and the seconds that others would have `saved` since it was taken.
+
+    To change takes time, too, so it is done once it would have paid: whoever does that loses at most twice
+    what one loses who knows what comes (the ski rental problem).
+    """
+
+    last: int | None = None
+    saved: float = 0.0
+
+    def make(self, saved: float, change: float) -> bool:
+        """Whether another width is taken now that would save so much in this pass, where a change takes so
+        long; both in seconds."""
+        self.saved += saved
+        return self.saved > change
+
+    def ran(self, width: int) -> None:
+        """A pass of this width was run."""
+        if width != self.last:
+            self.last, self.saved = width, 0.0
+
+
+@dataclass(frozen=True)
 class Spending:
     """Weighs widths by their costs. Spans are of the first pool.
 
@@ -87,28 +120,38 @@ class Spending:
         return prompt_rows * cheapest / self.costs.seconds(narrowest, span)
 
     def paying(
-        self, guesses: Sequence[Guess], scheduled: int, sure: float, span: int, last: int | None = None
+        self,
+        guesses: Sequence[Guess],
+        scheduled: int,
+        sure: float,
+        span: int,
+        changes: WidthChanges | None = None,
     ) -> int:
         """How many of these guesses, likeliest first, let most tokens come out per second.
 
         `sure` is what the pass is worth without them. Each width is weighed with as many as it holds; of
-        equal ones the wider is taken. One that is wider than the `last` pass pays for the change of width,
-        and for the one back. Without costs all guesses pay.
+        equal ones the wider is taken. Where another width than the last pass's is best, it is `changes` that
+        say whether it is taken. Without costs all guesses pay.
         """
         if self.costs is None:
             return len(guesses)
-        count, most = 0, 0.0
+        choices: list[_Choice] = []
         for width in self.widths[bisect_left(self.widths, scheduled) :]:
             fitting = min(len(guesses), width - scheduled)
             tokens = sure + sum(guess.chance for guess in guesses[:fitting])
             seconds = self.costs.seconds(width, span) + DRAFT_ROW_SECONDS * fitting
-            if last is not None and width > last:
-                seconds += 2 * self.costs.change
-            if (rate := tokens / seconds) >= most:
-                count, most = fitting, rate
+            choices.append(_Choice(width, fitting, tokens, seconds))
             if fitting == len(guesses):
                 break
-        return count
+        best = max(choices, key=lambda choice: (choice.tokens / choice.seconds, choice.width))
+        if changes is None:
+            return best.guesses
+        usual = next((choice for choice in choices if choice.width == changes.last), None)
+        if usual is not None and usual is not best:
+            saved = best.tokens * usual.seconds / usual.tokens - best.seconds
+            if not changes.make(saved, self.costs.change):
+                return usual.guesses
+        return best.guesses
 
     def _longest_wait(self, costs: PassCosts, waiting: int, span: int, times: float) -> int:
         """The widest pass that costs at most so many `times` what the narrowest does for all who wait."""

@@ -19,6 +19,7 @@ from anespec.runtime.spending import (
     MOST_DRAFTS,
     Guess,
     Spending,
+    WidthChanges,
 )
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
@@ -92,14 +93,21 @@ def test_far_looks_make_rows_dearer() -> None:
     assert spending.paying(guess, 1, 1.0, 2048) == 0
 
 
-def test_a_wider_pass_pays_for_the_change_there_and_back() -> None:
-    known = PassCosts.of([WidthCost(width, 1 + width / 100) for width in WIDTHS], change=0.1)
+def test_another_width_is_taken_once_it_would_have_paid() -> None:
+    known = PassCosts.of([WidthCost(width, 1 + width / 100) for width in WIDTHS], change=0.25)
     spending = Spending(4, WIDTHS, known)
-    poor, good = [Guess(0.1, 0)], [Guess(0.3, 0)]
-    assert spending.paying(poor, 1, 1.0, 0, last=1) == 0
-    assert spending.paying(good, 1, 1.0, 0, last=1) == 1
-    for last in (None, 2, 4):
-        assert spending.paying(poor, 1, 1.0, 0, last) == 1, "as wide as the last, it changes nothing"
+    changes = WidthChanges()
+    changes.ran(1)
+    poor, good = [Guess(0.1, 0)], [Guess(0.4, 0)]
+    assert [spending.paying(poor, 1, 1.0, 0, changes) for _ in range(3)] == [0, 0, 1], "each saves 0.1"
+    changes.ran(2)
+    assert changes.saved == 0
+    assert spending.paying(poor, 1, 1.0, 0, changes) == 1, "as wide as the last, it changes nothing"
+    changes.ran(1)
+    assert spending.paying(good, 1, 1.0, 0, changes) == 1, "it pays at once"
+    changes.ran(64)
+    assert spending.paying([], 1, 1.0, 0, changes) == 0
+    assert spending.paying(good * 70, 65 - 2, 63.0, 0, changes) == 1
 
 
 def test_a_width_in_whose_place_a_wider_one_is_clearly_cheaper_is_not_run() -> None:
