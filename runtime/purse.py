@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-SMALL_SHARE = 0.005
+SMALL_SHARE = 0.003
 """Of the time of passes, which asking may take while it brings nothing."""
 
 WINDOW = 16
