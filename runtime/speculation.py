@@ -130,7 +130,9 @@ class Speculation:
     ) -> None:
         """Tell the session how its sequence goes on: `ran` tokens of its draft ran, `accepted` were right."""
         drafting = self._drafting.get(sequence.number)
-        if drafting is None or drafting.rests:
+        # One that rests, or has rested and was not asked since, is told all at once when it is.
+        before = len(sequence.tokens) - len(committed)
+        if drafting is None or drafting.rests or (drafting.session is not None and drafting.told < before):
             return
         began = self._clock()
         outcome = Outcome()

@@ -166,3 +166,42 @@ def test_a_session_that_fails_while_it_is_caught_up_costs_its_turn(failing: str)
     assert ids(events) == run(None)[1][:300]
     assert len(opened_with) == 2
     assert events[-1].statistics.draft_failures == 1
+
+
+def test_a_session_that_rested_is_told_its_text_in_order_whatever_fills_the_passes() -> None:
+    """Prompts of others leave no lane for drafts now and then, just while a session has rested."""
+    clock = Clock()
+    shape = toy_shape(block=2, t_max=4, context=1000, sequences=3, vocabulary=300, pools=SHAPE.pools)
+    costs = PassCosts.of([WidthCost(width, PASS) for width in shape.widths])
+    heard: list[list[int]] = []
+    sessions: list[Slow] = []
+
+    class Told(Slow):
+        def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+            self.whole.extend(committed)
+
+        def close(self) -> None:
+            heard.append(self.whole)
+
+    def opened(owner: str, prompt: Sequence[int]) -> DraftSession:
+        sessions.append(Told(clock, prompt, len(prompt), False))
+        return sessions[-1]
+
+    class Waiting(TimedVerifier):
+        def __init__(self) -> None:
+            ToyVerifier.__init__(self, shape)
+            self.clock, self.tops = clock, 0
+
+    engine = Engine(Waiting(), everything(shape), SourceOf(opened), costs=costs, clock=clock)
+    texts: dict[int, list[int]] = {}
+    for step in range(400):
+        if step % 40 == 0 and step < 320:
+            prompt = [step % 7, *range(step, step + 50)]
+            texts[engine.submit(Request(tuple(token % 300 for token in prompt), 60))] = [
+                token % 300 for token in prompt
+            ]
+        for event in engine.step():
+            texts[event.sequence] += [token.id for token in event.tokens]
+    assert not engine.busy
+    assert sorted(heard) == sorted(texts.values())
+    assert sum(session.asked for session in sessions) < 400, "they rested"
