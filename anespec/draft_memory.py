@@ -33,7 +33,8 @@ def open_memory(
     Where there is no home folder it lives in memory alone.
     """
     from anespec.runtime.drafters.memory.memories import Place
-    from anespec.runtime.drafters.memory.shelf import Model, vocabulary_key
+    from anespec.runtime.drafters.memory.shelf import vocabulary_key
+    from anespec.runtime.drafters.memory.used_models import Model
 
     folder: Path | None = None
     if options.draft_memory != NOT_KEPT:

@@ -12,7 +12,8 @@ from anespec.model_path import model_name
 from anespec.vocabularies import read_tokenizer
 
 if TYPE_CHECKING:
-    from anespec.runtime.drafters.memory.shelf import MemoryShelf, Model
+    from anespec.runtime.drafters.memory.shelf import MemoryShelf
+    from anespec.runtime.drafters.memory.used_models import Model
     from anespec.runtime.text.tokenizer import Tokenizer
 
 SHORTEST_KEY = 4
@@ -46,7 +47,8 @@ def chosen_vocabulary(shelf: "MemoryShelf", text: str) -> Chosen:
         RequestError: it is neither.
         AnespecError: the model cannot be read.
     """
-    from anespec.runtime.drafters.memory.shelf import Model, vocabulary_key
+    from anespec.runtime.drafters.memory.shelf import vocabulary_key
+    from anespec.runtime.drafters.memory.used_models import Model
 
     if (key := known_key(shelf, text)) is not None:
         return Chosen(key, next(_tokenizers(shelf, key), None))

@@ -17,7 +17,8 @@ from anespec.embedded import model_path
 from anespec.manifests.errors import StorageError
 from anespec.memory_file import TextFile
 from anespec.runtime.drafters.memory.records import Lesson
-from anespec.runtime.drafters.memory.shelf import MemoryShelf, Model, vocabulary_key
+from anespec.runtime.drafters.memory.shelf import MemoryShelf, vocabulary_key
+from anespec.runtime.drafters.memory.used_models import Model
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 from anespec.vocabularies import read_tokenizer
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anespec.runtime.drafters.memory.learner import Learner, Memory, Remembered
-from anespec.runtime.drafters.memory.shelf import Model
+from anespec.runtime.drafters.memory.used_models import Model
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 
 

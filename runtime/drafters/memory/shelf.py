@@ -1,6 +1,6 @@
 """All that is kept on disk, of whom and for which models; how it is bounded, listed and removed.
 
-    MEMORY/VOCABULARY/models.json    the names of models that used it, the latest first
+    MEMORY/VOCABULARY/models.json    see used_models
     MEMORY/VOCABULARY/OWNER/         see owner_files
 
 VOCABULARY is the beginning of the SHA-256 over the tokens (Tokenizer.vocabulary_hash).
@@ -13,24 +13,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self, TypeVar
-
-from pydantic import Field, ValidationError
+from typing import TypeVar
 
 from anespec.manifests.errors import StorageError
 from anespec.manifests.safe_files import Folder
-from anespec.manifests.schema import Name, Record
 from anespec.manifests.user_folders import private_folder
 from anespec.runtime.drafters.memory.owner_files import Journal, OwnerFiles, Snapshot, owner_folder
 from anespec.runtime.drafters.memory.owner_memory import TEXT_BYTES
 from anespec.runtime.drafters.memory.records import Head, LatestTexts, Lesson, lessons, shown_owner
+from anespec.runtime.drafters.memory.used_models import MODELS_NAME, Model, read_models
 
 FILE_BYTES = 2 << 30
 """Of all files together, of all vocabularies and owners; beyond it who was written longest ago goes."""
 
-MODELS_NAME = "models.json"
-MOST_MODELS = 16
-LARGEST_MODELS = 1 << 16
 VOCABULARY_LETTERS = 16
 
 IN_USE = "another anespec (`anespec ps` shows the daemons)"
@@ -40,27 +35,6 @@ _VOCABULARY = re.compile(r"[0-9a-f]{16}")
 
 
 Found = TypeVar("Found")
-
-
-class Model(Record):
-    """A model that used a vocabulary: what it is called, and where it is."""
-
-    name: Name
-    path: str = Field(pattern=r"^[^\x00]+$")
-
-    @classmethod
-    def of(cls, name: str, path: Path) -> Self | None:
-        """The model of this name there; None where it has none, or its path is no text."""
-        try:
-            return cls(name=name, path=str(path.absolute()))
-        except ValidationError:
-            return None
-
-
-class Models(Record):
-    """Those that used one vocabulary, the latest first."""
-
-    models: tuple[Model, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,19 +102,6 @@ def vocabulary_key(vocabulary_hash: str) -> str:
     return vocabulary_hash[:VOCABULARY_LETTERS]
 
 
-def note_model(folder: Folder, model: Model | None) -> None:
-    """Remember in a vocabulary's folder that a model uses it; where that cannot be written it is left."""
-    if model is None:
-        return
-    known = _models(folder)
-    if known[:1] == (model,):
-        return
-    latest = (model, *(each for each in known if each != model))[:MOST_MODELS]
-    with contextlib.suppress(OSError, StorageError):
-        text = Models(models=latest).model_dump_json().encode()
-        folder.replace_parts(MODELS_NAME, [text], durable=False, mode=0o600)
-
-
 def trim(root: Path, most: int, mine: Folder, in_use: set[str]) -> None:
     """Remove who was written longest ago until all files together have at most `most` bytes.
 
@@ -189,7 +150,7 @@ class MemoryShelf:
     def models(self, vocabulary: str) -> tuple[Model, ...]:
         """The models that used a vocabulary, the latest first."""
         with private_folder(self.root / vocabulary) as folder:
-            return _models(folder)
+            return read_models(folder)
 
     def kept(self) -> list[Kept]:
         """All that is kept, what was written last first.
@@ -261,13 +222,6 @@ class MemoryShelf:
 def _owners(vocabulary: Folder) -> list[str]:
     """The names of the owners' folders."""
     return list(filter(_OWNER.fullmatch, vocabulary.names()))
-
-
-def _models(folder: Folder) -> tuple[Model, ...]:
-    try:
-        return Models.model_validate_json(folder.read(MODELS_NAME, LARGEST_MODELS)).models
-    except (OSError, StorageError, ValidationError):
-        return ()
 
 
 def _contents(files: OwnerFiles) -> Contents:

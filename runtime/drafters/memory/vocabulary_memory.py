@@ -15,7 +15,8 @@ from anespec.runtime.drafters.memory.learner import Learner
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
 from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
 from anespec.runtime.drafters.memory.records import Head, shown_owner
-from anespec.runtime.drafters.memory.shelf import FILE_BYTES, Model, note_model, trim
+from anespec.runtime.drafters.memory.shelf import FILE_BYTES, trim
+from anespec.runtime.drafters.memory.used_models import Model, note_model
 
 MOST_IN_RAM = 8
 """Owners whose images stay in memory; one more, and the one asked for longest ago goes to its files."""

@@ -19,7 +19,8 @@ from anespec.manifests.errors import RequestError, StorageError
 from anespec.runtime.drafters.memory.memories import Memories, Place
 from anespec.runtime.drafters.memory.owner_files import owner_folder
 from anespec.runtime.drafters.memory.records import Lesson
-from anespec.runtime.drafters.memory.shelf import Added, MemoryShelf, Model
+from anespec.runtime.drafters.memory.shelf import Added, MemoryShelf
+from anespec.runtime.drafters.memory.used_models import Model
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 
 SIZE = 4096
