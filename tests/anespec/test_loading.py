@@ -120,7 +120,7 @@ def test_what_was_measured_once_is_known_and_what_measuring_took_is_given_back(
     assert verdict is not None
     assert {each.width for each in verdict.widths} >= {artifact.manifest.block}
     assert all(each.seconds > 0 for each in verdict.widths)
-    assert CostVerdict.of(verdict.costs, here) == verdict, "what is kept is what was measured"
+    assert CostVerdict.of(verdict.costs, here).costs == verdict.costs, "what is kept is what was measured"
     changing = CostVerdict.of(PassCosts(verdict.costs.widths, change=0.25), here)
     assert changing.costs.change == 0.25
 
