@@ -1,6 +1,7 @@
 """Models and artifacts that several folders of tests share; each artifact is converted once a session."""
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -45,6 +46,18 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def quiet_no_longer_than_asked() -> Iterator[None]:
+    """A verb that runs in this process says how much is logged; the next test finds that as it was."""
+    loggers = [logging.getLogger(), logging.getLogger("anespec")]
+    before = [(logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, (level, propagate) in zip(loggers, before, strict=True):
+        if (logger.level, logger.propagate) != (level, propagate):
+            logger.setLevel(level)
+            logger.propagate = propagate
 
 
 @pytest.fixture(scope="session", autouse=True)
