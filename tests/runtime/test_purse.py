@@ -13,7 +13,7 @@ from anespec.runtime.drafters import Draft, DraftSession, Outcome, RowTops
 from anespec.runtime.engine import Engine
 from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind
-from anespec.runtime.purse import FIRST_SAVED, SMALL_SHARE, WINDOW, Purse
+from anespec.runtime.purse import SMALL_SHARE, Purse
 from anespec.runtime.requests import Request
 from anespec.runtime.spending import MOST_DRAFTS
 
@@ -29,7 +29,7 @@ def test_asking_in_vain_takes_a_small_share_of_the_time(took: float, token: floa
         if purse.allows():
             asks += 1
             purse.learn(took, 0, token)
-    assert asks * took <= 7 * took + 1.2 * SMALL_SHARE * passes * token or took <= 1.2 * SMALL_SHARE * token
+    assert asks * took <= token + 2 * took + 1.1 * SMALL_SHARE * passes * token or took <= SMALL_SHARE * token
     assert asks >= passes / (2 + took / (SMALL_SHARE * token)), "it is asked again"
 
 
@@ -51,12 +51,18 @@ def test_a_right_guess_after_a_rest_is_followed_by_another_ask_at_once() -> None
     assert purse.allows()
 
 
-def test_a_few_bad_guesses_among_good_ones_are_forgiven() -> None:
+def test_it_is_asked_as_long_as_a_right_guess_would_pay_for_the_wrong_ones() -> None:
     purse = Purse()
-    for number in range(10 * WINDOW):
-        assert purse.allows()
-        purse.learn(3e-4, number % 2, PASS)
-    assert FIRST_SAVED > 1
+    for number in range(30):
+        assert purse.allows(), number
+        purse.learn(3e-4, number % 4 == 3, PASS)
+
+
+def test_an_ask_that_was_disturbed_is_no_dear_one() -> None:
+    purse = Purse()
+    purse.learn(3e-5, 0, PASS)
+    purse.learn(1.0, 0, PASS)
+    assert purse.allows()
 
 
 class Slow(OracleSession):
@@ -114,7 +120,7 @@ def test_a_slow_source_costs_little_where_it_is_wrong_and_brings_much_where_it_i
     wrong, same, verifier, (session,) = run(False)
     assert same == tokens
     assert wrong <= 1.02 * plain
-    assert 8 <= session.asked < 30
+    assert 5 <= session.asked < 20
     assert session.known == 640, "what it was not told while it rested, it was told at last"
     assert verifier.tops <= session.asked + 1, "beside the prompt's last, only rows of an ask tell their tops"
     assert not session.faults
@@ -152,7 +158,7 @@ def test_a_session_that_fails_while_it_is_caught_up_costs_its_turn(failing: str)
             super().observe(committed, outcome, rows)
 
         def propose(self, budget: int) -> Draft:
-            if failing == "propose" and self.asked > 4 and len(opened_with) == 1:
+            if failing == "propose" and self.asked > 2 and len(opened_with) == 1:
                 raise RuntimeError("not now")
             return super().propose(budget)
 
