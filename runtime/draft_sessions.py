@@ -71,15 +71,14 @@ class Opener:
     ) -> DraftSession | None:
         """A session that knows all these tokens, None while it is opened aside; raises as the source does."""
         is_long = len(tokens) + len(reference) >= LONG_TEXT
-        if drafting.opening is None and not (self._source.cost.opens_aside and is_long):
-            drafting.told = len(tokens)
-            return self._source.open(owner, tuple(tokens), tuple(reference) or None)
         if drafting.opening is None:
+            drafting.told = len(tokens)
+            if not (self._source.cost.opens_aside and is_long):
+                return self._source.open(owner, tuple(tokens), tuple(reference) or None)
             self._aside = self._aside or ThreadPoolExecutor(1, thread_name_prefix="drafts aside")
             drafting.opening = self._aside.submit(
                 self._source.open, owner, tuple(tokens), tuple(reference) or None
             )
-            drafting.told = len(tokens)
         if not drafting.opening.done():
             return None
         opened, drafting.opening = drafting.opening, None

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from toy_learner import UNSOUND, ToyLearner
+from toy_memory import OWNER, learnt, opened, text
 
 from anespec.manifests.errors import StorageError
 from anespec.manifests.safe_files import Folder
@@ -19,7 +20,6 @@ from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
 from anespec.runtime.drafters.memory.records import (
     LAST_GENERATION,
     MAGIC,
-    Head,
     Kind,
     Lesson,
     framed,
@@ -29,35 +29,13 @@ from anespec.runtime.drafters.mix.layout import view_image
 from anespec.runtime.drafters.mix.learner import MixLearner
 from anespec.runtime.drafters.mix.traits import no_traits
 
-SIZE = 4096
-OWNER = "somebody"
-
-
-def text(*tokens: int) -> NDArray[np.int32]:
-    return np.array(tokens, np.int32)
-
-
 LESSONS = [(text(1, 2, 3), 1), (text(4, 5), 0)]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Folder]:
-    with Folder.open(tmp_path) as opened:
-        yield opened
-
-
-def memory_of(folder: Folder, learner: ToyLearner | None = None) -> OwnerMemory:
-    learner = learner or ToyLearner()
-    head = Head(vocabulary="v", owner=OWNER, learner=learner.name, version=learner.version)
-    return OwnerMemory(learner, SIZE, head, OwnerFiles(folder, owner_folder(OWNER)))
-
-
-def learnt(lessons: Sequence[tuple[NDArray[np.int32], int]]) -> bytes:
-    learner = ToyLearner()
-    image = learner.fresh(SIZE)
-    for words, answer in lessons:
-        fold_whole(learner, image, words, answer)
-    return image.tobytes()
+    with Folder.open(tmp_path) as place:
+        yield place
 
 
 def teach(memory: OwnerMemory, lessons: Sequence[tuple[NDArray[np.int32], int]]) -> None:
@@ -88,25 +66,25 @@ def test_a_head_that_says_what_cannot_be_costs_nothing_that_is_whole(
     files = OwnerFiles(folder, owner_folder(OWNER))
     assert (found := files.snapshot()) is None or found.texts == b""
     for _ in range(3):
-        memory = memory_of(folder)
+        memory = opened(folder)
         teach(memory, LESSONS[:1])
         memory.flush()
-    assert memory_of(folder).image.tobytes() == learnt(3 * LESSONS[:1])
+    assert opened(folder).image.tobytes() == learnt(3 * LESSONS[:1])
 
 
 def test_where_no_number_is_left_for_a_journal_that_is_said(
     folder: Folder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    teach(memory_of(folder), LESSONS)
+    teach(opened(folder), LESSONS)
     (folder.path / owner_folder(OWNER) / "journal-999999999").touch()
-    teach(memory_of(folder), LESSONS)
+    teach(opened(folder), LESSONS)
     assert "journal-999999999: behind it no number is left for another journal; remove it" in caplog.text
     with pytest.raises(StorageError):
         OwnerFiles(folder, owner_folder(OWNER)).next_number()
 
 
 def test_a_folder_that_is_removed_meanwhile_is_said(folder: Folder, caplog: pytest.LogCaptureFixture) -> None:
-    memory = memory_of(folder)
+    memory = opened(folder)
     teach(memory, LESSONS[:1])
     assert not caplog.text
     shutil.rmtree(folder.path)
@@ -121,12 +99,12 @@ def test_what_an_image_says_of_itself_does_not_cost_the_memory(folder: Folder) -
         def facts(self, image: NDArray[np.uint8]) -> MemoryFacts:
             return MemoryFacts(nodes=-5, room=1 << 62, requests=-(1 << 63), tokens=1 << 62)
 
-    memory = memory_of(folder, Boasts())
+    memory = opened(folder, Boasts())
     teach(memory, LESSONS)
     memory.save()
     found = OwnerFiles(folder, owner_folder(OWNER)).snapshot()
     assert found is not None and (found.head.nodes, found.head.requests) == (0, 0)
-    assert memory_of(folder).image.tobytes() == learnt(LESSONS)
+    assert opened(folder).image.tobytes() == learnt(LESSONS)
 
 
 @pytest.mark.parametrize("write", [OwnerMemory.save, OwnerMemory.flush], ids=["a snapshot's", "a journal's"])
@@ -134,11 +112,11 @@ def test_weights_that_nobody_can_go_on_from_are_learnt_anew(
     folder: Folder, write: Callable[[OwnerMemory], None]
 ) -> None:
     """Whatever its checksum says: what is no number once is none ever after, and is kept."""
-    memory = memory_of(folder)
+    memory = opened(folder)
     teach(memory, LESSONS)
     memory.image.view(np.int64)[3] = UNSOUND
     write(memory)
-    assert memory_of(folder).image.tobytes() == learnt(LESSONS)
+    assert opened(folder).image.tobytes() == learnt(LESSONS)
 
 
 def test_mix_knows_an_image_that_it_cannot_go_on_from() -> None:

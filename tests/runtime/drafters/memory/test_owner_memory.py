@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from toy_learner import ToyLearner
+from toy_memory import OWNER, SIZE, learnt, opened, text
 
 import anespec.runtime.drafters.memory.owner_memory as owner_memory
 from anespec.manifests.safe_files import Folder
 from anespec.manifests.schema import MOST_TOKENS
-from anespec.runtime.drafters.memory.learner import MemoryFacts, fold_whole
+from anespec.runtime.drafters.memory.learner import MemoryFacts
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
 from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
 from anespec.runtime.drafters.memory.records import (
-    Head,
     Kind,
     LatestTexts,
     Lesson,
@@ -31,39 +31,14 @@ from anespec.runtime.drafters.memory.records import (
     records,
 )
 
-SIZE = 4096
-OWNER = "somebody"
-
-
-def text(*tokens: int) -> NDArray[np.int32]:
-    return np.array(tokens, np.int32)
-
-
 LESSONS = [(text(1, 2, 3), 1), (text(4, 5), 0), (text(*range(40)), 20), (text(7), 1), (text(9, 9, 1), 2)]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Folder]:
     (tmp_path / "vocabulary").mkdir(mode=0o700)
-    with Folder.open(tmp_path / "vocabulary") as opened:
-        yield opened
-
-
-def opened(
-    folder: Folder, learner: ToyLearner | None = None, *, size: int = SIZE, writes: bool = True
-) -> OwnerMemory:
-    learner = learner or ToyLearner()
-    head = Head(vocabulary="v", owner=OWNER, learner=learner.name, version=learner.version)
-    return OwnerMemory(learner, size, head, OwnerFiles(folder, owner_folder(OWNER)), writes=writes)
-
-
-def learnt(lessons: Sequence[tuple[NDArray[np.int32], int]]) -> bytes:
-    """The image of whoever has learnt these, and nothing else."""
-    learner = ToyLearner()
-    image = learner.fresh(SIZE)
-    for words, answer in lessons:
-        fold_whole(learner, image, words, answer)
-    return image.tobytes()
+    with Folder.open(tmp_path / "vocabulary") as place:
+        yield place
 
 
 def files_of(folder: Folder) -> list[Path]:

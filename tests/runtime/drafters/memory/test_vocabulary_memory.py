@@ -8,10 +8,9 @@ import sys
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 from toy_learner import ToyLearner
+from toy_memory import SIZE, text
 
 import anespec.runtime.drafters.memory.owner_memory as owner_memory
 import anespec.runtime.drafters.memory.vocabulary_memory as vocabulary_memory
@@ -23,13 +22,8 @@ from anespec.runtime.drafters.memory.shelf import Added, MemoryShelf
 from anespec.runtime.drafters.memory.used_models import Model
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 
-SIZE = 4096
 KEY = "0123456789abcdef"
 NAMES = ["", "a", "A", "../../etc", "x" * 5000, "\0", "naïve", "\ud800", "a/b", "snapshot"]
-
-
-def text(*tokens: int) -> NDArray[np.int32]:
-    return np.array(tokens, np.int32)
 
 
 @pytest.fixture
@@ -126,6 +120,7 @@ import os, sys, numpy
 sys.path.insert(0, {str(Path(__file__).parents[3] / "support")!r})
 from pathlib import Path
 from toy_learner import ToyLearner
+from toy_memory import SIZE, text
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 memory = VocabularyMemory(ToyLearner(), {SIZE}, {KEY!r}, Path({str(root)!r}))
 memory.of("one").fold(numpy.array([1, 2], numpy.int32), 1)

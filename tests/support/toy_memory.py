@@ -1,0 +1,37 @@
+"""One owner's memory that a toy learner learns into, and what its image must then be."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from toy_learner import ToyLearner
+
+from anespec.manifests.safe_files import Folder
+from anespec.runtime.drafters.memory.learner import fold_whole
+from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
+from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
+from anespec.runtime.drafters.memory.records import Head
+
+SIZE = 4096
+OWNER = "somebody"
+
+
+def text(*tokens: int) -> NDArray[np.int32]:
+    return np.array(tokens, np.int32)
+
+
+def opened(
+    folder: Folder, learner: ToyLearner | None = None, *, size: int = SIZE, writes: bool = True
+) -> OwnerMemory:
+    learner = learner or ToyLearner()
+    head = Head(vocabulary="v", owner=OWNER, learner=learner.name, version=learner.version)
+    return OwnerMemory(learner, size, head, OwnerFiles(folder, owner_folder(OWNER)), writes=writes)
+
+
+def learnt(lessons: Sequence[tuple[NDArray[np.int32], int]]) -> bytes:
+    """The image of whoever has learnt these, and nothing else."""
+    learner = ToyLearner()
+    image = learner.fresh(SIZE)
+    for words, answer in lessons:
+        fold_whole(learner, image, words, answer)
+    return image.tobytes()
