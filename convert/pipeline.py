@@ -218,7 +218,7 @@ class _Run:
 
     def _task(self, unit: ShardUnit) -> Task:
         path = self.work / SHARDS_FOLDER / f"{unit.name}.mlpackage"
-        return Task(unit, path, _recipe(self.plan, self.source, repr(unit)))
+        return Task(unit, path.absolute(), _recipe(self.plan, self.source, repr(unit)))
 
     def build(self, recipe: str) -> Manifest:
         plan, model = self.plan, self.model

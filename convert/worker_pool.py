@@ -53,7 +53,7 @@ class WorkerPool:
             ) from error
 
     def _give_job(self, process: WorkerProcess, workers: int) -> None:
-        job = Job(self._plan.model.file.path, self._plan.options, self._threads, workers)
+        job = Job(self._plan.model.file.path.absolute(), self._plan.options, self._threads, workers)
         connections = enumerate(process.work(job))
         self._workers += [_Worker(process, number, connection) for number, connection in connections]
 

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anespec.manifests.child_python import child_command, child_environment
+from anespec.manifests.child_python import NEUTRAL_FOLDER, child_command, child_environment
 from anespec.manifests.machine import processors
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class WorkerProcess:
             self._started = subprocess.Popen(
                 [*child_command(WORKER), *map(str, descriptors)],
                 env=child_environment(),
+                cwd=NEUTRAL_FOLDER,
                 pass_fds=descriptors,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,

@@ -1,7 +1,9 @@
-"""How a Python process of ours starts: it imports what this one does, and nothing from the current folder.
+"""How a process of ours starts: it trusts nothing that lies in the current folder.
 
 Python puts the current folder first on the module path of whatever starts by `-c` or `-m`, and any file there
-that has the name of a module would be run in the module's place. multiprocessing starts its helpers so.
+that has the name of a module would be run in the module's place. multiprocessing starts its helpers so. Other
+programs look there, too: `swift --version` runs a file named swift-frontend. So every process starts in
+NEUTRAL_FOLDER, and is told absolute paths.
 
 A child outlives nobody: its standard input is a pipe that this process holds open, and it ends with that.
 What it answers on its standard output is its own: libraries print there too, Core ML among them.
@@ -17,6 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+NEUTRAL_FOLDER = "/"
+"""Where every process of ours starts: only the system's administrator can put files there."""
+
 
 def child_command(module: str) -> list[str]:
     """What runs an installed module in a process of its own; its arguments may follow.
@@ -31,9 +36,10 @@ def child_environment() -> dict[str, str]:
     """This process's environment, by which a child finds modules where this one does.
 
     What stands for the current folder is left out: the empty entry of `python -c`, the folder itself where
-    `python -m` put it, and an empty entry of PYTHONPATH, which hardly anyone means.
+    `python -m` put it, and an empty entry of PYTHONPATH, which hardly anyone means. Relative entries become
+    absolute, since the child starts in NEUTRAL_FOLDER.
     """
-    path = os.pathsep.join(entry for entry in sys.path if not _is_current_folder(entry))
+    path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if not _is_current_folder(entry))
     return os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": path}
 
 

@@ -12,6 +12,8 @@ from typing import Self
 
 import psutil
 
+from anespec.manifests.child_python import NEUTRAL_FOLDER
+
 STATUS = Path("/proc/self/status")
 
 
@@ -50,7 +52,9 @@ def system_build() -> str:
 def _asked(name: str) -> str:
     """What `sysctl` says of macOS; empty where it says nothing. Not run on a Mac yet."""
     try:
-        told = subprocess.run(["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, check=False)
+        told = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", name], cwd=NEUTRAL_FOLDER, capture_output=True, text=True, check=False
+        )
     except OSError:
         return ""
     return told.stdout.strip()

@@ -8,8 +8,10 @@ renamed over, never written into: another name of it (a hard link) keeps what it
 import contextlib
 import errno
 import fcntl
+import grp
 import io
 import os
+import pwd
 import secrets
 import shutil
 import stat
@@ -27,6 +29,9 @@ _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _PRIVATE = 0o700
 # A pipe that nobody writes to would keep an ordinary opening waiting.
 _AT_ONCE = os.O_RDONLY | os.O_NONBLOCK
+
+_MOST_LINKS = 40
+"""On the way to a path; as many as the system follows."""
 
 LONGEST_WAIT = 10.0
 """Seconds for a folder that another process holds; any process may lock it, and keep it for ever."""
@@ -61,11 +66,14 @@ class Folder:
     ) -> None:
         os.close(self._descriptor)
 
-    def folder(self, name: str, *, create: bool = False) -> "Folder":
-        """Open the folder `name`, made first where it is missing and `create` says so."""
+    def folder(self, name: str, *, create: bool = False, mode: int = 0o777) -> "Folder":
+        """Open the folder `name`, made first where it is missing and `create` says so.
+
+        `mode` is who may do what with a new one, from its first moment.
+        """
         if create:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(name, dir_fd=self._descriptor)
+                os.mkdir(name, mode, dir_fd=self._descriptor)
         path = self.path / name
         with _links_refused(path, self._descriptor, name):
             return Folder(path, os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self._descriptor))
@@ -292,6 +300,57 @@ def first_link(root: Path, relative: str) -> Path | None:
         if path.is_symlink():
             return path
     return None
+
+
+def changeable_by_others(path: Path) -> Path | None:
+    """Return the first folder or link on the way to `path` that another user than root could change.
+
+    Whoever may write into a folder can put something else in the place of what lies there, unless the folder
+    is sticky. Links are followed, and what they lead through is looked at, too.
+
+    Raises:
+        OSError: a part of the way is missing or cannot be looked at.
+    """
+    root = Path(path.absolute().anchor)
+    here, waiting, links = root, [*reversed(path.absolute().parts[1:])], 0
+    found = root.lstat()
+    while True:
+        if found.st_uid not in (0, os.geteuid()) or (stat.S_ISDIR(found.st_mode) and _is_shared(found)):
+            return here
+        if stat.S_ISLNK(found.st_mode):
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            target = here.readlink()
+            here = root if target.is_absolute() else here.parent
+            waiting += reversed([part for part in target.parts if part != target.anchor])
+        if not waiting:
+            return None
+        name = waiting.pop()
+        here = here.parent if name == ".." else here / name
+        found = here.lstat()
+
+
+def _is_shared(folder: os.stat_result) -> bool:
+    """Whether others may remove or replace what lies in the folder."""
+    if folder.st_mode & stat.S_ISVTX:
+        return False
+    if folder.st_mode & stat.S_IWOTH:
+        return True
+    return bool(folder.st_mode & stat.S_IWGRP) and not _is_private_group(folder.st_gid)
+
+
+def _is_private_group(group: int) -> bool:
+    """Whether this user alone is in a group, as where each user has a group of the same name.
+
+    Such systems create folders that the group may write. Root's group is none: users are put into it.
+    """
+    try:
+        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    is_named_alike = user.pw_gid == group and user.pw_name == found.gr_name
+    return user.pw_uid != 0 and is_named_alike and set(found.gr_mem) <= {user.pw_name}
 
 
 def _locked(descriptor: int) -> bool:

@@ -60,11 +60,18 @@ def private_folder(path: Path, base: Path | None = None) -> Iterator[Folder]:
     base = base or _own_folder_around(path)
     with ExitStack() as stack:
         try:
-            base.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_with_parents(base.parent)
             folder = stack.enter_context(Folder.open(base.parent))
             for name in (base.name, *path.relative_to(base).parts):
-                folder = stack.enter_context(folder.folder(name, create=True))
+                folder = stack.enter_context(folder.folder(name, create=True, mode=0o700))
                 folder.make_private()
         except OSError as error:
             raise StorageError(f"{path}: cannot be used ({error.strerror})") from error
         yield folder
+
+
+def _make_with_parents(path: Path) -> None:
+    """Make a folder where it is missing, and those above that are, for this user alone from the beginning."""
+    if not path.is_dir():
+        _make_with_parents(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)

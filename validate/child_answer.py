@@ -3,7 +3,7 @@
 import subprocess
 from collections.abc import Sequence
 
-from anespec.manifests.child_python import child_command, child_environment, lifeline
+from anespec.manifests.child_python import NEUTRAL_FOLDER, child_command, child_environment, lifeline
 from anespec.manifests.coreml_errors import ended_by, no_answer
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, last_line, printable
@@ -33,6 +33,7 @@ def child_answer(module: str, arguments: Sequence[str], longest_wait: float) -> 
             done = subprocess.run(
                 [*child_command(module), *arguments],
                 env=child_environment(),
+                cwd=NEUTRAL_FOLDER,
                 stdin=held,
                 capture_output=True,
                 timeout=longest_wait,

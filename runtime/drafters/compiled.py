@@ -13,13 +13,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numba
-from numba.core import config, sigutils
-
 from anespec.runtime.drafters.kept_code import code_folder
+from anespec.runtime.drafters.safe_numba import import_numba
 from anespec.runtime.drafters.whole_code import forget_function
 
 _log = logging.getLogger(__name__)
+
+numba: Any = import_numba()
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
@@ -29,7 +29,7 @@ def structure(kind: type[tuple[Any, ...]], fields: str) -> Any:
 
     Compiled code reads a field at no cost, so what belongs together is passed together.
     """
-    types, _ = sigutils.normalize_signature(f"void({fields})")
+    types, _ = numba.core.sigutils.normalize_signature(f"void({fields})")
     return numba.types.BaseTuple.from_types(types, kind)
 
 
@@ -38,8 +38,8 @@ def takes(*arguments: Any, returns: str = "void") -> Any:
     types: list[Any] = []
     for argument in arguments:
         is_text = isinstance(argument, str)
-        types += sigutils.normalize_signature(f"void({argument})")[0] if is_text else [argument]
-    _, result = sigutils.normalize_signature(f"{returns}()")
+        types += numba.core.sigutils.normalize_signature(f"void({argument})")[0] if is_text else [argument]
+    _, result = numba.core.sigutils.normalize_signature(f"{returns}()")
     return result(*types)
 
 
@@ -105,6 +105,7 @@ def _kept(folder: Path, function: AnyFunction, signature: str, options: dict[str
 @contextmanager
 def _cached_in(folder: Path) -> Iterator[None]:
     """Have numba keep in `folder` what is compiled meanwhile; others who use it keep their own."""
+    config = numba.core.config
     before, config.CACHE_DIR = config.CACHE_DIR, str(folder)
     try:
         yield

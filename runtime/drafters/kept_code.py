@@ -11,15 +11,15 @@ import os
 import platform
 import re
 import shutil
-import stat
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 from anespec.manifests.errors import StorageError
+from anespec.manifests.safe_files import changeable_by_others
 from anespec.manifests.user_folders import NAME, cache_folder, private_folder
-from anespec.runtime.drafters.whole_code import drop_damaged, note_whole
+from anespec.runtime.drafters.whole_code import drop_damaged, drop_foreign, note_whole
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +28,9 @@ KEPT_FOLDERS = 4
 
 CODE_FOLDER = "code"
 """Of the cache. Its other folders are not looked at; `compiled` holds what Core ML has compiled."""
+
+_CHOSEN_FOLDER = "NUMBA_CACHE_DIR"
+"""The variable that names another folder for compiled code."""
 
 STATE_DIGITS = 16
 _STATE = re.compile(f"[0-9a-f]{{{STATE_DIGITS}}}")
@@ -86,9 +89,13 @@ def code_folder() -> Path | None:
         with private_folder(folder, base):
             _require_safe(folder)
         os.utime(folder)
+        drop_foreign(folder)
         drop_damaged(folder)
         _drop_old(folder.parent)
-    except (OSError, StorageError) as error:
+    except StorageError as error:
+        _log.warning("compiled drafting code is not kept, so every process compiles it: %s", error)
+        return None
+    except OSError as error:
         _log.info("what is compiled is not kept: %s", error)
         return None
     return folder
@@ -99,16 +106,18 @@ def _own_folder() -> Path:
 
     A relative path would mean whatever folder one stands in, with whatever lies there.
     """
-    given = Path(os.environ.get("NUMBA_CACHE_DIR", ""))
+    given = Path(os.environ.get(_CHOSEN_FOLDER, ""))
     return given / NAME if given.is_absolute() else cache_folder()
 
 
 def _require_safe(folder: Path) -> None:
     """Raise StorageError where others may put a folder of theirs in the place of this one."""
-    for parent in folder.parents:
-        mode = parent.stat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise StorageError(f"{parent}: anybody may replace what lies there, and code would; forbid it")
+    shared = changeable_by_others(folder)
+    if shared is not None:
+        raise StorageError(
+            f"{shared}: other users may change what lies there, and compiled code would be run from there; "
+            f"forbid it with `chmod go-w`, or set {_CHOSEN_FOLDER} to a folder of your own"
+        )
 
 
 def _state_of_sources() -> str:

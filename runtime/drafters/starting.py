@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from anespec.manifests.child_python import child_command, child_environment
+from anespec.manifests.child_python import NEUTRAL_FOLDER, child_command, child_environment
 from anespec.runtime.drafters import (
     Draft,
     DraftCost,
@@ -153,6 +153,7 @@ class StartingSource:
         _log.info("drafts by %s are compiled for this processor, once; lookup drafts meanwhile", self.name)
         compiling = subprocess.Popen(
             [*child_command("anespec.runtime.drafters.compiling"), self.name],
+            cwd=NEUTRAL_FOLDER,
             env=child_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -18,7 +18,7 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
-from anespec.manifests.child_python import child_command, child_environment
+from anespec.manifests.child_python import NEUTRAL_FOLDER, child_command, child_environment
 from anespec.manifests.errors import AnespecError, GrammarError
 from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.runtime.sampling import grammar_check
@@ -248,6 +248,7 @@ def _checked(grammar: Grammar) -> str:
             input=grammar.model_dump_json().encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            cwd=NEUTRAL_FOLDER,
             env=child_environment(),
             timeout=2 * _SECONDS,
             start_new_session=True,

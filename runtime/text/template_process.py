@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from weakref import finalize
 
-from anespec.manifests.child_python import end_child
+from anespec.manifests.child_python import NEUTRAL_FOLDER, end_child
 from anespec.manifests.errors import AnespecError, RequestError
 from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.runtime.text import template_worker
@@ -119,7 +119,7 @@ class _Process:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                cwd="/",
+                cwd=NEUTRAL_FOLDER,
                 start_new_session=True,
             )
         except OSError as error:
@@ -191,7 +191,9 @@ class _Process:
 
 def resident_bytes(pid: int) -> int:
     """Memory that a process holds, in bytes; 0 where `ps` cannot tell."""
-    told = subprocess.run(["/bin/ps", "-o", "rss=", "-p", str(pid)], capture_output=True, check=False)
+    told = subprocess.run(
+        ["/bin/ps", "-o", "rss=", "-p", str(pid)], cwd=NEUTRAL_FOLDER, capture_output=True, check=False
+    )
     return int(told.stdout) << 10 if told.stdout.strip().isdigit() else 0
 
 

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
+from anespec.manifests.child_python import NEUTRAL_FOLDER
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.machine import free_memory, machine_memory, machine_name, processors
 from anespec.runtime.backends.worker.build import built_worker
@@ -94,7 +95,7 @@ class ThisSystem:
         with contextlib.suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=LONGEST_WAIT, check=True,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL, cwd=NEUTRAL_FOLDER,
             )  # fmt: skip
             return done.stdout.strip()
         return None

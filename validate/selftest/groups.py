@@ -10,7 +10,7 @@ from typing import IO, Protocol
 
 import numpy as np
 
-from anespec.manifests.child_python import child_command, child_environment, end_child
+from anespec.manifests.child_python import NEUTRAL_FOLDER, child_command, child_environment, end_child
 from anespec.manifests.coreml_errors import ended_by
 from anespec.manifests.formatting import last_line
 from anespec.manifests.schema import HIDDEN_IN, Bytes, HeadShard, Index, Record
@@ -202,6 +202,7 @@ def _elsewhere(
         process = subprocess.Popen(
             [*child_command(MODULE), asked.model_dump_json()],
             env=child_environment(),
+            cwd=NEUTRAL_FOLDER,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=words,

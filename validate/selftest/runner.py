@@ -21,7 +21,13 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from anespec.manifests.child_python import child_command, child_environment, lifeline, signal_name
+from anespec.manifests.child_python import (
+    NEUTRAL_FOLDER,
+    child_command,
+    child_environment,
+    lifeline,
+    signal_name,
+)
 from anespec.manifests.errors import StorageError
 from anespec.manifests.formatting import LONGEST_REASON, bytes_text, duration_text, printable
 from anespec.manifests.safe_files import Folder, write_atomically
@@ -124,7 +130,9 @@ class Run:
                 failure=Failure(stage="starting", text=text, mend="free some, and run the same again"),
             )
         identity = self.identity
-        asked = Asked(trial=trial, scale=identity.scale, device=identity.device, folder=str(self.folder))
+        asked = Asked(
+            trial=trial, scale=identity.scale, device=identity.device, folder=str(self.folder.absolute())
+        )
         write_atomically(begun, asked.model_dump_json())
         try:
             return self._run_trial(asked, begun, say)
@@ -210,8 +218,9 @@ def _child(file: Path) -> "Iterator[tuple[subprocess.Popen[str], queue.Queue[str
     try:
         with lifeline() as held, _words(file).open("w", encoding="utf-8") as words:
             process = subprocess.Popen(
-                [*child_command(CHILD), str(file)],
+                [*child_command(CHILD), str(file.absolute())],
                 env=child_environment(),
+                cwd=NEUTRAL_FOLDER,
                 stdin=held,
                 stdout=subprocess.PIPE,
                 stderr=words,

@@ -9,7 +9,7 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from anespec.manifests.child_python import child_command, child_environment
+from anespec.manifests.child_python import NEUTRAL_FOLDER, child_command, child_environment
 from anespec.manifests.coreml_errors import ended_by, no_answer
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import last_line
@@ -50,6 +50,7 @@ def first_contacts(
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=words,
+                cwd=NEUTRAL_FOLDER,
                 env=child_environment(),
                 start_new_session=True,
             )

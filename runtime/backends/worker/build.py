@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from anespec.manifests.child_python import NEUTRAL_FOLDER
 from anespec.manifests.errors import AnespecError, MissingPackageError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.manifests.safe_files import Folder, first_link, open_file
@@ -163,6 +164,7 @@ def _require_swift(swift: str) -> None:
             capture_output=True,
             text=True,
             errors="replace",
+            cwd=NEUTRAL_FOLDER,
             timeout=LONGEST_WAIT,
             check=False,
         )
@@ -217,6 +219,7 @@ def _compile(swift: str, work: Path, report: Report) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        cwd=NEUTRAL_FOLDER,
         env=os.environ | {"TMPDIR": str(own)},
         start_new_session=True,
     )

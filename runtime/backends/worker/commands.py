@@ -4,7 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from anespec.manifests.child_python import child_environment
+from anespec.manifests.child_python import NEUTRAL_FOLDER, child_environment
 from anespec.manifests.coreml_errors import ended_by, no_answer
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import last_line
@@ -22,7 +22,7 @@ def compile_package(
     program: WorkerProgram, package: Path, folder: Path, seconds: float = LONGEST_CONTACT
 ) -> Path:
     """Compile a package into a folder; returns the .mlmodelc. Raises like `_run`."""
-    said = _run(program, ("compile", str(package.absolute()), str(folder)), seconds)
+    said = _run(program, ("compile", str(package.absolute()), str(folder.absolute())), seconds)
     # What is moved lies in this folder, whatever is said.
     if not (name := Path(said.strip()).name):
         raise CommandFailedError("the worker does not say what it compiled")
@@ -55,6 +55,7 @@ def _run(program: WorkerProgram, words: tuple[str, ...], seconds: float) -> str:
             capture_output=True,
             text=True,
             errors="replace",
+            cwd=NEUTRAL_FOLDER,
             env=child_environment(),
             timeout=seconds,
             check=False,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 from weakref import finalize
 
-from anespec.manifests.child_python import child_environment, signal_name
+from anespec.manifests.child_python import NEUTRAL_FOLDER, child_environment, signal_name
 from anespec.manifests.coreml_errors import ended_by, no_answer
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, last_line, printable
@@ -101,6 +101,7 @@ class WorkerProcess:
                         stdout=subprocess.DEVNULL,
                         stderr=self._words,
                         pass_fds=(its.fileno(), arena.descriptor),
+                        cwd=NEUTRAL_FOLDER,
                         env=child_environment(),
                         start_new_session=True,
                     )

@@ -90,18 +90,95 @@ def test_nothing_else_in_the_cache_is_taken_for_code() -> None:
     assert kept_code.CODE_FOLDER != COMPILED_FOLDER
 
 
-def test_code_is_kept_only_where_nobody_else_can_put_any(anew: Path, tmp_path: Path) -> None:
-    anew.mkdir()
-    anew.chmod(0o777)
-    assert kept_code.code_folder() is None
-    anew.chmod(0o1777)
+def code_folder_anew() -> Path | None:
+    """The folder for compiled code, looked for as a new process does."""
     kept_code.code_folder.cache_clear()
-    folder = kept_code.code_folder()
+    return kept_code.code_folder()
+
+
+@pytest.mark.parametrize(("mode", "is_used"), [(0o777, False), (0o770, False), (0o1777, True), (0o755, True)])
+def test_code_is_kept_only_below_folders_that_nobody_else_may_write(
+    anew: Path, mode: int, is_used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No group is taken for this user's own.
+    monkeypatch.setattr("anespec.manifests.safe_files._is_private_group", lambda group: False)
+    (anew / "below").mkdir(parents=True)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(anew / "below"))
+    anew.chmod(mode)
+    assert (code_folder_anew() is not None) == is_used
+
+
+def test_code_is_kept_where_only_the_users_own_group_may_write(
+    anew: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Distributions that give each user a group create folders so."""
+    anew.mkdir()
+    anew.chmod(0o770)
+    monkeypatch.setattr("anespec.manifests.safe_files._is_private_group", lambda group: True)
+    assert code_folder_anew() is not None
+
+
+def test_code_is_not_kept_below_a_folder_of_another_user(anew: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give a folder to somebody else")
+    (anew / "below").mkdir(parents=True)
+    os.chown(anew, 12345, -1)
+    assert code_folder_anew() is None
+
+
+def test_code_is_not_kept_behind_a_link_that_somebody_else_could_change(
+    anew: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anespec.manifests.safe_files._is_private_group", lambda group: False)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "shared" / "link").symlink_to("../mine")
+    anew.symlink_to(tmp_path / "shared" / "link")
+    assert code_folder_anew() is not None
+    (tmp_path / "shared").chmod(0o770)
+    assert code_folder_anew() is None
+
+
+def test_a_link_in_the_place_of_the_folder_itself_is_refused(anew: Path, tmp_path: Path) -> None:
+    folder = code_folder_anew()
     assert folder is not None
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
-    kept_code.code_folder.cache_clear()
-    assert kept_code.code_folder() is None
+    assert code_folder_anew() is None
+
+
+def test_new_folders_for_code_are_private_from_the_beginning(
+    anew: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between making a folder and forbidding it to others, somebody could put code there."""
+    modes = []
+    mkdir = os.mkdir
+
+    def noted(path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        modes.append(mode)
+        mkdir(path, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "mkdir", noted)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(anew / "one" / "two"))
+    assert code_folder_anew() is not None
+    assert len(modes) >= 5 and set(modes) == {0o700}
+
+
+def test_code_of_somebody_else_is_removed_before_it_is_loaded(anew: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give a file to somebody else")
+    folder = code_folder_anew()
+    assert folder is not None
+    (folder / "drafters_1").mkdir()
+    (folder / "foreign_1").mkdir()
+    mine, theirs = (folder / "drafters_1" / name for name in ("mine.nbi", "theirs.nbi"))
+    for path in (mine, theirs, folder / "foreign_1" / "inside.nbi"):
+        path.write_bytes(b"pickled")
+    (folder / "drafters_1" / "link.nbc").symlink_to(mine)
+    os.chown(theirs, 12345, -1)
+    os.chown(folder / "foreign_1", 12345, -1)
+    assert code_folder_anew() == folder
+    assert [path.name for path in sorted(folder.rglob("*"))] == ["drafters_1", "mine.nbi"]
 
 
 def test_the_current_folder_is_no_place_for_code(
