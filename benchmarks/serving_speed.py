@@ -4,7 +4,7 @@
 
 Each client streams a completion of its own as soon as its last one has ended. All servers are sent the same
 token ids, samplers and seeds, and run as many sequences at a time. The peer takes part three times: without
-speculation, and with two of its own kinds (--speculation). Servers take turns in every round, in another order
+speculation, and with two of its own kinds (--speculation). Servers take turns in each round, in another order
 each time, since a machine has its moods, and medians over rounds are compared. The artifact is converted
 first, into the user's cache. `make llama-server` builds the peer; --peer names another one.
 """
