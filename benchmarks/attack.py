@@ -10,6 +10,7 @@ A seed chooses the same requests and damages again. Nothing but loopback address
 """
 
 import argparse
+import os
 import random
 import sys
 import tempfile
@@ -27,7 +28,7 @@ from malformed_requests import send_mutants
 from measure import describe, machine
 from paired_requests import SOURCES, compare
 from serving_scenarios import Bench, UnavailableError, kill
-from smoke_options import MODEL, ROOT, command_line
+from smoke_options import FOLDER, MODEL, ROOT, command_line
 
 import anespec
 from anespec.manifests.schema import Target
@@ -152,6 +153,8 @@ def main() -> None:
     )
     options = parser.parse_args(command_line(parser, *smoke))
     print(describe(machine()), flush=True)
+    # Compiling what drafts takes a minute, and is no part of any attack.
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(FOLDER / "compiled"))
     failed = False
     with tempfile.TemporaryDirectory(prefix="anespec-attack-", ignore_cleanup_errors=True) as folder:
         attack = Attack(options, Path(folder))

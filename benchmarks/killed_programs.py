@@ -119,7 +119,7 @@ def building(gguf: Path, folder: Path) -> Victim:
     older.write_text("An older text.\n" * 10)
     command = ("datastore", "build", str(text), "--vocab", str(gguf), "-o", str(output), "--force")
     build_older = [*PROGRAM, *command[:2], str(older), *command[3:]]
-    subprocess.run(build_older, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(build_older, check=True, capture_output=True)
     kept = output.read_bytes()
     whole: Fingerprint = {}
 

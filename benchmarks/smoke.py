@@ -8,11 +8,14 @@ since this machine lacks a peer or a browser, it says in a line that begins with
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from smoke_options import FOLDER
 
 HERE = Path(__file__).resolve().parent
 HELPERS = {"llama_server.py", "losing_daemon.py", "smoke.py"}
@@ -42,8 +45,12 @@ def ways(program: Path) -> Iterator[list[str]]:
 def fault(program: Path, arguments: list[str]) -> str | None:
     """What is wrong with a run; None where nothing is."""
     command = [sys.executable, str(program), *arguments]
+    # What is compiled for drafting takes a minute, once.
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(FOLDER / "compiled")}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=SECONDS, env=environment
+        )
     except subprocess.TimeoutExpired:
         return f"it did not end within {SECONDS:.0f} s"
     for line in (done.stdout + done.stderr).splitlines():
