@@ -43,7 +43,8 @@ def test_the_readme_names_every_benchmark() -> None:
     ],
 )
 def test_the_peer_is_built_for_the_instructions_that_are_listed(words: str, expected: set[str]) -> None:
-    code = "import json, sys, llama_server as made; print(json.dumps(made.instruction_options(sys.argv[1].split())))"
+    code = "import json, sys; from llama_server import instruction_options as made; "
+    code += "print(json.dumps(made(sys.argv[1].split())))"
     command = [sys.executable, "-c", code, words]
     said = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=True).stdout
     options = dict(option.removeprefix("-DGGML_").split("=") for option in json.loads(said))
