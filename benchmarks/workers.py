@@ -50,11 +50,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--compare", action="store_true", help="run it without workers, too")
     options = parser.parse_args(command_line(parser, MODEL, "--rounds", 1, "--compare"))
-    if (reason := BACKENDS[WORKER].unavailable()) is not None:
-        print(f"skipped: the worker needs {reason}")
-        return
     if sys.platform == "linux":
         os.environ.setdefault("ANESPEC_STANDIN_PYTHON", sys.executable)
+    if (reason := BACKENDS[WORKER].unavailable()) is not None:
+        print(f"skipped: missing: {reason}")
+        return
     artifact = Artifact(artifact_of(options.gguf, ConvertOptions(target=Target.CPU)))
     began = time.perf_counter()
     with closing(open_verifier(artifact, WORKER, workers=WorkerLimits(options.budget))) as verifier:
