@@ -16,7 +16,7 @@ FIRST ?= 0
 MODEL ?= build/random-1gb.gguf
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint typecheck wheel benchmark-pass clean
+.PHONY: help demo test fuzz lint typecheck wheel benchmarks-smoke benchmark-pass benchmark-serving llama-server clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,16 @@ wheel: $(INSTALLED) ## build the wheel into build/wheel
 
 benchmark-pass: $(BENCHMARKED) $(MODEL) ## time a pass beside llama.cpp (MODEL=file.gguf for your own)
 	@$(PYTHON) benchmarks/pass.py $(MODEL)
+
+benchmarks-smoke: $(DEVELOPED) ## see that every benchmark runs, in minutes
+	@$(PYTHON) benchmarks/smoke.py
+
+benchmark-serving: $(MODEL) llama-server ## time the daemon beside llama-server (MODEL=file.gguf)
+	@$(PYTHON) benchmarks/serving_speed.py $(MODEL)
+
+llama-server: $(INSTALLED) ## build llama.cpp's server, with which benchmark-serving compares
+	@$(PIP) install cmake ninja
+	@$(PYTHON) benchmarks/llama_server.py
 
 clean: ## remove what was built, the virtual environment too
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

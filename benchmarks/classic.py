@@ -20,6 +20,7 @@ import coremltools.optimize.coreml as cto
 import numpy as np
 import torch
 from measure import MAXRSS_UNIT, emit, gigabytes, show_table
+from smoke_options import FOLDER, MODEL, command_line
 from torch import Tensor, nn
 
 from anespec.convert.source.facts import LayerFacts
@@ -191,9 +192,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("gguf", type=Path, help="whose sizes the layers have")
     parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--output-folder", type=Path, help="default: beside the GGUF")
     parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="classic-", dir=options.gguf.parent) as folder:
+    options = parser.parse_args(command_line(parser, MODEL, "--layers", 1, "--output-folder", FOLDER))
+    with tempfile.TemporaryDirectory(
+        prefix="classic-", dir=options.output_folder or options.gguf.parent
+    ) as folder:
         cost = cost_of(options.gguf, options.layers, Path(folder))
     if options.json:
         emit(cost.as_json())

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from measure import Budget, Timing, machine, show_budgets, show_table
-from subjects import artifact_of, least_spans, pass_of, prefill
+from measure import Budget, Timing, describe, machine, show_budgets, show_table
+from subjects import artifact_of, narrowed, pass_of, prefill
 from turns import Contestant, Key, take_turns
 
 from anespec.convert.options import ConvertOptions
@@ -51,7 +51,7 @@ class ContextReport:
 
     def show(self) -> None:
         """Print tables for a person."""
-        print("{machine}, {cores} cores, load before {load_before}".format_map(self.machine))
+        print(describe(self.machine))
         rows = [
             [str(context), *(f"{self.passes[str(context), rows].median:.1f}" for rows in self.options.rows)]
             for context in self.options.contexts
@@ -75,6 +75,6 @@ def measure_contexts(options: Namespace) -> ContextReport:
             prefill(verifier, tokens[: options.past])
             for rows in options.rows:
                 plan = pass_of(verifier, tokens[options.past :][:rows], options.past)
-                call = partial(run_pass, verifier, least_spans(verifier, plan))
+                call = partial(run_pass, verifier, narrowed(verifier, plan))
                 contestants[str(context), rows] = call
         return ContextReport(options, where, take_turns(contestants, options.rounds))

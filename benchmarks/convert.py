@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measure import Budget, emit, gigabytes, machine, show_budgets, show_table
+from measure import Budget, describe, emit, gigabytes, machine, show_budgets, show_table
 from process_tree import TreeRun, run_tree
+from smoke_options import FOLDER, MODEL, command_line
 
 from anespec.manifests.store import Artifact
 
@@ -143,8 +144,8 @@ def growth(costs: Sequence[Cost]) -> list[Budget]:
     return [Budget(name, largest.conversion.peak_own / smallest.conversion.peak_own, 1.1)]
 
 
-def cost_of(source: Path, work: Path, convert_options: Sequence[str]) -> Cost:
-    """Convert `source` and copy it, before and after, in the folder `work`."""
+def cost_of(source: Path, work: Path, rest: float, convert_options: Sequence[str]) -> Cost:
+    """Convert `source` and copy it, before and after, in the folder `work`, with rests between."""
     warm(source)
     copied, artifact = work / "copy", work / "model.anespec"
 
@@ -154,8 +155,8 @@ def cost_of(source: Path, work: Path, convert_options: Sequence[str]) -> Cost:
         copied.unlink()
         return seconds
 
-    before, at_once = copying(REST_SECONDS), copying(0)
-    time.sleep(REST_SECONDS)
+    before, at_once = copying(rest), copying(0)
+    time.sleep(rest)
     command = (str(Path(sys.executable).with_name("anespec")), "convert", str(source), "-o", str(artifact))
     conversion = run_tree((*command, *convert_options))
     flushing = flush(artifact)
@@ -170,7 +171,7 @@ def cost_of(source: Path, work: Path, convert_options: Sequence[str]) -> Cost:
         largest_shard=max(shards),
         conversion=conversion,
         flushing=flushing,
-        copying=(before, copying(REST_SECONDS)),
+        copying=(before, copying(rest)),
         copying_at_once=at_once,
     )
 
@@ -193,17 +194,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
     parser.add_argument("gguf", type=Path, nargs="+")
     parser.add_argument("--output-folder", type=Path, help="on the disk to measure; default: beside the GGUF")
+    parser.add_argument("--rest", type=float, default=REST_SECONDS, help="seconds before each copy")
     parser.add_argument("--classic", type=int, default=0, metavar="LAYERS", help="also the classic route")
     parser.add_argument("--json", action="store_true")
-    options, convert_options = parser.parse_known_args()
+    smoke = (MODEL, "--output-folder", FOLDER, "--rest", 0, "--target", "cpu")
+    options, convert_options = parser.parse_known_args(command_line(parser, *smoke))
     where = machine()
     costs = []
     for gguf in options.gguf:
         with tempfile.TemporaryDirectory(prefix="convert-", dir=options.output_folder or gguf.parent) as work:
-            costs.append(cost_of(gguf, Path(work), convert_options))
+            costs.append(cost_of(gguf, Path(work), options.rest, convert_options))
     grown = growth(costs)
     if not options.json:
-        print("{machine}, {cores} cores, load before {load_before}".format_map(where))
+        print(describe(where))
         for cost in costs:
             cost.show()
         if grown:

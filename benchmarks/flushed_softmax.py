@@ -6,10 +6,12 @@ Every result is rounded to fp16 and flushed; sums are exact. Scores are normal, 
 trained models) has a share of all weight and values a hundredth as large as the others'.
 """
 
+import argparse
 from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
+from smoke_options import command_line
 
 Numbers = NDArray[np.float64]
 SMALLEST_NORMAL = 2.0**-14
@@ -66,8 +68,11 @@ def cases(slots: int) -> Iterator[tuple[str, Numbers, Numbers]]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--contexts", type=int, nargs="+", default=CONTEXTS)
+    options = parser.parse_args(command_line(parser, "--contexts", 1024))
     print(f"{'slots':>6} {'scores':14} {'weight lost':>12}" + "".join(f"{f.__name__:>15}" for f in FORMS))
-    for slots in CONTEXTS:
+    for slots in options.contexts:
         for name, scores, values in cases(slots):
             weights = weights_of(scores)
             exact = weights @ values

@@ -15,7 +15,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from measure import MAXRSS_UNIT, Budget, emit, gigabytes, machine, show_budgets, show_table
+from measure import MAXRSS_UNIT, Budget, describe, emit, gigabytes, machine, show_budgets, show_table
+from smoke_options import MODEL, command_line
 
 BUDGET_SECONDS = 300
 BUDGET_BYTES = 4e9
@@ -102,7 +103,7 @@ def main() -> None:
     parser.add_argument("--backend", nargs="+", default=["openvino"])
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = parser.parse_args(command_line(parser, MODEL, "--target", "cpu"))
     if options.artifact:
         run = run_gate(options.gguf, options.backend[0], options.threads)
         emit({**asdict(run), "seconds": run.seconds})
@@ -112,7 +113,7 @@ def main() -> None:
     if options.json:
         emit({**where, "runs": [{**asdict(run), **run.budget.as_json()} for run in runs]})
         return
-    print(", ".join(f"{name} {value}" for name, value in where.items()))
+    print(describe(where))
     for run in runs:
         show(run)
     print()

@@ -15,8 +15,9 @@ from functools import cache
 from time import perf_counter
 
 import numpy as np
-from measure import Budget, emit, machine, show_budgets, show_table
+from measure import Budget, describe, emit, machine, show_budgets, show_table
 from numpy.typing import NDArray
+from smoke_options import command_line
 
 from anespec.manifests.schema import Manifest, Pool, RopeTable
 from anespec.runtime.backends.pass_inputs import PassInputs
@@ -106,9 +107,9 @@ class InstantVerifier:
         """Nothing to release."""
 
 
-def proposal_us(make_text: Callable[[int], list[int]], length: int) -> float:
-    """Median microseconds to add one token and propose three, from `length` tokens on."""
-    text = make_text(length + 400)
+def proposal_us(make_text: Callable[[int], list[int]], length: int, repeat: int) -> float:
+    """Median microseconds to add one token and propose three, from `length` tokens on, so many times."""
+    text = make_text(length + repeat)
     session = LookupSource().open("", text[:length])
     seconds = []
     for token in text[length:]:
@@ -151,7 +152,7 @@ def grammar_tokens() -> GrammarTokens:
     return GrammarTokens(Words(), VOCABULARY)
 
 
-def pass_us(sampling: SamplingParameters, ahead: float) -> tuple[float, float]:
+def pass_us(sampling: SamplingParameters, ahead: float, repeat: int) -> tuple[float, float]:
     """Median microseconds of a decoding pass and the tokens that it committed on average.
 
     One token is so far ahead in the logits; the others are spread as a trained model's are. Where it is far
@@ -165,7 +166,7 @@ def pass_us(sampling: SamplingParameters, ahead: float) -> tuple[float, float]:
     while not engine.step():
         pass
     seconds, tokens = [], 0
-    for _ in range(300):
+    for _ in range(repeat):
         start = perf_counter()
         (event,) = engine.step()
         seconds.append(perf_counter() - start)
@@ -173,17 +174,17 @@ def pass_us(sampling: SamplingParameters, ahead: float) -> tuple[float, float]:
     return statistics.median(seconds) * 1e6, tokens / len(seconds)
 
 
-def measure() -> list[tuple[Budget, float]]:
+def measure(lengths: Sequence[int], repeat: int) -> list[tuple[Budget, float]]:
     """Every measurement in microseconds and its share of the budget."""
     found: list[tuple[Budget, float]] = []
     for name, make_text in TEXTS.items():
-        for length in (1024, 8192, 32768):
-            value = proposal_us(make_text, length)
+        for length in lengths:
+            value = proposal_us(make_text, length, repeat)
             what = f"proposal after {length} tokens, {name}"
             found.append((Budget(what, value / PROPOSAL_BUDGET_US, 1.0), value))
     for rows, ahead in (("sure", SURE), ("unsure", UNSURE)):
         for name, sampling in SAMPLINGS.items():
-            value, tokens = pass_us(sampling, ahead)
+            value, tokens = pass_us(sampling, ahead, repeat)
             what = f"pass, {rows}, {name}, {tokens:.1f} tokens each"
             found.append((Budget(what, value / PASS_BUDGET_US, 1.0), value))
     return found
@@ -193,26 +194,30 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Host work against its budgets.")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-    as_json = parser.parse_args().json
+    parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 8192, 32768], help="of texts")
+    parser.add_argument("--repeat", type=int, default=300, help="proposals, and passes, of each kind")
+    options = parser.parse_args(command_line(parser, "--repeat", 20, "--lengths", 1024))
     where = machine()
-    found = measure()
-    indexing = {name: indexing_ms(make_text, 32768) for name, make_text in TEXTS.items()}
-    if as_json:
+    found = measure(options.lengths, options.repeat)
+    indexing = {name: indexing_ms(make_text, max(options.lengths)) for name, make_text in TEXTS.items()}
+    if options.json:
         emit(
             {
                 **where,
                 "budgets": [{**budget.as_json(), "us": round(value, 1)} for budget, value in found],
-                "indexing_32768_tokens_ms": {name: round(value, 1) for name, value in indexing.items()},
+                f"indexing_{max(options.lengths)}_tokens_ms": {
+                    name: round(value, 1) for name, value in indexing.items()
+                },
             }
         )
         return
-    print(", ".join(f"{name}: {value}" for name, value in where.items()))
+    print(describe(where))
     show_table(("what", "us"), [(budget.name, f"{value:.1f}") for budget, value in found])
     print()
     show_budgets([budget for budget, _ in found])
     print()
     show_table(
-        ("indexing a prompt of 32768 tokens, once", "ms"),
+        (f"indexing a prompt of {max(options.lengths)} tokens, once", "ms"),
         [(name, f"{value:.0f}") for name, value in indexing.items()],
     )
 

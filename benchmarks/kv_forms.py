@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from measure import emit, machine, show_table
+from measure import describe, emit, machine, show_table
+from smoke_options import MODEL, command_line
 from subjects import artifact_of, narrowed, pass_of, prefill
 from turns import Contestant, Key, take_turns
 
@@ -31,7 +32,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=processors())
     parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
+    return parser.parse_args(command_line(parser, MODEL, "--context", 128, "--past", 16, "--rounds", 1))
 
 
 def main() -> None:
@@ -55,7 +56,7 @@ def main() -> None:
     if options.json:
         emit({**where, "passes": {name: timing.as_json() for (name, _), timing in passes.items()}})
         return
-    print("{machine}, {cores} cores, load before {load_before}".format_map(where))
+    print(describe(where))
     print(f"{options.gguf.name}, {options.threads} threads, context {options.context}, {ROWS} rows: ms")
     rows = [(name, f"{timing.median:.1f}", f"{timing.least:.1f}") for (name, _), timing in passes.items()]
     show_table(("K/V", "median", "least"), rows)

@@ -49,9 +49,9 @@ def _mutant(source: random.Random) -> bytes:
     return bytes(found)
 
 
-def send_mutants(daemon: Daemon, count: int) -> int:
+def send_mutants(daemon: Daemon, count: int, seed: int = 11) -> int:
     """Send so many; RuntimeError where one is answered by 500, or its connection is left hanging."""
-    source = random.Random(11)
+    source = random.Random(seed)
     for _ in range(count):
         sent = _mutant(source)
         with connect(daemon) as client:

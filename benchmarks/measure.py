@@ -48,6 +48,11 @@ def machine() -> dict[str, Any]:
     return asdict(Surroundings.here())
 
 
+def describe(machine: Mapping[str, Any]) -> str:
+    """The machine in one line."""
+    return str(Surroundings(**machine))
+
+
 def show_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows in columns: the first to the left, figures to the right."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]

@@ -1,6 +1,6 @@
 """What drafting's memory costs: opening it, starting with it, and keeping what is learnt while passes run.
 
-    python benchmarks/memory.py model.anespec
+    python benchmarks/memory.py model.anespec (or a GGUF, which is converted for this)
     python benchmarks/memory.py model.anespec --size 32MB --runs 10 --json
 
 A memory is filled with texts that never repeat until it is full. Opened are a snapshot alone and one with as
@@ -24,9 +24,13 @@ from pathlib import Path
 import numpy as np
 from measure import Budget, Timing, emit, machine, show_budgets
 from numpy.typing import NDArray
+from smoke_options import MODEL, command_line
+from subjects import artifact_of
 
+from anespec.convert.options import ConvertOptions
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.options import read_size
+from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
 from anespec.runtime.drafters.memory import owner_memory
 from anespec.runtime.drafters.memory.learner import Learner
@@ -152,13 +156,16 @@ def difference(some: Timing, others: Timing) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("artifact", type=Path)
+    parser.add_argument("model", type=Path, help="an artifact, or a GGUF, which is converted for this")
     parser.add_argument("--size", type=read_size, default=32_000_000)
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = parser.parse_args(command_line(parser, MODEL, "--size", "1MB", "--runs", 1))
     facts = machine()
-    with GGUFFile(Artifact(options.artifact).tokens_path()) as file:
+    artifact = options.model
+    if artifact.is_file():
+        artifact = artifact_of(artifact, ConvertOptions(target=Target.CPU))
+    with GGUFFile(Artifact(artifact).tokens_path()) as file:
         tokenizer = Tokenizer.from_gguf(file)
     learner, key = MixLearner(traits_of(tokenizer)), vocabulary_key(tokenizer.vocabulary_hash)
     texts, size = Texts(tokenizer.vocabulary_size), options.size
@@ -168,7 +175,6 @@ def main() -> None:
         plain = opening(folder, learner, key, size, options.runs)
         lengthen_journal(folder, learner, key, size, texts)
         journal = opening(folder, learner, key, size, options.runs)
-        artifact = options.artifact
         start(artifact, name)  # so that all that is compiled or measured once is
         pairs = [(start(artifact, name), start(artifact, "none")) for _ in range(options.runs)]
         alone, beside, writing = held(folder, learner, key, size, texts)

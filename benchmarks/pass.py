@@ -3,29 +3,33 @@
     python benchmarks/pass.py model.gguf [--target cpu] [--backends torch openvino] [--json]
     python benchmarks/pass.py model.gguf --backends openvino --contexts 512 8192 --past 200
 
-Every contestant takes its turn in every round, so that a change of the machine's mood meets all.
+llama.cpp takes part where llama-cpp-python is installed. Every contestant takes its turn in every round, so
+that a change of the machine's mood meets all.
 """
 
 import argparse
 import contextlib
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 from contexts import measure_contexts
-from measure import Budget, Timing, emit, gigabytes, machine, show_budgets, show_table
+from measure import Budget, Timing, describe, emit, gigabytes, machine, show_budgets, show_table
 from numpy.typing import NDArray
+from smoke_options import MODEL, command_line
 from subjects import artifact_of, narrowed, pass_of, prefill
 from turns import Contestant, Key, take_turns
 
 from anespec.convert.options import ConvertOptions
 from anespec.manifests.machine import processors
 from anespec.manifests.schema import Target
-from anespec.runtime.backends import BACKENDS, OPENVINO, open_verifier
+from anespec.runtime.backends import BACKENDS, OPENVINO, TORCH, open_verifier
 from anespec.runtime.passes import Verifier, run_pass
 
 PEER = "llama.cpp"
@@ -54,7 +58,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("gguf", type=Path)
     parser.add_argument("--target", type=Target, choices=list(Target), default=Target.CPU)
     parser.add_argument("--block", type=int, default=4)
-    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=[TORCH, OPENVINO])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 8], help="T of the passes")
     parser.add_argument("--past", type=int, default=256, help="tokens before the measured pass")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prefill; 0: none")
@@ -64,7 +68,8 @@ def arguments() -> argparse.Namespace:
         "--contexts", type=int, nargs="+", help="compare the pass in artifacts of these contexts instead"
     )
     parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
+    smoke = (MODEL, "--rows", 1, 4, "--past", 16, "--prompt", 32, "--rounds", 1)
+    return parser.parse_args(command_line(parser, *smoke))
 
 
 @dataclass(frozen=True)
@@ -80,8 +85,8 @@ class Report:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """llama.cpp, then the backends."""
-        return (PEER, *self.loading)
+        """llama.cpp where it was there, then the backends."""
+        return (*dict.fromkeys(name for name, _ in self.passes if name == PEER), *self.loading)
 
     def prefill_speeds(self) -> dict[str, float]:
         """Tokens per second by contestant."""
@@ -95,10 +100,11 @@ class Report:
             if (four := self.passes.get((name, 4))) is not None:
                 if (one := self.passes.get((name, 1))) is not None:
                     found.append(Budget(f"{name}: 4 rows / its own 1 row", four.median / one.median, 1.1))
-                theirs, reading = self.passes[PEER, 4].median, self.passes[READING, 0].median
-                found.append(Budget(f"{name}: 4 rows / {PEER}, 4 rows", four.median / theirs, 0.6))
+                if (theirs := self.passes.get((PEER, 4))) is not None:
+                    found.append(Budget(f"{name}: 4 rows / {PEER}, 4 rows", four.median / theirs.median, 0.6))
+                reading = self.passes[READING, 0].median
                 found.append(Budget(f"{name}: 4 rows / {READING} once", four.median / reading, 1.2))
-            if name in speeds:
+            if {name, PEER} <= speeds.keys():
                 found.append(Budget(f"{name}: prefill time / {PEER}", speeds[PEER] / speeds[name], 1 / 3))
         return found
 
@@ -127,7 +133,7 @@ class Report:
     def show(self) -> None:
         """Print tables for a person."""
         options, reading = self.options, self.passes[READING, 0]
-        print("{machine}, {cores} cores, load before {load_before}".format_map(self.machine))
+        print(describe(self.machine))
         print(f"{options.gguf.name}, target {options.target}, {options.threads} threads: ms, median (least)")
         print(f"{READING} once, {gigabytes(self.weight_bytes)}: {cell(reading)}\n")
         rows = [[name, *(cell(self.passes.get((name, t))) for t in options.rows)] for name in self.names]
@@ -144,8 +150,6 @@ def cell(timing: Timing | None) -> str:
 
 def measure(options: argparse.Namespace) -> Report:
     """Convert, load everything side by side, and let all take turns."""
-    from peer import Peer  # llama-cpp-python, which `--contexts` does without
-
     where = machine()
     artifact = artifact_of(options.gguf, ConvertOptions(target=options.target, block=options.block))
     reader = WeightReader(artifact, options.threads)
@@ -163,26 +167,34 @@ def measure(options: argparse.Namespace) -> Report:
             raise SystemExit(
                 f"{longest} tokens do not fit the context of {context}: lower --past or --prompt"
             )
-        peer = stack.enter_context(Peer(options.gguf, options.threads, context))
-        tokens = np.random.default_rng(1).integers(0, peer.vocabulary, longest).tolist()
+        vocabulary = min(verifier.shape.vocabulary for verifier in verifiers.values())
+        tokens = np.random.default_rng(1).integers(0, vocabulary, longest).tolist()
 
         past, fresh, prompt = tokens[: options.past], tokens[: max(options.rows)], tokens[: options.prompt]
-        peer.prefill(past)
         for verifier in verifiers.values():
             prefill(verifier, past)
         contestants: dict[Key, Contestant] = {(READING, 0): reader.read}
         for rows in options.rows:
-            contestants[PEER, rows] = partial(peer.forward, fresh[:rows], len(past), all_logits=True)
             for name, verifier in verifiers.items():
                 if rows <= verifier.shape.t_max:
                     contestants[name, rows] = partial(
                         run_pass, verifier, narrowed(verifier, pass_of(verifier, fresh[:rows], len(past)))
                     )
-        passes = take_turns(contestants, options.rounds)
         prompts: dict[Key, Contestant] = {}
         if prompt:
-            prompts[PEER, len(prompt)] = partial(peer.prefill, prompt)
             prompts |= {(n, len(prompt)): partial(prefill, v, prompt) for n, v in verifiers.items()}
+        if find_spec("llama_cpp") is None:
+            print(f"skipped: {PEER}, since llama-cpp-python is not installed", file=sys.stderr)
+        else:
+            from peer import Peer
+
+            peer = stack.enter_context(Peer(options.gguf, options.threads, context))
+            peer.prefill(past)
+            for rows in options.rows:
+                contestants[PEER, rows] = partial(peer.forward, fresh[:rows], len(past), all_logits=True)
+            if prompt:
+                prompts[PEER, len(prompt)] = partial(peer.prefill, prompt)
+        passes = take_turns(contestants, options.rounds)
         return Report(options, where, reader.nbytes, loading, passes, take_turns(prompts, PREFILL_ROUNDS))
 
 

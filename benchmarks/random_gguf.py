@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gguf import GGMLQuantizationType
 from measure import gigabytes
+from smoke_options import FOLDER, command_line
 
 from anespec.validate.selftest.random_gguf import Sizes, write
 
@@ -31,7 +32,8 @@ def main() -> None:
     parser.add_argument("--type", choices=("Q8_0", "F16"), default="Q8_0")
     for option in ("layers", "d", "ff", "heads", "kv-heads", "head-dim", "vocabulary"):
         parser.add_argument(f"--{option}", type=int)
-    options = vars(parser.parse_args())
+    options = vars(parser.parse_args(command_line(parser, "tiny", FOLDER / "tiny.gguf")))
+    options.pop("smoke")
     preset, path, kind = options.pop("preset"), options.pop("path"), options.pop("type")
     sizes = replace(PRESETS[preset], **{name: n for name, n in options.items() if n is not None})
     began = time.perf_counter()

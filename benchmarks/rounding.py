@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from measure import emit, machine, show_table
 from numpy.typing import NDArray
+from smoke_options import command_line
 from subjects import ROOT, artifact_of, pass_of
 from torch import Tensor
 
@@ -164,7 +165,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--seeds", type=int, default=5, help="random models of each size beside the files")
     parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(command_line(parser, FAMILIES / f"{BASES[0]}.gguf"))
     outcomes: list[RoundingResult] = []
     with tempfile.TemporaryDirectory() as folder:
         models = chosen.models or [

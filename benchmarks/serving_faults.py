@@ -17,6 +17,7 @@ from pathlib import Path
 from faulty_clients import Oracle
 from measure import machine
 from serving_scenarios import SCENARIOS, Bench, UnavailableError
+from smoke_options import MODEL, command_line
 
 import anespec
 from anespec.manifests.schema import Target
@@ -30,7 +31,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=list(SCENARIOS), default=list(SCENARIOS))
     parser.add_argument("--requests", type=int, default=10_000, help="of `growth`, and of raw bytes")
     parser.add_argument("--seconds", type=float, default=60.0, help="of schemathesis")
-    chosen = parser.parse_args()
+    smoke = (MODEL, "--only", "lost-state")
+    chosen = parser.parse_args(command_line(parser, *smoke))
     print(machine())
     failed = False
     with tempfile.TemporaryDirectory(prefix="anespec-faults-") as folder:

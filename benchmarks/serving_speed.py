@@ -1,88 +1,59 @@
-"""Tokens per second and waiting times of the daemon beside llama-cpp-python's server, on one GGUF.
+"""Tokens per second and waiting times of the daemon beside llama-server, on one GGUF.
 
-Usage: python benchmarks/serving_speed.py MODEL.gguf [--clients 1,4,16] [--tokens 64] [--rounds 2] [--json]
+    python benchmarks/serving_speed.py MODEL.gguf [--clients 1 4] [--temperatures 0 1] [--rounds 5] [--json]
 
-Each client streams a completion of its own, greedy, as soon as its last one has ended. The servers take
-turns, since a machine has its moods. The artifact is converted first, into the user's cache. The peer needs
-`pip install 'llama-cpp-python[server]'`; `--peer-path` names folders where it is installed instead.
+Each client streams a completion of its own as soon as its last one has ended. All servers are sent the same
+token ids, samplers and seeds, and run as many sequences at a time. The peer takes part three times: without
+speculation, and with two of its own kinds (--speculation). Servers take turns in each round, in another order
+each time, since a machine has its moods, and medians over rounds are compared. The artifact is converted
+first, into the user's cache. `make llama-server` builds the peer; --peer names another one.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
+import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import numpy as np
 from http_server import Server, anespec_command, free_port, started
-from measure import machine, show_table
+from llama_server import BINARY
+from measure import describe, emit, machine, show_table
+from smoke_options import MODEL, command_line
 
-WORDS = [
-    "the",
-    "a",
-    "little",
-    "big",
-    "old",
-    "young",
-    "dog",
-    "cat",
-    "girl",
-    "boy",
-    "tree",
-    "house",
-    "river",
-    "sun",
-    "moon",
-    "day",
-    "night",
-    "friend",
-    "garden",
-    "road",
-    "stone",
-    "bird",
-    "was",
-    "had",
-    "saw",
-    "went",
-    "found",
-    "said",
-    "came",
-    "took",
-    "gave",
-    "made",
-    "liked",
-    "wanted",
-    "and",
-    "but",
-    "then",
-    "so",
-    "when",
-    "because",
-    "under",
-    "over",
-    "near",
-]
-PROMPT_WORDS = 48
+WORDS = (
+    *("the", "a", "little", "big", "old", "young", "dog", "cat", "girl", "boy", "tree"),
+    *("house", "river", "sun", "moon", "day", "night", "friend", "garden", "road", "stone", "bird"),
+    *("was", "had", "saw", "went", "found", "said", "came", "took", "gave", "made", "liked"),
+    *("wanted", "and", "but", "then", "so", "when", "because", "under", "over", "near"),
+)
+
+OURS, PEER = "anespec", "llama-server"
+ONLY_TEMPERATURE = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+"""What else llama-server would cut its distribution with."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """How many clients ask, and how hot their answers are."""
+
+    clients: int
+    temperature: float
 
 
 @dataclass(frozen=True)
 class Answered:
-    """One streamed answer: when each of its tokens came, in seconds after it was asked for."""
+    """One streamed answer: its tokens, and the seconds after which each piece of its text came."""
 
+    tokens: int
     arrivals: tuple[float, ...]
-
-    @property
-    def first(self) -> float:
-        return self.arrivals[0]
-
-    @property
-    def gaps(self) -> tuple[float, ...]:
-        return tuple(np.diff(self.arrivals))
 
 
 @dataclass(frozen=True)
@@ -92,28 +63,28 @@ class Load:
     seconds: float
     answers: tuple[Answered, ...]
 
-    @property
-    def rate(self) -> float:
-        return sum(len(answer.arrivals) for answer in self.answers) / self.seconds
-
     def facts(self) -> dict[str, float]:
-        """Tokens per second, and milliseconds to the first token and between tokens."""
-        first = [answer.first for answer in self.answers]
-        gaps = [gap for answer in self.answers for gap in answer.gaps]
+        """Tokens per second, and milliseconds to the first token and between pieces of text."""
+        first = [answer.arrivals[0] for answer in self.answers]
+        gaps = [gap for answer in self.answers for gap in np.diff(answer.arrivals)] or [0.0]
         return {
-            "tokens_per_second": round(self.rate, 2),
+            "tokens_per_second": sum(answer.tokens for answer in self.answers) / self.seconds,
             **{
-                f"{name}_p{share}_ms": round(1e3 * float(np.percentile(values, share)), 2)
+                f"{name}_p{share}_ms": 1e3 * float(np.percentile(values, share))
                 for name, values in (("first", first), ("between", gaps))
                 for share in (50, 99)
             },
         }
 
 
-async def _answer(client: httpx.AsyncClient, prompt: str, tokens: int) -> Answered:
+Facts = dict[str, float]
+Body = Mapping[str, object]
+
+
+async def _answer(client: httpx.AsyncClient, body: Body) -> Answered:
     arrivals: list[float] = []
+    tokens = 0
     began = time.perf_counter()
-    body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "logprobs": 0}
     async with client.stream("POST", "/v1/completions", json=body) as response:
         if response.status_code != 200:
             raise RuntimeError(f"{response.status_code}: {(await response.aread()).decode()[:300]}")
@@ -121,105 +92,154 @@ async def _answer(client: httpx.AsyncClient, prompt: str, tokens: int) -> Answer
             if not line.startswith("data: {"):
                 continue
             event = json.loads(line[6:])
-            if any(choice.get("logprobs") or choice.get("text") for choice in event["choices"]):
+            if any(choice.get("text") for choice in event["choices"]):
                 arrivals.append(time.perf_counter() - began)
-    if not arrivals:
-        raise RuntimeError("an answer has no token")
-    return Answered(tuple(arrivals))
+            tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
+    if not arrivals or tokens != body["max_tokens"]:
+        raise RuntimeError(f"an answer has {tokens} tokens instead of {body['max_tokens']}")
+    return Answered(tokens, tuple(arrivals))
 
 
-async def _load(server: Server, clients: int, tokens: int, each: int, seed: int) -> Load:
-    source = random.Random(seed)
-    prompts = [[_prompt(source) for _ in range(each)] for _ in range(clients)]
+async def _load(server: Server, case: Case, bodies: Sequence[Sequence[Body]]) -> Load:
+    """Clients that each send their own requests, one after another."""
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=server.url, timeout=None, limits=limits) as client:
 
-        async def run(own: Sequence[str]) -> list[Answered]:
-            return [await _answer(client, prompt, tokens) for prompt in own]
+        async def run(own: Sequence[Body]) -> list[Answered]:
+            return [await _answer(client, body) for body in own]
 
         began = time.perf_counter()
-        found = await asyncio.gather(*(run(own) for own in prompts))
+        found = await asyncio.gather(*map(run, bodies))
         return Load(time.perf_counter() - began, tuple(answer for own in found for answer in own))
 
 
-def _prompt(source: random.Random) -> str:
-    return " ".join(source.choices(WORDS, k=PROMPT_WORDS))
+def _bodies(url: str, case: Case, each: int, round_: int, options: argparse.Namespace) -> list[list[Body]]:
+    """The requests of every client; no two have the same prompt."""
+    source = random.Random(f"{case}, {round_}")
+
+    def body() -> Body:
+        text = " ".join(source.choices(WORDS, k=options.prompt_tokens))
+        answer = httpx.post(f"{url}/tokenize", json={"content": text}, timeout=60).raise_for_status()
+        return {
+            "prompt": answer.json()["tokens"][: options.prompt_tokens],
+            "max_tokens": options.tokens,
+            "temperature": case.temperature,
+            "seed": source.randrange(1 << 30),
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **ONLY_TEMPERATURE,
+        }
+
+    return [[body() for _ in range(each)] for _ in range(case.clients)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("--artifact", type=Path, help="what anespec serves, where it is converted already")
-    parser.add_argument("--clients", default="1,4,16")
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
+    parser.add_argument("--prompt-tokens", type=int, default=100)
+    parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--each", type=int, default=2, help="answers for each client and round")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--context", type=int, default=2048)
+    parser.add_argument("--context", type=int, default=2048, help="of each sequence")
+    parser.add_argument("--sequences", type=int, default=4, help="of the artifact, and slots of the peer")
+    parser.add_argument("--peer", type=Path, default=BINARY, help="another llama-server")
     parser.add_argument(
-        "--peer-path", default="", help="folders with llama_cpp and its server, as in PYTHONPATH"
+        "--speculation", nargs="*", default=["ngram-simple", "ngram-mod"], help="the peer's --spec-type"
     )
     parser.add_argument(
         "--serve-option", action="append", default=[], help="a further option of anespec serve"
     )
     parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args()
-    counts = [int(count) for count in chosen.clients.split(",")]
-    ours, peer = free_port(), free_port()
-    peer_command = [
-        *(sys.executable, "-m", "llama_cpp.server", "--model", str(chosen.model), "--port", str(peer)),
-        *("--n_threads", str(chosen.threads), "--n_ctx", str(chosen.context)),
-        *("--interrupt_requests", "false"),
-    ]
-    loads: dict[tuple[str, int], list[Load]] = {}
-    serving = anespec_command(
-        chosen.artifact or chosen.model, ours, "--threads", str(chosen.threads), *chosen.serve_option
-    )
-    with (
-        started("anespec", serving, ours, "/health") as first,
-        started(
-            "llama-cpp-python", peer_command, peer, "/v1/models", {"PYTHONPATH": chosen.peer_path}
-        ) as second,
-    ):
-        for count in counts:
-            for round_ in range(chosen.rounds + 1):
-                for server in (first, second):
-                    load = asyncio.run(
-                        _load(server, count, chosen.tokens, chosen.each if round_ else 1, round_)
-                    )
+    smoke = (MODEL, "--clients", 1, 2, "--temperatures", 1, "--prompt-tokens", 16, "--tokens", 8)
+    smoke += ("--each", 1, "--rounds", 1, "--threads", 1, "--context", 256, "--sequences", 2)
+    return parser.parse_args(command_line(parser, *smoke))
+
+
+def _peers(options: argparse.Namespace) -> dict[str, list[str]]:
+    """The peer's options by name, without speculation and with each kind; none where it is not built."""
+    if not options.peer.exists():
+        print(f"skipped: {PEER}, which is not built; `make llama-server` builds it", file=sys.stderr)
+        return {}
+    kinds = {f"{PEER} {kind}": ["--spec-type", kind] for kind in options.speculation}
+    return {PEER: [], **kinds}
+
+
+def measure(options: argparse.Namespace) -> dict[tuple[str, Case], list[Facts]]:
+    """What clients saw of every server in every case, round by round."""
+    cases = [Case(clients, heat) for heat in options.temperatures for clients in options.clients]
+    found: dict[tuple[str, Case], list[Facts]] = {}
+    with contextlib.ExitStack() as stack:
+        port = free_port()
+        command = anespec_command(options.artifact or options.model, port, "--threads", str(options.threads))
+        command += ["--sequences", str(options.sequences), "--context", str(options.context)]
+        # What an earlier run asked must not help this one.
+        command += ["--draft-memory", "none", *options.serve_option]
+        servers = [stack.enter_context(started(OURS, command, port, "/health"))]
+        for name, own in _peers(options).items():
+            port = free_port()
+            command = [str(options.peer), "--model", str(options.model), "--port", str(port)]
+            command += ["--threads", str(options.threads), "--parallel", str(options.sequences)]
+            command += ["--ctx-size", str(options.sequences * options.context), *own]
+            servers.append(stack.enter_context(started(name, command, port, "/health")))
+        for case in cases:
+            for round_ in range(options.rounds + 1):
+                bodies = _bodies(servers[0].url, case, options.each if round_ else 1, round_, options)
+                for server in servers if round_ % 2 else reversed(servers):
+                    load = asyncio.run(_load(server, case, bodies))
                     if round_:  # the first one warms up
-                        loads.setdefault((server.name, count), []).append(load)
-    table = {
-        key: Load(
-            sum(load.seconds for load in found), tuple(a for load in found for a in load.answers)
-        ).facts()
-        for key, found in loads.items()
-    }
-    if chosen.json:
-        facts = [{"server": name, "clients": count, **values} for (name, count), values in table.items()]
-        print(json.dumps({"machine": machine(), "model": chosen.model.name, "loads": facts}))
+                        found.setdefault((server.name, case), []).append(load.facts())
+    return found
+
+
+def medians(rounds: Sequence[Facts]) -> Facts:
+    """The typical round's figures."""
+    return {name: round(statistics.median(each[name] for each in rounds), 2) for name in rounds[0]}
+
+
+def ratio(ours: Sequence[Facts], theirs: Sequence[Facts], name: str) -> float:
+    """Our figure in times of theirs, the typical round's."""
+    return round(statistics.median(a[name] / b[name] for a, b in zip(ours, theirs, strict=True)), 3)
+
+
+def main() -> None:
+    options, where = arguments(), machine()
+    found = measure(options)
+    loads = [
+        {"server": name, **vars(case), **medians(rounds)} for (name, case), rounds in sorted_by_case(found)
+    ]
+    ratios = [
+        {
+            "peer": name,
+            **vars(case),
+            "tokens_per_second": ratio(found[OURS, case], rounds, "tokens_per_second"),
+            "first_p50": ratio(found[OURS, case], rounds, "first_p50_ms"),
+        }
+        for (name, case), rounds in sorted_by_case(found)
+        if name != OURS
+    ]
+    if options.json:
+        emit(
+            {**where, "model": options.model.name, "rounds": options.rounds, "loads": loads, "ratios": ratios}
+        )
         return
-    print(", ".join(f"{name}: {value}" for name, value in machine().items()))
-    columns = list(next(iter(table.values())))
-    show_table(
-        ("server, clients", *columns),
-        [
-            (f"{name}, {count}", *(f"{values[c]:.1f}" for c in columns))
-            for (name, count), values in table.items()
-        ],
-    )
-    for count in counts:
-        ratio = (
-            table["anespec", count]["tokens_per_second"]
-            / table["llama-cpp-python", count]["tokens_per_second"]
-        )
-        between = (
-            table["anespec", count]["between_p99_ms"] / table["llama-cpp-python", count]["between_p99_ms"]
-        )
-        print(
-            f"{count} clients: {ratio:.2f} times the peer's tokens per second, "
-            f"p99 between tokens {between:.2f} of its"
-        )
+    print(describe(where))
+    print(f"{options.model.name}, {options.prompt_tokens} + {options.tokens} tokens, {options.rounds} rounds")
+    for title, rows in (("medians over rounds", loads), ("ours in times of the peer's", ratios)):
+        if rows:
+            print(f"\n{title}")
+            show_table(list(rows[0]), [[*map(str, row.values())] for row in rows])
+
+
+def sorted_by_case(
+    found: Mapping[tuple[str, Case], list[Facts]],
+) -> list[tuple[tuple[str, Case], list[Facts]]]:
+    """Case by case, ours first."""
+    return sorted(found.items(), key=lambda item: (item[0][1].temperature, item[0][1].clients, item[0][0]))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from measure import emit, machine, show_table
+from smoke_options import FOLDER, command_line
 
 from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
@@ -216,12 +217,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "soak")
     parser.add_argument("--models", type=Path, default=ROOT.parent / "shared" / "models")
-    options = parser.parse_args()
+    parser.add_argument("--again", action="store_true", help="forget what an earlier run found")
+    parser.add_argument("--subjects", type=int, default=len(SUBJECTS), help="so many of them, the first")
+    smoke = ("--tokens", 1, "--subjects", 1, "--again", "--work", FOLDER / "soak")
+    options = parser.parse_args(command_line(parser, *smoke))
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     options.work.mkdir(parents=True, exist_ok=True)
+    if options.again:
+        (options.work / "soak.json").unlink(missing_ok=True)
     report = Report(options.work / "soak.json", options.drafts, options.seed)
-    opened = list(benches(options.models, options.work, SUBJECTS))
+    opened = list(benches(options.models, options.work, SUBJECTS[: options.subjects]))
     soak(opened, report, options.tokens)
     unused = {
         bench.key: missing

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from measure import emit, machine, show_table
+from smoke_options import MODEL, command_line
 from subjects import artifact_of
 
 from anespec.convert.options import ConvertOptions
@@ -23,7 +24,7 @@ from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile
 from anespec.manifests.weight_choice import WeightChoice
-from anespec.runtime.backends import BACKENDS, circumstances, open_verifier
+from anespec.runtime.backends import BACKENDS, OPENVINO, TORCH, circumstances, open_verifier
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine import Engine
 from anespec.runtime.proven import Proven
@@ -148,13 +149,14 @@ def main() -> None:
     parser.add_argument("--target", type=Target, choices=list(Target), default=Target.CPU)
     parser.add_argument("--weights", type=WeightChoice.parse, default=WeightChoice())
     parser.add_argument("--blocks", type=int, nargs="+", default=[2, 4, 8])
-    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=[TORCH, OPENVINO])
     parser.add_argument("--prompts", type=int, default=125, help="how many of the 125 prompts")
     parser.add_argument("--tokens", type=int, default=48, help="tokens to write after each prompt")
     parser.add_argument("--threads", type=int, default=1, help="small models need no more")
     parser.add_argument("--json", action="store_true")
 
-    options = parser.parse_args()
+    smoke = (MODEL, "--blocks", 4, "--backends", OPENVINO, "--prompts", 4, "--tokens", 16)
+    options = parser.parse_args(command_line(parser, *smoke))
     results: list[tuple[Case, Tally]] = []
     where = machine()
     began = time.perf_counter()

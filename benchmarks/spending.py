@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from measure import Budget, emit, machine, show_budgets
+from smoke_options import MODEL, command_line
 from subjects import artifact_of
 from turns import TURN_CALLS, take_turns
 
@@ -67,7 +68,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
-    return parser.parse_args()
+    smoke = (MODEL, "--backends", OPENVINO, "--tokens", 20, "--rounds", 1)
+    return parser.parse_args(command_line(parser, *smoke))
 
 
 def llama_cpp_costs(widths: Sequence[int]) -> PassCosts:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from measure import Budget, emit, gigabytes, machine, show_budgets
+from smoke_options import MODEL, command_line
 from subjects import artifact_of
 
 from anespec.convert.plan import ConvertOptions
@@ -88,7 +89,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="second starts; the quickest counts")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = parser.parse_args(command_line(parser, MODEL, "--runs", 1))
     if not Path("/proc").is_dir():
         raise SystemExit("memory is only told by /proc, so this runs on Linux alone")
     artifact = options.model
@@ -96,7 +97,8 @@ def main() -> None:
         artifact = artifact_of(artifact, ConvertOptions(target=Target.CPU))
     shutil.rmtree(artifact / "gates", ignore_errors=True)
     size = sum(file.stat().st_size for file in artifact.rglob("*") if file.is_file())
-    with tempfile.TemporaryDirectory() as folder:
+    # What a start leaves compiling behind it still writes there.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         first = start(artifact, Path(folder), options.threads)
         later = [start(artifact, Path(folder), options.threads) for _ in range(options.runs)]
     second = min(later, key=lambda run: run.seconds)

@@ -18,6 +18,7 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import quantize
 from measure import emit, machine, show_table
 from numpy.typing import NDArray
+from smoke_options import command_line
 
 from anespec.convert.weights.formats import choose
 from anespec.convert.weights.stored import stored_pieces
@@ -82,7 +83,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4096)
     parser.add_argument("--columns", type=int, default=3072)
     parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = parser.parse_args(command_line(parser, "--rows", 256, "--columns", 256))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "weights.gguf"
         write_sources(path, options.rows, options.columns)

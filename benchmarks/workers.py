@@ -17,12 +17,13 @@ import numpy as np
 import psutil
 from measure import Timing, emit, gigabytes
 from pydantic import ByteSize, TypeAdapter
+from smoke_options import MODEL, command_line
 from subjects import artifact_of, pass_of, prefill
 
 from anespec.convert.options import ConvertOptions
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
-from anespec.runtime.backends import TORCH, WORKER, open_verifier
+from anespec.runtime.backends import BACKENDS, TORCH, WORKER, open_verifier
 from anespec.runtime.backends.worker.sharing import BUDGET, WorkerLimits
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
 from anespec.runtime.passes import Verifier, run_pass
@@ -48,9 +49,12 @@ def main() -> None:
     parser.add_argument("--budget", type=TypeAdapter(ByteSize).validate_python, default=BUDGET)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--compare", action="store_true", help="run it without workers, too")
-    options = parser.parse_args()
+    options = parser.parse_args(command_line(parser, MODEL, "--rounds", 1, "--compare"))
     if sys.platform == "linux":
         os.environ.setdefault("ANESPEC_STANDIN_PYTHON", sys.executable)
+    if (reason := BACKENDS[WORKER].unavailable()) is not None:
+        print(f"skipped: missing: {reason}")
+        return
     artifact = Artifact(artifact_of(options.gguf, ConvertOptions(target=Target.CPU)))
     began = time.perf_counter()
     with closing(open_verifier(artifact, WORKER, workers=WorkerLimits(options.budget))) as verifier:
