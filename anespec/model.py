@@ -10,7 +10,7 @@ from anespec.loading import open_artifact
 from anespec.manifests.errors import RequestError
 from anespec.results import Completion
 from anespec.runtime.options import GenerationOptions, LoadOptions
-from anespec.runtime.text.chat_prompt import TAIL, ChatPrompt
+from anespec.runtime.text.chat_prompt import ChatPrompt
 from anespec.runtime.text.messages import Conversation, read_conversation
 from anespec.served import GREEDY, ServedArtifact
 from anespec.watching import Watcher
@@ -115,6 +115,8 @@ class Model(ServedArtifact):
     def prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
         """The tokens that a prompt begins with.
 
+        Special tokens written out in a text are those tokens where the model is loaded with `allow_special`.
+
         Raises:
             RequestError: a text that is too long for the context, whatever its tokens are.
         """
@@ -127,7 +129,7 @@ class Model(ServedArtifact):
                 )
             return tuple(prompt)
         require_fitting(prompt, self.tokenizer, self.context)
-        return tuple(self.tokenizer.encode(prompt))
+        return tuple(self.tokenizer.encode(prompt, parse_special=self._options.allow_special))
 
     def chat_ids(self, messages: Conversation) -> tuple[int, ...]:
         """The tokens of `chat_prompt`; raises as it does."""
@@ -138,33 +140,21 @@ class Model(ServedArtifact):
     ) -> ChatPrompt:
         """A conversation in the model's chat template, up to where its answer begins.
 
-        `variables` are further names for the template, such as `tools`.
+        `variables` are further names for the template, such as `tools`. A special token that is written out
+        in a message or a variable is text, unless the model is loaded with `allow_special`.
 
         Raises:
             RequestError: the model has no template, it refuses the messages, or they cannot fit.
         """
-        from anespec.runtime.text.chat import render_chat
-        from anespec.runtime.text.fitting import require_fitting
-        from anespec.runtime.text.template_needs import as_template_reads
+        from anespec.runtime.text.chat_encoding import encode_chat
 
-        tokenizer = self.tokenizer
-        conversation = [message.facts() for message in read_conversation(messages)]
-        if tokenizer.chat_template is None:
-            raise RequestError(
-                "this model has no chat template, so it answers no messages; give it a plain "
-                "prompt to continue, as with `anespec generate -p TEXT`, or /v1/completions of a daemon"
-            )
-        rendered = render_chat(
-            tokenizer.chat_template,
-            as_template_reads(conversation, tokenizer.chat_template),
-            add_generation_prompt=True,
-            bos=self._text_of(tokenizer.bos_id),
-            eos=self._text_of(tokenizer.eos_id),
+        return encode_chat(
+            self.tokenizer,
+            [message.facts() for message in read_conversation(messages)],
+            self.context,
             variables=variables,
+            allow_special=self._options.allow_special,
         )
-        require_fitting(rendered, tokenizer, self.context)
-        ids = tuple(tokenizer.encode(rendered, add_special=False, parse_special=True))
-        return ChatPrompt(ids, tokenizer.decode(ids[-TAIL:], skip_special=False))
 
     def _complete(self, prompt_ids: Sequence[int], options: GenerationOptions) -> Completion:
         with self.begin(prompt_ids, options) as pending:
@@ -193,9 +183,6 @@ class Model(ServedArtifact):
             raise RequestError("a stream is of one choice; ask for more with generate")
         (run,) = self.run(prompt_ids, options)
         return run
-
-    def _text_of(self, token: int | None) -> str:
-        return "" if token is None else self.tokenizer.decode([token], skip_special=False)
 
 
 def _options(options: GenerationOptions | None, changes: dict[str, Any]) -> GenerationOptions:

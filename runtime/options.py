@@ -161,6 +161,11 @@ class LoadOptions(BackendOptions):
         default=None, ge=1, description="Requests that may wait; more are refused."
     )
     allow_inexact: bool = Field(default=False, description="Speculate even where it may change the text.")
+    allow_special: bool = Field(
+        default=False,
+        description="Let a special token that is written out in a prompt, or in a message or a tool of a "
+        "conversation, be that token: then whoever writes the text can forge roles. Without, it is text.",
+    )
 
 
 class GenerationOptions(SamplingParameters):

@@ -24,6 +24,20 @@ def closed_by(prompt: str) -> bool:
     return any(prompt.rstrip().endswith(end) for _, end in TAGS)
 
 
+def tags_in(answer: str) -> list[tuple[int, int]]:
+    """Return where the tags around the reasoning stand that `answer` begins with, as (start, end).
+
+    The tag that opens it may be missing, because the template had opened it.
+    """
+    begun = len(answer) - len(answer.lstrip())
+    for tag, end in TAGS:
+        if answer.startswith(tag, begun):
+            closed = answer.find(end, begun)
+            return [(begun, begun + len(tag)), *([(closed, closed + len(end))] if closed >= 0 else [])]
+    found = ((answer.find(end), len(end)) for _, end in TAGS)
+    return [(at, at + length) for at, length in sorted(found) if at >= 0][:1]
+
+
 class Part(Enum):
     """What some text is. TAG: what stands around the reasoning, with the white space that parts it."""
 

@@ -6,7 +6,6 @@ they start from, in where their merges come from and in what may not be merged.
 
 import os
 import re
-from collections.abc import Mapping
 from typing import Protocol
 
 from tokenizers import Regex, normalizers, pre_tokenizers
@@ -15,9 +14,12 @@ from tokenizers.models import BPE
 
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.runtime.text.pretokenizers import PreTokenizer
-from anespec.runtime.text.vocabulary import Vocabulary, read_merges, read_scores
+from anespec.runtime.text.vocabulary import TokenKind, Vocabulary, read_merges, read_scores
 
 SPACE_MARK = "\u2581"
+
+_NEVER_MERGED = (TokenKind.CONTROL, TokenKind.UNKNOWN)
+"""As in SentencePiece: nobody gets one of these by writing out its parts."""
 
 # Texts come one at a time, so the library's pool of threads would be of no use.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -36,8 +38,8 @@ class ByteLevelSegmenter:
 
     def __init__(self, file: GGUFFile, vocabulary: Vocabulary, pretokenizer: PreTokenizer) -> None:
         """Raises GGUFError where the merges do not fit the vocabulary."""
-        merges = read_merges(file, vocabulary.ids)
-        self._encoder = Encoder(BPE(vocabulary.ids, merges, ignore_merges=pretokenizer.ignore_merges))
+        ids, merges = _ordinary_ids(vocabulary), _ordinary_merges(file, vocabulary)
+        self._encoder = Encoder(BPE(ids, merges, ignore_merges=pretokenizer.ignore_merges))
         self._encoder.pre_tokenizer = pre_tokenizers.Sequence(
             [
                 *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in pretokenizer.patterns),
@@ -63,7 +65,7 @@ class SentencePieceSegmenter:
         """Raises GGUFError where the scores do not fit the vocabulary."""
         unknown = None if unknown_id is None else vocabulary.tokens[unknown_id]
         self._encoder = Encoder(
-            BPE(vocabulary.ids, _merges_by_score(file, vocabulary.ids), byte_fallback=True, unk_token=unknown)
+            BPE(vocabulary.ids, _merges_by_score(file, vocabulary), byte_fallback=True, unk_token=unknown)
         )
         self._encoder.normalizer = normalizers.Replace(" ", SPACE_MARK)
 
@@ -80,7 +82,7 @@ class Gemma4Segmenter:
     def __init__(self, file: GGUFFile, vocabulary: Vocabulary) -> None:
         """Raises GGUFError where the merges do not fit the vocabulary."""
         self._ids = vocabulary.ids
-        self._encoder = Encoder(BPE(vocabulary.ids, read_merges(file, vocabulary.ids), byte_fallback=True))
+        self._encoder = Encoder(BPE(vocabulary.ids, _ordinary_merges(file, vocabulary), byte_fallback=True))
         self._encoder.normalizer = normalizers.Replace(" ", SPACE_MARK)
 
     def segment(self, text: str) -> list[int]:
@@ -99,9 +101,26 @@ def _encode(encoder: Encoder, text: str) -> list[int]:
     return ids
 
 
-def _merges_by_score(file: GGUFFile, ids: Mapping[str, int]) -> list[tuple[str, str]]:
+def _ordinary_ids(vocabulary: Vocabulary) -> dict[str, int]:
+    """The tokens that text may become; a single character has no other token."""
+    return {
+        text: id
+        for text, id in vocabulary.ids.items()
+        if len(text) == 1 or vocabulary.kinds[id] not in _NEVER_MERGED
+    }
+
+
+def _ordinary_merges(file: GGUFFile, vocabulary: Vocabulary) -> list[tuple[str, str]]:
+    """The file's merges of tokens that text may become."""
+    ids = _ordinary_ids(vocabulary)
+    merges = read_merges(file, vocabulary.ids)
+    return [pair for pair in merges if pair[0] in ids and pair[1] in ids and pair[0] + pair[1] in ids]
+
+
+def _merges_by_score(file: GGUFFile, vocabulary: Vocabulary) -> list[tuple[str, str]]:
     """Every way to put a token together from two tokens, the token of highest score first."""
-    scores = read_scores(file, len(ids)).tolist()
+    scores = read_scores(file, len(vocabulary)).tolist()
+    ids = _ordinary_ids(vocabulary)
     merges: list[tuple[str, str]] = []
     for token in sorted(ids, key=lambda token: -scores[ids[token]]):
         for cut in range(1, len(token)):

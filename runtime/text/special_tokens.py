@@ -5,12 +5,14 @@ The rules, and the texts that mark a token whose file forgot to say what it is, 
 its kind. Qwen2's vocabulary has an ordinary token `</s>`, which is the end of HTML's struck-out text.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from anespec.manifests.errors import GGUFError
 from anespec.manifests.gguf_file import GGUFFile
+from anespec.runtime.text.stand_ins import NO_STAND_INS, StandIns
 from anespec.runtime.text.vocabulary import TokenKind, Vocabulary, read_token_id
 
 END_TEXTS = frozenset({
@@ -39,6 +41,10 @@ INFILL_TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
 """Tokens around a text with a gap, by what they begin: what is before it, after it, the gap; and of a whole
 repository its name, and each file."""
 
+TURN_TEXTS = frozenset({"<start_of_turn>", "<|turn>", "[INST]", "[/INST]"})
+"""Tokens that begin a turn, beside those that are written `<|…|>`."""
+
+_MARKER = re.compile("<[|\uff5c].+[|\uff5c]>", re.DOTALL)
 _OLD_INFILL_KEYS = MappingProxyType({"pre": "prefix", "suf": "suffix", "mid": "middle"})
 END_KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
@@ -57,6 +63,11 @@ class SpecialToken:
     text: str
     hidden: bool
     takes_spaces: bool
+
+    @property
+    def structures(self) -> bool:
+        """Whether templates alone may write it. Some files say of their `<|User|>` that it is in any text."""
+        return self.hidden or self.text in TURN_TEXTS or _MARKER.fullmatch(self.text) is not None
 
 
 @dataclass(frozen=True)
@@ -171,22 +182,35 @@ def special_tokens(file: GGUFFile, vocabulary: Vocabulary) -> tuple[SpecialToken
     return tuple(sorted(found, key=lambda token: -len(token.text.encode())))
 
 
-def cut_at_special(text: str, tokens: Iterable[SpecialToken]) -> list[str | int]:
+def cut_at_special(
+    text: str, tokens: Iterable[SpecialToken], stand_ins: StandIns = NO_STAND_INS
+) -> list[str | int]:
     """`text` cut at the special tokens: ordinary text, never empty, and ids, in order.
 
-    Tokens earlier in `tokens` win over later ones, wherever they stand in the text.
+    Tokens earlier in `tokens` win over later ones, wherever they stand in the text. A text in which
+    `stand_ins` stand is that of no token that structures a prompt. They are taken back in the ordinary text.
     """
+    restored = stand_ins.restore(text)
     parts: list[str | int] = [text] if text else []
     for token in tokens:
-        if token.text in text:
+        if token.text in (restored if stand_ins.characters and not token.structures else text):
+            split = _splitter(token, stand_ins)
             parts = [
-                piece for part in parts for piece in (_cut(part, token) if isinstance(part, str) else (part,))
+                piece
+                for part in parts
+                for piece in (_cut(split(part), token) if isinstance(part, str) else (part,))
             ]
-    return parts
+    return [stand_ins.restore(part) if isinstance(part, str) else part for part in parts]
 
 
-def _cut(text: str, token: SpecialToken) -> Iterator[str | int]:
-    first, *rest = text.split(token.text)
+def _splitter(token: SpecialToken, stand_ins: StandIns) -> Callable[[str], list[str]]:
+    if token.structures or not stand_ins.characters:
+        return lambda text: text.split(token.text)
+    return stand_ins.pattern(token.text).split
+
+
+def _cut(pieces: list[str], token: SpecialToken) -> Iterator[str | int]:
+    first, *rest = pieces
     if first:
         yield first
     for piece in rest:

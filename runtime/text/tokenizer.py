@@ -19,6 +19,7 @@ from anespec.runtime.text.segmenters import (
     Segmenter,
     SentencePieceSegmenter,
 )
+from anespec.runtime.text.special_texts import SpecialTexts
 from anespec.runtime.text.special_tokens import (
     InfillIds,
     SpecialIds,
@@ -30,6 +31,7 @@ from anespec.runtime.text.special_tokens import (
     special_tokens,
     with_control_tokens,
 )
+from anespec.runtime.text.stand_ins import NO_STAND_INS, StandIns
 from anespec.runtime.text.stream import StreamDecoder
 from anespec.runtime.text.vocabulary import TokenKind, Vocabulary, read_vocabulary
 
@@ -151,14 +153,26 @@ class Tokenizer:
         digest.update(b"".join(texts))
         return digest.hexdigest()
 
+    @cached_property
+    def special_texts(self) -> SpecialTexts:
+        """The texts of the tokens that structure a prompt, to be kept out of a conversation's values."""
+        return SpecialTexts(token.text for token in self._special if token.structures)
+
     def encode(
-        self, text: str, *, add_special: bool = True, parse_special: bool = False, continues: bool = False
+        self,
+        text: str,
+        *,
+        add_special: bool = True,
+        parse_special: bool = False,
+        continues: bool = False,
+        stand_ins: StandIns = NO_STAND_INS,
     ) -> list[int]:
         """The token ids of `text`.
 
         `add_special`: put BOS before and EOS after it, as the file says. `parse_special`: a control
         token written out in `text` becomes that token; leave it off for text from outside.
-        `continues`: it goes on from text before it, so no space is put before it.
+        `continues`: it goes on from text before it, so no space is put before it. `stand_ins`: characters
+        that stand in `text` for others, which are encoded; a text with one in it is no control token's.
 
         Raises:
             RequestError: `text` holds half a surrogate pair, which no encoding can write.
@@ -166,7 +180,8 @@ class Tokenizer:
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             raise RequestError("the text holds half a surrogate pair; send valid Unicode")
         ids: list[int] = [self.bos_id] if add_special and self.adds_bos and self.bos_id is not None else []
-        for part in cut_at_special(text, self._special if parse_special else self._plain_special):
+        special = self._special if parse_special else self._plain_special
+        for part in cut_at_special(text, special, stand_ins):
             if isinstance(part, str):
                 ids += self._segmenter.segment(" " + part if self.adds_space and not continues else part)
             else:

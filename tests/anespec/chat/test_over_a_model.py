@@ -71,6 +71,20 @@ def test_a_line_in_is_an_answer_out(chatting: Path) -> None:
     assert again.err.strip().splitlines()[-1].startswith("error: there is no command")
 
 
+@pytest.mark.parametrize(("flags", "ends"), [([], 0), (["--allow-special"], 1)])
+def test_a_message_holds_special_tokens_only_where_they_are_allowed(
+    flags: list[str], ends: int, chatting: Path, tmp_path: Path
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"messages": [{"role": "user", "content": "a<|endoftext|>b"}]}))
+    options = ["--threads", "1", "-n", "1", *flags]
+    many = run("generate", chatting, "--prompt-file", prompts, *options)
+    one = run("generate", chatting, "--chat", "-p", "a<|endoftext|>b", "--json", *options)
+    for outcome in (many, one):
+        assert outcome.code == 0, outcome.err
+        assert outcome.json["prompt_ids"].count(0) == ends
+
+
 def test_a_terminal_has_a_prompt_and_the_end_of_input_leaves(chatting: Path) -> None:
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))

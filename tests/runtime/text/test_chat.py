@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from chat_templates import FEATURES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,40 +66,6 @@ def test_settings_and_filters_are_those_of_transformers() -> None:
         eos_token="</s>",
     )
     assert render(SETTINGS_TEMPLATE, tools=TOOLS) == expected[0]
-
-
-# What real templates do, a feature or two each: every one of them must render as transformers renders it.
-FEATURES = [
-    "{%- set ns = namespace(seen=false, last='') -%}{%- for m in messages -%}{%- if m['role'] == 'user' -%}"
-    "{%- set ns.seen = true -%}{%- set ns.last = loop.index0 -%}{%- endif -%}{%- endfor -%}"
-    "{{ ns.seen }} {{ ns.last }}",
-    "{%- if messages[0]['role'] == 'system' -%}{%- set rest = messages[1:] -%}{%- else -%}"
-    "{%- set rest = messages -%}{%- endif -%}{% for m in rest[::-1] %}{{ m.content|trim }};{% endfor %}",
-    "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | list | last }}",
-    "{{ messages | rejectattr('role', 'equalto', 'user') | list | length }}",
-    "{%- macro block(role, text='none') -%}<|{{ role }}|>\n{{ text }}<|end|>\n{%- endmacro -%}"
-    "{%- for m in messages -%}{{ block(m.role, m.content) }}{%- endfor -%}{{ block('assistant') }}",
-    "{%- for m in messages -%}{%- if '</think>' in m.content -%}"
-    "{{ m.content.split('</think>')[-1].lstrip('\n') }}{%- else -%}{{ m.content.strip() }}{%- endif -%}"
-    "{%- endfor -%}",
-    "{%- for k, v in messages[0].items() -%}{{ k }}={{ v }};{%- endfor -%}{{ messages[0].get('name', '-') }}",
-    "{{ '=' * 20 }}{{ 'a' ~ 1 ~ none }}{{ '%s has %d' % ('it', 3) }}{{ '{:>5}|'.format('x') }}",
-    "{% if tools is defined and tools is not none and tools|length > 0 %}"
-    "{{ tools[0]['function'] | tojson(indent=4) }}{% endif %}",
-    "{{ (messages[0].content is string) }}{{ (messages is mapping) }}{{ (messages is iterable) }}"
-    "{{ undefined_name is undefined }}{{ (tools or [])|length }}",
-    "{% for m in messages %}{{ loop.first }}{{ loop.last }}{{ loop.length }}{{ loop.previtem is defined }}"
-    "{% if loop.index0 == 1 %}{% continue %}{% endif %}{{ m.role[0]|upper }}{{ m.role.title() }}{% endfor %}",
-    "{% set text %}A {{ messages|length }}{% endset %}{{ text|replace('A', 'x') }}{{ text.startswith('A') }}",
-    "{%- set d = dict(a=1, b=[1, 2]) -%}{{ d.a }}{{ d['b']|join('-') }}{{ d|items|list }}{{ d|tojson }}",
-    "{% filter indent(2) %}one\ntwo{% endfilter %}{{ 'a,b'.split(',')|join(' ') }}{{ 7 // 2 }}{{ 7 % 2 }}",
-    "{{ messages[1].content|e }}{{ [3, 1, 2]|sort|first }}{{ 'x' if tools else 'y' }}"
-    "{{ ''|default('z', true) }}",
-    "{%- for m in messages if m.role != 'system' -%}{{ loop.cycle('a', 'b') }}{%- else -%}none{%- endfor -%}",
-    "{%- call(x) wrap() -%}[{{ x }}]{%- endcall -%}{%- macro wrap() -%}{{ caller(1) }}{%- endmacro -%}",
-    "{{- bos_token }}\n  {%- raw %}{{ not this }}{% endraw %} {# nor this #}\n{{ eos_token -}}  \n",
-    "{{ raise_exception('no') if messages|length > 9 }}{{ messages[-1].content if add_generation_prompt }}",
-]
 
 
 @pytest.mark.parametrize("template", FEATURES)

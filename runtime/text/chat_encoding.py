@@ -1,0 +1,85 @@
+"""From a conversation to the tokens of its prompt, in the model's chat template."""
+
+from collections.abc import Mapping, Sequence
+
+from anespec.manifests.errors import RequestError
+from anespec.runtime.text.chat import render_chat
+from anespec.runtime.text.chat_prompt import TAIL, ChatPrompt
+from anespec.runtime.text.fitting import require_fitting
+from anespec.runtime.text.reasoning import tags_in
+from anespec.runtime.text.stand_ins import NO_STAND_INS, StandIns
+from anespec.runtime.text.template_needs import as_template_reads
+from anespec.runtime.text.tokenizer import Tokenizer
+
+Facts = Mapping[str, object]
+
+
+def encode_chat(
+    tokenizer: Tokenizer,
+    conversation: Sequence[Facts],
+    context: int,
+    *,
+    variables: Facts | None = None,
+    allow_special: bool = False,
+) -> ChatPrompt:
+    """Return the prompt that asks for the next message of `conversation`, in the model's chat template.
+
+    `variables` are further names for the template, such as `tools`. Special tokens come from the template
+    alone: written out in a message, a tool or a variable they are encoded as the text that they are, unless
+    `allow_special`. The tags around the reasoning that an assistant's message begins with stay what they are.
+
+    Raises:
+        RequestError: the model has no template, it refuses the messages, or they cannot fit a `context` of
+            tokens.
+    """
+    template = tokenizer.chat_template
+    if template is None:
+        raise RequestError(
+            "this model has no chat template, so it answers no messages; give it a plain "
+            "prompt to continue, as with `anespec generate -p TEXT`, or /v1/completions of a daemon"
+        )
+    messages = as_template_reads(conversation, template)
+    stand_ins = NO_STAND_INS
+    if not allow_special:
+        messages, variables, stand_ins = _protected(tokenizer, messages, variables, template)
+    rendered = render_chat(
+        template,
+        messages,
+        add_generation_prompt=True,
+        bos=_text_of(tokenizer, tokenizer.bos_id),
+        eos=_text_of(tokenizer, tokenizer.eos_id),
+        variables=variables,
+    )
+    require_fitting(rendered, tokenizer, context)
+    text = stand_ins.unescape(rendered)
+    ids = tuple(tokenizer.encode(text, add_special=False, parse_special=True, stand_ins=stand_ins))
+    return ChatPrompt(ids, tokenizer.decode(ids[-TAIL:], skip_special=False))
+
+
+def _protected(
+    tokenizer: Tokenizer, messages: Sequence[Facts], variables: Facts | None, template: str
+) -> tuple[list[Facts], Facts | None, StandIns]:
+    (found, others), stand_ins = tokenizer.special_texts.protect((messages, variables), template)
+    return (
+        [_with_tags(after, before) for after, before in zip(found, messages, strict=True)],
+        others,
+        stand_ins,
+    )
+
+
+def _with_tags(message: Facts, before: Facts) -> Facts:
+    """An assistant's message with the tags around its reasoning, which its model wrote.
+
+    Clients that were not told the reasoning apart send it back in the content, and templates look for its
+    tags there. The tags begin no turn, and all that is beside them stays protected.
+    """
+    content, written = message.get("content"), before.get("content")
+    if before.get("role") != "assistant" or not isinstance(content, str) or not isinstance(written, str):
+        return message
+    for start, end in tags_in(written):
+        content = content[:start] + written[start:end] + content[end:]
+    return {**message, "content": content}
+
+
+def _text_of(tokenizer: Tokenizer, token: int | None) -> str:
+    return "" if token is None else tokenizer.decode([token], skip_special=False)
