@@ -14,7 +14,8 @@ from anespec.manifests.safe_files import Folder
 from anespec.runtime.server.hosts import is_loopback
 from anespec.runtime.server.options import ServeOptions
 
-BACKLOG = 2048
+BACKLOG = 128
+"""Connections that wait to be taken. All that wait are taken at once, before one can be refused."""
 
 
 def listen_on(options: ServeOptions) -> socket.socket:

@@ -2,13 +2,16 @@
 
 import contextlib
 import os
+import resource
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from click.testing import CliRunner
 from commands import run
@@ -49,6 +52,23 @@ def test_ps_shows_it_and_nobody_else_may_read_that(daemon: Started) -> None:
     assert daemon.url in daemon.command("ps").out
     (file,) = (Path(daemon.environment["XDG_STATE_HOME"]) / "anespec" / "daemons").iterdir()
     assert file.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="no limits of other processes here")
+def test_without_a_file_left_for_connections_its_log_has_no_tracebacks(daemon: Started) -> None:
+    pid = daemon.process.pid
+    before, limits = len(daemon.log.read_text()), resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    host, port = daemon.url.removeprefix("http://").split(":")
+    with contextlib.ExitStack() as held:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (psutil.Process(pid).num_fds() + 2, limits[1]))
+        held.callback(resource.prlimit, pid, resource.RLIMIT_NOFILE, limits)
+        for _ in range(20):
+            client = held.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex((host, int(port)))
+        until_true(lambda: "no further connection can be taken" in daemon.log.read_text()[before:])
+    assert daemon.get("/health").status_code == 200
+    assert "Traceback" not in daemon.log.read_text()[before:]
 
 
 def test_it_reads_models_and_keys_again(daemon: Started, measured: Path) -> None:
