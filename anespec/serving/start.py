@@ -9,7 +9,7 @@ from pathlib import Path
 
 from anespec import __version__
 from anespec.console import out, watcher
-from anespec.manifests.errors import AnespecError, UsageError
+from anespec.manifests.errors import AnespecError, StorageError, UsageError
 from anespec.manifests.formatting import listed, printable
 from anespec.runtime.callers import Caller
 from anespec.runtime.options import GenerationOptions
@@ -20,7 +20,7 @@ from anespec.runtime.server.endpoints import ENDPOINTS
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.keys import KeyRing
 from anespec.runtime.server.lifecycle import Lifecycle, Phase
-from anespec.runtime.server.listening import address_text, listen_on
+from anespec.runtime.server.listening import AddressTakenError, address_text, listen_on
 from anespec.runtime.server.logs import logged
 from anespec.runtime.server.metrics import Metrics
 from anespec.runtime.server.models import ServingModel
@@ -30,7 +30,7 @@ from anespec.serving.config_file import read_config
 from anespec.serving.loader import ArtifactLoader
 from anespec.serving.notify import READY, STOPPING, tell_system
 from anespec.serving.pool import ModelLoadError, ModelPool
-from anespec.serving.records import recorded
+from anespec.serving.records import daemon_at, recorded
 from anespec.serving.request import ServeRequest, missing
 from anespec.serving.room import MemoryLimit
 from anespec.serving.sources import Names
@@ -146,7 +146,10 @@ def _ready(listening: socket.socket, names: Sequence[str]) -> str:
 @contextlib.contextmanager
 def _listening(options: ServeOptions) -> Iterator[socket.socket]:
     """The socket while the block lasts; a Unix socket leaves no file behind."""
-    found = listen_on(options)
+    try:
+        found = listen_on(options)
+    except AddressTakenError as error:
+        raise _taken(error) from error
     path = options.unix
     bound = None if path is None else _inode(path)
     try:
@@ -156,6 +159,21 @@ def _listening(options: ServeOptions) -> Iterator[socket.socket]:
         if path is not None and _inode(path) == bound:
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def _taken(error: AddressTakenError) -> UsageError:
+    """Say whose the address is, where that is a daemon of the same user."""
+    try:
+        record = daemon_at(error.address)
+    except StorageError:
+        record = None
+    if record is None:
+        return error
+    return UsageError(
+        f"{record.address}: an anespec daemon of yours listens there (pid {record.pid}) and serves "
+        f"{listed([printable(name) for name in record.models])}; ask that one, end it with `anespec stop "
+        f"{record.pid}`, or choose another --port (`anespec ps` shows all)"
+    )
 
 
 def _inode(path: Path) -> int | None:

@@ -87,6 +87,19 @@ def test_it_reads_models_and_keys_again(daemon: Started, measured: Path) -> None
     assert daemon.models(SECRET) == {"tiny": True, "second": False}
 
 
+def test_a_second_one_at_its_port_is_told_whose_that_is(daemon: Started, measured: Path) -> None:
+    port = daemon.url.rpartition(":")[2]
+    for host in ("127.0.0.1", "localhost"):
+        refused = daemon.command("serve", measured, "--host", host, "--port", port)
+        assert refused.code == 2 and refused.ends_in_one_sentence(), refused.err
+        assert f"{daemon.url}: an anespec daemon of yours listens there" in refused.err
+        for said in (f"(pid {daemon.process.pid}) and serves tiny", "`anespec ps`", "`anespec stop "):
+            assert said in refused.err
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        refused = daemon.command("serve", measured, "--port", other.getsockname()[1])
+        assert "another program listens there" in refused.err
+
+
 def test_a_model_that_is_not_there_is_told_at_the_start(measured: Path, tmp_path: Path) -> None:
     with started(tmp_path, measured, "--model", "small=typo.gguf") as found:
         note = "note: typo.gguf: is no file, no folder and no model in the cache (`anespec list`), so there"
