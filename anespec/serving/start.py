@@ -67,13 +67,14 @@ async def serve(asked: ServeRequest) -> None:
         if config is not None and asked.config is not None and config.options != asked.config.options:
             _log.warning("%s: models are read again; its other options hold from the next start", config.path)
         keys.take(_keys(options))
+        _say_without_admin(keys, options, _LOGGED)
         for tell in said:
             tell(tuple(found))
         return found
 
     sources = asked.names(asked.config)
     models = ModelPool(sources, loader, MemoryLimit.of(asked.pool.memory), reread=reread)
-    daemon = Daemon(__version__, options, models, keys, Metrics(models), lifecycle)
+    daemon = Daemon(__version__, options, models, keys, Metrics(models, keys), lifecycle)
     with (
         logged(options.log_json),
         _listening(options) as listening,
@@ -89,6 +90,7 @@ async def serve(asked: ServeRequest) -> None:
             # The default comes last: where not all fit, it is not the one that gave way.
             for name in reversed(models.names if asked.pool.preload else models.names[:1]):
                 await _warm_up(models, name, watch)
+            _say_without_admin(keys, options, watch)
             _say_what_did_not_fit(models, asked.pool.preload, watch)
             lifecycle.ready()
             tell_system(READY)
@@ -102,6 +104,14 @@ async def serve(asked: ServeRequest) -> None:
 
 def _keys(options: ServeOptions) -> KeyRing:
     return KeyRing() if options.api_key_file is None else KeyRing.of_file(options.api_key_file)
+
+
+def _say_without_admin(keys: KeyRing, options: ServeOptions, watch: Watcher) -> None:
+    if not keys.has_admin:
+        watch.note(
+            f"{options.api_key_file}: none of its keys is an administrator's, so /metrics and /stats tell "
+            "each its own requests; write NAME:KEY admin for one that is told all"
+        )
 
 
 async def _warm_up(models: ModelPool, name: str, watch: Watcher) -> None:

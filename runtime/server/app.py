@@ -114,7 +114,7 @@ class _Serving:
             status = error.status
             await self._endpoint.refusal(error)(scope, receive, send)
         finally:
-            self._daemon.metrics.answered(self._endpoint.path, status)
+            self._daemon.metrics.answered(self._endpoint.path, status, record.owner)
 
     async def _answer(self, request: Request, scope: Scope, receive: Receive, send: Send) -> int:
         with ExitStack() as held:
@@ -144,7 +144,8 @@ class _Serving:
                 503, "the model is being loaded; try again soon", "loading", headers={"retry-after": "5"}
             )
         caller = Caller() if endpoint.is_open else daemon.keys.caller(request.headers.get("authorization"))
-        record_of(request.scope).key = caller.name
+        record = record_of(request.scope)
+        record.key, record.owner = caller.name, caller.owner
         caller = replace(caller, seconds=daemon.options.request_seconds)
         body = None
         if endpoint.body is not None:

@@ -80,7 +80,8 @@ def running(
 
     async def serve() -> None:
         lifecycle = Lifecycle()
-        daemon = Daemon("0", chosen, loaded, keys or KeyRing(), Metrics(loaded), lifecycle)
+        ring = keys or KeyRing()
+        daemon = Daemon("0", chosen, loaded, ring, Metrics(loaded, ring), lifecycle)
         app = Described(build_app(daemon, endpoints), description(endpoints, "0", daemon.keys.needed))
         server = server_of(app, chosen)
         lifecycle.ready()
