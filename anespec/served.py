@@ -220,6 +220,10 @@ class ServedArtifact:
         """How much there is to do, and what was done."""
         return self._service.load
 
+    def load_of(self, caller: Caller = NOBODY) -> "ServiceLoad":
+        """How much there is to do and was done of what a caller asked; for an administrator, of all."""
+        return self._service.load if caller.is_admin else self._service.load_of(caller.owner)
+
     def require_room(self, caller: Caller = NOBODY, ahead: int = 0) -> None:
         """Raise QueueFullError where as many of the caller's requests wait as may, with `ahead` more."""
         self._service.require_room(caller.owner, ahead)

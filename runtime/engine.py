@@ -15,11 +15,13 @@ from anespec.manifests.errors import AnespecError, RequestError
 from anespec.runtime.accounting import count_pass
 from anespec.runtime.commit import Committed, commit_rows, look_ahead
 from anespec.runtime.drafters import DraftSource, RowTops
-from anespec.runtime.load import PassCounts, PoolLoad
+from anespec.runtime.load import OwnerCounts, PassCounts, PoolLoad
 from anespec.runtime.next_pass import SequenceRows, next_pass
 from anespec.runtime.pass_costs import PassCosts
 from anespec.runtime.passes import (
+    PassPlan,
     PassResult,
+    Row,
     StateLostError,
     Verifier,
     VerifierShape,
@@ -49,7 +51,7 @@ class Engine:
     """Runs requests on a verifier, as many at a time as it has regions; the others wait in a queue.
 
     Not safe for use from several threads at once, but for `prepare`, `clock`, and what there is to be read of
-    sizes and loads. `clock` gives seconds, `counts` what was run.
+    sizes and loads. `clock` gives seconds, `counts` what was run, `counts_of` the same by owner.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Engine:
         self._shape = verifier.shape
         self.clock = clock
         self.counts = PassCounts()
+        self.counts_of = OwnerCounts()
         self._planner = Planner(verifier.shape, proven, costs)
         self._store = RegionStore(verifier, proven, ring_bytes)
         self._scheduler = Scheduler(verifier.shape, self._store, proven.reuse_prefixes, clock)
@@ -242,10 +245,19 @@ class Engine:
         self._verifier.submit(plan)
         meanwhile()
         found = self._verifier.wait()
-        self.counts.count(plan)
+        self._count(parts, plan)
         kept = [self._commit(part, found) for part in parts]
         for part, rows in zip(parts, kept, strict=True):
             self._verifier.commit(part.sequence.region, rows)
+
+    def _count(self, parts: Sequence[SequenceRows], plan: PassPlan) -> None:
+        """Count a pass that was run, and for each owner their own rows of it."""
+        self.counts.count(plan)
+        owned: dict[str, list[Row]] = {}
+        for part in parts:
+            owned.setdefault(part.sequence.request.owner, []).extend(part.rows_of(plan))
+        for owner, rows in owned.items():
+            self.counts_of.growing(owner).count_rows(rows)
 
     def _commit(self, part: SequenceRows, found: PassResult) -> int:
         """Make a pass's rows part of the sequence, as far as they are right; how many those are."""
@@ -256,6 +268,7 @@ class Engine:
         self._store.extend(sequence.region, sequence.tokens[before : sequence.computed])
         count_pass(part, result, was_prefill, self.clock())
         self.counts.accepted += result.accepted
+        self.counts_of.growing(sequence.request.owner).accepted += result.accepted
         if result.tokens:
             self._losses = 0
             self._speculation.observe(

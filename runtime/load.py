@@ -1,8 +1,12 @@
 """How much an engine has to do, and what it has run: integers that any thread may read while passes run."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from anespec.runtime.passes import PassPlan, RowKind
+from anespec.runtime.passes import PassPlan, Row, RowKind
+
+MOST_OWNERS = 4096
+"""Owners whose counts are kept; of others they begin at 0 again."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,32 @@ class PassCounts:
 
     def count(self, plan: PassPlan) -> None:
         """Add a pass that was run."""
-        self.passes += 1
         self.last_rows, self.last_width = len(plan.rows), plan.width
-        for row in plan.rows:
-            self._rows[row.kind] += 1
+        self.count_rows(plan.rows)
         self._rows[RowKind.PAD] += plan.width - len(plan.rows)
+
+    def count_rows(self, rows: Sequence[Row]) -> None:
+        """Add a pass of which these rows count."""
+        self.passes += 1
+        for row in rows:
+            self._rows[row.kind] += 1
+
+
+class OwnerCounts:
+    """The passes that an engine ran, by the owners of the sequences that had rows in them."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, PassCounts] = {}
+
+    def of(self, owner: str) -> PassCounts:
+        """Return an owner's counts, to be read; from any thread."""
+        return self._counts.get(owner) or PassCounts()
+
+    def growing(self, owner: str) -> PassCounts:
+        """Return an owner's counts, to be added to; for the engine's thread."""
+        found = self._counts.get(owner)
+        if found is None:
+            if len(self._counts) == MOST_OWNERS:
+                del self._counts[next(iter(self._counts))]
+            found = self._counts[owner] = PassCounts()
+        return found

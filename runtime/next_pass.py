@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from anespec.runtime.drafters import Draft
-from anespec.runtime.passes import PassPlan, RowKind
+from anespec.runtime.passes import PassPlan, Row, RowKind
 from anespec.runtime.planner import PlannedRow, Planner, Run
 from anespec.runtime.sequences import ActiveSequence
 from anespec.runtime.speculation import Ask, Speculation
@@ -24,6 +24,10 @@ class SequenceRows:
     def end(self) -> int:
         """The position after its last row."""
         return self.sequence.computed + self.scheduled + len(self.draft.tokens)
+
+    def rows_of(self, plan: PassPlan) -> tuple[Row, ...]:
+        """Return its rows out of the plan that it is a part of."""
+        return plan.rows[self.lane : self.lane + self.scheduled + len(self.draft.tokens)]
 
 
 def next_pass(

@@ -42,6 +42,10 @@ class Room:
         """How many wait for others to end."""
         return max(0, self._taken - self._capacity)
 
+    def waiting_of(self, owner: str) -> int:
+        """How many of an owner's wait for others to end."""
+        return max(0, min(self._by_owner[owner] - self._running(owner), self.waiting))
+
     def require(self, owners: Mapping[str, int]) -> None:
         """Raise QueueFullError where so many requests of these owners cannot be taken now, all together."""
         if self._most_waiting is None:

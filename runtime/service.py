@@ -84,6 +84,18 @@ class Service:
             pools=engine.pools,
         )
 
+    def load_of(self, owner: str) -> ServiceLoad:
+        """How much of an owner's there is to do and was done; of others, and of what all share, nothing."""
+        counts = self._engine.counts_of.of(owner)
+        return ServiceLoad(
+            waiting=self._room.waiting_of(owner),
+            active=self._engine.running(owner),
+            sequences=self._engine.capacity,
+            passes=counts.passes,
+            rows=counts.rows,
+            accepted=counts.accepted,
+        )
+
     def require_room(self, owner: str = "", ahead: int = 0) -> None:
         """Raise QueueFullError where as many of an owner's requests wait as may, with `ahead` more."""
         self._room.require(Counter({owner: ahead + 1}))

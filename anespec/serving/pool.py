@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import duration_text, named, quoted
-from anespec.runtime.server.errors import ApiError, ending
+from anespec.runtime.server.errors import ApiError, ending, without_paths
 from anespec.runtime.server.models import Leased, ModelCard, ServingModel
 from anespec.serving.residents import Resident, Residents
 from anespec.serving.room import MemoryLimit
@@ -150,7 +150,8 @@ class ModelPool:
                 self._residents.give_up(found.memory)
                 raise
         except AnespecError as error:
-            told = str(error).replace(str(source.path), served.name)
+            reason = str(error).replace(str(source.path), served.name)
+            told = without_paths(reason, "the server's log says why")
             raise ModelLoadError(f"the model {served.name} cannot be loaded: {told}") from error
         resident = self._residents.add(served.name, found, model)
         if self._served.get(served.name) is served:

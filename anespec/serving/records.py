@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 from pydantic import Field, ValidationError
@@ -24,6 +25,8 @@ from anespec.runtime.server.options import LONGEST_WAIT, ServeOptions
 
 FOLDER = "daemons"
 LARGEST_RECORD = 1 << 16
+
+ALL_ADDRESSES = frozenset({"0.0.0.0", "::"})
 
 LATEST = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
@@ -117,6 +120,21 @@ def running_daemons() -> list[DaemonRecord]:
                 else:
                     folder.remove(name)
     return sorted(found, key=lambda record: record.started)
+
+
+def daemon_at(address: str) -> DaemonRecord | None:
+    """Return the daemon of this user that listens at an address such as http://127.0.0.1:8080, if any does.
+
+    One that listens at all of the machine's addresses is at each of them, and the other way round.
+    """
+    asked = urlsplit(address)
+    for record in running_daemons():
+        found = urlsplit(record.address)
+        if found.scheme == asked.scheme and found.port == asked.port:
+            hosts = {found.hostname, asked.hostname}
+            if len(hosts) == 1 or hosts & ALL_ADDRESSES:
+                return record
+    return None
 
 
 def _write(record: DaemonRecord) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from anespec import __version__
 from anespec.console import out, watcher
-from anespec.manifests.errors import AnespecError, UsageError
+from anespec.manifests.errors import AnespecError, StorageError, UsageError
 from anespec.manifests.formatting import listed, printable
 from anespec.runtime.callers import Caller
 from anespec.runtime.options import GenerationOptions
@@ -20,7 +20,7 @@ from anespec.runtime.server.endpoints import ENDPOINTS
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.keys import KeyRing
 from anespec.runtime.server.lifecycle import Lifecycle, Phase
-from anespec.runtime.server.listening import address_text, listen_on
+from anespec.runtime.server.listening import AddressTakenError, address_text, listen_on
 from anespec.runtime.server.logs import logged
 from anespec.runtime.server.metrics import Metrics
 from anespec.runtime.server.models import ServingModel
@@ -30,7 +30,7 @@ from anespec.serving.config_file import read_config
 from anespec.serving.loader import ArtifactLoader
 from anespec.serving.notify import READY, STOPPING, tell_system
 from anespec.serving.pool import ModelLoadError, ModelPool
-from anespec.serving.records import recorded
+from anespec.serving.records import daemon_at, recorded
 from anespec.serving.request import ServeRequest, missing
 from anespec.serving.room import MemoryLimit
 from anespec.serving.sources import Names
@@ -67,13 +67,14 @@ async def serve(asked: ServeRequest) -> None:
         if config is not None and asked.config is not None and config.options != asked.config.options:
             _log.warning("%s: models are read again; its other options hold from the next start", config.path)
         keys.take(_keys(options))
+        _say_without_admin(keys, options, _LOGGED)
         for tell in said:
             tell(tuple(found))
         return found
 
     sources = asked.names(asked.config)
     models = ModelPool(sources, loader, MemoryLimit.of(asked.pool.memory), reread=reread)
-    daemon = Daemon(__version__, options, models, keys, Metrics(models), lifecycle)
+    daemon = Daemon(__version__, options, models, keys, Metrics(models, keys), lifecycle)
     with (
         logged(options.log_json),
         _listening(options) as listening,
@@ -89,6 +90,7 @@ async def serve(asked: ServeRequest) -> None:
             # The default comes last: where not all fit, it is not the one that gave way.
             for name in reversed(models.names if asked.pool.preload else models.names[:1]):
                 await _warm_up(models, name, watch)
+            _say_without_admin(keys, options, watch)
             _say_what_did_not_fit(models, asked.pool.preload, watch)
             lifecycle.ready()
             tell_system(READY)
@@ -102,6 +104,14 @@ async def serve(asked: ServeRequest) -> None:
 
 def _keys(options: ServeOptions) -> KeyRing:
     return KeyRing() if options.api_key_file is None else KeyRing.of_file(options.api_key_file)
+
+
+def _say_without_admin(keys: KeyRing, options: ServeOptions, watch: Watcher) -> None:
+    if not keys.has_admin:
+        watch.note(
+            f"{options.api_key_file}: none of its keys is an administrator's, so /metrics and /stats tell "
+            "each its own requests; write NAME:KEY admin for one that is told all"
+        )
 
 
 async def _warm_up(models: ModelPool, name: str, watch: Watcher) -> None:
@@ -146,7 +156,10 @@ def _ready(listening: socket.socket, names: Sequence[str]) -> str:
 @contextlib.contextmanager
 def _listening(options: ServeOptions) -> Iterator[socket.socket]:
     """The socket while the block lasts; a Unix socket leaves no file behind."""
-    found = listen_on(options)
+    try:
+        found = listen_on(options)
+    except AddressTakenError as error:
+        raise _taken(error) from error
     path = options.unix
     bound = None if path is None else _inode(path)
     try:
@@ -156,6 +169,21 @@ def _listening(options: ServeOptions) -> Iterator[socket.socket]:
         if path is not None and _inode(path) == bound:
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def _taken(error: AddressTakenError) -> UsageError:
+    """Say whose the address is, where that is a daemon of the same user."""
+    try:
+        record = daemon_at(error.address)
+    except StorageError:
+        record = None
+    if record is None:
+        return error
+    return UsageError(
+        f"{record.address}: an anespec daemon of yours listens there (pid {record.pid}) and serves "
+        f"{listed([printable(name) for name in record.models])}; ask that one, end it with `anespec stop "
+        f"{record.pid}`, or choose another --port (`anespec ps` shows all)"
+    )
 
 
 def _inode(path: Path) -> int | None:

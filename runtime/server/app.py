@@ -48,6 +48,7 @@ def build_app(daemon: Daemon, endpoints: Sequence[Endpoint]) -> Starlette:
                 hosts=Hosts.of(options),
                 origins=options.allow_origin,
                 ends=lambda: daemon.lifecycle.phase is Phase.DRAINING,
+                declared=_declared_path,
             )
         ],
         exception_handlers={HTTPException: _say_http_error},
@@ -66,12 +67,23 @@ async def _say_http_error(request: Request, error: Exception) -> Response:
     )
 
 
+def _routes(scope: Scope) -> list[Route]:
+    """The routes that have a request's path, whatever their methods."""
+    routes = scope["app"].routes
+    return [each for each in routes if isinstance(each, Route) and each.matches(scope)[0] is not Match.NONE]
+
+
+def _declared_path(scope: Scope) -> str:
+    """The path of a request as an endpoint declares it; empty where none does."""
+    return next((route.path for route in _routes(scope)), "")
+
+
 def _wrong_method(request: Request) -> Response:
     """Says which methods there are. Each has a route of its own, so no single one knows."""
+    record_of(request.scope).endpoint = _declared_path(request.scope)
     methods: set[str] = set()
-    for route in request.app.routes:
-        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
-            methods |= route.methods or set()
+    for route in _routes(request.scope):
+        methods |= route.methods or set()
     allowed = ", ".join(sorted(methods))
     message = f"this path takes {allowed}, and no other method"
     return openai_error(ApiError(405, message, "method_not_allowed", headers={"allow": allowed}))
@@ -102,7 +114,7 @@ class _Serving:
             status = error.status
             await self._endpoint.refusal(error)(scope, receive, send)
         finally:
-            self._daemon.metrics.answered(self._endpoint.path, status)
+            self._daemon.metrics.answered(self._endpoint.path, status, record.owner)
 
     async def _answer(self, request: Request, scope: Scope, receive: Receive, send: Send) -> int:
         with ExitStack() as held:
@@ -132,7 +144,8 @@ class _Serving:
                 503, "the model is being loaded; try again soon", "loading", headers={"retry-after": "5"}
             )
         caller = Caller() if endpoint.is_open else daemon.keys.caller(request.headers.get("authorization"))
-        record_of(request.scope).key = caller.name
+        record = record_of(request.scope)
+        record.key, record.owner = caller.name, caller.owner
         caller = replace(caller, seconds=daemon.options.request_seconds)
         body = None
         if endpoint.body is not None:

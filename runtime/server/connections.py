@@ -179,7 +179,9 @@ def _notice_death(connected: socket.socket | None, seconds: float) -> None:
     """Have the system end a connection whose other end is gone without a word."""
     if connected is None or connected.family == socket.AF_UNIX:
         return
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    with contextlib.suppress(OSError):
+        # One that the client has left by now may take no options any more.
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", 30),
         ("TCP_KEEPINTVL", 10),

@@ -1,5 +1,6 @@
 """What a client is told when its request is not served: OpenAI's error object, and the status that fits."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -73,6 +74,14 @@ def out_of_time() -> ApiError:
     return ApiError(503, message, "timeout", headers={"retry-after": "5"})
 
 
+def without_paths(text: str, instead: str) -> str:
+    """Return what a client is told of a failure of the server's: the text, or `instead` where it has a path.
+
+    Where the server's files lie is for its log alone. Whatever has a separator of paths counts as one.
+    """
+    return instead if os.sep in text else text
+
+
 def api_error(error: Exception) -> ApiError:
     """What a client is told of a failure; nothing of one that is nobody's to mend but the server's."""
     match error:
@@ -90,6 +99,7 @@ def api_error(error: Exception) -> ApiError:
         case ClosedError():
             return ending()
         case AnespecError():
-            return ApiError(500, str(error), "model_failed")
+            told = without_paths(str(error), "the model could not answer; the server's log says why")
+            return ApiError(500, told, "model_failed")
         case _:
             return ApiError(500, "something went wrong in the server; its log says what", "internal_error")

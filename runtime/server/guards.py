@@ -37,21 +37,35 @@ _ASKED_PREFIX = "x-stainless-"
 
 SHOWN_HEADERS = "x-request-id, retry-after"
 
+OWN_SITES = frozenset({"same-origin", "none"})
+"""Values of Sec-Fetch-Site for the daemon's own page, and for an address that a person typed."""
+
+PAGE_PATH = "/"
+"""The only path that a link on another site may lead to: opening the page asks for nothing else."""
+
 
 class Guard:
     """Gives each request an id, headers and a line in the log, and refuses what a browser was tricked into.
 
     The Host header must be one of `hosts`. A page that says its origin must come from one of `origins` or
-    from here. While `ends` says so, connections are closed once they are answered.
+    from here, and what a page of another site embeds without saying so is refused by its Sec-Fetch-Site.
+    While `ends` says so, connections are closed once they are answered. `declared` tells the path of an
+    endpoint that a request is for, as logs name it.
     """
 
     def __init__(
-        self, app: ASGIApp, hosts: Hosts, origins: Collection[str], ends: Callable[[], bool]
+        self,
+        app: ASGIApp,
+        hosts: Hosts,
+        origins: Collection[str],
+        ends: Callable[[], bool],
+        declared: Callable[[Scope], str],
     ) -> None:
         self._app = app
         self._hosts = hosts
         self._origins = frozenset(origins)
         self._ends = ends
+        self._declared = declared
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -89,11 +103,13 @@ class Guard:
         if not scope["path"].startswith("/"):
             # A proxy's form of a request, http://HOST/PATH: the host in it is the one that holds.
             host, scope["path"] = _absolute(scope["path"])
-        refusal = _ambiguous(headers) or self._refusal(host, origin)
+        refusal = _ambiguous(headers) or self._refusal(host, origin) or self._foreign(scope, headers)
         try:
             if refusal is not None:
+                record.endpoint = self._declared(scope)
                 await openai_error(refusal)(scope, intake, send_guarded)
             elif origin in self._origins and _is_preflight(scope, headers):
+                record.endpoint = self._declared(scope)
                 await _allowed(headers)(scope, intake, send_guarded)
             else:
                 await self._app(scope, intake, send_guarded)
@@ -108,12 +124,20 @@ class Guard:
                 "host_refused",
             )
         if origin is not None and origin not in self._origins and not _is_of(origin, host):
-            return ApiError(
-                403,
-                "pages of that origin may not call; start it with --allow-origin ORIGIN",
-                "origin_refused",
-            )
+            return _origin_refused("pages of that origin may not call; start it with --allow-origin ORIGIN")
         return None
+
+    def _foreign(self, scope: Scope, headers: Headers) -> ApiError | None:
+        """Refuse what a page of another site has its browser fetch: images, scripts, frames and links have no
+        Origin header. A link to the page itself is followed."""
+        site = headers.get("sec-fetch-site")
+        if site is None or site in OWN_SITES or headers.get("origin") in self._origins:
+            return None
+        if scope["method"] == "GET" and scope["path"] == PAGE_PATH and _is_visit(headers):
+            return None
+        return _origin_refused(
+            "pages of another site may not call; start it with --allow-origin ORIGIN, and ask with fetch()"
+        )
 
 
 class Intake:
@@ -133,6 +157,15 @@ class Intake:
         """Throw away what is still to come; a connection lets no client take too long for it."""
         while not self._ended:
             await self()
+
+
+def _origin_refused(message: str) -> ApiError:
+    return ApiError(403, message, "origin_refused")
+
+
+def _is_visit(headers: Headers) -> bool:
+    """Whether a browser opens what it asks for as a page of its own, in no frame."""
+    return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
 
 
 def _ambiguous(headers: Headers) -> ApiError | None:

@@ -20,8 +20,8 @@ async def health(call: Call[None]) -> Response:
 
 
 async def metrics(call: Call[None]) -> Response:
-    """What was counted."""
-    return Response(call.daemon.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
+    """What was counted of the caller's requests, or for an administrator of all."""
+    return Response(call.daemon.metrics.text(call.caller), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 ENDPOINTS = (

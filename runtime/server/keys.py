@@ -22,6 +22,9 @@ LARGEST_FILE = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """Names stand in logs."""
 
+_ADMIN = " admin"
+"""What a line ends with whose key is an administrator's. No key holds a space."""
+
 _SECRET = re.compile(rf"[!-~]{{{SHORTEST_KEY},4096}}")
 """What a header can hold."""
 
@@ -32,6 +35,7 @@ class Key:
 
     name: str
     digest: bytes
+    is_admin: bool = False
 
     @property
     def owner(self) -> str:
@@ -41,14 +45,19 @@ class Key:
 
 
 class KeyRing:
-    """The keys of a daemon. Without any, everybody who reaches it may come in."""
+    """The keys of a daemon. Without any, everybody who reaches it may come in.
+
+    Where there is but one key, or none, who comes in is the administrator: there is nobody else to tell of.
+    """
 
     def __init__(self, keys: Sequence[Key] = ()) -> None:
         self._keys = tuple(keys)
 
     @classmethod
     def of_file(cls, path: Path) -> Self:
-        """The keys of a file's lines, NAME:KEY each; empty lines and those that begin with # say nothing.
+        """Return the keys of a file's lines, NAME:KEY or NAME:KEY admin each.
+
+        Empty lines and those that begin with # say nothing.
 
         Raises:
             StorageError: it cannot be read.
@@ -58,13 +67,14 @@ class KeyRing:
         for number, line in enumerate(_private_text(path).splitlines(), start=1):
             if not line.strip() or line.startswith("#"):
                 continue
-            name, _, secret = line.strip().partition(":")
+            name, _, rest = line.strip().partition(":")
+            secret = rest.removesuffix(_ADMIN)
             if not (_NAME.fullmatch(name) and _SECRET.fullmatch(secret)):
                 raise UsageError(
-                    f"{path}: line {number} is not NAME:KEY with a name of letters, digits, dots, dashes and "
-                    f"a key of {SHORTEST_KEY} characters or more without spaces"
+                    f"{path}: line {number} is not NAME:KEY, or NAME:KEY admin, with a name of letters, "
+                    f"digits, dots, dashes and a key of {SHORTEST_KEY} characters or more without spaces"
                 )
-            keys.append(Key(name, _digest(secret)))
+            keys.append(Key(name, _digest(secret), is_admin=secret != rest))
         if not keys:
             raise UsageError(f"{path}: holds no key; write a line NAME:KEY")
         if len({key.name for key in keys}) < len(keys):
@@ -82,6 +92,16 @@ class KeyRing:
         """Whether a request needs a key."""
         return bool(self._keys)
 
+    @property
+    def owners(self) -> frozenset[str]:
+        """Whom the keys stand for."""
+        return frozenset(key.owner for key in self._keys)
+
+    @property
+    def has_admin(self) -> bool:
+        """Whether anybody who may come in is told of all."""
+        return len(self._keys) < 2 or any(key.is_admin for key in self._keys)
+
     def caller(self, authorization: str | None) -> Caller:
         """Who sends this Authorization header; it takes as long whether a key is right or wrong.
 
@@ -89,7 +109,7 @@ class KeyRing:
             ApiError: a key is needed, and this is none.
         """
         if not self._keys:
-            return Caller()
+            return Caller(is_admin=True)
         scheme, _, secret = (authorization or "").partition(" ")
         digest = _digest(secret.strip())
         found = [key for key in self._keys if hmac.compare_digest(key.digest, digest)]
@@ -101,7 +121,8 @@ class KeyRing:
                 "invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )
-        return Caller(owner=found[0].owner, name=found[0].name)
+        key = found[0]
+        return Caller(owner=key.owner, name=key.name, is_admin=key.is_admin or len(self._keys) == 1)
 
 
 def _private_text(path: Path) -> str:

@@ -14,14 +14,24 @@ from anespec.manifests.safe_files import Folder
 from anespec.runtime.server.hosts import is_loopback
 from anespec.runtime.server.options import ServeOptions
 
-BACKLOG = 2048
+BACKLOG = 128
+"""Connections that wait to be taken. All that wait are taken at once, before one can be refused."""
+
+
+class AddressTakenError(UsageError):
+    """Another program listens at `address`, which is as `address_text` writes it."""
+
+    def __init__(self, where: str, address: str) -> None:
+        super().__init__(f"{where}: another program listens there; choose another --port")
+        self.address = address
 
 
 def listen_on(options: ServeOptions) -> socket.socket:
     """The socket that the options name, listening.
 
     Raises:
-        UsageError: another program listens there, or others could reach it and no key is needed.
+        AddressTakenError: another program listens there.
+        UsageError: others could reach it and no key is needed.
         StorageError: it cannot be made.
     """
     if options.unix is not None:
@@ -46,7 +56,7 @@ def listen_on(options: ServeOptions) -> socket.socket:
     except OSError as error:
         found.close()
         if error.errno == errno.EADDRINUSE:
-            raise UsageError(f"{where}: another program listens there; choose another --port") from error
+            raise AddressTakenError(where, _url(*address[:2])) from error
         raise _unusable(where, error) from error
     except BaseException:
         found.close()
@@ -58,7 +68,10 @@ def address_text(found: socket.socket) -> str:
     """Where clients reach it, as they would write it."""
     if found.family == socket.AF_UNIX:
         return f"unix:{found.getsockname()}"
-    host, port = found.getsockname()[:2]
+    return _url(*found.getsockname()[:2])
+
+
+def _url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

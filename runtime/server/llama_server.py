@@ -9,9 +9,12 @@ from typing import Any
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from anespec.manifests.formatting import quoted
 from anespec.runtime.server.bodies import Body
 from anespec.runtime.server.endpoint import Call, Endpoint
+from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.models import Leased
+from anespec.runtime.server.openai.models_list import card_of
 from anespec.runtime.server.streams import json_answer
 
 LONGEST_TEXT = 1 << 20
@@ -104,22 +107,30 @@ async def detokenize(call: Call[DetokenizeBody]) -> Response:
 
 
 async def props(call: Call[None]) -> Response:
-    """Say what is served."""
-    async with call.daemon.models.lease(call.request.query_params.get("model")) as leased:
-        model, manifest = leased.model, leased.model.manifest
-        return json_answer(
-            PropsAnswer(
-                default_generation_settings={"n_ctx": model.context},
-                total_slots=model.sequences,
-                model_path=leased.id,
-                chat_template=model.chat_template or "",
-                modalities={"vision": False, "audio": False},
-                build_info=f"anespec {call.daemon.version}",
-                backend=model.backend,
-                speculates=model.speculates,
-                block=manifest.block,
-            )
+    """Say what is served, of a model in memory: a GET loads none, as any page may have one sent."""
+    models = call.daemon.models
+    card = card_of(models, call.request.query_params.get("model") or None)
+    model = models.loaded.get(card.id)
+    if model is None:
+        raise ApiError(
+            400,
+            f"the model {quoted(card.id)} is not loaded; a request for tokens or text loads it",
+            "model_not_loaded",
+            "model",
         )
+    return json_answer(
+        PropsAnswer(
+            default_generation_settings={"n_ctx": model.context},
+            total_slots=model.sequences,
+            model_path=card.id,
+            chat_template=model.chat_template or "",
+            modalities={"vision": False, "audio": False},
+            build_info=f"anespec {call.daemon.version}",
+            backend=model.backend,
+            speculates=model.speculates,
+            block=model.manifest.block,
+        )
+    )
 
 
 ENDPOINTS = (

@@ -1,4 +1,7 @@
-"""What a daemon counts, for Prometheus. Names follow its conventions: base units, `_total` for counters."""
+"""What a daemon counts, for Prometheus. Names follow its conventions: base units, `_total` for counters.
+
+A key is told of its own requests, an administrator's of all. Both read the same names.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -6,32 +9,70 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from anespec.runtime.callers import Caller
 from anespec.runtime.completion import Summary
 from anespec.runtime.load import ServiceLoad
+from anespec.runtime.server.keys import KeyRing
 from anespec.runtime.server.models import Models
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 
 class Metrics:
-    """The counters of one daemon, and what its models say of themselves when they are asked."""
+    """The counters of one daemon and of each of its keys, and what its models say of themselves."""
 
-    def __init__(self, models: Models) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(_Loads(models))
+    def __init__(self, models: Models, keys: KeyRing) -> None:
+        self._models = models
+        self._keys = keys
+        self._all = _Counters()
+        self._own: dict[str, _Counters] = {}
+
+    def answered(self, endpoint: str, status: int, owner: str) -> None:
+        """Count a request of an owner; of nobody where no key came with it."""
+        for counters in (self._all, *self._of(owner)):
+            counters.answered(endpoint, status)
+
+    def finished(self, model: str, summary: Summary, owner: str) -> None:
+        """Count an answer to an owner that came to its end."""
+        for counters in (self._all, *self._of(owner)):
+            counters.finished(model, summary)
+
+    def text(self, caller: Caller) -> bytes:
+        """What a caller may know of it, as Prometheus reads it."""
+        loads = CollectorRegistry()
+        loads.register(_Loads(self._models, caller))
+        counters = (self._all,) if caller.is_admin else self._of(caller.owner)
+        return b"".join(generate_latest(each) for each in (loads, *(each.registry for each in counters)))
+
+    def _of(self, owner: str) -> tuple["_Counters", ...]:
+        """The counters of a key of the daemon's. They go with it, so there are never more than keys."""
+        owners = self._keys.owners
+        if owner not in owners:
+            return ()
+        if owner not in self._own:
+            self._own = {known: self._own[known] for known in self._own.keys() & owners}
+            self._own[owner] = _Counters()
+        return (self._own[owner],)
+
+
+class _Counters:
+    """What is counted of requests."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
         of_model = ("model",)
 
         def counter(name: str, what: str, *labels: str) -> Counter:
-            return Counter(f"anespec_{name}", what, (*of_model, *labels), registry=self._registry)
+            return Counter(f"anespec_{name}", what, (*of_model, *labels), registry=self.registry)
 
         def histogram(name: str, what: str) -> Histogram:
-            return Histogram(f"anespec_{name}", what, of_model, registry=self._registry, buckets=SECONDS)
+            return Histogram(f"anespec_{name}", what, of_model, registry=self.registry, buckets=SECONDS)
 
         self._requests = Counter(
             "anespec_http_requests",
             "Requests answered, by endpoint and status.",
             ("endpoint", "status"),
-            registry=self._registry,
+            registry=self.registry,
         )
         self._prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
         self._reused_tokens = counter("reused_tokens", "Tokens of prompts that needed no prefill.")
@@ -68,19 +109,16 @@ class Metrics:
         if counts.output_tokens > 1:
             self._token_seconds.labels(model).observe(counts.decode_seconds / (counts.output_tokens - 1))
 
-    def text(self) -> bytes:
-        """All of it, as Prometheus reads it."""
-        return generate_latest(self._registry)
-
 
 class _Loads(Collector):
-    """What services have to do at the moment, and what they ran."""
+    """What services have to do at the moment, and what they ran; what all share is for administrators."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: Models, caller: Caller) -> None:
         self._models = models
+        self._caller = caller
 
     def collect(self) -> Iterator[Metric]:
-        loads = {name: model.load for name, model in self._models.loaded.items()}
+        loads = {name: model.load_of(self._caller) for name, model in self._models.loaded.items()}
         of_model = ("model",)
 
         def gauge(name: str, what: str, value: Callable[[ServiceLoad], float]) -> Metric:
@@ -92,23 +130,27 @@ class _Loads(Collector):
         yield gauge("waiting_requests", "Requests that wait for others to end.", lambda load: load.waiting)
         yield gauge("active_sequences", "Sequences that run.", lambda load: load.active)
         yield gauge("sequences", "Sequences that can run.", lambda load: load.sequences)
+        passes = CounterMetricFamily("anespec_passes", "Passes that were run.", labels=of_model)
+        rows = CounterMetricFamily("anespec_rows", "Rows that were run, by kind.", labels=(*of_model, "kind"))
+        for model, load in loads.items():
+            passes.add_metric((model,), load.passes)
+            for count in load.rows:
+                rows.add_metric((model, count.kind.value), count.count)
+        yield from (passes, rows)
+        if not self._caller.is_admin:
+            return
         yield gauge("pass_rows", "Rows of the last pass that were not pads.", lambda load: load.last_rows)
         yield gauge("pass_width", "Rows of the last pass, pads included.", lambda load: load.last_width)
-        passes = CounterMetricFamily("anespec_passes", "Passes that were run.", labels=of_model)
         losses = CounterMetricFamily("anespec_states_lost", "How often all K/V were lost.", labels=of_model)
-        rows = CounterMetricFamily("anespec_rows", "Rows that were run, by kind.", labels=(*of_model, "kind"))
         slots = GaugeMetricFamily(
             "anespec_slots",
             "Slots of the state: those of sequences that run, those kept for later prompts, the others.",
             labels=(*of_model, "pool", "state"),
         )
         for model, load in loads.items():
-            passes.add_metric((model,), load.passes)
             losses.add_metric((model,), load.states_lost)
-            for count in load.rows:
-                rows.add_metric((model, count.kind.value), count.count)
             for pool in load.pools:
                 slots.add_metric((model, pool.pool, "running"), pool.running)
                 slots.add_metric((model, pool.pool, "kept"), pool.kept)
                 slots.add_metric((model, pool.pool, "free"), pool.slots - pool.running - pool.kept)
-        yield from (passes, losses, rows, slots)
+        yield from (losses, slots)

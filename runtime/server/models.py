@@ -57,6 +57,10 @@ class ServingModel(Protocol):
         """How much its service has to do."""
         ...
 
+    def load_of(self, caller: Caller) -> ServiceLoad:
+        """How much it has to do of what a caller asked; for an administrator, of all."""
+        ...
+
     def require_room(self, caller: Caller, ahead: int) -> None:
         """Raise QueueFullError where as many of the caller's requests wait as may, with `ahead` more.
 

@@ -48,7 +48,8 @@ class ServeOptions(Options):
     )
     api_key_file: Annotated[Path | None, Flag(metavar="FILE")] = Field(
         default=None,
-        description="Keys that clients need, a line NAME:KEY each; the file must be yours alone (mode 600).",
+        description="Keys that clients need, a line NAME:KEY each, or NAME:KEY admin; the file must be yours "
+        "alone (mode 600).",
     )
     allow_origin: Annotated[
         tuple[str, ...], AfterValidator(_require_origins), Flag(metavar="ORIGIN", multiple=True)

@@ -28,6 +28,7 @@ class RequestRecord:
     """A request as it goes: whoever learns something of it notes that here.
 
     `endpoint` is its path as it was declared, never as a client wrote it; empty where there is no such path.
+    `owner` is whose request it is, and `key` how logs call them.
     """
 
     request_id: str
@@ -35,6 +36,7 @@ class RequestRecord:
     endpoint: str = ""
     quiet: bool = False
     key: str = ""
+    owner: str = ""
     model: str = ""
     status: int = CLIENT_GONE
     is_complete: bool = False

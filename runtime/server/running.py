@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable, Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
+from anespec.runtime.server.accept_failures import AcceptFailures
 from anespec.runtime.server.connections import Patience, ServerConfig
 from anespec.runtime.server.daemon import Daemon
+from anespec.runtime.server.listening import BACKLOG
 from anespec.runtime.server.options import ServeOptions
 
 SECONDS_TO_CLOSE = 5
@@ -21,8 +23,12 @@ SECONDS_TO_CLOSE = 5
 KEEP_ALIVE_SECONDS = 60
 """How long a connection stays between two requests."""
 
-OTHER_FILES = 512
-"""Descriptors beside those of connections: shards, threads, worker processes."""
+OTHER_FILES = 1024
+"""Descriptors beside those of connections: shards, threads, worker processes, connections too many."""
+
+SHARE_OF_BACKLOG = 8
+"""Of the descriptors beside those of connections the backlog has one in so many: in each turn of its loop
+asyncio takes as many connections as the backlog holds, and one too many is closed three turns later."""
 
 _log = logging.getLogger("anespec.serve")
 
@@ -63,6 +69,7 @@ def server_of(app: ASGIApp, options: ServeOptions) -> Server:
             proxy_headers=False,
             ws="none",
             lifespan="off",
+            backlog=max(1, min(BACKLOG, (files - 2 * most) // SHARE_OF_BACKLOG)),
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=SECONDS_TO_CLOSE,
         )
@@ -79,6 +86,7 @@ async def serve_until_ended(
     """
     server = server_of(app, daemon.options)
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(AcceptFailures(loop.time))
     asked, again = asyncio.Event(), asyncio.Event()
 
     def ask() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from serving import Running, running
 from starlette.responses import Response, StreamingResponse
 
+from anespec.runtime.callers import Caller
 from anespec.runtime.load import RowCount, ServiceLoad
 from anespec.runtime.passes import RowKind
 from anespec.runtime.server import health
@@ -137,6 +138,9 @@ class _ScriptedModel:
             rows=rows,
             accepted=script.accepted,
         )
+
+    def load_of(self, _: Caller) -> ServiceLoad:
+        return self.load
 
 
 @contextlib.contextmanager

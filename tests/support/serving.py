@@ -65,13 +65,13 @@ class Running:
 
 @contextlib.contextmanager
 def running(
-    models: Mapping[str, ServingModel],
+    models: Mapping[str, ServingModel] | LoadedModels,
     keys: KeyRing | None = None,
     endpoints: Sequence[Endpoint] = ENDPOINTS,
     **options: object,
 ) -> Iterator[Running]:
     """Serve models while the block lasts, on a free port. All answers must be as they are described."""
-    loaded = LoadedModels(models)
+    loaded = models if isinstance(models, LoadedModels) else LoadedModels(models)
     chosen = ServeOptions(**{"port": 0, **options})
     listening = listen_on(chosen)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
@@ -80,7 +80,8 @@ def running(
 
     async def serve() -> None:
         lifecycle = Lifecycle()
-        daemon = Daemon("0", chosen, loaded, keys or KeyRing(), Metrics(loaded), lifecycle)
+        ring = keys or KeyRing()
+        daemon = Daemon("0", chosen, loaded, ring, Metrics(loaded, ring), lifecycle)
         app = Described(build_app(daemon, endpoints), description(endpoints, "0", daemon.keys.needed))
         server = server_of(app, chosen)
         lifecycle.ready()

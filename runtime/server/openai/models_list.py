@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from anespec.runtime.server.endpoint import Call, Endpoint
 from anespec.runtime.server.errors import ApiError
-from anespec.runtime.server.models import ModelCard
+from anespec.runtime.server.models import ModelCard, Models
 from anespec.runtime.server.streams import json_answer
 
 
@@ -47,15 +47,23 @@ async def list_models(call: Call[None]) -> Response:
     return json_answer(found)
 
 
-async def show_model(call: Call[None]) -> Response:
-    """One of them."""
-    name = call.request.path_params["name"]
-    for card in call.daemon.models.cards:
-        if card.id == name:
-            return json_answer(ModelAnswer.of(card))
+def card_of(models: Models, name: str | None) -> ModelCard:
+    """Return the card of the model of that name, or of the default; nothing is loaded for it.
+
+    Raises:
+        ApiError: there is no such model (404).
+    """
+    for card in models.cards:
+        if name is None or card.id == name:
+            return card
     raise ApiError(
         404, "there is no such model; /v1/models lists those that there are", "model_not_found", "model"
     )
+
+
+async def show_model(call: Call[None]) -> Response:
+    """One of them."""
+    return json_answer(ModelAnswer.of(card_of(call.daemon.models, call.request.path_params["name"])))
 
 
 ENDPOINTS = (

@@ -42,8 +42,9 @@ class StatsAnswer(BaseModel):
 
 
 async def stats(call: Call[None]) -> Response:
-    """How busy the models are now."""
-    loads = {name: ModelStats.of(model.load) for name, model in call.daemon.models.loaded.items()}
+    """How busy the models are now with what the caller asked for, or for an administrator with all."""
+    models = call.daemon.models.loaded
+    loads = {name: ModelStats.of(model.load_of(call.caller)) for name, model in models.items()}
     return json_answer(StatsAnswer(models=loads))
 
 

@@ -2,13 +2,16 @@
 
 import contextlib
 import os
+import resource
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from click.testing import CliRunner
 from commands import run
@@ -51,6 +54,23 @@ def test_ps_shows_it_and_nobody_else_may_read_that(daemon: Started) -> None:
     assert file.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="no limits of other processes here")
+def test_without_a_file_left_for_connections_its_log_has_no_tracebacks(daemon: Started) -> None:
+    pid = daemon.process.pid
+    before, limits = len(daemon.log.read_text()), resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    host, port = daemon.url.removeprefix("http://").split(":")
+    with contextlib.ExitStack() as held:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (psutil.Process(pid).num_fds() + 2, limits[1]))
+        held.callback(resource.prlimit, pid, resource.RLIMIT_NOFILE, limits)
+        for _ in range(20):
+            client = held.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex((host, int(port)))
+        until_true(lambda: "no further connection can be taken" in daemon.log.read_text()[before:])
+    assert daemon.get("/health").status_code == 200
+    assert "Traceback" not in daemon.log.read_text()[before:]
+
+
 def test_it_reads_models_and_keys_again(daemon: Started, measured: Path) -> None:
     folder = daemon.log.parent
     before = (folder / "serve.toml").read_text()
@@ -65,6 +85,19 @@ def test_it_reads_models_and_keys_again(daemon: Started, measured: Path) -> None
     os.kill(daemon.process.pid, signal.SIGHUP)
     until_true(lambda: "is no TOML" in daemon.log.read_text())
     assert daemon.models(SECRET) == {"tiny": True, "second": False}
+
+
+def test_a_second_one_at_its_port_is_told_whose_that_is(daemon: Started, measured: Path) -> None:
+    port = daemon.url.rpartition(":")[2]
+    for host in ("127.0.0.1", "localhost"):
+        refused = daemon.command("serve", measured, "--host", host, "--port", port)
+        assert refused.code == 2 and refused.ends_in_one_sentence(), refused.err
+        assert f"{daemon.url}: an anespec daemon of yours listens there" in refused.err
+        for said in (f"(pid {daemon.process.pid}) and serves tiny", "`anespec ps`", "`anespec stop "):
+            assert said in refused.err
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        refused = daemon.command("serve", measured, "--port", other.getsockname()[1])
+        assert "another program listens there" in refused.err
 
 
 def test_a_model_that_is_not_there_is_told_at_the_start(measured: Path, tmp_path: Path) -> None:

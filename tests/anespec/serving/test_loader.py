@@ -47,9 +47,10 @@ def test_files_that_go_harm_nobody_and_those_that_change_are_not_served(
         tokens = path / "tokens.gguf"
         with tokens.open("ab") as stream:
             stream.write(b"!")
-        with pytest.raises(ModelLoadError, match=r"m/tokens\.gguf: bytes is \d+") as refused:
+        with pytest.raises(ModelLoadError, match="the server's log says why") as refused:
             await answer(pool)
-        assert isinstance(refused.value.__cause__, ArtifactError)
+        assert isinstance(cause := refused.value.__cause__, ArtifactError)
+        assert f"{tokens}: bytes is " in str(cause)
         assert pool.loaded == {}
         os.truncate(tokens, tokens.stat().st_size - 1)
         assert await answer(pool) == text

@@ -143,6 +143,22 @@ def test_a_failure_is_told_to_all_and_can_be_tried_again() -> None:
     run(work)
 
 
+@pytest.mark.parametrize(
+    "said", ["/cache/0123/a.anespec: the shard is missing", "a: the shard layers/0 is missing"]
+)
+def test_why_a_model_cannot_be_loaded_is_told_without_a_path(said: str) -> None:
+    loader = FakeLoader({"a": 1}, failures={"a": ArtifactError(said)})
+
+    async def work() -> None:
+        with pytest.raises(ModelLoadError) as failed:
+            await use(ModelPool(sources("a"), loader), "a")
+        told = "the model a cannot be loaded: the server's log says why"
+        assert api_error(failed.value).message == str(failed.value) == told
+        assert str(failed.value.__cause__) == said
+
+    run(work)
+
+
 def test_a_failure_that_nobody_waits_for_any_more_stands_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

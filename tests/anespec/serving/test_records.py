@@ -17,7 +17,7 @@ from anespec.main import cli
 from anespec.manifests.user_folders import state_folder
 from anespec.runtime.server.options import ServeOptions
 from anespec.serving import records, stopping
-from anespec.serving.records import DaemonRecord, recorded, running_daemons
+from anespec.serving.records import DaemonRecord, daemon_at, recorded, running_daemons
 from anespec.serving.stopping import stop
 
 SLEEPS = "import time; print(flush=True); time.sleep(60)"
@@ -146,3 +146,21 @@ def test_a_daemon_runs_also_where_no_record_can_be_kept(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     with recorded("http://127.0.0.1:1", ServeOptions(), ["a"]):
         assert running_daemons() == []
+
+
+@pytest.mark.parametrize(
+    ("listens", "asked", "is_there"),
+    [
+        ("http://127.0.0.1:8080", "http://127.0.0.1:8080", True),
+        ("http://127.0.0.1:8080", "http://127.0.0.1:8081", False),
+        ("http://127.0.0.1:8080", "http://10.0.0.1:8080", False),
+        ("http://0.0.0.0:8080", "http://127.0.0.1:8080", True),
+        ("http://127.0.0.1:8080", "http://[::]:8080", True),
+        ("http://[::1]:8080", "http://[::1]:8080", True),
+        ("unix:/run/8080", "http://127.0.0.1:8080", False),
+    ],
+)
+def test_who_listens_at_an_address(listens: str, asked: str, is_there: bool) -> None:
+    with recorded(listens, ServeOptions(), ["m"]):
+        found = daemon_at(asked)
+    assert (found is not None and found.pid == os.getpid()) is is_there

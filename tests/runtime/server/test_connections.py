@@ -182,12 +182,17 @@ def test_a_body_that_is_none_is_answered_once(
 
 
 def test_no_more_connections_are_taken_than_files_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    for files, most in ((RLIM_INFINITY, 2048), (100_000, 2048), (1024, 256), (128, 32)):
+    for files, most, backlog in (
+        (RLIM_INFINITY, 2048, 128),
+        (100_000, 2048, 128),
+        (1024, 256, 64),
+        (128, 32, 8),
+    ):
         monkeypatch.setattr(resource, "getrlimit", lambda kind, files=files: (files, files))
         monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: None)
         config = server_of(lambda scope, receive, send: None, ServeOptions()).config
         assert isinstance(config, ServerConfig)
-        assert config.patience.most == most
+        assert (config.patience.most, config.backlog) == (most, backlog)
 
 
 def test_too_many_connections_are_refused_and_room_comes_back(impatient: Running) -> None:

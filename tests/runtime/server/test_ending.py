@@ -74,7 +74,8 @@ def _serve(
             lifecycle.ready()
             thread.start()
 
-        daemon = Daemon("0", chosen, pool, KeyRing(), Metrics(pool), lifecycle)
+        keys = KeyRing()
+        daemon = Daemon("0", chosen, pool, keys, Metrics(pool, keys), lifecycle)
         await serve_until_ended(daemon, build_app(daemon, ENDPOINTS), listening, begin)
 
     asyncio.run(serve())

@@ -81,7 +81,7 @@ def test_refusals_are_lines_too_and_health_is_none(served: Running, lines: io.St
     found = _facts(lines, 3)
     assert [(facts["endpoint"], facts["status"]) for facts in found] == [
         ("", 404),
-        ("", 403),
+        ("/v1/models", 403),
         ("/v1/completions", 400),
     ]
     assert "zebra" not in lines.getvalue()

@@ -1,0 +1,57 @@
+"""What clients are told where the server fails: a sentence, and nothing of where its files lie."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from serving import Running
+
+from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
+from anespec.runtime.completion import Chunk
+from anespec.runtime.server.errors import api_error
+from anespec.runtime.server.generation import Generation
+
+PATH = "/home/somebody/models/secret.anespec/shards/0.mlpackage"
+
+FAILURES = (
+    ArtifactError(f"{PATH}: the shard is damaged; convert again"),
+    StorageError(f"{PATH}: cannot be read (Permission denied)"),
+    AnespecError(f"the model could not be run: RuntimeError('{PATH}: no such file'); validate the artifact"),
+    OSError(2, "No such file", PATH),
+)
+
+MESSAGES = {"messages": [{"role": "user", "content": "hi"}]}
+REQUESTS = {
+    "/v1/completions": {"prompt": "Once"},
+    "/v1/chat/completions": MESSAGES,
+    "/v1/responses": {"input": "hi"},
+    "/api/generate": {"model": "chatty", "prompt": "Once"},
+    "/api/chat": {"model": "chatty", **MESSAGES},
+    "/completion": {"prompt": "Once"},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("path", REQUESTS)
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+def test_no_answer_names_a_path_and_the_log_does(
+    served: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    failure: Exception,
+    path: str,
+    stream: bool,
+) -> None:
+    async def fail(_: Generation) -> AsyncIterator[tuple[int, Chunk]]:
+        raise failure
+        yield
+
+    monkeypatch.setattr(Generation, "__aiter__", fail)
+    answer = served.client.post(path, json=REQUESTS[path] | {"stream": stream})
+    assert "log says " in answer.text
+    assert "/home" not in answer.text and "secret" not in answer.text
+    assert PATH in caplog.text
+
+
+def test_what_names_no_path_is_told() -> None:
+    said = "the output cannot follow its grammar any further: no token fits"
+    assert api_error(AnespecError(said)).message == said
