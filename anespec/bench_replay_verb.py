@@ -125,10 +125,12 @@ def replay(
     """
     from anespec.validate.bench.replay import Replay
     from anespec.validate.bench.row_rules import PayingRows, WholeBlocks
+    from anespec.validate.bench.traces import require_sessions
 
     options = read_flags(LoadOptions, chosen)
     try:
         with timed_progress("replaying", shown=not as_json) as report:
+            require_sessions((*warm, *files))
             tokenizer = read_tokenizer(vocab)
             memory = partial(memory_for_measuring, tokenizer.vocabulary_hash, options)
             source = make_source(options, tokenizer, memory, Watcher(note=report.note))

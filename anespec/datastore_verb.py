@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from anespec.console import TimedReport, json_option, out, print_json, timed_progress
-from anespec.manifests.errors import Interrupted, StorageError, UsageError
+from anespec.manifests.errors import Interrupted, UsageError
 from anespec.manifests.formatting import bytes_text, counted, duration_text
 from anespec.manifests.interrupts import ends_as_interrupts
 from anespec.model_path import ModelPath
@@ -19,6 +19,7 @@ from anespec.vocabularies import SHORT_KEY, read_tokenizer
 if TYPE_CHECKING:
     from anespec.runtime.drafters.datastore.build import TokenPart
     from anespec.runtime.drafters.datastore.stored import Header
+    from anespec.runtime.drafters.datastore.survey import Survey
     from anespec.runtime.text.tokenizer import Tokenizer
 
 SUFFIX = ".datastore"
@@ -59,7 +60,7 @@ def build(files: tuple[Path, ...], vocab: Path, output: Path | None, force: bool
     Example:
       anespec datastore build docs/*.md --vocab model.gguf -o mine.datastore
     """
-    from anespec.runtime.drafters.datastore.build import StoredVocabulary, build_datastore
+    from anespec.runtime.drafters.datastore.survey import survey
 
     target = output if output is not None else Path(files[0].stem + SUFFIX)
     if target.exists() and not force:
@@ -70,11 +71,18 @@ def build(files: tuple[Path, ...], vocab: Path, output: Path | None, force: bool
                 f"{target}: is read to build the datastore, which would replace it; pass another -o"
             )
     tokenizer = read_tokenizer(vocab)
-    vocabulary = StoredVocabulary(tokenizer.vocabulary_hash, tokenizer.vocabulary_size)
     began = time.monotonic()
     try:
         with ends_as_interrupts(), timed_progress("datastore", shown=not as_json) as report:
-            header = build_datastore(target, _parts(files, tokenizer, report), vocabulary, report)
+            found = survey(files, lambda text: len(tokenizer.encode(text, add_special=False)))
+            found.require_room(target)
+            report.note(_plan(found))
+            # What sorts is compiled when it is imported: files that cannot be used are refused before.
+            from anespec.runtime.drafters.datastore.build import StoredVocabulary, build_datastore
+
+            vocabulary = StoredVocabulary(tokenizer.vocabulary_hash, tokenizer.vocabulary_size)
+            parts = _parts(files, found.bytes, tokenizer, report)
+            header = build_datastore(target, parts, vocabulary, report)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; nothing was written") from None
     seconds = time.monotonic() - began
@@ -123,23 +131,32 @@ def _facts(path: Path, header: "Header") -> dict[str, Any]:
     }
 
 
-def _parts(files: Sequence[Path], tokenizer: "Tokenizer", report: TimedReport) -> "Iterator[TokenPart]":
-    """The files' documents as tokens, while it is said how far that is."""
+def _plan(found: "Survey") -> str:
+    """Say what will be read, and what it takes."""
+    return (
+        f"{counted(found.files, 'file')} of {bytes_text(found.bytes)} will be read, about {found.tokens:,} "
+        f"tokens; the datastore takes about {bytes_text(found.disk_bytes)} of disk, "
+        f"{bytes_text(found.building_bytes)} while it is built, and 300 MB of memory"
+    )
+
+
+def _parts(
+    files: Sequence[Path], whole: int, tokenizer: "Tokenizer", report: TimedReport
+) -> "Iterator[TokenPart]":
+    """The files' documents as tokens, while it is said how many of the `whole` bytes were read."""
     from anespec.runtime.drafters.datastore.build import TokenPart
     from anespec.runtime.drafters.datastore.documents import parts_of
 
-    try:
-        whole = sum(file.stat().st_size for file in files)
-    except OSError as error:
-        raise StorageError(f"{error.filename}: cannot be read ({error.strerror})") from error
-    before = 0
+    before = read = 0
     for file in files:
         for part in parts_of(file):
             ids = tokenizer.encode(part.text, add_special=False, continues=not part.begins)
             yield TokenPart(ids, part.begins)
+            read = part.read
             # Files of a system may say that they are empty, and hold something; others grow meanwhile.
-            report(f"reading {file.name}", min(1.0, (before + part.read) / max(whole, 1)))
-        before += file.stat().st_size
+            done = min(before + read, whole)
+            report(f"reading {file.name}, {bytes_text(done)} of {bytes_text(whole)}", done / max(whole, 1))
+        before, read = before + read, 0
 
 
 for verb in (build, show):

@@ -168,7 +168,9 @@ def resolve_artifact(
         path = fetched(path, display)
     if is_gguf(path):
         build = Build.here(context, sequences)
-        return ModelCache().artifact_of(path, build, backend, threads, display, workers)
+        cache = ModelCache()
+        cache.require_whole(path)
+        return cache.artifact_of(path, build, backend, threads, display, workers)
     artifact = path if path.exists() else cached_artifact(path)
     if artifact is None:
         raise ArtifactError(f"{path}: is no file, no folder and no model in the cache (`anespec list`)")
@@ -208,6 +210,23 @@ class ModelCache:
     def __init__(self, root: Path | None = None) -> None:
         """`root` is an own folder, made when it is needed; None for the user's."""
         self.root = cache_folder() / MODELS_FOLDER if root is None else root
+
+    def require_whole(self, gguf: Path) -> None:
+        """Check the tables of a GGUF whose hash is not known yet, before all of its bytes are read.
+
+        Raises:
+            GGUFError: it is damaged, or longer than its tensors: a sparse file may have terabytes.
+            StorageError: it cannot be read.
+        """
+        from anespec.manifests.gguf_file import GGUFFile
+
+        try:
+            if KnownHashes(self.root).known(gguf) is not None:
+                return
+        except OSError as error:
+            raise StorageError(f"{gguf}: cannot be read ({error.strerror})") from error
+        with GGUFFile(gguf):
+            pass
 
     def artifact_of(
         self,

@@ -1,15 +1,21 @@
 """The one place that knows every draft source by name. What is compiled is imported where it is opened."""
 
 from collections.abc import Callable
+from functools import cache
 
 from anespec.manifests.errors import RequestError
 from anespec.runtime.drafters import DraftSource
 from anespec.runtime.drafters.datastore.stored import Datastore
 from anespec.runtime.drafters.kept_code import must_compile, note_compiled
 from anespec.runtime.drafters.lookup import LookupSettings, LookupSource
-from anespec.runtime.drafters.memory.learner import Learner, OpenMemory
+from anespec.runtime.drafters.memory.late_learner import LateLearner
+from anespec.runtime.drafters.memory.learner import Learner, Memory, OpenMemory
+from anespec.runtime.drafters.mix import LEARNER, LEARNER_VERSION
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.text.tokenizer import Tokenizer
+
+REMEMBERING = ("auto", "mix")
+"""Sources that have a memory."""
 
 
 def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMemory) -> DraftSource | None:
@@ -21,7 +27,7 @@ def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMem
         RequestError: options make no sense together, or a file of them is unusable.
         StorageError: a file of them cannot be read.
     """
-    start = _prepared(options, tokenizer, open_memory)
+    start = _prepared(options, tokenizer, lambda: open_memory(learner_of(tokenizer)))
     if start is None:
         return None
     source = start()
@@ -32,25 +38,33 @@ def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMem
 
 def start_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMemory) -> DraftSource | None:
     """The same at once: what takes time to start does so on a thread of its own, and lookup guesses until it
-    stands."""
+    stands. A memory is there from the first request on."""
     from anespec.runtime.drafters.starting import StartingSource
 
-    start = _prepared(options, tokenizer, open_memory)
+    memory = cache(lambda: open_memory(learner_of(tokenizer)))
+    start = _prepared(options, tokenizer, memory)
     if start is None or options.drafter == "lookup":
         return None if start is None else start()
-    return StartingSource(options.drafter, start)
+    return StartingSource(options.drafter, start, memory() if options.drafter in REMEMBERING else None)
 
 
 def learner_of(tokenizer: Tokenizer) -> Learner:
-    """Who learns requests of this vocabulary into a memory: the same for all sources that have one."""
-    from anespec.runtime.drafters.mix.learner import MixLearner
-    from anespec.runtime.drafters.mix.traits import traits_of
+    """Who learns requests of this vocabulary into a memory: the same for all sources that have one.
 
-    return MixLearner(traits_of(tokenizer))
+    Its compiled code is imported when the first request is learnt.
+    """
+
+    def make() -> Learner:
+        from anespec.runtime.drafters.mix.learner import MixLearner
+        from anespec.runtime.drafters.mix.traits import traits_of
+
+        return MixLearner(traits_of(tokenizer))
+
+    return LateLearner(LEARNER, LEARNER_VERSION, make)
 
 
 def _prepared(
-    options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMemory
+    options: LoadOptions, tokenizer: Tokenizer, memory: Callable[[], Memory]
 ) -> Callable[[], DraftSource] | None:
     """What starts the source that the options say, after all that can be wrong with them was looked at."""
     settings = LookupSettings(options.lookup_max, options.lookup_min, options.lookup_choose)
@@ -73,12 +87,12 @@ def _prepared(
         case "jacobi":
             return _jacobi
         case "mix":
-            return lambda: _mix(tokenizer, open_memory)
+            return lambda: _mix(tokenizer, memory())
         case "auto":
             store = None
             if options.datastore is not None:
                 store = Datastore.open(options.datastore, tokenizer.vocabulary_hash)
-            return lambda: _auto(tokenizer, open_memory, store)
+            return lambda: _auto(tokenizer, memory(), store)
     return None
 
 
@@ -112,16 +126,15 @@ def _jacobi() -> DraftSource:
     return JacobiSource()
 
 
-def _mix(tokenizer: Tokenizer, open_memory: OpenMemory) -> DraftSource:
+def _mix(tokenizer: Tokenizer, memory: Memory) -> DraftSource:
     from anespec.runtime.drafters.mix.source import MixSource
     from anespec.runtime.drafters.mix.traits import traits_of
 
-    return MixSource(traits_of(tokenizer), open_memory(learner_of(tokenizer)))
+    return MixSource(traits_of(tokenizer), memory)
 
 
-def _auto(tokenizer: Tokenizer, open_memory: OpenMemory, store: Datastore | None) -> DraftSource:
+def _auto(tokenizer: Tokenizer, memory: Memory, store: Datastore | None) -> DraftSource:
     from anespec.runtime.drafters.auto import AutoSource
     from anespec.runtime.drafters.mix.traits import traits_of
 
-    memory = open_memory(learner_of(tokenizer))
     return AutoSource(traits_of(tokenizer), memory, tokenizer.vocabulary_size, store)

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from anespec.manifests.child_python import NEUTRAL_FOLDER, child_command, child_environment
 from anespec.runtime.drafters import (
     Draft,
@@ -19,6 +21,7 @@ from anespec.runtime.drafters import (
 )
 from anespec.runtime.drafters.kept_code import code_folder, is_compiled, note_compiled
 from anespec.runtime.drafters.lookup import LookupSource
+from anespec.runtime.drafters.memory.learner import Memory
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +29,7 @@ _BETWEEN_LOOKS = 0.1
 """Seconds."""
 
 MOST_UNTOLD = 64
-"""Requests that wait for the source to learn them."""
+"""Requests that wait for a source without a memory to learn them."""
 
 
 @dataclass
@@ -70,17 +73,22 @@ class StartingSource:
     """Starts a source on a thread of its own. Until it stands, and where it cannot, lookup guesses.
 
     What was never compiled here is compiled by another process, which this one does not wait for at its end.
-    Sessions stay what they were opened as. What lookup has guessed for, the source learns once it stands.
-    Calls come one at a time.
+    Sessions stay what they were opened as. What lookup has guessed for, the source learns: from its memory,
+    which keeps every request from its end on, or once it stands where it has none. Calls come one at a time.
     """
 
-    def __init__(self, name: str, start: Callable[[], DraftSource]) -> None:
-        """`start` opens the source that is called so; it is called on the thread."""
+    def __init__(self, name: str, start: Callable[[], DraftSource], memory: Memory | None = None) -> None:
+        """`start` opens the source that is called so, with this memory; it is called on the thread.
+
+        The memory is closed with it.
+        """
         self.name = name
+        self._memory = memory
         self._lookup = LookupSource()
         self._start = start
         self._source: DraftSource | None = None
         self._untold: deque[Ended] = deque(maxlen=MOST_UNTOLD)
+        self._given_up = False
         self._telling = threading.Lock()
         self._ending = threading.Event()
         # No daemon: a process that ended in the midst of loading might crash.
@@ -97,7 +105,7 @@ class StartingSource:
         source = self._source
         if source is None:
             session = self._lookup.open(owner, prompt, reference)
-            return _InterimSession(session, Ended(owner, list(prompt), []), self._untold.append)
+            return _InterimSession(session, Ended(owner, list(prompt), []), self._note)
         self._tell(source)
         return source.open(owner, prompt, reference)
 
@@ -122,6 +130,22 @@ class StartingSource:
         if source is not None:
             self._tell(source)
             source.close()
+        if self._memory is not None:
+            self._memory.close()
+
+    def _note(self, ended: Ended) -> None:
+        """See to it that the source learns a request."""
+        if self._given_up:
+            return
+        if self._memory is not None:
+            text = np.array([*ended.prompt, *ended.output], np.int32)
+            self._memory.keep(ended.owner, text, len(ended.prompt))
+            return
+        if len(self._untold) == MOST_UNTOLD - 1:
+            _log.info(
+                "drafts by %s will know the last %d of the requests that end before", self.name, MOST_UNTOLD
+            )
+        self._untold.append(ended)
 
     def _tell(self, source: DraftSource) -> None:
         """Have the source learn what has ended before it stood."""
@@ -145,6 +169,7 @@ class StartingSource:
             self._tell(source)
             self._source = source
         except Exception as error:
+            self._given_up = True
             _log.warning("drafts by %s cannot be had, lookup drafts in its place: %r", self.name, error)
 
     def _compiled(self) -> bool:

@@ -94,6 +94,15 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert "is a pipe" in _refused(tmp_path / "pipe.gguf", tmp_path, 6)
 
 
+def test_a_model_that_is_longer_than_its_tensors_is_not_read_to_its_end(gguf: Path, tmp_path: Path) -> None:
+    path = tmp_path / "long.gguf"
+    path.write_bytes(gguf.read_bytes())
+    os.truncate(path, 3 << 40)
+    outcome = run("generate", path, "-p", "hello")
+    assert outcome.code == 3 and outcome.ends_in_one_sentence(), outcome.err
+    assert "3298534883328 bytes long" in outcome.err
+
+
 @pytest.mark.parametrize("name", ["\udcff.anespec", "x" * 300])
 def test_names_that_a_file_system_or_a_library_refuses(gguf: Path, tmp_path: Path, name: str) -> None:
     outcome = run("convert", gguf, "-o", tmp_path / name, "--json")

@@ -1,6 +1,7 @@
 """`anespec bench`: the figures of known traces, and of the embedded model; one sentence for what is none."""
 
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from anespec import bench_run_verb
 from anespec.embedded import model_path
 from anespec.loading import Opened, open_artifact
 from anespec.main import cli
-from anespec.manifests.errors import ExactnessGateError
+from anespec.manifests.errors import ExactnessGateError, StorageError
 from anespec.runtime.drafters import kept_code
 from anespec.runtime.passes import Candidate, PassPlan, PassResult, RowKind, Verifier
 
@@ -135,6 +136,21 @@ def test_who_waits_for_the_compiler_is_told(monkeypatch: pytest.MonkeyPatch, tmp
     given = ["bench", "replay", str(trace), "--vocab", str(model_path()), "--json", "--drafter"]
     assert "compiled for this processor" in CliRunner().invoke(cli, [*given, "mod"]).stderr
     assert "compiled" not in CliRunner().invoke(cli, [*given, "lookup"]).stderr
+
+
+def test_files_are_looked_at_before_anything_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(
+        "anespec.bench_replay_verb.make_source", lambda *_: pytest.fail("was compiled for nothing")
+    )
+    os.mkfifo(tmp_path / "pipe")
+    good = written(tmp_path / "good.jsonl", "one two")
+    for files in ((tmp_path / "pipe",), (good, tmp_path), (good, "--warm", tmp_path / "pipe")):
+        outcome = CliRunner().invoke(
+            cli, [str(each) for each in ("bench", "replay", *files, "--vocab", model_path())]
+        )
+        assert isinstance(outcome.exception, StorageError), outcome.output
 
 
 def test_a_vocabulary_that_is_none_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`anespec datastore`: built of files, shown, and drafted from."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,21 @@ def test_what_it_is_built_of_is_never_replaced_by_it(gguf: Path, tmp_path: Path)
 def test_a_file_that_says_it_is_empty_is_read(gguf: Path, tmp_path: Path) -> None:
     outcome = run("datastore", "build", "/proc/self/status", "--vocab", gguf, "-o", "s", cwd=tmp_path)
     assert outcome.code == 0, outcome.err
+
+
+def test_it_is_said_beforehand_what_will_be_read_and_what_it_takes(gguf: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Some notes.\n" * 1000)
+    outcome = run("datastore", "build", "a.txt", "--vocab", gguf, cwd=tmp_path)
+    assert outcome.code == 0
+    (said,) = (line for line in outcome.err.splitlines() if line.startswith("note: "))
+    assert said.startswith("note: 1 file of 12.0 kB will be read, about ")
+    assert "of disk" in said and "while it is built" in said
+
+
+def test_a_file_of_nothing_but_its_size_is_refused_before_it_is_read(gguf: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Some notes.\n")
+    os.truncate(tmp_path / "a.txt", 3 << 40)
+    outcome = run("datastore", "build", "a.txt", "--vocab", gguf, "-o", "out", cwd=tmp_path)
+    assert outcome.code == 7 and outcome.ends_in_one_sentence()
+    assert "a.txt: is no text" in outcome.err
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

@@ -271,9 +271,11 @@ def test_what_is_no_gguf_is_a_folder_or_refused(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_finished_model_goes_by_its_name(
-    tmp_path: Path, model: Path, maker: Maker, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, gguf: Path, maker: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = tmp_path / "tiny.gguf"
+    model.write_bytes(gguf.read_bytes())
     limits = WorkerLimits(budget=10**9)
     made = resolve_artifact(model, workers=limits)
     assert maker.limits == [limits]

@@ -1,6 +1,7 @@
 """One owner's memory that a toy learner learns into, and what its image must then be."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,17 @@ def text(*tokens: int) -> NDArray[np.int32]:
 
 
 def opened(
-    folder: Folder, learner: ToyLearner | None = None, *, size: int = SIZE, writes: bool = True
+    folder: Folder,
+    learner: ToyLearner | None = None,
+    *,
+    size: int = SIZE,
+    writes: bool = True,
+    clock: Callable[[], float] = time.monotonic,
 ) -> OwnerMemory:
     learner = learner or ToyLearner()
     head = Head(vocabulary="v", owner=OWNER, learner=learner.name, version=learner.version)
-    return OwnerMemory(learner, size, head, OwnerFiles(folder, owner_folder(OWNER)), writes=writes)
+    files = OwnerFiles(folder, owner_folder(OWNER))
+    return OwnerMemory(learner, size, head, files, writes=writes, clock=clock)
 
 
 def learnt(lessons: Sequence[tuple[NDArray[np.int32], int]]) -> bytes:

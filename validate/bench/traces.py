@@ -83,6 +83,12 @@ def read_sessions(paths: Iterable[Path]) -> Iterator[Session]:
                     yield _parsed(line, place)
 
 
+def require_sessions(paths: Iterable[Path]) -> None:
+    """Read the first session of every file, before time is spent on a replay. Raises as `read_sessions`."""
+    for path in paths:
+        next(read_sessions([path]), None)
+
+
 def _parsed(line: bytes, place: str) -> Session:
     try:
         return Session.model_validate_json(line.decode("utf-8-sig"))

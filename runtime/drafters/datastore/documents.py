@@ -42,7 +42,7 @@ def parts_of(path: Path) -> Iterator[Part]:
     """
     try:
         with open_file(path) as raw, TextIOWrapper(raw, "utf-8-sig", newline="") as stream:
-            parts = _lines(stream, path) if path.suffix.lower() in _LINES else _blocks(stream)
+            parts = _lines(stream, path) if path.suffix.lower() in _LINES else _blocks(stream, path)
             for text, begins in parts:
                 yield Part(text, begins, raw.tell())
     except UnicodeDecodeError:
@@ -51,10 +51,19 @@ def parts_of(path: Path) -> Iterator[Part]:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _blocks(stream: TextIOWrapper) -> Iterator[tuple[str, bool]]:
+def require_text(piece: str, path: Path) -> None:
+    """Raise RequestError where a piece of a file has a zero byte: a program, or a hole of a sparse file."""
+    if "\0" in piece:
+        raise RequestError(
+            f"{path}: is no text, since it holds zero bytes (a program, or a sparse file?); leave it out"
+        )
+
+
+def _blocks(stream: TextIOWrapper, path: Path) -> Iterator[tuple[str, bool]]:
     """A text in parts that end with a line where they can."""
     begins, kept = True, ""
     while block := stream.read(BLOCK):
+        require_text(block, path)
         text = kept + block
         cut = text.rfind("\n") + 1 or len(text)
         kept = text[cut:]
@@ -68,6 +77,7 @@ def _lines(stream: TextIOWrapper, path: Path) -> Iterator[tuple[str, bool]]:
     number = 0
     while line := stream.readline(LONGEST_LINE):
         number += 1
+        require_text(line, path)
         if len(line) == LONGEST_LINE:
             raise RequestError(f"{path}: line {number} is longer than {LONGEST_LINE} characters; cut it up")
         if not line.strip():

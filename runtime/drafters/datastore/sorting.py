@@ -1,6 +1,9 @@
 """The order of a datastore's places: pieces that fit into memory are sorted by a library, then merged."""
 
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +20,7 @@ MERGED = 1 << 20
 _KEY_TOKENS = 3
 _KEY_BITS = 21
 
+Result = TypeVar("Result")
 Runs = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 
@@ -46,6 +50,20 @@ def _keep_places(text: Text, end: int, width: int, order: Order) -> int:
     return kept
 
 
+def interruptible(work: Callable[[], Result]) -> Result:
+    """Return what `work` returns; ^C is heard while it runs, and leaves its thread behind."""
+    done: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="anespec sorting", daemon=True).start()
+    return done.result()
+
+
 def sorted_places(text: Text, begin: int, end: int, vocabulary: int) -> Order:
     """The places of `text[begin:end]`, which begins and ends with a separator, in their order.
 
@@ -56,7 +74,8 @@ def sorted_places(text: Text, begin: int, end: int, vocabulary: int) -> Order:
     width = 1 if vocabulary < 1 << 8 else 2 if vocabulary < (1 << 16) - 1 else 3
     packed = np.empty((end - begin) * width, np.uint8)
     _pack_backwards(text, begin, end, width, packed)
-    order: Order = divsufsort(packed)
+    # The library sorts for seconds and hears no ^C, but lets other threads run.
+    order = interruptible(lambda: cast(Order, divsufsort(packed)))
     return order[: _keep_places(text, end, width, order)]
 
 

@@ -105,6 +105,13 @@ class Memory(Protocol):
         """What is remembered of `owner`: nothing at first."""
         ...
 
+    def keep(self, owner: str, text: NDArray[np.int32], answer: int) -> None:
+        """Keep a finished request before anyone can learn it; whoever asks for `owner` next has learnt it.
+
+        `text` is its prompt and, from index `answer` on, its output.
+        """
+        ...
+
     def close(self) -> None:
         """Write what is to last, and let go of all images; called again it does nothing."""
         ...

@@ -5,6 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from anespec.runtime.drafters.memory.learner import Learner, Memory, Remembered
 from anespec.runtime.drafters.memory.used_models import Model
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
@@ -83,6 +86,10 @@ class _Use:
     def of(self, owner: str) -> Remembered:
         """What is remembered of `owner`."""
         return self._memory.of(owner)
+
+    def keep(self, owner: str, text: NDArray[np.int32], answer: int) -> None:
+        """Keep a finished request (see learner.Memory)."""
+        self._memory.keep(owner, text, answer)
 
     def close(self) -> None:
         """End this use of it; called again it does nothing."""

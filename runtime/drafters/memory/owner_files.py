@@ -79,6 +79,7 @@ class OwnerFiles:
         self._vocabulary = vocabulary
         self._name = name
         self._journal: io.FileIO | None = None
+        self._whole = 0  # bytes of the journal up to the end of its last whole record
 
     @property
     def path(self) -> Path:
@@ -122,27 +123,52 @@ class OwnerFiles:
         return found
 
     def next_number(self) -> int:
-        """A number that no journal has; raises StorageError where there is none."""
+        """Return a number that no journal has and no snapshot contains. Raises StorageError where there is
+        none."""
         with contextlib.suppress(FileNotFoundError), self._vocabulary.folder(self._name) as folder:
             number = max(_numbers(folder), default=-1) + 1
             if number > LAST_GENERATION:
                 last = folder.path / _journal_name(number - 1)
                 raise StorageError(f"{last}: behind it no number is left for another journal; remove it")
+            with contextlib.suppress(FileNotFoundError), _reader(folder, SNAPSHOT) as stream:
+                if (head := _read_head(stream)) is not None:
+                    return max(number, head.generation)
             return number
         return 0
 
-    def append(self, number: int, head: Head, record: bytes) -> None:
-        """Add a record to journal `number`, which is begun if none is open; it is the system's at once."""
+    def append(self, head: Head, record: bytes) -> None:
+        """Add a record to the open journal, or begin one with it. The record is the system's at once.
+
+        Where that fails, the journal ends with its last whole record, so that later ones can follow.
+        """
         if self._journal is None:
+            number = self.next_number()
             with self._vocabulary.folder(self._name, create=True) as folder:
                 folder.make_private()
                 self._journal = folder.new_file(_journal_name(number), PRIVATE)
-            record = MAGIC + head.record() + record
+            self._whole = 0
         if not os.fstat(self._journal.fileno()).st_nlink:
             # Somebody has removed the folder: what is written there is gone with this process.
+            self.end_journal()
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
-        if self._journal.write(record) != len(record):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        if not self._whole:
+            record = MAGIC + head.record() + record
+        try:
+            if self._journal.write(record) != len(record):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        except OSError:
+            self._cut_back(self._journal)
+            raise
+        self._whole += len(record)
+
+    def _cut_back(self, journal: io.FileIO) -> None:
+        """Remove half a record, behind which nothing would be read; the next one begins a file otherwise."""
+        try:
+            journal.truncate(self._whole)
+            journal.seek(self._whole)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.end_journal()
 
     def write_journal(self, number: int, head: Head, contents: Sequence[bytes | memoryview]) -> None:
         """A whole journal at once, or none."""

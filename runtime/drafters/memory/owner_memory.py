@@ -20,6 +20,7 @@ from anespec.runtime.drafters.memory.records import (
     lessons,
     records,
 )
+from anespec.runtime.drafters.memory.request_journal import SNAPSHOT, RequestJournal
 
 SNAPSHOT_TOKENS = 1 << 13
 """Tokens in journals from which on a snapshot is due: learning them again takes some 20 milliseconds."""
@@ -36,9 +37,6 @@ MOST_JOURNAL_TOKENS = 1 << 20
 TEXT_BYTES = 4 << 20
 """Of the latest requests, which are kept so that another learner, or another vocabulary, can learn them."""
 
-MOST_UNWRITTEN = 256
-"""Requests that wait for another process to end."""
-
 MOST_RELEARNT = 1 << 17
 """Tokens of them that are learnt where an image cannot be used."""
 
@@ -50,8 +48,8 @@ _ENDED = object()
 class OwnerMemory:
     """One owner's memory (see learner.Remembered). Safe for use from several threads.
 
-    A fault of the file system never gets out of here: it is said once, and the rest is kept in memory alone,
-    until a later snapshot succeeds.
+    A fault of the file system never gets out of here. It is logged, and what is learnt meanwhile is written
+    later: see RequestJournal.
     """
 
     def __init__(
@@ -73,16 +71,14 @@ class OwnerMemory:
         self._learner = learner
         self._head = head
         self._files = files
-        self._writes = writes and files is not None
         self._clock = clock
         self._saving = threading.Lock()
         self._saver: threading.Thread | None = None
-        self._complained = False
         self._torn = False
+        self._journal = RequestJournal(files, head, writes=writes, clock=clock)
         self._texts = LatestTexts(TEXT_BYTES)
-        self._number = self._journals = self._tokens = 0
+        self._journals = self._tokens = 0
         self._unflushed = False
-        self._unwritten: list[bytes] = []
         self._saved = clock()
         self._size = size
         self.image = learner.fresh(size)
@@ -96,7 +92,8 @@ class OwnerMemory:
             self._texts.add(record)
             self._tokens += len(text)
             self._unflushed = True
-            self._write(record)
+            if self._files is not None:
+                self._journal.write(record)
         steps = self._learner.fold(self.image, text, answer)
         while True:
             with self.lock:
@@ -109,21 +106,22 @@ class OwnerMemory:
         """See to it that nothing learnt is lost when the process ends; it takes as long as the disk does."""
         if (saver := self._saver) is not None:
             saver.join()
-        if not (self._writes and self._unflushed):
+        if not (self._journal.writes and self._unflushed):
             return
-        if self._torn or self._is_long:
-            self.save()
-            return
-        with self.lock:
-            self._append(framed(Kind.WEIGHTS, self._learner.weights(self.image).tobytes()))
-            self._end_journal()
-            self._unflushed = False
+        if not (self._needs_snapshot or self._is_long):
+            weights = framed(Kind.WEIGHTS, self._learner.weights(self.image).tobytes())
+            with self.lock:
+                if self._journal.write_now(weights):
+                    self._end_journal()
+                    self._unflushed = False
+                    return
+        self.save()
 
     def close(self) -> None:
         """Write what is to last; from now on what is learnt stays in memory."""
         self.flush()
         with self.lock:
-            self._writes = False
+            self._journal.writes = False
         if (saver := self._saver) is not None:
             saver.join()
         self._files = None
@@ -131,17 +129,17 @@ class OwnerMemory:
     def take_over(self) -> None:
         """Write from now on, since the process that did so has ended; what it has learnt is learnt here."""
         with self.lock:
-            if self._writes or self._files is None:
+            if self._journal.writes or self._files is None:
                 return
-            mine, self._unwritten = self._unwritten, []
+            mine = self._journal.take()
             self._texts, self._tokens, self._journals = LatestTexts(TEXT_BYTES), 0, 0
             self.image[:] = self._learner.fresh(self._size)
-            self._writes = True
+            self._journal.writes = True
             self._read(self._files)
             for record in mine:
                 self._learn(record, with_weights=False)
                 self._texts.add(record)
-                self._write(record)
+                self._journal.write(record)
             self._unflushed = bool(mine)
 
     def _read(self, files: OwnerFiles) -> None:
@@ -153,17 +151,15 @@ class OwnerMemory:
                 self._learn(journal.content, self._is_ours(journal.head))
                 self._texts.add_all(journal.content)
                 self._journals += 1
-            self._number = max(files.next_number(), generation)
             self._unflushed |= self._is_long
         except (OSError, StorageError) as error:
-            self._complain("cannot be read", error)
-            self._writes = False
+            self._say_unread("cannot be read", error)
+            self._journal.writes = False
         except Exception as error:
             # What was kept makes the learner fail. The next snapshot takes its place.
-            self._complain("cannot be learnt", error)
+            self._say_unread("cannot be learnt", error)
             self.image[:] = self._learner.fresh(self._size)
             self._texts = LatestTexts(TEXT_BYTES)
-            self._number = files.next_number()
             self._torn = self._unflushed = True
 
     def _take(self, found: Snapshot) -> None:
@@ -209,32 +205,14 @@ class OwnerMemory:
             if not self._learner.is_sound(self.image):
                 weights[:] = before
 
-    def _write(self, record: bytes) -> None:
-        """Have the journal know a request; where another process writes, keep it for when that has ended."""
-        if self._writes and not self._torn:
-            self._append(record)
-        elif self._files is not None and not self._writes:
-            self._unwritten.append(record)
-            if len(self._unwritten) > MOST_UNWRITTEN:
-                del self._unwritten[0]
-
-    def _append(self, record: bytes) -> None:
-        assert self._files is not None
-        try:
-            self._files.append(self._number, self._head, record)
-        except (OSError, StorageError) as error:
-            self._complain("cannot be written", error)
-            self._torn = True
-            self._end_journal()
-
     def _end_journal(self) -> None:
-        assert self._files is not None
-        self._number += 1
         self._journals += 1
-        try:
-            self._files.end_journal()
-        except OSError as error:
-            self._complain("cannot be written", error)
+        self._journal.end()
+
+    @property
+    def _needs_snapshot(self) -> bool:
+        """Whether the journals lack what was learnt, or hold what cannot be."""
+        return self._torn or self._journal.has_lost
 
     @property
     def _is_long(self) -> bool:
@@ -243,12 +221,13 @@ class OwnerMemory:
 
     def _is_due(self) -> bool:
         """Whether a snapshot is to be written now."""
-        if not self._writes or (self._tokens < SNAPSHOT_TOKENS and not self._torn):
+        needs = self._needs_snapshot
+        if not self._journal.writes or (self._tokens < SNAPSHOT_TOKENS and not needs):
             return False
         if self._saver is not None and self._saver.is_alive():
             return False
         waited = self._clock() - self._saved >= SNAPSHOT_SECONDS
-        return waited or (self._tokens >= MOST_JOURNAL_TOKENS and not self._torn)
+        return waited or (self._tokens >= MOST_JOURNAL_TOKENS and not (needs or self._journal.is_failing))
 
     def _save_aside(self) -> None:
         """Write a snapshot while the caller goes on."""
@@ -260,23 +239,36 @@ class OwnerMemory:
         """Write a snapshot. The lock is held while the image is copied, a few milliseconds for 32 MB."""
         assert self._files is not None
         with self._saving:
+            self._saved = self._clock()
             # The first copy is thrown away: it brings all pages of both into memory.
             image = self.image.copy()
             with self.lock:
+                self._end_journal()
+                try:
+                    # Known before a later request can be written: it has this number or a higher one.
+                    generation = self._files.next_number()
+                except (OSError, StorageError) as error:
+                    self._journal.failed(SNAPSHOT, error)
+                    return
                 np.copyto(image, self.image)
                 facts = self._learner.facts(self.image)
                 texts, tokens, journals = self._texts.records, self._tokens, self._journals
+                waiting, needed = self._journal.take(), self._needs_snapshot
                 self._tokens = self._journals = 0
-                self._unflushed = False
-                self._end_journal()
-                generation = self._number
-            head = self._head.with_snapshot(generation, image, texts, facts)
+                self._unflushed = self._torn = self._journal.has_lost = False
+            fault: OSError | StorageError | None = None
             try:
+                head = self._head.with_snapshot(generation, image, texts, facts)
                 self._files.write(head, image, texts)
-                self._torn = False
             except (OSError, StorageError) as error:
-                self._complain("cannot be written", error)
-                with self.lock:
+                fault = error
+            with self.lock:
+                if fault is None:
+                    self._journal.succeeded(SNAPSHOT)
+                else:
+                    self._journal.failed(SNAPSHOT, fault)
+                    self._journal.put_back(waiting)
+                    self._torn |= needed
                     self._tokens += tokens
                     self._journals += journals
                     self._unflushed = True
@@ -286,11 +278,8 @@ class OwnerMemory:
     def _where(self) -> str:
         return "" if self._files is None else str(self._files.path)
 
-    def _complain(self, what: str, error: Exception) -> None:
-        """Say what went wrong, once."""
-        if not self._complained:
-            self._complained = True
-            reason = error.strerror if isinstance(error, OSError) else error
-            _log.warning(
-                "the memory of drafting %s %s (%s); it is kept in memory alone", self._where, what, reason
-            )
+    def _say_unread(self, what: str, error: Exception) -> None:
+        reason = error.strerror if isinstance(error, OSError) else error
+        _log.warning(
+            "the memory of drafting %s %s (%s); it is kept in memory alone", self._where, what, reason
+        )

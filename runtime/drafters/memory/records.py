@@ -179,12 +179,19 @@ class LatestTexts:
         """They, the oldest first."""
         return list(self._records)
 
-    def add(self, record: bytes | memoryview) -> None:
-        """One more; the oldest go where there is no room."""
+    def add(self, record: bytes | memoryview) -> bool:
+        """Add one; return False where the oldest had to go, since there is no room."""
         self._records.append(record)
         self._bytes += len(record)
+        if self._bytes <= self._most:
+            return True
         while self._bytes > self._most:
-            self._bytes -= len(self._records.popleft())
+            self.drop_first()
+        return False
+
+    def drop_first(self) -> None:
+        """Remove the oldest."""
+        self._bytes -= len(self._records.popleft())
 
     def add_all(self, data: bytes) -> None:
         """The lessons among the records of a file."""

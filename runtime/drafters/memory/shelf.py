@@ -195,10 +195,8 @@ class MemoryShelf:
         try:
             with private_folder(where) as folder, folder.alone(IN_USE):
                 files = OwnerFiles(folder, owner_folder(owner))
-                snapshot = files.snapshot()
-                generation = 0 if snapshot is None else snapshot.head.generation
                 if taken.records:
-                    files.write_journal(max(files.next_number(), generation), head, taken.records)
+                    files.write_journal(files.next_number(), head, taken.records)
         except OSError as error:
             raise StorageError(f"{where}: cannot be written ({error.strerror})") from error
         return Added(requests, sum(len(each.text) for record in taken.records for each in lessons(record)))

@@ -8,13 +8,17 @@ from collections import OrderedDict
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from anespec.manifests.errors import StorageError
 from anespec.manifests.safe_files import Folder
 from anespec.manifests.user_folders import private_folder
 from anespec.runtime.drafters.memory.learner import Learner
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
 from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
-from anespec.runtime.drafters.memory.records import Head, shown_owner
+from anespec.runtime.drafters.memory.records import Head, Lesson, lessons, shown_owner
+from anespec.runtime.drafters.memory.request_journal import RequestJournal
 from anespec.runtime.drafters.memory.shelf import FILE_BYTES, trim
 from anespec.runtime.drafters.memory.used_models import Model, note_model
 
@@ -66,6 +70,8 @@ class VocabularyMemory:
         # Who is used by a session stays the only one of its owner, also after it is none of the recent ones.
         self._alive: weakref.WeakValueDictionary[str, OwnerMemory] = weakref.WeakValueDictionary()
         self._flushing: list[threading.Thread] = []
+        # Requests of owners whose memory nobody has opened yet: on disk, or waiting for it.
+        self._unlearnt: OrderedDict[str, RequestJournal] = OrderedDict()
 
     def of(self, owner: str) -> OwnerMemory:
         """What is remembered of `owner`. Raises RequestError where an image's size is too small."""
@@ -73,8 +79,7 @@ class VocabularyMemory:
             self._open()
             found = self._alive.get(owner)
             if found is None:
-                files = None if self._folder is None else OwnerFiles(self._folder, owner_folder(owner))
-                found = OwnerMemory(self._learner, self._size, self._head(owner), files, writes=self._writes)
+                found = self._opened_memory(owner)
                 self._alive[owner] = found
             self._recent[owner] = found
             self._recent.move_to_end(owner)
@@ -82,8 +87,24 @@ class VocabularyMemory:
                 self._flush_aside(self._recent.popitem(last=False)[1])
             return found
 
+    def keep(self, owner: str, text: NDArray[np.int32], answer: int) -> None:
+        """Keep a finished request in the owner's journal; it is learnt when the memory is opened.
+
+        Where it is open already, it is learnt now.
+        """
+        with self._guard:
+            self._open()
+            found = self._alive.get(owner)
+            if found is None:
+                self._journal_of(owner).write(Lesson.of(text, answer).record())
+                return
+        found.fold(text, answer)
+
     def flush(self) -> None:
         """See to it that nothing learnt is lost when the process ends."""
+        with self._guard:
+            for journal in self._unlearnt.values():
+                journal.try_again()
         for memory in self._all():
             memory.flush()
         self._trim()
@@ -94,6 +115,9 @@ class VocabularyMemory:
         for memory in self._all():
             memory.close()
         with self._guard:
+            for journal in self._unlearnt.values():
+                journal.end()
+            self._unlearnt.clear()
             self._recent.clear()
             self._stack.close()
             self._root, self._folder, self._writes = None, None, False
@@ -129,6 +153,38 @@ class VocabularyMemory:
         note_model(self._folder, self._model)
         for memory in list(self._alive.values()):
             memory.take_over()
+        for journal in self._unlearnt.values():
+            journal.writes = True
+
+    def _files(self, owner: str) -> OwnerFiles | None:
+        return None if self._folder is None else OwnerFiles(self._folder, owner_folder(owner))
+
+    def _opened_memory(self, owner: str) -> OwnerMemory:
+        """Open an owner's memory, which learns what was kept of its requests."""
+        kept = self._unlearnt.get(owner)
+        if kept is not None:
+            kept.try_again()
+        memory = OwnerMemory(
+            self._learner, self._size, self._head(owner), self._files(owner), writes=self._writes
+        )
+        if kept is not None:
+            del self._unlearnt[owner]
+            kept.end()
+            for lesson in lessons(b"".join(kept.take())):
+                memory.fold(lesson.text, lesson.answer)
+        return memory
+
+    def _journal_of(self, owner: str) -> RequestJournal:
+        """Return the journal of an owner whose memory is not open."""
+        journal = self._unlearnt.get(owner)
+        if journal is None:
+            journal = RequestJournal(self._files(owner), self._head(owner), writes=self._writes)
+            self._unlearnt[owner] = journal
+        self._unlearnt.move_to_end(owner)
+        if len(self._unlearnt) > self._most_in_ram:
+            # An open file each would be too many; the next request of that owner begins another.
+            list(self._unlearnt.values())[-1 - self._most_in_ram].end()
+        return journal
 
     def _head(self, owner: str) -> Head:
         return Head(
@@ -142,7 +198,7 @@ class VocabularyMemory:
         """Keep all files together within their bound."""
         with self._guard:
             root, folder = self._root, self._folder
-            in_use = {owner_folder(name) for name in self._alive}
+            in_use = {owner_folder(name) for name in (*self._alive, *self._unlearnt)}
         if root is not None and folder is not None and self._writes:
             trim(root, self._most_on_disk, folder, in_use)
 

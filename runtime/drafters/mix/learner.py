@@ -7,6 +7,7 @@ import numpy as np
 from anespec.manifests.errors import RequestError
 from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.memory.learner import ALIGNMENT, MemoryFacts
+from anespec.runtime.drafters.mix import LEARNER, LEARNER_VERSION
 from anespec.runtime.drafters.mix.contexts import mixed
 from anespec.runtime.drafters.mix.layout import (
     FIRST_FOLDED,
@@ -63,9 +64,8 @@ def _known_length(text: Words, answer: int, header: Longs) -> int:
 class MixLearner:
     """Understands the images of mix and of what is built on it, for one vocabulary's traits."""
 
-    name = "mix"
-    version = 1
-    """One more whenever layout.py, contexts.py or nodes.py give an image's bytes another meaning."""
+    name = LEARNER
+    version = LEARNER_VERSION
 
     def __init__(self, traits: Words) -> None:
         """`traits`: see traits.py."""

@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -178,6 +180,27 @@ def test_what_stood_there_stays_until_the_new_one_is_whole(
         build_datastore(path, parts(), StoredVocabulary(KEY, 100), no_report)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interrupt_does_not_wait_for_the_library_that_sorts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+    on_main: list[bool] = []
+
+    def sort(_: object) -> None:
+        on_main.append(threading.current_thread() is threading.main_thread())
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
+        assert may_end.wait(20)
+
+    monkeypatch.setattr("pydivsufsort.divsufsort", sort)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            built(tmp_path / "out", [[1, 2, 3]])
+        assert on_main == [False]
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        may_end.set()
 
 
 def test_nothing_to_store_is_said(tmp_path: Path) -> None:

@@ -1,13 +1,18 @@
 """What was asked before a source stood is not lost to it."""
 
+import logging
 import threading
+from pathlib import Path
 
 import pytest
 from drafting import OracleSession, SourceOf
+from toy_learner import ToyLearner
+from toy_memory import SIZE
 
 import anespec.runtime.drafters.starting as starting_module
 from anespec.runtime.drafters import Outcome, RowTops
-from anespec.runtime.drafters.starting import StartingSource
+from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
+from anespec.runtime.drafters.starting import MOST_UNTOLD, StartingSource
 
 NO_ROWS = RowTops(())
 
@@ -16,6 +21,15 @@ NO_ROWS = RowTops(())
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is started was compiled before."""
     monkeypatch.setattr(starting_module, "is_compiled", lambda name: True)
+
+
+def vocabulary_memory(folder: Path) -> VocabularyMemory:
+    return VocabularyMemory(ToyLearner(), SIZE, "0123456789abcdef", folder)
+
+
+def requests(folder: Path, owner: str) -> int:
+    """Of an owner, as the files have them."""
+    return ToyLearner().facts(vocabulary_memory(folder).of(owner).image).requests
 
 
 class Learning(SourceOf):
@@ -79,3 +93,60 @@ def test_nothing_waits_where_the_source_cannot_be_had() -> None:
     starting.wait()
     starting.open("one", [1]).close()
     starting.close()
+
+
+def test_what_ends_before_it_stands_is_on_disk_at_its_end_and_learnt_once(tmp_path: Path) -> None:
+    memory = vocabulary_memory(tmp_path)
+    source, may_stand = Learning(), threading.Event()
+
+    def start() -> Learning:
+        assert may_stand.wait(20)
+        return source
+
+    starting = StartingSource("learning", start, memory)
+    late = starting.open("late", [4, 4])
+    for _ in range(MOST_UNTOLD + 36):
+        session = starting.open("one", [1, 2])
+        session.observe([3], Outcome(), NO_ROWS)
+        session.close()
+    starting.open("two", [5, 6]).close()
+    # A process that was killed now would have left these.
+    assert [requests(tmp_path, owner) for owner in ("one", "two", "late")] == [MOST_UNTOLD + 36, 1, 0]
+    may_stand.set()
+    starting.wait()
+    late.close()
+    assert requests(tmp_path, "late") == 1
+    assert ToyLearner().facts(memory.of("one").image).requests == MOST_UNTOLD + 36
+    starting.close()
+    assert source.learnt == [] and source.is_closed
+    assert [requests(tmp_path, owner) for owner in ("one", "two", "late")] == [MOST_UNTOLD + 36, 1, 1]
+
+
+def test_nothing_is_kept_for_a_source_that_cannot_be_had(tmp_path: Path) -> None:
+    def fail() -> Learning:
+        raise RuntimeError("no compiler")
+
+    starting = StartingSource("none", fail, vocabulary_memory(tmp_path))
+    starting.wait()
+    starting.open("one", [1, 2]).close()
+    starting.close()
+    assert requests(tmp_path, "one") == 0
+
+
+def test_a_source_without_a_memory_says_of_how_many_requests_it_will_know(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source, may_stand = Learning(), threading.Event()
+
+    def start() -> Learning:
+        assert may_stand.wait(20)
+        return source
+
+    starting = StartingSource("learning", start)
+    with caplog.at_level(logging.INFO):
+        for _ in range(3 * MOST_UNTOLD):
+            starting.open("one", [1]).close()
+    may_stand.set()
+    starting.close()
+    assert len(source.learnt) == MOST_UNTOLD
+    assert [f"the last {MOST_UNTOLD} of the requests" in said for said in caplog.messages] == [True]

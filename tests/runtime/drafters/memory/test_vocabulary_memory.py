@@ -8,7 +8,9 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from toy_learner import ToyLearner
 from toy_memory import SIZE, text
 
@@ -66,6 +68,80 @@ def test_nothing_is_made_before_something_is_learnt(root: Path) -> None:
     memory.of("one")
     memory.close()
     assert list((root / KEY).iterdir()) == []
+
+
+class NotCompiled(ToyLearner):
+    """Stands for a learner that cannot learn yet."""
+
+    def fresh(self, size: int) -> NDArray[np.uint8]:
+        raise AssertionError("is not compiled yet")
+
+
+def test_a_request_is_kept_before_there_is_a_learner_and_counts_once(root: Path) -> None:
+    early = VocabularyMemory(NotCompiled(), SIZE, KEY, root)
+    for number in range(3):
+        early.keep("one", text(number, 2), 1)
+    early.keep("two", text(7), 1)
+    seen = opened(root)
+    assert (requests(seen, "one"), requests(seen, "two"), requests(seen, "three")) == (3, 1, 0)
+    early.close()
+    memory = opened(root)
+    memory.keep("one", text(4), 1)
+    assert requests(memory, "one") == 4
+    memory.keep("one", text(5), 1)
+    assert requests(memory, "one") == 5, "learnt at once where the memory is open"
+    memory.close()
+    again = opened(root)
+    assert (requests(again, "one"), requests(again, "two")) == (5, 1)
+
+
+def test_a_request_is_kept_behind_what_a_snapshot_contains(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner_memory, "SNAPSHOT_TOKENS", 1)
+    for count in (1, 3, 5):
+        memory = opened(root)
+        memory.keep("one", text(count), 1)
+        assert requests(memory, "one") == count
+        memory.of("one").fold(text(9), 1)
+        memory.close()
+        assert [path.name for path in (root / KEY / owner_folder("one")).iterdir()] == ["snapshot"]
+
+
+def test_without_a_folder_requests_wait_for_the_learner(tmp_path: Path) -> None:
+    memory = opened(None)
+    memory.keep("one", text(1, 2), 1)
+    memory.keep("two", text(3), 1)
+    assert (requests(memory, "one"), requests(memory, "two"), requests(memory, "three")) == (1, 1, 0)
+    memory.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_requests_kept_while_another_process_writes_are_written_when_it_has_ended(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = opened(root), opened(root)
+    first.of("one").fold(text(1), 1)
+    second.keep("one", text(2), 1)
+    second.keep("two", text(3), 1)
+    assert requests(second, "one") == 2, "its own, and what the other has written"
+    first.close()
+    monkeypatch.setattr(vocabulary_memory, "SECONDS_BETWEEN_TRIES", 0.0)
+    second.keep("one", text(4), 1)
+    second.keep("two", text(5), 1)
+    seen = opened(root)
+    assert (requests(seen, "one"), requests(seen, "two")) == (3, 2)
+
+
+def test_many_owners_before_there_is_a_learner_have_few_files_open(root: Path) -> None:
+    memory = VocabularyMemory(NotCompiled(), SIZE, KEY, root, most_in_ram=2)
+    for _ in range(2):
+        for number in range(5):
+            memory.keep(str(number), text(number), 1)
+    held = [journal._files._journal for journal in memory._unlearnt.values()]  # type: ignore[union-attr]
+    assert sum(each is not None for each in held) == 2
+    seen = opened(root)
+    assert [requests(seen, str(number)) for number in range(5)] == [2] * 5
 
 
 def test_without_a_folder_it_lives_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

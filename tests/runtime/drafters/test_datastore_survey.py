@@ -1,0 +1,89 @@
+"""What a datastore will take is known, and refused where it is too much, before it is read for hours."""
+
+import os
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from anespec.manifests.errors import AnespecError, RequestError, StorageError
+from anespec.runtime.drafters.datastore import survey as survey_module
+from anespec.runtime.drafters.datastore.documents import parts_of
+from anespec.runtime.drafters.datastore.stored import MOST_ENTRIES
+from anespec.runtime.drafters.datastore.survey import SPOT_BYTES, Survey, survey
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def test_tokens_are_estimated_from_samples_of_all_files(tmp_path: Path) -> None:
+    (tmp_path / "short").write_text("abc " * 1_000_000)
+    (tmp_path / "long").write_text("a" * 999 + " " + ("b" * 999 + " ") * 1_999)
+    (tmp_path / "empty").touch()
+    read: list[int] = []
+
+    def count(text: str) -> int:
+        read.append(len(text))
+        return words(text)
+
+    found = survey([tmp_path / name for name in ("short", "empty", "long")], count)
+    assert (found.files, found.bytes) == (3, 6_000_000)
+    # Two thirds of the bytes are a million words.
+    assert 800_000 < found.tokens < 1_200_000
+    assert sum(read) <= 16 * SPOT_BYTES, "however large the files are"
+
+
+def test_files_that_say_they_are_empty_have_no_tokens_yet(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    found = survey([tmp_path / "empty"], words)
+    assert found == Survey(1, 0, 0)
+    found.require_room(tmp_path / "out")
+
+
+def test_more_tokens_than_the_format_holds_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"about 2,147,483,648 tokens.*2,147,483,647 at most; pass fewer"):
+        Survey(1, 10**10, MOST_ENTRIES + 1).require_room(tmp_path / "out")
+
+
+def test_more_than_the_disk_has_room_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey_module.shutil, "disk_usage", lambda _: Usage(10**9, 0, 12_000))
+    Survey(1, 10**4, 1000).require_room(tmp_path / "out")
+    with pytest.raises(
+        StorageError, match=r"about 12\.0 kB of disk while it is built, and 12\.0 kB are free"
+    ):
+        Survey(1, 10**4, 1001).require_room(tmp_path / "out")
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="none/out: cannot be written"):
+        Survey(1, 10, 10).require_room(tmp_path / "none" / "out")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+@pytest.mark.parametrize("text", ["", '"some text"\n'])
+def test_a_sparse_file_is_no_text(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    os.truncate(path, 3 << 40)
+    with pytest.raises(AnespecError, match=f"{name}: is no text, since it holds zero bytes"):
+        survey([path], words)
+
+
+def test_zero_bytes_that_no_sample_met_are_no_text_either(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("some\0text")
+    with pytest.raises(RequestError, match="zero bytes"):
+        list(parts_of(path))
+    (tmp_path / "a.jsonl").write_text('"one\\u0000two"\n')
+    assert [part.text for part in parts_of(tmp_path / "a.jsonl")] == ["one\0two"], "said as JSON says it"
+
+
+def test_every_file_is_looked_at_before_any_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", ".", "none"):
+        with pytest.raises(StorageError):
+            survey([tmp_path / "a.txt", tmp_path / name], lambda _: pytest.fail("was read"))
