@@ -10,7 +10,7 @@ from anespec.runtime.completion import Chunk
 from anespec.runtime.server.errors import api_error
 from anespec.runtime.server.generation import Generation
 
-PATH = "/home/somebody/models/secret.anespec/shards/0.mlpackage"
+PATH = "/srv/somebody/models/secret.anespec/shards/0.mlpackage"
 
 FAILURES = (
     ArtifactError(f"{PATH}: the shard is damaged; convert again"),
