@@ -31,6 +31,7 @@ from anespec.convert.storage import TAKEN_AWAY, storage_errors
 from anespec.convert.worker_count import suitable_workers
 from anespec.convert.worker_pool import WorkerPool
 from anespec.convert.worker_process import WorkerProcess
+from anespec.manifests.damage import find_damage
 from anespec.manifests.errors import ArtifactError, StorageError, UsageError
 from anespec.manifests.formatting import counted
 from anespec.manifests.safe_files import Folder, write_atomically
@@ -153,7 +154,7 @@ def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:
     with contextlib.suppress(ArtifactError):
         artifact = Artifact(output)
         if artifact.manifest.built_with.get("recipe") == recipe:
-            return artifact.manifest if _is_whole(artifact) else None
+            return None if find_damage(artifact) else artifact.manifest
     looks_like_ours = (output / MANIFEST_NAME).is_file() and (output / SHARDS_FOLDER).is_dir()
     if not looks_like_ours and (not output.is_dir() or any(output.iterdir())):
         raise UsageError(
@@ -166,18 +167,6 @@ def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:
             "pass --force to replace it, or another folder with -o"
         )
     return None
-
-
-def _is_whole(artifact: Artifact) -> bool:
-    """Whether every file is what the manifest says."""
-    manifest = artifact.manifest
-    try:
-        for shard in manifest.shards:
-            artifact.shard_path(shard)
-        artifact.tokens_path()
-    except ArtifactError:
-        return False
-    return True
 
 
 def _recipe(plan: ConversionPlan, source: SourceFile, unit: str) -> str:
