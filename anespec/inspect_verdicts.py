@@ -103,17 +103,17 @@ def _residency_finding(verdict: "ResidencyVerdict", manifest: "Manifest") -> str
 
 
 def _exactness_finding(verdict: "ExactnessVerdict") -> str:
-    """The invariances by how they stand, as in `pass: lane; no cases: region`, and the widths proven."""
-    from anespec.manifests.verdicts import Invariance, Standing
+    """The invariances by how they stand, as in `pass: lane; no cases: region`, and which widths are equal."""
+    from anespec.manifests.verdicts import Invariance, Standing, invariance_words
+    from anespec.validate.report import equal_widths
 
-    stands = {invariance.value: verdict.standing_of(invariance) for invariance in Invariance}
-    groups = [
-        f"{standing}: {', '.join(name for name in stands if stands[name] is standing)}"
-        for standing in Standing
-        if standing in stands.values()
-    ]
-    widths = ", ".join(map(str, verdict.proven_widths))
-    return "; ".join([*groups, *([f"widths proven: {widths}"] if widths else []), f"{verdict.form} form"])
+    stands = {invariance: verdict.standing_of(invariance) for invariance in Invariance}
+    groups: dict[str, list[str]] = {}
+    for invariance in sorted(stands, key=lambda invariance: [*Standing].index(stands[invariance])):
+        groups.setdefault(invariance_words(invariance, stands[invariance]), []).append(invariance)
+    found = [f"{words}: {', '.join(names)}" for words, names in groups.items()]
+    widths = [equal_widths(verdict)] if verdict.proven_widths else []
+    return "; ".join([*found, *widths, f"{verdict.form} form"])
 
 
 def _quality_finding(verdict: "QualityVerdict") -> str:

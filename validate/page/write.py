@@ -12,6 +12,7 @@ from anespec.manifests.safe_files import write_atomically
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import (
+    OPTIONAL,
     REQUIRED_FOR_SPECULATION,
     Circumstances,
     ExactnessFile,
@@ -20,6 +21,7 @@ from anespec.manifests.verdicts import (
     Verdict,
     VerdictFile,
     VerdictT,
+    invariance_words,
 )
 from anespec.runtime.backends import AUTO, circumstances
 from anespec.validate.figures import GoldenFile
@@ -36,6 +38,7 @@ from anespec.validate.page.shards import view_shards
 from anespec.validate.page.templating import TEMPLATES, page_environment
 from anespec.validate.page.weights import view_weights
 from anespec.validate.quality.verdict import QualityFile
+from anespec.validate.report import equal_widths
 from anespec.validate.sample_figures import SampleFile
 from anespec.validate.summary import summary
 
@@ -129,6 +132,9 @@ def render_page(
             exactness=exactness,
             invariances=tuple(Invariance),
             required=REQUIRED_FOR_SPECULATION,
+            optional=OPTIONAL,
+            invariance_words=invariance_words,
+            equal_widths=equal_widths,
             quality=[view_quality(verdict) for verdict in quality],
             changes=view_changes(quality),
         )
