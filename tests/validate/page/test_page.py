@@ -179,7 +179,7 @@ def test_a_sample_with_and_without_drafts_beside_the_reference(full: Artifact) -
     for words in (
         "One pass at T = 4 20.0 ms median; 50.0 passes a second",
         "Without drafts 50.0 tokens/s",
-        "With drafts 94.0 tokens/s 1.88 tokens a pass; 22 of 40 drafts right",
+        "With drafts by lookup 94.0 tokens/s 1.88 tokens a pass; 22 of 40 drafts right",
         "Memory 2.35 GB",
         "They part at token 3 of 4: the fp32 reference gives 40 % to “ dog” and 35 % to “ cat”, a margin of "
         "0.13 nats. Given this text, it would choose otherwise at 1 later token.",
