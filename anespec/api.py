@@ -31,11 +31,12 @@ def inspect(path: PathLike, options: "ConvertOptions | None" = None) -> "GGUFIns
     from anespec.convert.options import ConvertOptions
     from anespec.inspection import ArtifactInspection, read_plan
     from anespec.manifests.gguf_file import GGUFFile
+    from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
 
     place = Path(path)
     if place.is_dir():
-        return ArtifactInspection.of(Artifact(place))
+        return ArtifactInspection.of(Artifact(place, KnownHashes()))
     with GGUFFile(place) as file:
         return read_plan(file, options or ConvertOptions())[0]
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from anespec.validate.quality.verdict import QualityTask, QualityVerdict
 
 
+_STAYS = "the full form's verdict stays, since it saw more than the quick form; leave --quick out to measure"
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a gate's verdict comes to: how it stands, what is shown, and what a program gets.
@@ -172,6 +175,7 @@ def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
             lambda: [exactness_table(verdict), *exactness_lines(verdict)],
             lambda: require_exactness(verdict),
             facts=facts,
+            warnings=(_STAYS,) if verdict.form != form else (),
         )
 
     def kept() -> "ExactnessVerdict | None":
@@ -180,37 +184,42 @@ def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
         return kept_exactness(artifact, here, form)
 
     def measure(report: "Progress") -> "ExactnessVerdict":
+        from anespec.manifests.verdicts import ExactnessFile
         from anespec.validate.gates import exactness_of
 
-        return exactness_of(artifact, asked.backend, asked.threads, form, report, asked.workers)
+        measured = exactness_of(artifact, asked.backend, asked.threads, form, report, asked.workers)
+        # A full verdict that a quick one does not refute stays, and it is what the runtime goes by.
+        return artifact.read_verdicts(ExactnessFile).find(here) or measured
 
     return Gate(kept, measure, answer)
+
+
+def quality_answer(verdict: "QualityVerdict") -> Answer:
+    """What a verdict of the quality gate comes to, by the limits that it was judged by."""
+    from anespec.validate.quality.verdict import require_quality
+    from anespec.validate.report import quality_table
+
+    figures = verdict.figures
+    return Answer(
+        verdict,
+        verdict.standing,
+        lambda: [quality_table(verdict)],
+        lambda: require_quality(verdict),
+        facts={
+            "failures": list(verdict.failures),
+            "tokens": verdict.text.scored,
+            "reference_perplexity": figures.reference_perplexity,
+            "perplexity": figures.artifact_perplexity,
+            "perplexity_change_percent": figures.perplexity_change,
+            "perplexity_change_error_percent": figures.perplexity_change_error,
+        },
+        warnings=(verdict.warning,) if verdict.warning else (),
+    )
 
 
 def quality_gate(asked: Question, task: "QualityTask", text: "SampleText") -> "Gate[QualityVerdict]":
     """What rounding costs on a text; kept figures are judged by the limits that are asked for now."""
     artifact, here = asked.artifact, asked.here
-
-    def answer(verdict: "QualityVerdict") -> Answer:
-        from anespec.validate.quality.verdict import require_quality
-        from anespec.validate.report import quality_table
-
-        figures = verdict.figures
-        return Answer(
-            verdict,
-            verdict.standing,
-            lambda: [quality_table(verdict)],
-            lambda: require_quality(verdict),
-            facts={
-                "failures": list(verdict.failures),
-                "tokens": verdict.text.scored,
-                "reference_perplexity": figures.reference_perplexity,
-                "perplexity": figures.artifact_perplexity,
-                "perplexity_change_percent": figures.perplexity_change,
-                "perplexity_change_error_percent": figures.perplexity_change_error,
-            },
-            warnings=(verdict.warning,) if verdict.warning else (),
-        )
 
     def kept() -> "QualityVerdict | None":
         from anespec.validate.kept import kept_quality
@@ -233,4 +242,4 @@ def quality_gate(asked: Question, task: "QualityTask", text: "SampleText") -> "G
             artifact, source, task, text, asked.backend, asked.threads, report, asked.workers
         )
 
-    return Gate(kept, measure, answer)
+    return Gate(kept, measure, quality_answer)

@@ -22,6 +22,7 @@ def _choice_facts(choice: "Choice", model: "Model") -> dict[str, Any]:
         "text": choice.text,
         "passes": statistics.passes,
         "tokens_per_pass": round(statistics.tokens_per_pass, 4),
+        "remembered_tokens": statistics.remembered_tokens,
         "reused_tokens": statistics.reused_tokens,
         "forced_tokens": statistics.forced_tokens,
         "accepted_by_position": list(statistics.accepted_by_position),

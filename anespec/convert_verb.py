@@ -83,7 +83,7 @@ def convert(
                     on_bytes=lambda done_bytes: report(None, done_bytes),
                 )
             except KeyboardInterrupt as interruption:
-                said = str(interruption) or "interrupted before the first shard; run the same command again"
+                said = str(interruption) or "interrupted; run the same command again to go on"
                 raise Interrupted(said) from None
     if as_json:
         print_json(_facts(done))

@@ -25,7 +25,8 @@ def doctor(artifact: Path | None, as_json: bool) -> None:
     """Look at this machine for what would go wrong, and say the mend.
 
     With ARTIFACT, an artifact's folder or the name of a model in the cache, look at that too: whether it is
-    whole, for this machine, compiled, judged, and small enough. Nothing is loaded or changed.
+    whole, for this machine, compiled, judged, and small enough. Its files are hashed where they are not known
+    from before; nothing is loaded or changed.
 
     Exits with 1 where something fails; a warning is none.
 
@@ -48,17 +49,20 @@ def doctor(artifact: Path | None, as_json: bool) -> None:
     system = ThisSystem()
     machine = look_at(system)
     inside = look_into(opened, system) if opened is not None else ()
+    damaged = [finding for finding in inside[:1] if finding.level.value == "fail"]
     facts = {
         "machine": [finding.model_dump(mode="json") for finding in machine],
         "artifact": [finding.model_dump(mode="json") for finding in inside] if opened is not None else None,
     }
     with result_as_json(facts, shown=as_json):
         if not as_json:
+            if damaged:
+                out().print(f"{damaged[0].subject}: {damaged[0].text}", style="bold red")
             _show("this machine", machine)
             if opened is not None:
                 _show(opened.root.resolve().name, inside)
             _show_end((*machine, *inside))
-        _require((*machine, *inside))
+        _require((*inside, *machine))
 
 
 def _show(title: str, findings: "tuple[Finding, ...]") -> None:

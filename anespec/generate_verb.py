@@ -231,7 +231,7 @@ def _show(choice: Choice, model: "Model") -> None:
     )
     notes().print(
         f"{counted(tokens, 'token')} in {counted(statistics.passes, 'pass', 'passes')} ({ending}), "
-        f"{statistics.tokens_per_pass:.2f} tokens per decode pass\n"
+        f"{statistics.per_pass_text('tokens per decode pass')}\n"
         f"drafts accepted by position: {acceptance}\n"
         f"{rate:.1f} tokens/s; prefill {counted(prefill, 'token')}{kept} at {prefill_rate:.1f} tokens/s; "
         f"load {model.load_seconds:.1f} s on {model.backend}",

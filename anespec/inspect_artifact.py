@@ -8,8 +8,9 @@ from rich.table import Table
 
 from anespec.console import out
 from anespec.inspect_plan import size_range_facts
-from anespec.inspect_verdicts import verdict_table, why_unjudged
+from anespec.inspect_verdicts import unreadable_line, verdict_table, why_unjudged
 from anespec.inspection import ArtifactInspection
+from anespec.manifests.damage import damage_sentence
 from anespec.manifests.formatting import bytes_text, counted, listed
 from anespec.manifests.schema import Shapes
 
@@ -17,11 +18,10 @@ if TYPE_CHECKING:
     from anespec.manifests.store import Artifact
 
 
-def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
+def describe_artifact(found: ArtifactInspection) -> dict[str, Any]:
     """The artifact for a program: its manifest's facts, how large its parts are, and its verdicts."""
     from anespec.convert.shard_limits import SHARD_LIMITS
 
-    found = ArtifactInspection.of(artifact)
     manifest = found.manifest
     limits = SHARD_LIMITS[manifest.target]
     return {
@@ -50,15 +50,18 @@ def describe_artifact(artifact: "Artifact") -> dict[str, Any]:
             }
             for shard in manifest.head_shards
         ],
+        "damage": [damage.path for damage in found.damage],
         "gates": [dataclasses.asdict(verdict) for verdict in found.verdicts],
     } | manifest.model_dump(
         mode="json", exclude={"layer_shards", "head_shards", "ropes"}
     )  # fmt: skip
 
 
-def show_artifact(artifact: "Artifact") -> None:
-    """Print what the artifact holds."""
-    facts, found = describe_artifact(artifact), ArtifactInspection.of(artifact)
+def show_artifact(artifact: "Artifact", found: ArtifactInspection) -> None:
+    """Print what the artifact holds; damage comes first."""
+    facts = describe_artifact(found)
+    if found.damage:
+        out().print(damage_sentence(artifact, found.damage), style="bold red")
     manifest, verdicts = found.manifest, found.verdicts
     table = Table(show_header=False, box=None, padding=(0, 2))
     table.add_column(style="bold")
@@ -95,7 +98,12 @@ def show_artifact(artifact: "Artifact") -> None:
     out().print()
     out().print(_shard_table(facts))
     out().print()
+    if found.damage:
+        out().print("No gate's verdict holds for damaged files.")
+        return
     out().print(verdict_table(verdicts) if verdicts else why_unjudged(artifact))
+    if (lost := unreadable_line(artifact)) is not None:
+        out().print(lost, style="yellow")
 
 
 def _shard_table(facts: dict[str, Any]) -> Table:

@@ -6,12 +6,13 @@ from typing import Any
 import click
 from rich.table import Table
 
-from anespec.console import json_option, out, print_json, watcher
+from anespec.console import json_option, out, print_json, result_as_json, watcher
 from anespec.convert.options import ConvertOptions
 from anespec.hub import fetched
 from anespec.inspect_artifact import describe_artifact, show_artifact
 from anespec.inspect_plan import describe_plan, show_plan
-from anespec.inspection import read_plan
+from anespec.inspection import ArtifactInspection, read_plan
+from anespec.manifests.errors import ArtifactError
 from anespec.manifests.formatting import bytes_text, counted, printable
 from anespec.model_cache import cached_artifact
 from anespec.model_path import ModelPath
@@ -27,7 +28,8 @@ def inspect(path: Path, explained: bool, as_json: bool, **chosen: Any) -> None:
     """Show what the GGUF at PATH is, and what `convert` would build from it. Nothing is written.
 
     Where PATH is an artifact's folder, or the name of a model in the cache, show what it holds and what its
-    gates found; the options that say what would be built have no meaning then.
+    gates found; the options that say what would be built have no meaning then. Its files are compared
+    with the manifest's hashes; where they are damaged, that comes first and the exit code is 5.
 
     \b
     Example:
@@ -43,13 +45,17 @@ def inspect(path: Path, explained: bool, as_json: bool, **chosen: Any) -> None:
 
 
 def _inspect_artifact(path: Path, as_json: bool) -> None:
+    from anespec.manifests.damage import damage_sentence
+    from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
 
-    artifact = Artifact(path)
-    if as_json:
-        print_json(describe_artifact(artifact))
-    else:
-        show_artifact(artifact)
+    artifact = Artifact(path, KnownHashes())
+    found = ArtifactInspection.of(artifact)
+    with result_as_json(describe_artifact(found), shown=as_json):
+        if not as_json:
+            show_artifact(artifact, found)
+        if found.damage:
+            raise ArtifactError(damage_sentence(artifact, found.damage))
 
 
 def _inspect_gguf(path: Path, explained: bool, as_json: bool, chosen: dict[str, Any]) -> None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from anespec.manifests.formatting import counted
+from anespec.manifests.formatting import counted, listed
 
 if TYPE_CHECKING:
     from anespec.manifests.residency import ResidencyVerdict
@@ -63,15 +63,29 @@ def _verdicts(artifact: "Artifact") -> Iterator[RecordedVerdict]:
 
 def why_unjudged(artifact: "Artifact") -> str:
     """Said where `recorded_verdicts` has none: nothing was measured, or the artifact changed since."""
+    stale = any(artifact.read_verdicts(kind).verdicts for kind in _kinds())
+    judged = "No gate has judged it since it changed" if stale else "No gate has judged it yet"
+    return f"{judged}: anespec validate {artifact.root}"
+
+
+def unreadable_line(artifact: "Artifact") -> str | None:
+    """Said where files of verdicts are there and cannot be read."""
+    lost = artifact.unreadable_verdicts(_kinds())
+    files = listed([f"gates/{gate}.json" for gate in lost])
+    return (
+        f"{files} cannot be read, so those gates count as not run: anespec validate {artifact.root}"
+        if lost
+        else None
+    )
+
+
+def _kinds() -> "tuple[type[VerdictFile[Any]], ...]":
     from anespec.manifests.residency import ResidencyFile
     from anespec.manifests.verdicts import ExactnessFile
     from anespec.validate.figures import GoldenFile
     from anespec.validate.quality.verdict import QualityFile
 
-    kinds = (ResidencyFile, GoldenFile, ExactnessFile, QualityFile)
-    stale = any(artifact.read_verdicts(kind).verdicts for kind in kinds)
-    judged = "No gate has judged it since it changed" if stale else "No gate has judged it yet"
-    return f"{judged}: anespec validate {artifact.root}"
+    return (ResidencyFile, GoldenFile, ExactnessFile, QualityFile)
 
 
 def _of_now(artifact: "Artifact", kind: "type[VerdictFile[VerdictT]]") -> "list[VerdictT]":
@@ -89,17 +103,17 @@ def _residency_finding(verdict: "ResidencyVerdict", manifest: "Manifest") -> str
 
 
 def _exactness_finding(verdict: "ExactnessVerdict") -> str:
-    """The invariances by how they stand, as in `pass: lane; no cases: region`, and the widths proven."""
-    from anespec.manifests.verdicts import Invariance, Standing
+    """The invariances by how they stand, as in `pass: lane; no cases: region`, and which widths are equal."""
+    from anespec.manifests.verdicts import Invariance, Standing, invariance_words
+    from anespec.validate.report import equal_widths
 
-    stands = {invariance.value: verdict.standing_of(invariance) for invariance in Invariance}
-    groups = [
-        f"{standing}: {', '.join(name for name in stands if stands[name] is standing)}"
-        for standing in Standing
-        if standing in stands.values()
-    ]
-    widths = ", ".join(map(str, verdict.proven_widths))
-    return "; ".join([*groups, *([f"widths proven: {widths}"] if widths else []), f"{verdict.form} form"])
+    stands = {invariance: verdict.standing_of(invariance) for invariance in Invariance}
+    groups: dict[str, list[str]] = {}
+    for invariance in sorted(stands, key=lambda invariance: [*Standing].index(stands[invariance])):
+        groups.setdefault(invariance_words(invariance, stands[invariance]), []).append(invariance)
+    found = [f"{words}: {', '.join(names)}" for words, names in groups.items()]
+    widths = [equal_widths(verdict)] if verdict.proven_widths else []
+    return "; ".join([*found, *widths, f"{verdict.form} form"])
 
 
 def _quality_finding(verdict: "QualityVerdict") -> str:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from anespec.convert.options import ConvertOptions
     from anespec.convert.plan import ConversionPlan
     from anespec.inspect_verdicts import RecordedVerdict
+    from anespec.manifests.damage import Damage
     from anespec.manifests.gguf_file import GGUFFile
     from anespec.manifests.schema import Hyperparameters, Manifest
     from anespec.manifests.store import Artifact
@@ -140,21 +141,28 @@ class GGUFInspection:
 
 @dataclass(frozen=True)
 class ArtifactInspection:
-    """An artifact's folder: its manifest, the bytes of shards and vocabulary, and the verdicts on it."""
+    """An artifact's folder: its manifest, the bytes of shards and vocabulary, and the verdicts on it.
+
+    Where there is `damage`, files are not what the manifest says, and no verdict holds.
+    """
 
     path: Path
     manifest: "Manifest"
     bytes: int
     verdicts: "tuple[RecordedVerdict, ...]"
+    damage: "tuple[Damage, ...]" = ()
 
     @classmethod
     def of(cls, artifact: "Artifact") -> "ArtifactInspection":
-        """Read it from an open artifact."""
+        """Read it from an open artifact; its files are hashed, unless its `hashes` know them."""
         from anespec.inspect_verdicts import recorded_verdicts
+        from anespec.manifests.damage import find_damage
 
         manifest = artifact.manifest
         size = sum(shard.bytes for shard in manifest.shards) + manifest.tokens.bytes
-        return cls(artifact.root, manifest, size, recorded_verdicts(artifact))
+        damage = find_damage(artifact)
+        verdicts = () if damage else recorded_verdicts(artifact)
+        return cls(artifact.root, manifest, size, verdicts, damage)
 
 
 def read_plan(file: "GGUFFile", options: "ConvertOptions") -> "tuple[GGUFInspection, ConversionPlan | None]":

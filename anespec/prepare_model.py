@@ -82,7 +82,8 @@ def _convert(gguf: Path, output: Path, build: Build, display: Display) -> None:
                     on_bytes=lambda done_bytes: report("building shards", done_bytes / whole),
                 )
             except KeyboardInterrupt as interruption:
-                raise Interrupted(str(interruption) or "interrupted before the first shard") from None
+                said = str(interruption) or "interrupted; run the same command again to go on"
+                raise Interrupted(said) from None
         _log.info("%s converted in %s", gguf, duration_text(done.seconds))
 
 

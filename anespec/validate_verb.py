@@ -11,7 +11,7 @@ from anespec.manifests.errors import Interrupted, RequestError
 from anespec.manifests.formatting import duration_text
 from anespec.model_path import ModelPath
 from anespec.option_flags import flags_of, read_flags
-from anespec.validate.options import ValidateOptions
+from anespec.validate.options import QUALITY, ValidateOptions
 
 if TYPE_CHECKING:
     from anespec.validation import GateResult
@@ -67,9 +67,14 @@ def validate(artifact: Path | None, explain: str | None, as_json: bool, **chosen
         raise Interrupted("interrupted; the verdicts of gates that ended are kept") from None
     with result_as_json(found.facts(), shown=as_json):
         if not as_json:
+            if found.damage:
+                out().print(found.summary, style="bold red")
+                for result in found.gates:
+                    _show(result)
             if found.report is not None:
                 out().print(f"All of it, in pictures: {found.report}")
-            out().print(found.summary)
+            if not found.damage:
+                out().print(found.summary)
         found.require()
 
 
@@ -96,7 +101,8 @@ def _headline(result: "GateResult") -> str:
     if not result.kept:
         return f"{stands} ({duration_text(result.seconds)})"
     then = result.answer.verdict.measured_at.astimezone()
-    return f"{stands} (measured {then:%Y-%m-%d %H:%M}, nothing changed since; --again measures)"
+    how = "--quality TEXT" if result.name == QUALITY else "--again"
+    return f"{stands} (measured {then:%Y-%m-%d %H:%M}, nothing changed since; {how} measures)"
 
 
 def _explain(name: str, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from anespec.asked_gates import (
     Question,
     exactness_gate,
     golden_gate,
+    quality_answer,
     quality_gate,
     residency_gate,
 )
@@ -23,6 +24,7 @@ from anespec.model_cache import is_gguf, resolve_artifact
 from anespec.watching import SILENT, Watcher
 
 if TYPE_CHECKING:
+    from anespec.manifests.damage import Damage
     from anespec.validate.options import ValidateOptions
 
 
@@ -63,14 +65,16 @@ class GateResult:
 class Validation:
     """What all gates that were asked came to.
 
-    `summary` says in one sentence what the artifact may do here; `report` is the page, None where
-    `report_error` says why it could not be written.
+    `summary` says in one sentence what the artifact may do here, by what this run found; `report` is the
+    page, None where `report_error` says why it could not be written. Where there is `damage`, no gate was
+    asked.
     """
 
     gates: tuple[GateResult, ...]
     summary: str
     report: Path | None
     report_error: AnespecError | None = None
+    damage: "tuple[Damage, ...]" = ()
 
     @property
     def standing(self) -> Standing:
@@ -90,8 +94,11 @@ class Validation:
         """Do nothing where no gate fails the run.
 
         Raises:
+            ArtifactError, StorageError: its files are not what the manifest says.
             AnespecError: what the first gate that does says.
         """
+        if self.damage:
+            raise type(self.damage[0].error)(self.summary)
         for result in self.gates:
             result.require()
         if self.report_error is not None:
@@ -103,6 +110,7 @@ class Validation:
             "gates": [result.facts() for result in self.gates],
             "standing": self.standing.value,
             "summary": self.summary,
+            "damage": [damage.path for damage in self.damage],
         }
         return facts if self.report is None else facts | {"report": str(self.report)}
 
@@ -122,11 +130,12 @@ def run_validation(
         RequestError: there is no such backend.
         StorageError: the text to be scored cannot be read.
     """
+    from anespec.manifests.damage import damage_sentence, find_damage
     from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
     from anespec.runtime.backends import resolve_backend
     from anespec.validate.page.write import write_page
-    from anespec.validate.summary import summary
+    from anespec.validate.summary import Known, summary
 
     path = fetched(path, watch.shares)
     root = resolve_artifact(
@@ -141,20 +150,45 @@ def run_validation(
     backend = resolve_backend(options.backend, artifact.manifest.target)
     asked = Question(artifact, backend, options.threads, source, options.workers)
     asking = _asking(asked, options)
+    damage = find_damage(artifact)
     results = []
-    for name in options.chosen:
+    for name in options.chosen if not damage else ():
         result = _ask(name, asking[name], options.again, watch)
         on_result(result)
         results.append(result)
-    # --gate asks for that gate only; what is no gate comes with a run of all.
-    if not options.gates:
-        _measure_extras(asked, options.again, watch)
+    if damage:
+        said = damage_sentence(artifact, damage)
+        unasked = ArtifactError("the artifact is damaged")
+        results = [GateResult(name, None, False, 0.0, unasked) for name in options.chosen]
+    else:
+        # --gate asks for that gate only; what is no gate comes with a run of all.
+        if not options.gates:
+            results += _on_record(asked, options, on_result)
+            _measure_extras(asked, options.again, watch)
+        answers = [result.answer for result in results if result.answer is not None]
+        found = Known.found((answer.verdict for answer in answers), options.require_residency)
+        said = summary(artifact, asked.here, found)
     report, unwritten = None, None
     try:
-        report = write_page(asked.artifact)
+        report = write_page(artifact, asked.here, damage, options.require_residency)
     except AnespecError as error:
         unwritten = error
-    return Validation(tuple(results), summary(asked.artifact, asked.here), report, unwritten)
+    return Validation(tuple(results), said, report, unwritten, damage)
+
+
+def _on_record(
+    asked: Question, options: "ValidateOptions", on_result: Callable[[GateResult], None]
+) -> list[GateResult]:
+    """The quality gate as it was last judged here, where a run of all gates names no text for it."""
+    from anespec.validate.options import QUALITY
+    from anespec.validate.quality.verdict import QualityFile
+
+    verdict = asked.artifact.read_verdicts(QualityFile).find(asked.here)
+    if options.quality is not None or verdict is None:
+        return []
+    result = GateResult(QUALITY, quality_answer(verdict), True, 0.0)
+    on_result(result)
+    return [result]
 
 
 def _asking(asked: Question, options: "ValidateOptions") -> dict[str, Callable[[], Gate[Any]]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from anespec.convert.storage import FULL_DISK_ERRORS
 from anespec.manifests.errors import StorageError, UsageError
 from anespec.manifests.safe_files import Folder
 
@@ -68,14 +69,15 @@ def output_lock(work: Path, output: Path) -> Iterator[None]:
     The folder is made, or taken over from an interrupted run without any link that may lie in it.
 
     Raises:
-        StorageError: another run holds it, or a name that it needs is a link or another user's.
+        StorageError: another run holds it, nothing can be made there, or a name that it needs is a link or
+            another user's.
         OSError: the file system refuses.
     """
-    work.parent.mkdir(parents=True, exist_ok=True)
     lock_path = work.with_suffix(".lock")
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
         if not stat.S_ISREG(lock_path.lstat().st_mode):
             raise StorageError(f"{lock_path}: is not a file of anespec's; remove it")
+    _make_lock(lock_path, output)
     lock = FileLock(lock_path, timeout=0, mode=0o600)
     try:
         lock.acquire()
@@ -87,6 +89,19 @@ def output_lock(work: Path, output: Path) -> Iterator[None]:
     finally:
         lock_path.unlink(missing_ok=True)
         lock.release()
+
+
+def _make_lock(path: Path, output: Path) -> None:
+    """Make the file and the folders above it; FileLock takes what keeps it from that for another's lock."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        if error.errno in FULL_DISK_ERRORS:
+            raise
+        raise StorageError(
+            f"{output}: nothing can be written there ({error.strerror}); choose another place with -o"
+        ) from error
 
 
 def _claim(work: Path, output: Path) -> None:

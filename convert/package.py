@@ -26,6 +26,7 @@ from anespec.convert.graph.builder import (
 )
 from anespec.convert.graph.functions import ShardProgram
 from anespec.convert.graph.placeholder import Placeholder
+from anespec.convert.shard_checkpoint import partial_name
 from anespec.convert.signature import SOURCE, sign
 from anespec.convert.storage import storage_errors
 from anespec.convert.weight_file import Chunks, WeightFile
@@ -67,7 +68,7 @@ def write_package(
     Raises:
         StorageError: the disk is full or refuses.
     """
-    partial = f".{path.stem}.partial.mlpackage"
+    partial = partial_name(path)
     weights = WeightFile()
     with interrupts_held_back():
         model = _export(shard, weights)

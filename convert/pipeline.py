@@ -22,7 +22,7 @@ from anespec.convert.output_lock import (
     resolve_output,
 )
 from anespec.convert.plan import ConversionPlan
-from anespec.convert.shard_checkpoint import Entry, read_checkpoint
+from anespec.convert.shard_checkpoint import Entry, partial_name, read_checkpoint
 from anespec.convert.shard_units import ShardUnit, shard_units
 from anespec.convert.source.facts import EMBEDDING
 from anespec.convert.source.model import PER_LAYER_EMBEDDING
@@ -31,8 +31,9 @@ from anespec.convert.storage import TAKEN_AWAY, storage_errors
 from anespec.convert.worker_count import suitable_workers
 from anespec.convert.worker_pool import WorkerPool
 from anespec.convert.worker_process import WorkerProcess
+from anespec.manifests.damage import find_damage
 from anespec.manifests.errors import ArtifactError, StorageError, UsageError
-from anespec.manifests.formatting import counted
+from anespec.manifests.formatting import bytes_text, counted
 from anespec.manifests.safe_files import Folder, write_atomically
 from anespec.manifests.schema import (
     HeadShard,
@@ -96,9 +97,9 @@ def convert(
     """Build the artifact that `plan` describes at `output`.
 
     The work is done in a hidden folder beside `output` and renamed at the end. An interrupted run
-    leaves that folder, and the next run reuses its finished shards; a failed run removes it. `jobs` is the
-    number of processes that build shards; None chooses by the work, the processors and the free memory;
-    `early` is one of them that was started before the plan was made.
+    leaves that folder with the shards it finished, and the next run reuses them; a failed run removes it.
+    `jobs` is the number of processes that build shards; None chooses by the work, the processors and the
+    free memory; `early` is one of them that was started before the plan was made.
     `on_bytes` is told of the stored bytes done so far, within shards too.
 
     Raises:
@@ -126,7 +127,7 @@ def convert(
                 replace_output(work, output, before)
             except KeyboardInterrupt:
                 workers.stop()
-                raise KeyboardInterrupt(run.what_is_kept()) from None
+                raise KeyboardInterrupt(run.keep_finished()) from None
             except OutputTakenError:
                 workers.stop()
                 raise
@@ -153,7 +154,7 @@ def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:
     with contextlib.suppress(ArtifactError):
         artifact = Artifact(output)
         if artifact.manifest.built_with.get("recipe") == recipe:
-            return artifact.manifest if _is_whole(artifact) else None
+            return None if find_damage(artifact) else artifact.manifest
     looks_like_ours = (output / MANIFEST_NAME).is_file() and (output / SHARDS_FOLDER).is_dir()
     if not looks_like_ours and (not output.is_dir() or any(output.iterdir())):
         raise UsageError(
@@ -166,18 +167,6 @@ def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:
             "pass --force to replace it, or another folder with -o"
         )
     return None
-
-
-def _is_whole(artifact: Artifact) -> bool:
-    """Whether every file is what the manifest says."""
-    manifest = artifact.manifest
-    try:
-        for shard in manifest.shards:
-            artifact.shard_path(shard)
-        artifact.tokens_path()
-    except ArtifactError:
-        return False
-    return True
 
 
 def _recipe(plan: ConversionPlan, source: SourceFile, unit: str) -> str:
@@ -309,14 +298,23 @@ class _Run:
         self._report(task, reused=True)
         return entry
 
-    def what_is_kept(self) -> str:
-        """A sentence on what the next run will find; a worker may have finished a shard unheard."""
-        entries = ((task, read_checkpoint(task.path)) for task in self.tasks)
-        kept = sum(entry is not None and entry.recipe == task.recipe for task, entry in entries)
-        if not kept:
-            return "interrupted; nothing was finished"
-        shards = f"{kept} of {counted(len(self.tasks), 'shard')} {'is' if kept == 1 else 'are'} kept"
-        return f"interrupted; {shards}; run the same command again to go on"
+    def keep_finished(self) -> str:
+        """Remove what is not finished, and say what is kept; a worker may have finished a shard unheard."""
+        entries = [(task, read_checkpoint(task.path)) for task in self.tasks]
+        kept = [entry for task, entry in entries if entry is not None and entry.recipe == task.recipe]
+        shards = counted(len(self.tasks), "shard")
+        if not any(entry for _, entry in entries):
+            discard_work(self.work)
+            return f"interrupted; none of {shards} was finished, so nothing is kept"
+        with contextlib.suppress(OSError), Folder.open(self.work / SHARDS_FOLDER, follow=False) as folder:
+            for task in self.tasks:
+                folder.remove(partial_name(task.path))
+        is_kept = f"{len(kept)} of {shards} {'is' if len(kept) == 1 else 'are'} kept"
+        size = bytes_text(sum(entry.bytes for entry in kept))
+        return (
+            f"interrupted; {is_kept} ({size} in {self.work}); run the same command again to go on, "
+            "or remove that folder"
+        )
 
     def _move(self, task: Task, written: int) -> None:
         """Some more of a shard is written; headers and norms, which are no stored weights, do not count."""

@@ -17,6 +17,11 @@ class _Checkpoint(BaseModel):
     entry: Entry
 
 
+def partial_name(package: Path) -> str:
+    """The name that a shard has beside `package` until it is finished."""
+    return f".{package.stem}.partial.mlpackage"
+
+
 def write_checkpoint(package: Path, entry: Entry) -> None:
     """Say that the shard at `package` is finished; raises OSError where the file system refuses.
 

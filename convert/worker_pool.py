@@ -80,7 +80,7 @@ class WorkerPool:
         return peak_memory() + shared + sum(memory.own for memory in memories)
 
     def build(self, tasks: Sequence[Task], on_written: OnWritten) -> Iterator[tuple[Task, Entry]]:
-        """Begin to build every task's unit, the largest first; they come as they are finished.
+        """Begin to build every task's unit, in the order of `staggered`; they come as they are finished.
 
         Raises, from the iterator:
             GGUFError, UnsupportedModelError: a tensor cannot be converted.
@@ -90,7 +90,7 @@ class WorkerPool:
         if not self._workers:
             return self._build_here(tasks, on_written)
         waiting, heard = SimpleQueue[Task](), SimpleQueue[_Heard]()
-        for task in sorted(tasks, key=lambda task: -task.unit.weight_bytes(self._plan)):
+        for task in staggered(tasks, len(self._workers), lambda task: task.unit.weight_bytes(self._plan)):
             waiting.put(task)
         for worker in self._workers:
             worker.begin(waiting, heard)
@@ -104,6 +104,20 @@ class WorkerPool:
             entry = build_unit(self._plan, task.unit, task.path, task.recipe, self._threads, told)
             write_checkpoint(task.path, entry)
             yield task, entry
+
+
+def staggered(tasks: Sequence[Task], workers: int, size: Callable[[Task], int]) -> list[Task]:
+    """The largest first, which ends soonest, but that all workers but one begin with one of the smallest.
+
+    Else shards of one size would all be finished at the same time, and an interruption before that would find
+    nothing to keep.
+    """
+    largest_first = sorted(tasks, key=lambda task: -size(task))
+    early = min(workers - 1, len(tasks) - workers)
+    if early <= 0:
+        return largest_first
+    middle = len(tasks) - early
+    return [*largest_first[:1], *reversed(largest_first[middle:]), *largest_first[1:middle]]
 
 
 @dataclass(frozen=True)

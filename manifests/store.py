@@ -4,6 +4,7 @@ import hashlib
 import io
 import os
 import stat
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypeVar
@@ -163,6 +164,14 @@ class Artifact:
             return kind.model_validate_json(content)
         except (OSError, ValueError, StorageError):
             return kind()
+
+    def unreadable_verdicts(self, kinds: Iterable[type[VerdictFile[Any]]]) -> tuple[str, ...]:
+        """The gates whose file is there and holds nothing readable; `read_verdicts` takes it for empty."""
+        return tuple(
+            kind.gate
+            for kind in kinds
+            if os.path.lexists(self.gates / f"{kind.gate}.json") and not self.read_verdicts(kind).verdicts
+        )
 
     def record_verdict(self, kind: type[VerdictFile[VerdictT]], verdict: VerdictT) -> None:
         """Add a verdict to its gate's file, as one step, also where others add theirs at the same time.

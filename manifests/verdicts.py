@@ -33,6 +33,9 @@ REQUIRED_FOR_SPECULATION = (
     Invariance.REPEAT,
 )
 
+OPTIONAL = tuple(invariance for invariance in Invariance if invariance not in REQUIRED_FOR_SPECULATION)
+"""What the others buy is said in docs/DESIGN.md, section 5; the gate passes without them."""
+
 
 class Circumstances(Record):
     """Where a verdict holds: another backend, library version or processor needs its own."""
@@ -63,6 +66,11 @@ class Standing(StrEnum):
         """The one that says most against what was asked; `not run` where there are none."""
         found = set(standings)
         return next((standing for standing in WORST_FIRST if standing in found), cls.NOT_RUN)
+
+
+def invariance_words(invariance: Invariance, standing: Standing) -> str:
+    """How an invariance stands, for people: an optional one that fails is not proven, and fails no gate."""
+    return "not proven" if standing is Standing.FAIL and invariance in OPTIONAL else standing.value
 
 
 WORST_FIRST = (Standing.FAIL, Standing.NOT_RUN, Standing.NO_CASES, Standing.REPORTED, Standing.PASS)

@@ -17,6 +17,7 @@ def count_pass(part: SequenceRows, result: Committed, was_prefill: bool, now: fl
     ledger.output_tokens += len(result.tokens)
     ledger.forced_tokens += sum(token.kind is RowKind.FORCED for token in result.tokens)
     ledger.count_draft(part.draft.source, len(part.draft.tokens), result.accepted)
+    ledger.remembered_tokens += result.accepted if part.draft.remembered else 0
     if sequence.has_begun:
         ledger.decode_seconds = now - sequence.since
         return

@@ -262,10 +262,11 @@ class Speculation:
         claims = [max(claim, _LEAST_PROBABILITY) for claim in claims[:allowed]]
         drafting = self._drafting[ask.sequence.number]
         source, order = str(draft.source), int(draft.order)
-        drafting.proposed = Draft(tuple(tokens[:allowed]), tuple(claims), source, order)
+        remembered = bool(draft.remembered)
+        drafting.proposed = Draft(tuple(tokens[:allowed]), tuple(claims), source, order, remembered)
         drafting.forced = min(ask.forced, allowed)
         believed = (drafting.belief.adjusted(source, claim) for claim in claims[ask.forced :])
-        return Draft(tuple(tokens[ask.forced : allowed]), tuple(believed), source, order)
+        return Draft(tuple(tokens[ask.forced : allowed]), tuple(believed), source, order, remembered)
 
     def _fail(self, sequence: ActiveSequence, error: Exception) -> None:
         """Leave a sequence's session alone for a while."""

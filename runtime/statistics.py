@@ -19,7 +19,8 @@ class Statistics:
     A pass that ran prompt rows of the sequence is a prompt pass, any other one a decode pass. The
     first token falls out of the last prompt pass. `decoded_tokens` counts the tokens that decode passes
     gave, a final end token included. `proposed_by_position[i]` counts the drafts whose token number i was
-    run, `accepted_by_position[i]` those where it was right. `reused_tokens` of the prompt needed no
+    run, `accepted_by_position[i]` those where it was right; `remembered_tokens` counts those that were right
+    because earlier requests said so. `reused_tokens` of the prompt needed no
     prefill, `copied_slots` slots were copied or written back for that. `draft_failures` counts how often
     drafts failed or came late for it, `drafter_error` is the last reason.
     Seconds: waiting for a region; from there to the first token; from there on. They include what
@@ -34,6 +35,7 @@ class Statistics:
     prompt_passes: int = 0
     decode_passes: int = 0
     decoded_tokens: int = 0
+    remembered_tokens: int = 0
     proposed_by_position: tuple[int, ...] = ()
     accepted_by_position: tuple[int, ...] = ()
     by_source: tuple[SourceCount, ...] = ()
@@ -53,6 +55,11 @@ class Statistics:
     def tokens_per_pass(self) -> float:
         """Tokens per decode pass: exactly 1 without drafts and forced tokens; 0 before the first one."""
         return self.decoded_tokens / self.decode_passes if self.decode_passes else 0.0
+
+    def per_pass_text(self, unit: str) -> str:
+        """`tokens_per_pass` as people read it: with where most right drafts came from, if that is memory."""
+        replayed = 2 * self.remembered_tokens > self.accepted
+        return f"{self.tokens_per_pass:.2f} {unit}{' from memory' if replayed else ''}"
 
     @property
     def proposed(self) -> int:
@@ -77,6 +84,7 @@ class Ledger:
     prompt_passes: int = 0
     decode_passes: int = 0
     decoded_tokens: int = 0
+    remembered_tokens: int = 0
     states_lost: int = 0
     draft_failures: int = 0
     drafter_error: str | None = None

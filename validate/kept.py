@@ -5,6 +5,7 @@ finds a kept verdict knows that it is about what lies there. All functions raise
 """
 
 from anespec.manifests.coreml_errors import may_pass
+from anespec.manifests.damage import find_damage
 from anespec.manifests.formatting import counted, listed
 from anespec.manifests.residency import PlanSource, ResidencyFile, ResidencyVerdict
 from anespec.manifests.schema import Target
@@ -60,9 +61,8 @@ def kept_quality(
 
 
 def _intact(artifact: Artifact, verdict: VerdictT) -> VerdictT:
-    artifact.tokens_path()
-    for shard in artifact.manifest.shards:
-        artifact.shard_path(shard)
+    for damage in find_damage(artifact):
+        raise damage.error
     return verdict
 
 

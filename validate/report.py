@@ -18,7 +18,13 @@ from anespec.manifests.residency import (
     ShardResidency,
 )
 from anespec.manifests.schema import Target, WeightFormat
-from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, ExactnessVerdict, Standing
+from anespec.manifests.verdicts import (
+    OPTIONAL,
+    REQUIRED_FOR_SPECULATION,
+    ExactnessVerdict,
+    Standing,
+    invariance_words,
+)
 from anespec.validate.figures import GoldenVerdict
 from anespec.validate.quality.verdict import QualityVerdict
 
@@ -172,16 +178,32 @@ def exactness_table(verdict: ExactnessVerdict) -> Table:
             str(v.cases),
             str(v.unequal),
             f"{v.largest_difference:.4g}",
-            _mark(v.standing, required),
+            Text(invariance_words(v.invariance, v.standing), style=_mark(v.standing, required).style),
         )
-    if widths := list(map(str, verdict.proven_widths)):
-        table.caption, table.caption_justify = f"passes of {listed(widths)} rows leave the same bits", "left"
+    if verdict.proven_widths:
+        table.caption, table.caption_justify = equal_widths(verdict), "left"
     return table
 
 
+def equal_widths(verdict: ExactnessVerdict) -> str:
+    """Which numbers of rows left the same bits, and what a quick form's are worth."""
+    found = f"passes of {listed(list(map(str, verdict.proven_widths)))} rows leave the same bits"
+    if verdict.form == "full":
+        return found
+    return f"{found} in the quick form, which proves nothing of passes of fewer rows than a block"
+
+
 def exactness_lines(verdict: ExactnessVerdict) -> list[str]:
-    """Where each invariance that does not hold was first seen not to."""
-    return [f"{v.invariance}, the first difference: {v.detail}" for v in verdict.invariances if v.detail]
+    """Where each invariance that does not hold was first seen not to, and what is not needed of those."""
+    lines = [f"{v.invariance}, the first difference: {v.detail}" for v in verdict.invariances if v.detail]
+    unproven = [i.value for i in OPTIONAL if verdict.standing_of(i) is Standing.FAIL]
+    if unproven:
+        are = "is" if len(unproven) == 1 else "are"
+        lines.append(
+            f"{listed(unproven)} {are} not proven, so the runtime does without; speculation needs "
+            f"{listed([i.value for i in REQUIRED_FOR_SPECULATION])} alone"
+        )
+    return lines
 
 
 def quality_table(verdict: QualityVerdict) -> Table:

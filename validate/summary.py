@@ -1,6 +1,7 @@
 """What an artifact may do somewhere, in one sentence: the last line of `validate`, and the page's first."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from anespec.manifests.formatting import counted, listed, printable
 from anespec.manifests.residency import PlanSource, ResidencyFile, ResidencyVerdict
@@ -13,6 +14,7 @@ from anespec.manifests.verdicts import (
     ExactnessVerdict,
     Invariance,
     Standing,
+    Verdict,
 )
 from anespec.validate.figures import GoldenFile, GoldenVerdict
 from anespec.validate.quality.verdict import QualityFile, QualityVerdict
@@ -26,6 +28,23 @@ class Known:
     exactness: ExactnessVerdict | None = None
     quality: QualityVerdict | None = None
     residency: ResidencyVerdict | None = None
+    residency_required: bool = False
+
+    @classmethod
+    def found(cls, verdicts: Iterable[Verdict], residency_required: bool = False) -> "Known":
+        """What one run found, of each gate at most one verdict."""
+        known = cls(residency_required=residency_required)
+        for verdict in verdicts:
+            match verdict:
+                case GoldenVerdict():
+                    known = replace(known, golden=verdict)
+                case ExactnessVerdict():
+                    known = replace(known, exactness=verdict)
+                case QualityVerdict():
+                    known = replace(known, quality=verdict)
+                case ResidencyVerdict():
+                    known = replace(known, residency=verdict)
+        return known
 
     @classmethod
     def of(cls, artifact: Artifact, circumstances: Circumstances) -> "Known":
@@ -38,20 +57,26 @@ class Known:
         )
 
 
-def summary(artifact: Artifact, circumstances: Circumstances) -> str:
-    """One sentence on what the artifact computes, may do and costs under these circumstances."""
-    known = Known.of(artifact, circumstances)
-    return sentence(artifact.root.resolve().name, artifact.manifest, circumstances, known)
+def summary(artifact: Artifact, circumstances: Circumstances, found: Known | None = None) -> str:
+    """One sentence on what the artifact computes, may do and costs under these circumstances.
+
+    Where a run says what it `found`, of other gates only what is on record is named, as not asked now.
+    """
+    on_record = Known.of(artifact, circumstances)
+    known, earlier = (on_record, Known()) if found is None else (found, on_record)
+    return sentence(artifact.root.resolve().name, artifact.manifest, circumstances, known, earlier)
 
 
-def sentence(name: str, manifest: Manifest, where: Circumstances, known: Known) -> str:
+def sentence(
+    name: str, manifest: Manifest, where: Circumstances, known: Known, earlier: Known | None = None
+) -> str:
     """The sentence of `summary` on an artifact called `name`, from what is known of it."""
     source = printable(manifest.source.name)
     does = _does(source, known.golden) + _may(manifest, known.exactness)
-    unasked = _unasked(source, manifest, known)
+    unasked = _unasked(source, manifest, known, earlier or Known())
     parts = [listed(does)] if does else []
     parts += [f"{'it ' if does else ''}was not asked {listed(unasked, 'or')}"] if unasked else []
-    remarks = [*_cost(known.quality), *_place(manifest, known.residency)]
+    remarks = [*_cost(known.quality), *_place(manifest, known)]
     parts = [*parts[:1], *remarks, *parts[1:]]
     threads = counted(where.threads, "thread")
     return f"On {printable(where.backend)} with {threads} {printable(name)} {'; '.join(parts)}."
@@ -124,30 +149,33 @@ def _cost(quality: QualityVerdict | None) -> list[str]:
             return [f"on {text} its perplexity changed by {change:+.2f} %, no limit set"]
 
 
-def _place(manifest: Manifest, residency: ResidencyVerdict | None) -> list[str]:
-    """Where it runs, which is of no matter to an artifact for the CPU."""
-    if residency is None or manifest.target is Target.CPU:
+def _place(manifest: Manifest, known: Known) -> list[str]:
+    """Where it runs, which is of no matter to an artifact for the CPU unless somebody requires it."""
+    residency, required = known.residency, known.residency_required
+    if residency is None or (manifest.target is Target.CPU and not required):
         return []
     shards = counted(len(residency.shards), "shard")
     on_ane = f"{len(residency.shards) - len(residency.off_ane)} of {shards} on the Neural Engine"
-    return [
-        {
-            PlanSource.PREDICTED: f"rules predict {on_ane}",
-            PlanSource.MEASURED: f"Core ML plans {on_ane}",
-            PlanSource.REPLAYED: f"a replayed plan has {on_ane}",
-        }[residency.source]
-    ]
+    place = {
+        PlanSource.PREDICTED: f"rules predict {on_ane}",
+        PlanSource.MEASURED: f"Core ML plans {on_ane}",
+        PlanSource.REPLAYED: f"a replayed plan has {on_ane}",
+    }[residency.source]
+    return [f"{place}, where all are required" if required and not residency.passed else place]
 
 
-def _unasked(source: str, manifest: Manifest, known: Known) -> list[str]:
+def _unasked(source: str, manifest: Manifest, known: Known, earlier: Known) -> list[str]:
+    """What nothing is known of, each with how the gate stands on record."""
+    residency = known.residency or manifest.target is Target.CPU
+    questions = (
+        (known.golden, f"whether it computes what {source} means", earlier.golden),
+        (known.exactness, "whether it may speculate", earlier.exactness),
+        (known.quality, "what rounding costs it on a text", earlier.quality),
+        (residency, "where it would run", earlier.residency),
+    )
     return [
-        question
-        for answer, question in (
-            (known.golden, f"whether it computes what {source} means"),
-            (known.exactness, "whether it may speculate"),
-            (known.quality, "what rounding costs it on a text"),
-            (known.residency or manifest.target is Target.CPU, "where it would run"),
-        )
+        question if before is None else f"{question} (on record: {before.standing})"
+        for answer, question, before in questions
         if not answer
     ]
 

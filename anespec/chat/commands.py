@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anespec.chat.conversation import Conversation
-from anespec.chat.rendering import first_turns_text, turns_text
+from anespec.chat.rendering import context_text, first_turns_text, turns_text
 from anespec.chat.settings import changed, shown
 from anespec.chat.transcript import Transcript
 from anespec.manifests.errors import RequestError
@@ -124,7 +124,7 @@ def _retry(chat: Conversation, _: str) -> Then:
 
 
 def _undo(chat: Conversation, _: str) -> Then:
-    if chat.transcript.undo() is None:
+    if not chat.undo():
         raise RequestError("there is no turn to take back")
     chat.screen.say(f"taken back; {turns_text(len(chat.transcript.turns))} left")
     return Then.GO_ON
@@ -139,13 +139,11 @@ def _system(chat: Conversation, argument: str) -> Then:
 
 
 def _stats(chat: Conversation, _: str) -> Then:
-    if chat.last is None:
-        chat.screen.say("nothing was answered yet")
-        return Then.GO_ON
     turns, forgotten = len(chat.transcript.turns), chat.transcript.forgotten
     unseen = f", and the model no longer sees {first_turns_text(forgotten)}" if forgotten else ""
-    lines = [f"{turns_text(turns)}{unseen}", f"context: {chat.used} of {chat.model.context} tokens"]
-    chat.screen.say("\n".join([*lines, *statistics_lines(chat.last)]))
+    lines = [f"{turns_text(turns)}{unseen}", context_text(chat.used, chat.model.context)]
+    cost = ["nothing was answered since"] if chat.last is None else statistics_lines(chat.last)
+    chat.screen.say("nothing was answered yet" if not turns else "\n".join([*lines, *cost]))
     return Then.GO_ON
 
 
@@ -159,7 +157,7 @@ def statistics_lines(summary: "Summary") -> list[str]:
         f"prompt: {prompt}, {statistics.reused_tokens} kept from before, {computed} computed"
         f"{_rate(computed, statistics.prefill_seconds)}",
         f"answer: {answer} in {passes}{_rate(statistics.decoded_tokens, statistics.decode_seconds)}, "
-        f"{statistics.tokens_per_pass:.2f} per decode pass",
+        f"{statistics.per_pass_text('per decode pass')}",
         f"drafts: {statistics.accepted} of {statistics.proposed} right",
     ]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from anespec.chat.model import ChatModel
 from anespec.chat.rendering import Screen, first_turns_text
 from anespec.chat.transcript import Transcript, Turn
+from anespec.manifests.errors import PromptTooLongError, RequestError
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.text.reasoning import ReasoningSplitter
 
@@ -61,13 +62,44 @@ class Conversation:
         self.options = options
         self.transcript = Transcript(system)
         self.last: Summary | None = None
+        self._counted: tuple[tuple[object, ...], int | None] | None = None
         self._stoppable = stoppable
         self._attempt = 0
 
     @property
-    def used(self) -> int:
-        """Tokens of the context that the last question and its answer took."""
-        return 0 if self.last is None else len(self.last.prompt_ids) + len(self.last.output_ids)
+    def used(self) -> int | None:
+        """Tokens of the context that the conversation takes as it stands; None where its template refuses it.
+
+        After an answer they are those of the question and the answer, else they are counted anew.
+        """
+        if self._counted is None or self._counted[0] != self._standing:
+            self._counted = self._standing, self._count()
+        return self._counted[1]
+
+    @property
+    def _standing(self) -> tuple[object, ...]:
+        """What the tokens of the conversation follow from."""
+        transcript = self.transcript
+        return transcript.system, tuple(transcript.turns), transcript.forgotten
+
+    def _count(self) -> int | None:
+        messages = self.transcript.messages()
+        if not messages:
+            return 0
+        try:
+            return len(self.model.prompt(messages).ids)
+        except PromptTooLongError:
+            return self.model.context
+        except RequestError:
+            return None
+
+    def undo(self) -> bool:
+        """Take the last turn back, and what its answer cost; False where there is none."""
+        if self.transcript.undo() is None:
+            return False
+        self.last = None
+        self._attempt = 0
+        return True
 
     def ask(self, text: str) -> None:
         """Answer a message, and remember both.
@@ -131,6 +163,7 @@ class Conversation:
             return
         self.last = summary
         self.transcript.turns.append(Turn(text, splitter.answer, splitter.reasoning))
+        self._counted = self._standing, len(summary.prompt_ids) + len(summary.output_ids)
         if summary.finish is FinishReason.CONTEXT:
             self.screen.note(f"the answer ends here: the context of {self.model.context} tokens is full")
         elif summary.finish is FinishReason.LENGTH:

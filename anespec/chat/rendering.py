@@ -44,10 +44,17 @@ class Screen:
         self._others.print(f"error: {text}", style=ERROR)
 
 
-def status_line(name: str, used: int, context: int, speed: str, columns: int) -> str:
+def context_text(used: int | None, context: int) -> str:
+    """How full the context is."""
+    return f"context: {context} tokens" if used is None else f"context: {used} of {context} tokens"
+
+
+def status_line(name: str, used: int | None, context: int, speed: str, columns: int) -> str:
     """The line below the prompt: the model, how full the context is, and how fast the last answer came."""
-    share = 100 * used // max(1, context)
-    parts = [printable(name, LONGEST_NAME), f"context {used} of {context} ({share} %)", speed, "/help"]
+    filled = f"context of {context}"
+    if used is not None:
+        filled = f"context {used} of {context} ({100 * used // max(1, context)} %)"
+    parts = [printable(name, LONGEST_NAME), filled, speed, "/help"]
     while len(line := " · ".join(part for part in parts if part)) > columns - 2 and len(parts) > 1:
         # What matters most stays longest.
         parts.pop(0 if len(parts) == 2 else -1)

@@ -136,6 +136,6 @@ def toolbar(conversation: Conversation) -> str:
     last, speed = conversation.last, ""
     if last is not None and last.statistics.decode_seconds:
         rate = last.statistics.decoded_tokens / last.statistics.decode_seconds
-        speed = f"{rate:.1f} tokens/s, {last.statistics.tokens_per_pass:.2f} per pass"
+        speed = f"{rate:.1f} tokens/s, {last.statistics.per_pass_text('per pass')}"
     columns = shutil.get_terminal_size().columns
     return status_line(conversation.model.name, conversation.used, conversation.model.context, speed, columns)

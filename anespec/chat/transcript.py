@@ -83,6 +83,10 @@ class Transcript:
         self.turns.clear()
         self.forgotten = 0
 
+    def messages(self) -> list[dict[str, object]]:
+        """What the model sees of it."""
+        return list(self._messages(self.forgotten))
+
     def _messages(self, first: int) -> Iterator[dict[str, object]]:
         if self.system is not None:
             yield {"role": "system", "content": self.system}

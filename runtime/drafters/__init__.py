@@ -5,7 +5,7 @@ by owner. It is never trusted: the engine checks what it proposes, and goes on w
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from anespec.runtime.passes import Candidate, Need, RowLogits
@@ -20,13 +20,15 @@ class Draft:
     """A chain of guessed tokens that continues a sequence, with the chance of each.
 
     `probabilities[i]` estimates that token i is right given that those before it are; in (0, 1].
-    `source` says who guessed, `order` how many tokens of context the first guess rests on.
+    `source` says who guessed, `order` how many tokens of context the first guess rests on; `remembered` that
+    earlier requests said most for it.
     """
 
     tokens: tuple[int, ...] = ()
     probabilities: tuple[float, ...] = ()
     source: str = ""
     order: int = 0
+    remembered: bool = False
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.probabilities):
@@ -36,7 +38,7 @@ class Draft:
         """The first `count` tokens."""
         if count >= len(self.tokens):
             return self
-        return Draft(self.tokens[:count], self.probabilities[:count], self.source, self.order)
+        return replace(self, tokens=self.tokens[:count], probabilities=self.probabilities[:count])
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from commands import command_of, run
+from html_page import Page
 
 from anespec.generate_verb import generate
 from anespec.manifests.errors import AnespecError, GoldenGateError, Interrupted
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invariance, InvarianceVerdict
+from anespec.runtime.backends import circumstances
 from anespec.validate_verb import validate
 
 GATES = ["residency", "golden", "exactness", "quality"]
@@ -167,7 +171,8 @@ def test_a_gate_that_raises_stops_no_other(
         failing = ask(judged, "--json").exception
         assert isinstance(failing, AnespecError)
         gates = failing.facts["gates"]
-        assert [gate["standing"] for gate in gates] == ["reported", "not run", "pass"]  # type: ignore[attr-defined]
+        standings = [gate["standing"] for gate in gates]  # type: ignore[attr-defined]
+        assert standings == ["reported", "not run", "pass", "reported"]
         assert gates[1]["error"] == "it broke"  # type: ignore[index]
 
 
@@ -253,3 +258,143 @@ def test_an_interrupted_run_says_what_is_kept(judged: Path, monkeypatch: pytest.
     outcome = CliRunner().invoke(validate, [str(judged), "--gate", "residency", "--gate", "exactness"])
     assert isinstance(outcome.exception, Interrupted)
     assert str(outcome.exception) == "interrupted; the verdicts of gates that ended are kept"
+
+
+def exactness(artifact: Path, form: str, holds: bool, backend: str = "torch") -> ExactnessVerdict:
+    """A verdict of a gate that finds all or nothing, as torch with one thread would record it."""
+    return ExactnessVerdict.model_validate(
+        {
+            "circumstances": circumstances(Artifact(artifact), backend, 1),
+            "form": form,
+            "invariances": [
+                InvarianceVerdict(invariance=i, cases=8, unequal=0 if holds else 3, largest_difference=0)
+                for i in Invariance
+            ],
+        }
+    )
+
+
+def set_exactness(artifact: Path, *verdicts: ExactnessVerdict) -> None:
+    (artifact / "gates" / "exactness.json").write_text(ExactnessFile(verdicts=verdicts).model_dump_json())
+
+
+def requires_agreement(artifact: Path, *arguments: object) -> dict[str, Any]:
+    """Ask the gates, and hold exit code, standing, summary, tiles and JSON against each other."""
+    result = ask(artifact, *arguments, "--json")
+    error = result.exception
+    assert error is None or isinstance(error, AnespecError), error
+    facts = facts_of(result) if error is None else dict(error.facts)
+    summary, standings = facts["summary"], {gate["name"]: gate["standing"] for gate in facts["gates"]}
+    failed = [gate["name"] for gate in facts["gates"] if gate["standing"] == "fail"]
+    assert facts["standing"] == (
+        "fail" if failed else "pass" if standings.keys() & {"golden", "exactness"} else "reported"
+    )
+    assert (error is None) is not bool(failed)
+    if error is not None:
+        assert error.exit_code == {"residency": 11, "golden": 12, "exactness": 13, "quality": 14}[failed[0]]
+
+    means, speculates = "computes what llama.gguf means", "may speculate"
+    if "golden" in standings:
+        assert summary.startswith(f"On torch with 1 thread m.anespec {means}")
+    else:
+        assert f"whether it {means} (on record: pass)" in summary
+    match standings.get("exactness"):
+        case "pass":
+            assert f"{means} and {speculates}" in summary or f"m.anespec {speculates}" in summary
+        case "fail":
+            assert "not speculate" in summary
+        case None:
+            assert "whether it may speculate (on record: " in summary
+            assert "not speculate" not in summary
+    assert ("it fails" in summary) is (standings.get("quality") == "fail")
+
+    html = (artifact / "report.html").read_text("utf-8")
+    tiles = dict(re.findall(r"<b>. (\w+)</b><span>(.*?)</span>", html))
+    for name, standing in standings.items():
+        if name != "residency":
+            assert standing in tiles[name], (name, standing, tiles)
+    if not {"golden", "exactness", "quality"} - standings.keys():
+        assert summary in Page.of(html).text
+    return facts
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize("limit", ["", "kept", "exceeded"])
+@pytest.mark.parametrize("asked", [(), ("golden",), ("exactness",), ("golden", "exactness")], ids=str)
+@pytest.mark.parametrize("holds", [True, False])
+def test_what_a_run_says_agrees(
+    judged: Path,
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    holds: bool,
+    asked: tuple[str, ...],
+    limit: str,
+) -> None:
+    monkeypatch.setattr("anespec.validate.page.extras.has_extras", lambda *_: True)
+    copy = shutil.copytree(judged, tmp_path / "m.anespec")
+    other = exactness(copy, "full", not holds, "openvino")
+    set_exactness(copy, other, exactness(copy, "full", holds))
+    if limit:
+        chosen = ("--gate", "quality", "--quality", text, "--quality-tokens", 30)
+        ask(copy, *chosen, "--max-kl", 0 if limit == "exceeded" else 100)
+    gates = [word for gate in asked for word in ("--gate", gate)]
+    facts = requires_agreement(copy, *gates, "--quick")
+    found = {gate["name"]: gate for gate in facts["gates"]}
+    assert found.keys() == (set(asked) or set(GATES))
+    if not asked:
+        quality = {"": "reported", "kept": "pass", "exceeded": "fail"}[limit]
+        assert (found["quality"]["standing"], found["quality"]["kept"]) == (quality, True)
+    elif "exactness" not in asked:
+        assert f"may speculate (on record: {'pass' if holds else 'fail'})" in facts["summary"]
+
+
+@pytest.mark.parametrize("now", [True, False])
+@pytest.mark.parametrize(
+    "before", [("full", True), ("full", False), ("quick", True), ("quick", False)], ids=str
+)
+def test_a_quick_run_says_what_stands_after_it(
+    judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: tuple[str, bool], now: bool
+) -> None:
+    """A full verdict stays where a quick one refutes nothing, and the runtime goes by that."""
+    copy = shutil.copytree(judged, tmp_path / "m.anespec")
+    set_exactness(copy, exactness(copy, *before))
+
+    def measured(artifact: Artifact, *_: object) -> ExactnessVerdict:
+        verdict = exactness(copy, "quick", now)
+        artifact.record_verdict(ExactnessFile, verdict)
+        return verdict
+
+    monkeypatch.setattr("anespec.validate.gates.exactness_of", measured)
+    facts = requires_agreement(copy, "--quick", "--again", "--gate", "exactness")
+    (recorded,) = Artifact(copy).read_verdicts(ExactnessFile).verdicts
+    (gate,) = facts["gates"]
+    assert (gate["standing"], gate["form"]) == (recorded.standing, recorded.form)
+    assert bool(gate["warnings"]) is (recorded.form == "full")
+
+
+def test_a_gate_that_could_not_be_asked_is_no_finding_of_the_run(
+    judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = shutil.copytree(judged, tmp_path / "m.anespec")
+
+    def broken(*_: object, **__: object) -> None:
+        raise GoldenGateError("it broke")
+
+    monkeypatch.setattr("anespec.validate.gates.golden_gate", broken)
+    error = ask(copy, "--again", "--gate", "golden", "--json").exception
+    assert isinstance(error, GoldenGateError)
+    summary = str(error.facts["summary"])
+    assert "m.anespec was not asked whether it computes what llama.gguf means (on record: pass)" in summary
+
+
+@pytest.mark.usefixtures("nothing_runs")
+def test_residency_that_is_required_is_told_alike(judged: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(judged, tmp_path / "m.anespec")
+    error = ask(copy, "--require-residency", "--quick", "--json").exception
+    assert isinstance(error, AnespecError)
+    assert error.exit_code == 11
+    assert error.facts["standing"] == "fail"
+    assert "shards on the Neural Engine, where all are required" in str(error.facts["summary"])
+    html = (copy / "report.html").read_text("utf-8")
+    assert re.search(r'class="red" href="#residency"', html)

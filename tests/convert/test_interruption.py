@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from converting import build
@@ -15,6 +16,8 @@ from anespec.convert import build as building
 from anespec.convert import package
 from anespec.convert.pipeline import ShardProgress
 from anespec.convert.weight_file import WeightFile
+from anespec.convert.worker_pool import staggered
+from anespec.manifests.errors import StorageError
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
@@ -61,7 +64,10 @@ def interrupted(gguf: Path, output: Path, after: int, **options: object) -> None
             raise KeyboardInterrupt
 
     verb = "is" if after == 1 else "are"
-    kept = rf"^interrupted; {after} of \d shards {verb} kept; run the same command again to go on$"
+    kept = (
+        rf"^interrupted; {after} of \d shards {verb} kept \([0-9.]+ kB in \S+\.m\.anespec\.partial\); "
+        "run the same command again to go on, or remove that folder$"
+    )
     with pytest.raises(KeyboardInterrupt, match=kept):
         build(gguf, output, on_progress=stop, **options)
     assert not output.exists()
@@ -142,12 +148,10 @@ def test_an_interruption_within_a_shard_leaves_no_part_of_it(
         raise KeyboardInterrupt
 
     output = tmp_path / "m.anespec"
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt, match="; nothing was"):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt, match=r"so nothing is kept$"):
         patched.setattr(WeightFile, "content", interrupt)
         build(gguf, output)
-    assert not output.exists()
-    (work,) = tmp_path.iterdir()
-    assert not list((work / "shards").iterdir())
+    assert not list(tmp_path.iterdir())
     assert build(gguf, output).reused_shards == 0
     assert [path.name for path in tmp_path.iterdir()] == ["m.anespec"]
 
@@ -184,3 +188,50 @@ def test_a_killed_run_can_be_repeated(gguf: Path, tmp_path: Path, uninterrupted:
     assert done.reused_shards == 1
     assert weights(output) == uninterrupted
     assert [path.name for path in tmp_path.iterdir()] == ["m.anespec"]
+
+
+def test_what_workers_had_begun_is_removed_and_what_they_finished_is_kept(gguf: Path, tmp_path: Path) -> None:
+    """Workers are ended within a shard, and cannot tidy up: what they leave looks like this."""
+    output, work = tmp_path / "m.anespec", tmp_path / ".m.anespec.partial"
+
+    def stop(progress: ShardProgress) -> None:
+        begun = work / "shards" / ".layer_01.partial.mlpackage" / "Data"
+        begun.mkdir(parents=True, exist_ok=True)
+        (begun / "weight.bin").write_bytes(bytes(1000))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="1 of 3 shards is kept"):
+        build(gguf, output, topology=TOPOLOGY, on_progress=stop)
+    assert {path.name for path in (work / "shards").iterdir()} == {"layer_00.mlpackage", "layer_00.json"}
+
+
+def test_with_several_workers_a_small_shard_is_finished_first() -> None:
+    """Shards of one size, two at a time, would both be half done in the middle of a run."""
+    sizes = dict(enumerate((10, 90, 20, 90, 15)))
+    tasks: Any = list(sizes)
+
+    def order(workers: int) -> list[int]:
+        ordered = staggered(tasks, workers, lambda task: sizes[cast(int, task)])
+        return [sizes[cast(int, task)] for task in ordered]
+
+    assert order(2) == [90, 10, 90, 20, 15]
+    assert order(3) == [90, 10, 15, 90, 20]
+    assert order(1) == order(5) == order(9) == [90, 90, 20, 15, 10]
+
+
+def test_an_interruption_of_two_workers_keeps_what_was_finished(gguf: Path, tmp_path: Path) -> None:
+    output = tmp_path / "m.anespec"
+
+    def stop(progress: ShardProgress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=r"[12] of 3 shards (is|are) kept") as interrupted:
+        build(gguf, output, topology=TOPOLOGY, jobs=2, on_progress=stop)
+    kept = int(str(interrupted.value).split()[1])
+    assert not list(tmp_path.rglob("*.partial.mlpackage"))
+    assert build(gguf, output, topology=TOPOLOGY).reused_shards == kept
+
+
+def test_a_place_that_takes_no_files_is_no_other_conversion(gguf: Path) -> None:
+    with pytest.raises(StorageError, match=r"^/proc/x: nothing can be written there \(.+\); choose another"):
+        build(gguf, Path("/proc/x"))

@@ -3,6 +3,9 @@
 from pathlib import Path
 
 from anespec.convert.architectures import FAMILIES
+from anespec.manifests.verdicts import OPTIONAL, REQUIRED_FOR_SPECULATION, Invariance
+
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -17,3 +20,11 @@ def test_every_architecture_that_converts_is_named() -> None:
 def test_every_document_is_in_the_tour() -> None:
     tour = README[README.index("## A tour") :]
     assert [page.name for page in (ROOT / "docs").glob("*.md") if page.name not in tour] == []
+
+
+def test_what_speculation_needs_is_told_as_it_is() -> None:
+    (row,) = (line for line in README.splitlines() if line.startswith("| exactness"))
+    needed, (*others, last) = ", ".join(REQUIRED_FOR_SPECULATION), OPTIONAL
+    assert f": {needed} (needed), {', '.join(others)} and {last} (optional)" in row
+    assert f"{NUMBERS[len(Invariance)]} invariances" in row
+    assert f"without the first {NUMBERS[len(REQUIRED_FOR_SPECULATION)]} it neither speculates" in README

@@ -1,16 +1,17 @@
 """What the doctor asks of an artifact: is it whole, for this machine, compiled, judged, and small enough?"""
 
 from collections.abc import Iterator
+from typing import Any
 
 from anespec.convert.shard_limits import PROCESS_BYTES, PROCESS_EVIDENCE
 from anespec.manifests.coreml_errors import error_sentence
+from anespec.manifests.damage import Damage, find_damage
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import bytes_text, counted, listed
-from anespec.manifests.residency import PlanSource, Severity
-from anespec.manifests.safe_files import first_link
+from anespec.manifests.residency import PlanSource, ResidencyFile, Severity
 from anespec.manifests.schema import Target
-from anespec.manifests.store import Artifact, package_bytes
-from anespec.manifests.verdicts import Circumstances, ExactnessFile, Standing
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import Circumstances, ExactnessFile, Standing, VerdictFile
 from anespec.runtime.backends import AUTO, circumstances
 from anespec.runtime.backends.coreml.compiled import Compiler, known_shard
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLTools
@@ -29,13 +30,16 @@ MOST_PLACES = 4
 
 
 def look_into(artifact: Artifact, system: System, compiler: Compiler | None = None) -> tuple[Finding, ...]:
-    """Everything that there is to say about an artifact on a machine; nothing is loaded or hashed.
+    """Everything that there is to say about an artifact on a machine; nothing is loaded.
 
+    Files are hashed, unless `artifact.hashes` knows them. Where they are damaged that is all there is to say.
     `compiler` is who would have compiled the shards; coremltools, where None is given.
     """
+    if damage := find_damage(artifact):
+        return (_damaged(artifact, damage), *_target(artifact, system), *_memory(artifact, system))
     return (
+        _whole(artifact),
         *_target(artifact, system),
-        *_whole(artifact),
         *_memory(artifact, system),
         *_compiled(artifact, system, compiler or CoreMLTools()),
         *_verdicts(artifact),
@@ -68,38 +72,15 @@ def _target(artifact: Artifact, system: System) -> Iterator[Finding]:
         yield Finding(subject="target", level=Level.OK, text=text)
 
 
-def _whole(artifact: Artifact) -> Iterator[Finding]:
-    manifest = artifact.manifest
-    paths = (*(shard.path for shard in manifest.shards), manifest.tokens.path)
-    if links := [path for path in paths if first_link(artifact.root, path) is not None]:
-        yield Finding(
-            subject="files",
-            level=Level.FAIL,
-            text=f"{links[0]} is a link, and none inside an artifact is followed",
-            mend="put what it names in its place",
-        )
-        return
-    wrong = []
-    for shard in manifest.shards:
-        try:
-            found = package_bytes(artifact.root / shard.path)
-        except (AnespecError, OSError):
-            found = 0
-        if found != shard.bytes:
-            wrong.append(shard.path)
-    tokens = artifact.root / manifest.tokens.path
-    if not tokens.is_file() or tokens.stat().st_size != manifest.tokens.bytes:
-        wrong.append(manifest.tokens.path)
-    if wrong:
-        yield Finding(
-            subject="files",
-            level=Level.FAIL,
-            text=f"{listed(wrong[:3])} {'is' if len(wrong) == 1 else 'are'} missing or of another size",
-            mend="convert the model again",
-        )
-    else:
-        size = sum(shard.bytes for shard in manifest.shards) + manifest.tokens.bytes
-        yield Finding(subject="files", level=Level.OK, text=f"all there, {bytes_text(size)}")
+def _damaged(artifact: Artifact, damage: tuple[Damage, ...]) -> Finding:
+    others = f" with {counted(len(damage) - 1, 'other part')}" if damage[1:] else ""
+    text = f"damaged{others}, so no verdict holds: {damage[0].said(artifact.root)}"
+    return Finding(subject="files", level=Level.FAIL, text=text)
+
+
+def _whole(artifact: Artifact) -> Finding:
+    size = sum(shard.bytes for shard in artifact.manifest.shards) + artifact.manifest.tokens.bytes
+    return Finding(subject="files", level=Level.OK, text=f"all there and unchanged, {bytes_text(size)}")
 
 
 def _memory(artifact: Artifact, system: System) -> Iterator[Finding]:
@@ -175,8 +156,15 @@ def _verdicts(artifact: Artifact) -> Iterator[Finding]:
     place = f"{here.backend}, {counted(here.threads, 'thread')}"
     yield Finding(subject="backend", level=Level.OK, text=f"{here.backend} {here.library_version}")
     golden, exactness = known.golden, known.exactness
-    yield _gate(artifact, "golden", Standing.NOT_RUN if golden is None else golden.standing, place)
-    yield _gate(artifact, "exactness", Standing.NOT_RUN if exactness is None else exactness.standing, place)
+    yield _gate(artifact, GoldenFile, Standing.NOT_RUN if golden is None else golden.standing, place)
+    yield _gate(artifact, ExactnessFile, Standing.NOT_RUN if exactness is None else exactness.standing, place)
+    if known.quality is not None and known.quality.failures:
+        yield Finding(
+            subject="quality gate",
+            level=Level.FAIL,
+            text=f"failed on {place}: {listed(known.quality.failures)}",
+            mend="convert with more precise --weights, or ask again: anespec validate --quality TEXT",
+        )
     yield from _elsewhere(artifact, here)
     if known.residency is not None:
         predicted = known.residency.source is PlanSource.PREDICTED
@@ -189,7 +177,7 @@ def _verdicts(artifact: Artifact) -> Iterator[Finding]:
             mend="`anespec validate` lists the mends" if fails else None,
         )
     elif artifact.manifest.target is not Target.CPU:
-        yield _gate(artifact, "residency", Standing.NOT_RUN, "rules predict it anywhere")
+        yield _gate(artifact, ResidencyFile, Standing.NOT_RUN, "rules predict it anywhere")
 
 
 def _elsewhere(artifact: Artifact, here: Circumstances) -> Iterator[Finding]:
@@ -205,8 +193,8 @@ def _elsewhere(artifact: Artifact, here: Circumstances) -> Iterator[Finding]:
         yield Finding(subject="elsewhere", level=Level.OK, text=f"{listed(verdicts)} on {place}")
 
 
-def _gate(artifact: Artifact, gate: str, standing: Standing, place: str) -> Finding:
-    subject = f"{gate} gate"
+def _gate(artifact: Artifact, kind: type[VerdictFile[Any]], standing: Standing, place: str) -> Finding:
+    gate, subject = kind.gate, f"{kind.gate} gate"
     if standing is Standing.FAIL:
         return Finding(
             subject=subject,
@@ -220,11 +208,20 @@ def _gate(artifact: Artifact, gate: str, standing: Standing, place: str) -> Find
         return Finding(
             subject=subject,
             level=Level.WARN,
-            text=f"never asked ({place})"
+            text=f"{_why_unasked(artifact, kind)} ({place})"
             + (", so text is generated without speculation until it is" if gate == "exactness" else ""),
             mend=f"anespec validate {artifact.root}",
         )
     return Finding(subject=subject, level=Level.OK, text=f"{standing} on {place}")
+
+
+def _why_unasked(artifact: Artifact, kind: type[VerdictFile[Any]]) -> str:
+    if kind.gate in artifact.unreadable_verdicts([kind]):
+        return f"gates/{kind.gate}.json cannot be read, so what it held is lost"
+    verdicts = artifact.read_verdicts(kind).verdicts
+    if verdicts and not any(v.circumstances.artifact == artifact.fingerprint for v in verdicts):
+        return "asked before the artifact changed, and not since"
+    return "not asked here" if verdicts else "never asked"
 
 
 def _rules(artifact: Artifact) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from anespec.manifests.schema import Target
 from anespec.manifests.verdicts import WORST_FIRST, ExactnessVerdict, Standing
 from anespec.validate.figures import GoldenVerdict
 from anespec.validate.quality.verdict import QualityVerdict
+from anespec.validate.residency.verdict import decides
 
 
 @dataclass(frozen=True)
@@ -20,16 +21,21 @@ class Badge:
     words: str
 
 
-def residency_badge(verdicts: Sequence[ResidencyVerdict], target: Target) -> Badge | None:
-    """By the newest verdict; None for the CPU, to which residency is of no matter."""
-    if target is Target.CPU:
+def residency_badge(
+    verdicts: Sequence[ResidencyVerdict], target: Target, required: bool = False
+) -> Badge | None:
+    """By the newest verdict; None for the CPU, to which residency is of no matter unless it is `required`."""
+    if target is Target.CPU and not required:
         return None
     if not verdicts:
         return _not_run("residency")
     newest = verdicts[0]
     shards = counted(len(newest.shards), "shard")
+    standing = newest.standing
+    if decides(newest, required):
+        standing = Standing.PASS if newest.passed else Standing.FAIL
     words = f"{newest.source}: {len(newest.shards) - len(newest.off_ane)} of {shards} on the Neural Engine"
-    return Badge("residency", newest.standing, words)
+    return Badge("residency", standing, words)
 
 
 def golden_badge(verdicts: Sequence[GoldenVerdict]) -> Badge:

@@ -68,7 +68,7 @@ def view_sample(run: SampleRun, manifest: Manifest) -> SampleView:
         drafted = _joined(drafts)
         figures.append(
             Figure(
-                "With drafts",
+                "With drafts by lookup",
                 f"{_rate(drafted.tokens_per_second)} tokens/s",
                 f"{drafted.tokens_per_pass:.2f} tokens a pass; {drafted.accepted} of {drafted.proposed} "
                 "drafts right",
@@ -148,7 +148,7 @@ def _agreement(passage: Passage) -> str:
 def _cost(passage: Passage) -> tuple[str, ...]:
     lines = [f"without drafts: {_cost_words(passage.plain)}"]
     if passage.drafted is not None:
-        lines.append(f"with drafts: {_cost_words(passage.drafted)}")
+        lines.append(f"with drafts by lookup: {_cost_words(passage.drafted)}")
     return tuple(lines)
 
 

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+from jinja2 import Environment
+
+from anespec.manifests.damage import Damage, damage_sentence
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.residency import ResidencyFile
@@ -9,6 +12,7 @@ from anespec.manifests.safe_files import write_atomically
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import (
+    OPTIONAL,
     REQUIRED_FOR_SPECULATION,
     Circumstances,
     ExactnessFile,
@@ -17,9 +21,11 @@ from anespec.manifests.verdicts import (
     Verdict,
     VerdictFile,
     VerdictT,
+    invariance_words,
 )
 from anespec.runtime.backends import AUTO, circumstances
 from anespec.validate.figures import GoldenFile
+from anespec.validate.options import GATES
 from anespec.validate.other_formats import FormatsFile
 from anespec.validate.page.badges import exactness_badge, golden_badge, quality_badge, residency_badge
 from anespec.validate.page.commands import as_argument, convert_command, generate_commands, validate_commands
@@ -32,6 +38,7 @@ from anespec.validate.page.shards import view_shards
 from anespec.validate.page.templating import TEMPLATES, page_environment
 from anespec.validate.page.weights import view_weights
 from anespec.validate.quality.verdict import QualityFile
+from anespec.validate.report import equal_widths
 from anespec.validate.sample_figures import SampleFile
 from anespec.validate.summary import summary
 
@@ -45,69 +52,118 @@ LONGEST_NAME = 120
 SHORT_HASH = 12
 
 
-def write_page(artifact: Artifact) -> Path:
-    """Write report.html into the artifact, as one step.
+def write_page(
+    artifact: Artifact,
+    here: Circumstances | None = None,
+    damage: tuple[Damage, ...] = (),
+    required: bool = False,
+) -> Path:
+    """Write report.html into the artifact, as one step; see `render_page`.
 
     Raises:
         StorageError: the artifact cannot be written.
     """
     path = artifact.root / PAGE_NAME
     try:
-        write_atomically(path, render_page(artifact))
+        write_atomically(path, render_page(artifact, here, damage, required))
     except OSError as error:
         raise StorageError(f"{path}: cannot be written ({error.strerror})") from error
     return path
 
 
-def render_page(artifact: Artifact) -> str:
-    """The page as HTML, from the manifest and the verdicts that were measured on these very shards."""
+def render_page(
+    artifact: Artifact,
+    here: Circumstances | None = None,
+    damage: tuple[Damage, ...] = (),
+    required: bool = False,
+) -> str:
+    """The page as HTML, from the manifest and the verdicts that were measured on these very shards.
+
+    What was measured `here` comes first. Where there is `damage`, no verdict holds and none is shown.
+    `required`: a predicted residency verdict decides, too.
+    """
+    if damage:
+        return _damaged_page(artifact, damage)
     manifest = artifact.manifest
     residency = _current(artifact, ResidencyFile)
     golden = _current(artifact, GoldenFile)
     exactness = _current(artifact, ExactnessFile)
     quality = _current(artifact, QualityFile)
     samples, formats = _current(artifact, SampleFile), _current(artifact, FormatsFile)
-    places = _places([*golden, *exactness, *quality, *samples])
+    places = _places([*golden, *exactness, *quality, *samples], here)
     folder = artifact.root.resolve().name
+    return (
+        _environment()
+        .get_template("page.jinja")
+        .render(
+            manifest=manifest,
+            name=_model_name(artifact),
+            fingerprint=artifact.fingerprint,
+            sentences=[summary(artifact, place) for place in places or [circumstances(artifact, AUTO)]],
+            Standing=Standing,
+            for_cpu=manifest.target is Target.CPU,
+            badges=[
+                badge
+                for badge in (
+                    golden_badge(golden),
+                    exactness_badge(exactness),
+                    quality_badge(quality),
+                    residency_badge(residency, manifest.target, required),
+                )
+                if badge is not None
+            ],
+            samples=[
+                view_sample(run, manifest)
+                for place in places
+                for run in samples
+                if run.circumstances == place
+            ],
+            formats=view_formats(formats[0], manifest) if formats else None,
+            folder=as_argument(folder),
+            commands=[
+                convert_command(manifest, folder),
+                *validate_commands(folder, places, quality),
+                *generate_commands(folder, samples),
+            ],
+            shards=view_shards(manifest),
+            weights=view_weights(manifest.tensors),
+            residency=[view_residency(verdict) for verdict in residency],
+            golden=[view_golden(verdict) for verdict in golden],
+            exactness=exactness,
+            invariances=tuple(Invariance),
+            required=REQUIRED_FOR_SPECULATION,
+            optional=OPTIONAL,
+            invariance_words=invariance_words,
+            equal_widths=equal_widths,
+            quality=[view_quality(verdict) for verdict in quality],
+            changes=view_changes(quality),
+        )
+    )
+
+
+def _damaged_page(artifact: Artifact, damage: tuple[Damage, ...]) -> str:
+    """The page on an artifact of whose files no verdict speaks."""
+    manifest, folder = artifact.manifest, artifact.root.resolve().name
+    return (
+        _environment()
+        .get_template("damaged.jinja")
+        .render(
+            manifest=manifest,
+            name=manifest.source.name[:LONGEST_NAME],
+            for_cpu=manifest.target is Target.CPU,
+            weights=view_weights(manifest.tensors),
+            sentence=damage_sentence(artifact, damage),
+            damage=[found.said(artifact.root) for found in damage],
+            gates=GATES,
+            command=convert_command(manifest, folder),
+        )
+    )
+
+
+def _environment() -> Environment:
     environment = page_environment([TEMPLATES], LONGEST_TEXT)
     environment.filters["short"] = _shortened
-    return environment.get_template("page.jinja").render(
-        manifest=manifest,
-        name=_model_name(artifact),
-        fingerprint=artifact.fingerprint,
-        sentences=[summary(artifact, place) for place in places or [circumstances(artifact, AUTO)]],
-        Standing=Standing,
-        for_cpu=manifest.target is Target.CPU,
-        badges=[
-            badge
-            for badge in (
-                golden_badge(golden),
-                exactness_badge(exactness),
-                quality_badge(quality),
-                residency_badge(residency, manifest.target),
-            )
-            if badge is not None
-        ],
-        samples=[
-            view_sample(run, manifest) for place in places for run in samples if run.circumstances == place
-        ],
-        formats=view_formats(formats[0], manifest) if formats else None,
-        folder=as_argument(folder),
-        commands=[
-            convert_command(manifest, folder),
-            *validate_commands(folder, places, quality),
-            *generate_commands(folder, samples),
-        ],
-        shards=view_shards(manifest),
-        weights=view_weights(manifest.tensors),
-        residency=[view_residency(verdict) for verdict in residency],
-        golden=[view_golden(verdict) for verdict in golden],
-        exactness=exactness,
-        invariances=tuple(Invariance),
-        required=REQUIRED_FOR_SPECULATION,
-        quality=[view_quality(verdict) for verdict in quality],
-        changes=view_changes(quality),
-    )
+    return environment
 
 
 def _shortened(digest: str) -> str:
@@ -125,15 +181,15 @@ def _model_name(artifact: Artifact) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
 
 
-def _places(verdicts: list[Verdict]) -> list[Circumstances]:
-    """Where anything was measured, first where most kinds of verdicts are, of those the newest."""
+def _places(verdicts: list[Verdict], here: Circumstances | None) -> list[Circumstances]:
+    """Where anything was measured: `here`, then where most kinds of verdicts are, of those the newest."""
     kinds: dict[str, set[type]] = {}
     places: dict[str, Circumstances] = {}
     for verdict in sorted(verdicts, key=lambda verdict: verdict.measured_at, reverse=True):
         key = verdict.circumstances.model_dump_json()
         places.setdefault(key, verdict.circumstances)
         kinds.setdefault(key, set()).add(type(verdict))
-    ranked = sorted(places, key=lambda key: -len(kinds[key]))
+    ranked = sorted(places, key=lambda key: (places[key] != here, -len(kinds[key])))
     return [places[key] for key in ranked[:MOST_VERDICTS]]
 
 

@@ -13,7 +13,7 @@ from anespec.runtime.drafters import (
 )
 from anespec.runtime.drafters.compiled import direct
 from anespec.runtime.drafters.memory.learner import Memory, Remembered
-from anespec.runtime.drafters.mix.layout import Words, view_image
+from anespec.runtime.drafters.mix.layout import CONTEXTS, Words, view_image
 from anespec.runtime.drafters.mix.others import SPEAKERS, Others, no_others
 from anespec.runtime.drafters.mix.scratch import BEST, LONGEST_CHAIN, ORDER, SPEAKER, fresh_scratch
 from anespec.runtime.drafters.mix.state import AT
@@ -78,7 +78,8 @@ class MixSession:
             return Draft()
         tokens = tuple(text.tokens[text.length : text.length + count].tolist())
         claims = tuple(scratch.claims[:count].tolist())
-        return Draft(tokens, claims, self._speaker(), int(scratch.marks[ORDER]))
+        remembered = CONTEXTS <= int(scratch.marks[SPEAKER]) < 2 * CONTEXTS
+        return Draft(tokens, claims, self._speaker(), int(scratch.marks[ORDER]), remembered)
 
     def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
         """Let the text go on, and learn from each token."""

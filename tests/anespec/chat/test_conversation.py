@@ -163,7 +163,7 @@ def test_undo_system_and_clear(seen: Seen) -> None:
         take_line(chat, line)
     assert [message["content"] for message in model.seen[-1]] == ["Be brief", "one", "ok", "three"]
     take_line(chat, "/clear")
-    assert (chat.transcript.turns, chat.transcript.system, chat.used) == ([], "Be brief", 0)
+    assert (chat.transcript.turns, chat.transcript.system, chat.used) == ([], "Be brief", 4)
     take_line(chat, "/system none")
     assert chat.transcript.system is None
     for nothing in ("/undo", "/retry"):

@@ -2,6 +2,7 @@
 
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,11 @@ from prompt_toolkit.output import DummyOutput
 from scripted import ScriptedModel, Seen, conversation
 
 import anespec.chat.terminal as terminal
+from anespec.chat.commands import take_line
 from anespec.chat.rendering import status_line
 from anespec.chat.terminal import CommandCompleter, history, reader, toolbar
+from anespec.chat.transcript import Turn
+from anespec.runtime.statistics import Statistics
 
 Type = Callable[..., str]
 
@@ -130,6 +134,51 @@ def test_the_line_below_shows_how_full_the_context_is() -> None:
     chat = conversation(ScriptedModel([["a", "b"]]), Seen())
     chat.ask("one two three")
     assert toolbar(chat).split(" · ")[1] == "context 7 of 1000 (0 %)"
+
+
+def test_the_line_below_is_of_the_conversation_as_it_stands(tmp_path: Path) -> None:
+    """Two tokens a message and one a word, as the scripted model counts."""
+    chat = conversation(ScriptedModel([["a", "b"], ["c"]]), Seen())
+
+    def filled() -> str:
+        return toolbar(chat).split(" · ")[1].partition(" of")[0]
+
+    assert filled() == "context 0"
+    chat.ask("one two three")
+    assert filled() == "context 7"
+    take_line(chat, f"/save {tmp_path / 'saved'}")
+    chat.ask("four")
+    assert filled() == "context 12", "8 of the first turn, 3 of the question, 1 of the answer"
+    take_line(chat, "/undo")
+    assert filled() == "context 8"
+    assert chat.last is None, "what was taken back has no speed to show"
+    take_line(chat, "/system be brief")
+    assert filled() == "context 12"
+    take_line(chat, "/clear")
+    assert filled() == "context 4"
+    take_line(chat, f"/load {tmp_path / 'saved'}")
+    assert filled() == "context 8"
+    take_line(chat, "/stats")
+    assert filled() == "context 8"
+
+
+def test_a_conversation_longer_than_the_context_fills_it(tmp_path: Path) -> None:
+    chat = conversation(ScriptedModel([["a"] * 30], context=30), Seen())
+    chat.transcript.turns.append(Turn("word " * 100, "answer"))
+    assert "context 30 of 30 (100 %)" in toolbar(chat)
+
+
+@pytest.mark.parametrize(("remembered", "said"), [(0, "3.00 per pass"), (7, "3.00 per pass from memory")])
+def test_a_replay_out_of_memory_is_called_that(remembered: int, said: str) -> None:
+    chat = conversation(ScriptedModel([["a"]]), Seen())
+    chat.ask("one")
+    assert chat.last is not None
+    cost = Statistics(
+        prompt_tokens=3, decode_passes=4, decoded_tokens=12, decode_seconds=2.0, remembered_tokens=remembered,
+        proposed_by_position=(4, 4), accepted_by_position=(4, 4),
+    )  # fmt: skip
+    chat.last = replace(chat.last, statistics=cost)
+    assert f"6.0 tokens/s, {said}" in toolbar(chat)
 
 
 @pytest.mark.parametrize("columns", [0, 1, 10, 40, 80, 200])

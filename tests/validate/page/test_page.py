@@ -1,5 +1,6 @@
 """report.html: complete, self-contained, escaped, well-formed, whatever is known of the artifact."""
 
+import io
 import re
 from pathlib import Path
 
@@ -17,17 +18,20 @@ from phi_like import (
     sample_of,
     worst_token,
 )
+from rich.console import Console
 
+from anespec.inspect_verdicts import recorded_verdicts
 from anespec.manifests.errors import StorageError
 from anespec.manifests.formatting import sanitize_terminal
 from anespec.manifests.residency import PlanSource, ResidencyFile
 from anespec.manifests.schema import Manifest, Shard, WeightFormat
 from anespec.manifests.store import Artifact, file_sha256
-from anespec.manifests.verdicts import ExactnessFile, Invariance
+from anespec.manifests.verdicts import OPTIONAL, REQUIRED_FOR_SPECULATION, ExactnessFile, Invariance
 from anespec.validate.figures import GoldenFile
 from anespec.validate.other_formats import FormatsFile
 from anespec.validate.page.write import PAGE_NAME, render_page, write_page
 from anespec.validate.quality.verdict import QualityFile
+from anespec.validate.report import exactness_lines, exactness_table
 from anespec.validate.sample_figures import ReferenceReading, SampleFile
 from anespec.validate.summary import summary
 
@@ -175,7 +179,7 @@ def test_a_sample_with_and_without_drafts_beside_the_reference(full: Artifact) -
     for words in (
         "One pass at T = 4 20.0 ms median; 50.0 passes a second",
         "Without drafts 50.0 tokens/s",
-        "With drafts 94.0 tokens/s 1.88 tokens a pass; 22 of 40 drafts right",
+        "With drafts by lookup 94.0 tokens/s 1.88 tokens a pass; 22 of 40 drafts right",
         "Memory 2.35 GB",
         "They part at token 3 of 4: the fp32 reference gives 40 % to “ dog” and 35 % to “ cat”, a margin of "
         "0.13 nats. Given this text, it would choose otherwise at 1 later token.",
@@ -361,3 +365,32 @@ def test_unreadable_verdicts_do_not_hinder(bare: Artifact) -> None:
     bare.gates.mkdir()
     (bare.gates / "golden.json").write_text("{")
     assert Page.of(render_page(bare)).text.count("Not run yet") == 5
+
+
+def test_an_optional_invariance_that_fails_is_not_proven_and_no_failure(bare: Artifact) -> None:
+    verdict = exactness_of(bare)
+    found = [
+        each.model_copy(update={"unequal": 8} if each.invariance is Invariance.WIDTH else {})
+        for each in verdict.invariances
+    ]
+    verdict = verdict.model_copy(
+        update={"invariances": tuple(found), "form": "quick", "proven_widths": (2, 4)}
+    )
+    bare.record_verdict(ExactnessFile, verdict)
+    text = Page.of(render_page(bare)).text
+    section = text[text.index("where only its circumstances change") : text.index("Quality")]
+    assert "✗" not in section
+    assert "not proven" in section
+    assert f"Speculation needs {', '.join(REQUIRED_FOR_SPECULATION)}, and the gate passes" in section
+    assert f"optional: {', '.join(OPTIONAL)} buy" in section
+    assert "in the quick form, which proves nothing of passes of fewer rows than a block" in section
+    shown = io.StringIO()
+    console = Console(file=shown, width=200)
+    console.print(exactness_table(verdict), *exactness_lines(verdict))
+    (row,) = (line for line in shown.getvalue().splitlines() if "width (optional)" in line)
+    assert "not proven" in row
+    assert "fail" not in shown.getvalue()
+    assert "width is not proven, so the runtime does without; speculation needs lane," in shown.getvalue()
+    (recorded,) = (each for each in recorded_verdicts(bare) if each.gate == "exactness")
+    assert "not proven: width" in recorded.finding
+    assert "fail" not in recorded.finding
