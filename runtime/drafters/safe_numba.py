@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib.abc import InspectLoader, Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import CodeType, ModuleType
+from typing import Any
 
 _CONFIG = "numba.core.config"
 _FILE_NAME = ".numba_config.yaml"
@@ -26,7 +27,7 @@ def import_numba() -> ModuleType:
     Raises:
         ImportError: this version of numba cannot be kept from reading the file.
     """
-    loaded = sys.modules.get(_CONFIG)
+    loaded: Any = sys.modules.get(_CONFIG)
     if loaded is None:
         finder = _ConfigFinder()
         sys.meta_path.insert(0, finder)
