@@ -65,10 +65,12 @@ async def answer(
     prepare: Callable[[Leased], Prepared],
     stream: bool,
     send: Callable[[AsyncIterator[bytes]], Response] = event_stream,
+    runs: int = 1,
 ) -> Response:
     """Answer a request by the model `name`, None for the default: at once, or as a stream that `send` sends.
 
-    `prepare` is called in a thread, since templates and long prompts take time.
+    `prepare` is called in a thread, since templates and long prompts take time, and only where there is room
+    for as many `runs` as it gives.
 
     Raises:
         ApiError, AnespecError: it cannot be served; nothing was sent.
@@ -78,7 +80,7 @@ async def answer(
         try:
             async with (
                 asyncio.timeout(call.caller.seconds),
-                call.daemon.preparations.turn(leased, call.caller),
+                call.daemon.preparations.turn(leased, call.caller, runs),
             ):
                 prepared = await asyncio.to_thread(prepare, leased)
                 generation = await held.enter_async_context(Generation(prepared.runs))

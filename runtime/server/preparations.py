@@ -41,21 +41,22 @@ class Preparations:
                 yield
 
     @contextlib.asynccontextmanager
-    async def turn(self, leased: Leased, caller: Caller) -> AsyncIterator[None]:
-        """The block begins when it is the caller's turn to prepare a request for a model.
+    async def turn(self, leased: Leased, caller: Caller, count: int = 1) -> AsyncIterator[None]:
+        """The block begins when it is the caller's turn to prepare a request for `count` answers of a model.
 
         Raises:
-            QueueFullError: as many of the caller's requests are prepared or wait as may.
+            RequestError: so many can never wait.
+            QueueFullError: there is no room for all of them beside those that are prepared or wait.
         """
         with self._owner(caller) as owner:
             ahead = owner.of_model[leased.id]
-            owner.of_model[leased.id] += 1
+            owner.of_model[leased.id] += count
             try:
-                leased.model.require_room(caller, ahead)
+                leased.model.require_room(caller, ahead, count)
                 async with owner.turns:
                     yield
             finally:
-                owner.of_model[leased.id] -= 1
+                owner.of_model[leased.id] -= count
 
     @contextlib.contextmanager
     def _owner(self, caller: Caller) -> Iterator[_Owner]:

@@ -92,6 +92,26 @@ def test_more_choices_than_can_wait_are_a_wrong_request_and_a_full_queue_is_not(
         assert model.load.waiting == 0
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/completions", {"prompt": "Once", "n": 3}),
+        ("/v1/completions", {"prompt": ["Once", "Twice", "Thrice"]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Once"}], "n": 3}),
+    ],
+)
+def test_room_for_all_answers_is_asked_for_before_anything_is_prepared(
+    chatty: Path, monkeypatch: pytest.MonkeyPatch, path: str, fields: dict[str, object]
+) -> None:
+    long = anespec.GenerationOptions(max_tokens=500, choices=4, ignore_eos=True, temperature=2.0)
+    with anespec.load(chatty, queue=2) as model, running({"chatty": model}) as found:
+        with model.begin([1, 2], long):
+            for name in ("prompt_ids", "chat_prompt", "run"):
+                monkeypatch.setattr(model, name, None)
+            assert found.client.post(path, json=fields).status_code == 429
+            assert found.client.post(path, json=fields | {"n": 7}).status_code == 400
+
+
 def test_a_key_that_fills_the_queue_leaves_room_for_another(chatty: Path, tmp_path: Path) -> None:
     secrets = {name: f"{name}-{'x' * 20}" for name in ("many", "one")}
     file = tmp_path / "keys"

@@ -21,9 +21,9 @@ class Model:
     room: int
     asked: list[int] = field(default_factory=list)
 
-    def require_room(self, caller: Caller, ahead: int) -> None:
+    def require_room(self, caller: Caller, ahead: int, count: int) -> None:
         self.asked.append(ahead)
-        if ahead >= self.room:
+        if ahead + count > self.room:
             raise QueueFullError(self.room, 1.0)
 
 
@@ -54,6 +54,20 @@ def test_an_owner_prepares_so_many_at_a_time_and_another_one_beside_them() -> No
         assert begun.count("many") == 5
         assert model.asked == [0, 1, 2, 3, 4, 0, 5]
         assert not preparations._owners
+
+    asyncio.run(scene())
+
+
+def test_all_answers_of_a_request_count_while_it_is_prepared() -> None:
+    async def scene() -> None:
+        preparations, model = Preparations(), Model(room=5)
+        async with preparations.turn(leased(model), MANY, 3):
+            with pytest.raises(QueueFullError):
+                async with preparations.turn(leased(model), MANY, 3):
+                    pass
+            async with preparations.turn(leased(model), MANY, 2):
+                pass
+        assert model.asked == [0, 3, 3]
 
     asyncio.run(scene())
 
