@@ -122,8 +122,8 @@ class Engine:
     def prepare(self, request: Request, alike: WaitingRequest | None = None) -> WaitingRequest:
         """Check a request and give it a number; safe from any thread.
 
-        `alike` is one that was prepared, and not begun, of the same request but for its seed: what was checked
-        and made for it holds for this one, too.
+        `alike` is one that was prepared, and not begun, of the same request but for its seed: what was
+        checked and made for it holds for this one, too.
 
         Raises RequestError for a prompt that is empty, longer than the context or has ids out of
         the vocabulary, and for sampling parameters that do not fit it.

@@ -75,15 +75,18 @@ async def answer(
     Raises:
         ApiError, AnespecError: it cannot be served; nothing was sent.
     """
+    call.share.pause()
     async with AsyncExitStack() as held:
         leased = await held.enter_async_context(call.daemon.models.lease(name))
         try:
             async with (
                 asyncio.timeout(call.caller.seconds),
-                call.daemon.preparations.turn(leased, call.caller, runs),
+                call.daemon.preparations.turn(leased, call.caller, call.size, runs),
             ):
+                await call.share.turn()
                 prepared = await asyncio.to_thread(prepare, leased)
                 generation = await held.enter_async_context(Generation(prepared.runs))
+                call.share.pause()
         except TimeoutError:
             raise out_of_time() from None
         if stream:
@@ -92,6 +95,7 @@ async def answer(
         summaries = await while_connected(call.request, generation.wait())
         _require_ended(summaries)
         _count(call, leased, summaries)
+        await call.share.turn()
         return json_answer(prepared.writer.whole(summaries))
 
 
@@ -102,7 +106,10 @@ async def _parts(
         for part in writer.begin():
             yield part
         async for run, chunk in generation:
-            for part in writer.chunk(run, chunk):
+            await call.share.turn()
+            written = [*writer.chunk(run, chunk)]
+            call.share.pause()
+            for part in written:
                 yield part
         summaries = generation.summaries
         _require_ended(summaries)

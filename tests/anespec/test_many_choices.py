@@ -12,7 +12,7 @@ from anespec.runtime.requests import Request
 from anespec.runtime.sampling import Sampler, SamplingParameters
 
 CHOICES = 64
-BIASES = {token: -1.0 for token in range(1000)}
+BIASES = dict.fromkeys(range(1000), -1.0)
 
 
 @pytest.fixture(scope="module")
