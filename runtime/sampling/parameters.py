@@ -5,7 +5,7 @@ The command line, prompt files, the configuration and HTTP read these fields.
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -135,7 +135,7 @@ class SamplingParameters(Options):
         default=None, description="What the output must match."
     )
 
-    def with_changes(self, **changes: object) -> Self:
+    def with_changes(self, **changes: Any) -> Self:
         """These options with others in place of some, which alone are checked: biases are many, and one field
         says nothing of another.
 
