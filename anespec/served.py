@@ -165,8 +165,7 @@ class ServedArtifact:
         Raises:
             RequestError: as running it would.
         """
-        for request in self._requests(prompt_ids, options):
-            self._service.check(request)
+        self._service.check(self._requests(prompt_ids, options)[0])
 
     def run(
         self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY, caller: Caller = NOBODY
@@ -174,11 +173,12 @@ class ServedArtifact:
         """A run for every choice, none of them begun; `caller` is who asks."""
         from anespec.runtime.completion import TextStream
 
-        requests = self._requests(prompt_ids, options, caller)
         shown = self.tokenizer.special_ids(options.show_special)
-        return [
-            TextStream(self._service, self.tokenizer, request, options.stop, shown) for request in requests
-        ]
+        runs: list[TextStream] = []
+        for request in self._requests(prompt_ids, options, caller):
+            first = runs[0] if runs else None
+            runs.append(TextStream(self._service, self.tokenizer, request, options.stop, shown, first))
+        return runs
 
     def begin(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> Pending:
         """Have a prompt run beside others; raises as `generate` does."""
@@ -224,24 +224,31 @@ class ServedArtifact:
         """How much there is to do and was done of what a caller asked; for an administrator, of all."""
         return self._service.load if caller.is_admin else self._service.load_of(caller.owner)
 
-    def require_room(self, caller: Caller = NOBODY, ahead: int = 0) -> None:
-        """Raise QueueFullError where as many of the caller's requests wait as may, with `ahead` more."""
-        self._service.require_room(caller.owner, ahead)
+    def require_room(self, caller: Caller = NOBODY, ahead: int = 0, count: int = 1) -> None:
+        """Do nothing where `count` more of the caller's requests can be taken, with `ahead` before them.
+
+        Raises:
+            RequestError: so many can never wait.
+            QueueFullError: there is no room for all of them now.
+        """
+        self._service.require_room(caller.owner, ahead, count)
 
     def _requests(
         self, prompt_ids: Sequence[int], options: GenerationOptions, caller: Caller = NOBODY
     ) -> "list[Request]":
+        """A request for each choice, which differ in their seeds alone."""
         from anespec.runtime.requests import Request
         from anespec.runtime.sampling import choice_seed
 
         sampling = options.sampling
+        end_ids = frozenset() if options.ignore_eos else self.tokenizer.end_ids
         reference = self.tokenizer.encode(options.reference, add_special=False) if options.reference else ()
         return [
             Request(
                 prompt=prompt_ids,
                 max_tokens=options.max_tokens,
-                sampling=sampling.with_changes(seed=choice_seed(sampling.seed, number)),
-                end_ids=frozenset() if options.ignore_eos else self.tokenizer.end_ids,
+                sampling=sampling.model_copy(update={"seed": choice_seed(sampling.seed, number)}),
+                end_ids=end_ids,
                 owner=caller.owner,
                 priority=caller.priority,
                 seconds=caller.seconds,

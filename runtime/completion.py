@@ -116,13 +116,16 @@ class TextStream:
         request: Request,
         stops: Sequence[str] = (),
         shown: Collection[int] = (),
+        alike: "TextStream | None" = None,
     ) -> None:
         """Nothing runs before it is started; `shown` are special tokens that the text shows.
 
+        `alike` is one of the same request but for its seed: prepared after it, this one is not checked again.
         Raises RequestError where a stop string is empty.
         """
         self._service = service
         self._request = request
+        self._alike = alike
         self._assembly = TextAssembly(tokenizer, request.prompt, stops, shown)
         self._prepared: WaitingRequest | None = None
         self._stream: Stream | None = None
@@ -131,7 +134,8 @@ class TextStream:
     def prepare(self) -> None:
         """Check the request now; starting it does not do that again. Raises RequestError like `start`."""
         if self._prepared is None:
-            self._prepared = self._service.prepare(self._request)
+            alike = self._alike._prepared if self._alike is not None else None
+            self._prepared = self._service.prepare(self._request, alike)
 
     def start(self) -> None:
         """Queue the request now, so that it runs beside others.

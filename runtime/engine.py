@@ -122,16 +122,21 @@ class Engine:
         """Whether a step would do anything."""
         return bool(self._scheduler.waiting or self._scheduler.active or self._events)
 
-    def prepare(self, request: Request) -> WaitingRequest:
+    def prepare(self, request: Request, alike: WaitingRequest | None = None) -> WaitingRequest:
         """Check a request and give it a number; safe from any thread.
+
+        `alike` is one that was prepared, and not begun, of the same request but for its seed: what was
+        checked and made for it holds for this one, too.
 
         Raises RequestError for a prompt that is empty, longer than the context or has ids out of
         the vocabulary, and for sampling parameters that do not fit it.
         """
-        prompt = checked_prompt(request, self._shape.context, self._shape.vocabulary)
-        sampler = Sampler(
-            request.sampling, prompt, self._shape.vocabulary, request.grammar_tokens, request.owner
-        )
+        if alike is not None:
+            prompt, sampler = alike.prompt, alike.sampler.with_seed(request.sampling.seed)
+        else:
+            vocabulary = self._shape.vocabulary
+            prompt = checked_prompt(request, self._shape.context, vocabulary)
+            sampler = Sampler(request.sampling, prompt, vocabulary, request.grammar_tokens, request.owner)
         return WaitingRequest(next(self._numbers), request, prompt, sampler, self.clock())
 
     def enqueue(self, waiting: WaitingRequest) -> None:
@@ -307,6 +312,8 @@ class Engine:
             self._retire(sequence)
             return Event(number, sequence.ledger.snapshot(), tokens, reason, error)
         if (waiting := self._scheduler.withdraw(number)) is not None:
+            if waiting.paused is not None:
+                self._speculation.end(waiting.paused)
             return waiting.end(self.clock(), reason, error)
         return None
 

@@ -201,4 +201,7 @@ class GenerationOptions(SamplingParameters):
     @property
     def sampling(self) -> SamplingParameters:
         """What of them says how tokens are sampled."""
-        return SamplingParameters(**{name: getattr(self, name) for name in SamplingParameters.model_fields})
+        # They were checked when this was made.
+        return SamplingParameters.model_construct(
+            **{name: getattr(self, name) for name in SamplingParameters.model_fields}
+        )

@@ -97,17 +97,17 @@ def checked_prompt(request: Request, context: int, vocabulary: int) -> list[int]
     Raises:
         RequestError: there are none, more than the context holds, or one that is none of the vocabulary's.
     """
+    if len(request.prompt) > context:
+        raise PromptTooLongError(
+            f"the prompt has {len(request.prompt)} tokens but the context only {context}; "
+            "shorten the prompt or convert with a longer context"
+        )
     try:
         prompt = [index(token) for token in request.prompt]
     except TypeError:
         raise RequestError("the prompt has something that is no token id; ids are integers") from None
     if not prompt:
         raise RequestError("the prompt is empty; it needs at least one token")
-    if len(prompt) > context:
-        raise PromptTooLongError(
-            f"the prompt has {len(prompt)} tokens but the context only {context}; "
-            "shorten the prompt or convert with a longer context"
-        )
     stranger = next((token for token in prompt if not 0 <= token < vocabulary), None)
     if stranger is not None:
         raise RequestError(

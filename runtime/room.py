@@ -59,6 +59,15 @@ class Room:
                 seconds = too_many * self._run_seconds / self._capacity
                 raise QueueFullError(self._most_waiting, max(SOONEST, seconds))
 
+    def require_possible(self, count: int) -> None:
+        """Raise RequestError where so many requests can never be taken together, whoever else asks."""
+        most = math.inf if self._most_waiting is None else self._capacity + self._most_waiting
+        if count > most:
+            raise RequestError(
+                f"{count} answers are asked for at once, but only {most} can run or wait; "
+                "ask for fewer at a time"
+            )
+
     def take(self, owners: Mapping[str, int]) -> None:
         """Take so many requests of these owners, or none of them.
 
@@ -67,12 +76,7 @@ class Room:
             QueueFullError: not now.
         """
         count = sum(owners.values())
-        most = math.inf if self._most_waiting is None else self._capacity + self._most_waiting
-        if count > most:
-            raise RequestError(
-                f"{count} answers are asked for at once, but only {most} can run or wait; "
-                "ask for fewer at a time"
-            )
+        self.require_possible(count)
         self.require(owners)
         self._taken += count
         self._by_owner.update(owners)

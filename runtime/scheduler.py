@@ -89,20 +89,22 @@ class Scheduler:
 
     def admit(self) -> Iterator[ActiveSequence | Event]:
         """Move requests from the queue to idle regions; the new sequences, and the events of requests without
-        room for a token, which end at once.
+        room for a token, which end at once. Those that go on after a pause are no new ones.
 
         A request whose prompt begins like one that is being prefilled waits for that one, and keeps its
         place: a region stays free for it.
         """
+        self._make_room()
         for waiting in self._next(self._store.idle):
-            if len(waiting.prompt) == self._shape.context:
+            if len(waiting.tokens) == self._shape.context:
                 self._queue.remove(waiting.number)
                 yield waiting.end(self._clock(), FinishReason.CONTEXT)
             elif not self._gains_by_waiting(waiting):
                 sequence = self._activate(waiting)
                 self._queue.begin(waiting)
                 self._active[sequence.number] = sequence
-                yield sequence
+                if waiting.paused is None:
+                    yield sequence
 
     def took_turn(self, sequence: ActiveSequence) -> None:
         """Note that a sequence had rows in a pass: it goes behind the others."""
@@ -119,10 +121,31 @@ class Scheduler:
         found: list[WaitingRequest] = []
         for waiting in self._queue.in_turn() if regions else ():
             found.append(waiting)
-            regions -= len(waiting.prompt) < self._shape.context
+            regions -= len(waiting.tokens) < self._shape.context
             if not regions:
                 break
         return found
+
+    def _make_room(self) -> None:
+        """Pause a sequence where no region is free for an owner of whom nothing runs.
+
+        Otherwise one who asks for long answers has all regions for as long as those take. What is paused is
+        of the owner of whom most runs, at least two, and the shortest of those: it is prefilled again where
+        its K/V do not stand any more, and its text stays the same.
+        """
+        waiting = next(self._queue.in_turn(), None)
+        if waiting is None or self._store.idle or not self._shares_prefixes:
+            return
+        request = waiting.request
+        owner = max((each.request.owner for each in self._active.values()), key=self._queue.running)
+        own = [each for each in self._active.values() if each.request.owner == owner]
+        if self._queue.running(request.owner) or len(own) < 2:
+            return
+        shortest = min(own, key=lambda sequence: len(sequence.tokens))
+        if shortest.request.priority <= request.priority:
+            del self._active[shortest.number]
+            self._store.release(shortest.region)
+            self._queue.pause(shortest.pause())
 
     def _gains_by_waiting(self, waiting: WaitingRequest) -> bool:
         """Whether a sequence of its owner in prefill will soon leave more to go on from than there is now.
@@ -133,7 +156,7 @@ class Scheduler:
         """
         if not self._shares_prefixes:
             return False
-        prompt, owner = waiting.prompt, waiting.request.owner
+        prompt, owner = waiting.tokens, waiting.request.owner
         awaited = 0
         for sequence in self._active.values():
             if sequence.in_prefill and sequence.request.owner == owner:
@@ -145,7 +168,11 @@ class Scheduler:
 
     def _activate(self, waiting: WaitingRequest) -> ActiveSequence:
         request, prompt = waiting.request, waiting.prompt
-        admission = self._store.allocate_prefix(prompt, request.owner)
+        admission = self._store.allocate_prefix(waiting.tokens, request.owner)
+        if waiting.paused is not None:
+            waiting.paused.region = admission.region
+            waiting.paused.reset(admission.reused)
+            return waiting.paused
         room = self._shape.context - len(prompt)
         wanted = room + 1 if request.max_tokens is None else request.max_tokens
         now = self._clock()

@@ -12,22 +12,32 @@ from anespec.runtime.statistics import Ledger
 
 @dataclass(eq=False)
 class WaitingRequest:
-    """A request in the queue, `since` when it was asked for."""
+    """A request in the queue, `since` when it was asked for; `paused` is what ran of it before."""
 
     number: int
     request: Request
     prompt: list[int]
     sampler: Sampler
     since: float
+    paused: "ActiveSequence | None" = None
+
+    @property
+    def tokens(self) -> list[int]:
+        """What is to be computed before its next token."""
+        return self.prompt if self.paused is None else self.paused.tokens
 
     @property
     def deadline(self) -> float:
         """When its time is over; infinite where it has no limit."""
+        if self.paused is not None:
+            return self.paused.deadline
         seconds = self.request.seconds
         return math.inf if seconds is None else self.since + seconds
 
     def end(self, now: float, finish: FinishReason, error: str | None = None) -> Event:
-        """Its only event, where it ends at `now` without having run."""
+        """Its last event, where it ends at `now`; its only one where it has not run."""
+        if self.paused is not None:
+            return Event(self.number, self.paused.ledger.snapshot(), finish=finish, error=error)
         ledger = Ledger(len(self.prompt), queue_seconds=now - self.since)
         return Event(self.number, ledger.snapshot(), finish=finish, error=error)
 
@@ -84,7 +94,11 @@ class ActiveSequence:
             rows.append(PlannedRow(kind, token, need))
         return tuple(rows)
 
-    def reset(self) -> None:
-        """Note that no K/V of it stands any more: all its tokens are prefilled again."""
-        self.computed = 0
+    def reset(self, reused: int = 0) -> None:
+        """Note that of its K/V those of `reused` tokens stand at most: all others are prefilled again."""
+        self.computed = reused
         self.prefill_end = len(self.tokens)
+
+    def pause(self) -> WaitingRequest:
+        """It as a request that waits to go on."""
+        return WaitingRequest(self.number, self.request, self.tokens, self.sampler, self.since, paused=self)

@@ -96,17 +96,26 @@ class Service:
             accepted=counts.accepted,
         )
 
-    def require_room(self, owner: str = "", ahead: int = 0) -> None:
-        """Raise QueueFullError where as many of an owner's requests wait as may, with `ahead` more."""
-        self._room.require(Counter({owner: ahead + 1}))
+    def require_room(self, owner: str = "", ahead: int = 0, count: int = 1) -> None:
+        """Do nothing where `count` more of an owner's requests can be taken, with `ahead` before them.
+
+        Raises:
+            RequestError: so many can never wait.
+            QueueFullError: there is no room for all of them now.
+        """
+        self._room.require_possible(count)
+        self._room.require(Counter({owner: ahead + count}))
 
     def check(self, request: Request) -> None:
         """Raise the RequestError that submitting the request would raise."""
         self._engine.prepare(request)
 
-    def prepare(self, request: Request) -> WaitingRequest:
-        """A request that is checked and ready to be begun, once. Raises RequestError like `submit`."""
-        return self._engine.prepare(request)
+    def prepare(self, request: Request, alike: WaitingRequest | None = None) -> WaitingRequest:
+        """A request that is checked and ready to be begun, once; see Engine.prepare for `alike`.
+
+        Raises RequestError like `submit`.
+        """
+        return self._engine.prepare(request, alike)
 
     def submit(self, request: Request) -> Stream:
         """Queue a request; the stream of its events.

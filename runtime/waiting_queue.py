@@ -85,6 +85,12 @@ class WaitingQueue:
         owner.running += 1
         self.remove(waiting.number)
 
+    def pause(self, waiting: WaitingRequest) -> None:
+        """Have a request that ran wait again, before all others of its owner."""
+        self.add(waiting)
+        self._lines[waiting.request.priority][waiting.request.owner].move_to_end(waiting.number, last=False)
+        self.end(waiting.request.owner)
+
     def end(self, owner: str) -> None:
         """Note that a request of an owner does not run any more."""
         self._owners[owner].running -= 1

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -36,6 +37,8 @@ from anespec.serving.room import MemoryLimit
 from anespec.serving.sources import Names
 from anespec.verbosity import is_quiet
 from anespec.watching import Watcher
+
+SWITCH_SECONDS = 0.0005
 
 ONE_PASS = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True)
 
@@ -96,6 +99,9 @@ async def serve(asked: ServeRequest) -> None:
             tell_system(READY)
             out().print(_ready(listening, models.names))
 
+        # Who waits for the interpreter gets it from a long computation after so many seconds. With Python's
+        # own 5 ms, one thread that reads a long text makes each step of a pass wait as long.
+        sys.setswitchinterval(SWITCH_SECONDS)
         try:
             await serve_until_ended(daemon, build_app(daemon, ENDPOINTS), listening, begin)
         finally:

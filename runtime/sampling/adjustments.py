@@ -1,6 +1,6 @@
 """Logits that differ from what the model computed, for a few tokens: bias and penalties."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,17 +14,14 @@ class Adjustments:
 
     def __init__(self, parameters: SamplingParameters, prompt: Sequence[int]) -> None:
         self._parameters = parameters
-        self._places: dict[int, int] = {}
-        self._ids = np.empty(0, dtype=np.int64)
-        self._bias = np.empty(0)
-        self._seen = np.empty(0, dtype=np.bool_)
-        self._counts = np.empty(0, dtype=np.int64)
         biases = dict(parameters.logit_bias)
-        self._add(biases)
+        seen = prompt if parameters.repetition_penalty != 1.0 else ()
+        tokens = dict.fromkeys([*biases, *map(int, seen)])
+        self._places = {token: place for place, token in enumerate(tokens)}
+        self._ids = np.array(list(tokens), dtype=np.int64)
+        self._bias, self._counts = np.zeros(len(tokens)), np.zeros(len(tokens), dtype=np.int64)
         self._bias[: len(biases)] = list(biases.values())
-        if parameters.repetition_penalty != 1.0:
-            self._add(prompt)
-            self._seen[[self._places[int(token)] for token in prompt]] = True
+        self._seen = np.isin(self._ids, np.array(seen, dtype=np.int64))
 
     @property
     def ids(self) -> TokenIds:
@@ -34,8 +31,7 @@ class Adjustments:
     def accept(self, token: int) -> None:
         """Note that `token` is part of the output."""
         if self._parameters.has_penalties:
-            self._add((token,))
-            place = self._places[token]
+            place = self._place(token)
             self._seen[place] = True
             self._counts[place] += 1
 
@@ -61,13 +57,13 @@ class Adjustments:
         copy._seen, copy._counts = self._seen.copy(), self._counts.copy()
         return copy
 
-    def _add(self, tokens: Iterable[int]) -> None:
-        """Give every token a place."""
-        for token in tokens:
-            place = self._places.setdefault(int(token), len(self._places))
-            if place == len(self._ids):
-                self._grow()
-            self._ids[place] = token
+    def _place(self, token: int) -> int:
+        """The token's place, which it is given where it has none."""
+        place = self._places.setdefault(int(token), len(self._places))
+        if place == len(self._ids):
+            self._grow()
+        self._ids[place] = token
+        return place
 
     def _grow(self) -> None:
         more = max(64, len(self._ids))

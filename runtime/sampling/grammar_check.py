@@ -7,6 +7,7 @@ It reads a Grammar as JSON, and writes what is wrong, or the grammar as llguidan
 """
 
 import json
+import os
 import re
 import resource
 import sys
@@ -22,6 +23,9 @@ STACK_BYTES = 1 << 19
 
 WHITE_SPACE = r"( |\n[ \t]{0,40})"
 """What may stand between two tokens of JSON: an indentation, but not the endless one of weak models."""
+
+NICENESS = 10
+"""Passes, which others wait for, go before."""
 
 STEPS = 16
 MOST_TOKENS = 1 << 20
@@ -76,6 +80,7 @@ def _json_grammar(schema: str) -> str:
 def main() -> None:
     """Try the grammar on standard input, within the seconds and bytes of memory that the arguments name."""
     seconds, memory = int(sys.argv[1]), int(sys.argv[2])
+    os.nice(NICENESS)
     for kind, size in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, seconds),

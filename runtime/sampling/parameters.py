@@ -5,7 +5,7 @@ The command line, prompt files, the configuration and HTTP read these fields.
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -134,6 +134,16 @@ class SamplingParameters(Options):
     grammar: Annotated[Grammar | None, Flag(shown=False)] = Field(
         default=None, description="What the output must match."
     )
+
+    def with_changes(self, **changes: Any) -> Self:
+        """These options with others in place of some, which alone are checked: biases are many, and one field
+        says nothing of another.
+
+        Raises:
+            RequestError: as the constructor does.
+        """
+        checked = type(self)(**changes)
+        return self.model_copy(update={name: getattr(checked, name) for name in changes})
 
     @property
     def has_penalties(self) -> bool:

@@ -61,11 +61,12 @@ class Sampler:
         Raises:
             RequestError: a bias is of a token that the vocabulary does not have, or the grammar is not valid.
         """
-        for token, _ in parameters.logit_bias:
-            if not 0 <= token < vocabulary:
-                raise RequestError(
-                    f"the logit bias names token {shown(token)}, but the vocabulary has {vocabulary} tokens"
-                )
+        # A bias's token is at least 0.
+        last = max((token for token, _ in parameters.logit_bias), default=0)
+        if last >= vocabulary:
+            raise RequestError(
+                f"the logit bias names token {shown(last)}, but the vocabulary has {vocabulary} tokens"
+            )
         self._parameters = parameters
         self._prompt = prompt
         self._vocabulary = vocabulary
@@ -164,6 +165,12 @@ class Sampler:
             copied._adjustments = self._adjustments.fork()
         if self._grammar is not None:
             copied._grammar = self._grammar.fork()
+        return copied
+
+    def with_seed(self, seed: int) -> "Sampler":
+        """A copy that samples with another seed; nothing is checked or prepared anew."""
+        copied = self.fork()
+        copied._parameters = self._parameters.model_copy(update={"seed": seed})
         return copied
 
     @property

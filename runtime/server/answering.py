@@ -65,23 +65,28 @@ async def answer(
     prepare: Callable[[Leased], Prepared],
     stream: bool,
     send: Callable[[AsyncIterator[bytes]], Response] = event_stream,
+    runs: int = 1,
 ) -> Response:
     """Answer a request by the model `name`, None for the default: at once, or as a stream that `send` sends.
 
-    `prepare` is called in a thread, since templates and long prompts take time.
+    `prepare` is called in a thread, since templates and long prompts take time, and only where there is room
+    for as many `runs` as it gives.
 
     Raises:
         ApiError, AnespecError: it cannot be served; nothing was sent.
     """
+    call.share.pause()
     async with AsyncExitStack() as held:
         leased = await held.enter_async_context(call.daemon.models.lease(name))
         try:
             async with (
                 asyncio.timeout(call.caller.seconds),
-                call.daemon.preparations.turn(leased, call.caller),
+                call.daemon.preparations.turn(leased, call.caller, call.size, runs),
             ):
+                await call.share.turn()
                 prepared = await asyncio.to_thread(prepare, leased)
                 generation = await held.enter_async_context(Generation(prepared.runs))
+                call.share.pause()
         except TimeoutError:
             raise out_of_time() from None
         if stream:
@@ -90,6 +95,7 @@ async def answer(
         summaries = await while_connected(call.request, generation.wait())
         _require_ended(summaries)
         _count(call, leased, summaries)
+        await call.share.turn()
         return json_answer(prepared.writer.whole(summaries))
 
 
@@ -100,7 +106,10 @@ async def _parts(
         for part in writer.begin():
             yield part
         async for run, chunk in generation:
-            for part in writer.chunk(run, chunk):
+            await call.share.turn()
+            written = [*writer.chunk(run, chunk)]
+            call.share.pause()
+            for part in written:
                 yield part
         summaries = generation.summaries
         _require_ended(summaries)

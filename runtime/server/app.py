@@ -23,6 +23,7 @@ from anespec.runtime.server.guards import Guard
 from anespec.runtime.server.hosts import Hosts
 from anespec.runtime.server.lifecycle import Phase
 from anespec.runtime.server.request_log import CLIENT_GONE, record_of
+from anespec.runtime.server.shares import Share
 
 _log = logging.getLogger("anespec.serve")
 
@@ -147,9 +148,12 @@ class _Serving:
         record = record_of(request.scope)
         record.key, record.owner = caller.name, caller.owner
         caller = replace(caller, seconds=daemon.options.request_seconds)
-        body = None
-        if endpoint.body is not None:
-            take = held.enter_context(self._bodies.of(caller.owner))
-            most = daemon.options.body_bytes
-            body = await read_body(request, endpoint.body, most, take, endpoint.as_curl)
-        return await endpoint.serve(Call(daemon, request, body, caller))
+        take = held.enter_context(self._bodies.of(caller.owner))
+        if endpoint.body is None:
+            # What asks for nothing takes next to nothing, and whoever only looks is in nobody's way.
+            share = Share(daemon.shares, caller.owner)
+            return await endpoint.serve(Call(daemon, request, None, caller, share, take))
+        share = held.enter_context(daemon.shares.of(caller.owner))
+        as_curl, most = endpoint.as_curl, daemon.options.body_bytes
+        body, size = await read_body(request, endpoint.body, most, take, share, as_curl)
+        return await endpoint.serve(Call(daemon, request, body, caller, share, take, size))

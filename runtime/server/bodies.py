@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from anespec.manifests.formatting import printable
 from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.shares import Share
 
 MOST_VALUES = 1 << 18
 """Of one request, in lists and objects: as many token ids as any context holds."""
@@ -91,10 +92,17 @@ _CURLS = ("", "application/x-www-form-urlencoded")
 
 
 async def read_body(
-    request: Request, kind: type[BodyT], most: int, take: Callable[[int], None], as_curl: bool = False
-) -> BodyT:
-    """The request's JSON, of at most `most` bytes, as a `kind`; `take` is told of what comes (see BodyRoom).
+    request: Request,
+    kind: type[BodyT],
+    most: int,
+    take: Callable[[int], None],
+    share: Share,
+    as_curl: bool = False,
+) -> tuple[BodyT, int]:
+    """The request's JSON, of at most `most` bytes, as a `kind`, and how many bytes it has.
 
+    `take` is told of what comes (see BodyRoom); the time that reading it takes is the `share`'s, and what is
+    done next as well.
     With `as_curl` its content type may also be none, or what `curl -d` states, unless a browser sent it.
 
     Raises:
@@ -108,12 +116,13 @@ async def read_body(
             415, "the body must be JSON: send Content-Type: application/json", "unsupported_media_type"
         )
     data = await _read(request, most, take)
+    await share.turn()
     if count_values(data) > MOST_VALUES:
         raise ApiError(
             413, f"the request has more than {MOST_VALUES} values; send fewer", "request_too_large"
         )
     try:
-        return kind.model_validate_json(data)
+        return kind.model_validate_json(data), len(data)
     except ValidationError as error:
         raise _complaint(error) from None
 

@@ -8,6 +8,7 @@ from anespec.runtime.server.metrics import Metrics
 from anespec.runtime.server.models import Models
 from anespec.runtime.server.options import ServeOptions
 from anespec.runtime.server.preparations import Preparations
+from anespec.runtime.server.shares import Shares
 
 
 @dataclass(frozen=True)
@@ -21,3 +22,4 @@ class Daemon:
     metrics: Metrics
     lifecycle: Lifecycle
     preparations: Preparations = field(default_factory=Preparations)
+    shares: Shares = field(default_factory=Shares)

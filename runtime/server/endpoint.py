@@ -12,18 +12,25 @@ from anespec.runtime.callers import Caller
 from anespec.runtime.server.bodies import Body
 from anespec.runtime.server.daemon import Daemon
 from anespec.runtime.server.errors import ApiError, ErrorAnswer
+from anespec.runtime.server.shares import Share
 
 BodyT = TypeVar("BodyT", bound=Body | None)
 
 
 @dataclass(frozen=True)
 class Call(Generic[BodyT]):
-    """One request to an endpoint, let in and read."""
+    """One request to an endpoint, let in and read: of `size` bytes.
+
+    `share` counts what it takes of the time that all share, `take` the bytes that are held for it.
+    """
 
     daemon: Daemon
     request: Request
     body: BodyT
     caller: Caller
+    share: Share
+    take: Callable[[int], None]
+    size: int = 0
 
 
 def openai_error(error: ApiError) -> Response:

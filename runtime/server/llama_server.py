@@ -4,7 +4,8 @@ https://github.com/ggml-org/llama.cpp/tree/master/tools/server
 """
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
 from starlette.responses import Response
@@ -15,7 +16,7 @@ from anespec.runtime.server.endpoint import Call, Endpoint
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.models import Leased
 from anespec.runtime.server.openai.models_list import card_of
-from anespec.runtime.server.streams import json_answer
+from anespec.runtime.server.streams import as_json, json_answer
 
 LONGEST_TEXT = 1 << 20
 """Characters. It takes seconds to encode so many."""
@@ -51,6 +52,9 @@ class DetokenizeBody(Body):
     model: str | None = None
 
 
+TextT = TypeVar("TextT", bound=TokenizeBody | DetokenizeBody)
+
+
 class DetokenizeAnswer(BaseModel):
     """Their text."""
 
@@ -75,17 +79,32 @@ async def tokenize(call: Call[TokenizeBody]) -> Response:
     """Turn a text into tokens."""
     body = call.body
 
-    def work(leased: Leased) -> TokenizeAnswer:
+    def work(leased: Leased) -> bytes:
         tokenizer = leased.model.tokenizer
         ids = tokenizer.encode(body.content, add_special=body.add_special, parse_special=body.parse_special)
         if not body.with_pieces:
-            return TokenizeAnswer(tokens=ids)
-        return TokenizeAnswer(
-            tokens=[Piece(id=id, piece=_piece(tokenizer.piece(id, skip_special=False))) for id in ids]
-        )
+            return as_json({"tokens": ids}).encode()
+        # As objects, each token would take a hundred times its text, and tokens come again and again.
+        written = {
+            id: as_json({"id": id, "piece": _piece(tokenizer.piece(id, skip_special=False))}).encode()
+            for id in set(ids)
+        }
+        return b'{"tokens":[' + b",".join([written[id] for id in ids]) + b"]}"
 
-    async with call.daemon.models.lease(body.model) as leased, call.daemon.preparations.thread(call.caller):
-        return json_answer(await asyncio.to_thread(work, leased))
+    return await _worked(call, work)
+
+
+async def _worked(call: Call[TextT], work: Callable[[Leased], bytes]) -> Response:
+    """The JSON that `work` writes in a thread; it counts among what the caller's requests hold."""
+    call.share.pause()
+    async with (
+        call.daemon.models.lease(call.body.model) as leased,
+        call.daemon.preparations.thread(call.caller, call.size),
+    ):
+        await call.share.turn()
+        content = await asyncio.to_thread(work, leased)
+        call.take(len(content))
+        return Response(content, media_type="application/json")
 
 
 def _piece(data: bytes) -> str | list[int]:
@@ -97,13 +116,12 @@ def _piece(data: bytes) -> str | list[int]:
 
 async def detokenize(call: Call[DetokenizeBody]) -> Response:
     """Turn tokens into their text."""
-    async with (
-        call.daemon.models.lease(call.body.model) as leased,
-        call.daemon.preparations.thread(call.caller),
-    ):
-        decode = leased.model.tokenizer.decode
-        text = await asyncio.to_thread(decode, call.body.tokens, skip_special=False, continues=True)
-        return json_answer(DetokenizeAnswer(content=text))
+
+    def work(leased: Leased) -> bytes:
+        text = leased.model.tokenizer.decode(call.body.tokens, skip_special=False, continues=True)
+        return as_json(DetokenizeAnswer(content=text)).encode()
+
+    return await _worked(call, work)
 
 
 async def props(call: Call[None]) -> Response:

@@ -61,10 +61,14 @@ class ServingModel(Protocol):
         """How much it has to do of what a caller asked; for an administrator, of all."""
         ...
 
-    def require_room(self, caller: Caller, ahead: int) -> None:
-        """Raise QueueFullError where as many of the caller's requests wait as may, with `ahead` more.
+    def require_room(self, caller: Caller, ahead: int, count: int) -> None:
+        """Do nothing where `count` more of the caller's requests can be taken, with `ahead` before them.
 
-        To be asked before anything is spent on one more.
+        To be asked before anything is spent on them.
+
+        Raises:
+            RequestError: so many can never wait.
+            QueueFullError: there is no room for all of them now.
         """
         ...
 

@@ -15,12 +15,19 @@ AT_ONCE = max(2, min(32, (os.cpu_count() or 1) + 4) // 2)
 """Requests of one owner that are worked on at a time: half of the threads that asyncio has, so that others'
 need not wait for them."""
 
+LARGE = 1 << 16
+"""Bytes of a request from on which it is large: encoding a megabyte of text takes a hundred of memory."""
+
+LARGE_AT_ONCE = 2
+"""Large requests that are worked on at a time, of all owners together."""
+
 
 @dataclass
 class _Owner:
     """What of an owner's is worked on, or waits for that; of it the requests to be prepared, by model."""
 
     turns: asyncio.Semaphore
+    large: asyncio.Lock = field(default_factory=asyncio.Lock)
     count: int = 0
     of_model: Counter[str] = field(default_factory=Counter)
 
@@ -31,31 +38,45 @@ class Preparations:
     def __init__(self, at_once: int = AT_ONCE) -> None:
         """`at_once` requests of one owner are worked on at a time."""
         self._at_once = at_once
+        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
         self._owners: dict[str, _Owner] = {}
 
     @contextlib.asynccontextmanager
-    async def thread(self, caller: Caller) -> AsyncIterator[None]:
-        """The block begins when it is the caller's turn to have something done in a thread."""
+    async def thread(self, caller: Caller, size: int) -> AsyncIterator[None]:
+        """The block begins when it is the caller's turn to have so many bytes worked on in a thread."""
         with self._owner(caller) as owner:
-            async with owner.turns:
+            async with self._alone(owner, size), owner.turns:
                 yield
 
     @contextlib.asynccontextmanager
-    async def turn(self, leased: Leased, caller: Caller) -> AsyncIterator[None]:
-        """The block begins when it is the caller's turn to prepare a request for a model.
+    async def turn(
+        self, leased: Leased, caller: Caller, size: int = 0, count: int = 1
+    ) -> AsyncIterator[None]:
+        """The block begins when it is the caller's turn to prepare a request of so many bytes, for `count`
+        answers of a model.
 
         Raises:
-            QueueFullError: as many of the caller's requests are prepared or wait as may.
+            RequestError: so many can never wait.
+            QueueFullError: there is no room for all of them beside those that are prepared or wait.
         """
         with self._owner(caller) as owner:
             ahead = owner.of_model[leased.id]
-            owner.of_model[leased.id] += 1
+            owner.of_model[leased.id] += count
             try:
-                leased.model.require_room(caller, ahead)
-                async with owner.turns:
+                leased.model.require_room(caller, ahead, count)
+                async with self._alone(owner, size), owner.turns:
                     yield
             finally:
-                owner.of_model[leased.id] -= 1
+                owner.of_model[leased.id] -= count
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, owner: _Owner, size: int) -> AsyncIterator[None]:
+        """What is large is worked on alone: one request of an owner, LARGE_AT_ONCE of all."""
+        if size < LARGE:
+            yield
+            return
+        async with owner.large, self._large:
+            yield
 
     @contextlib.contextmanager
     def _owner(self, caller: Caller) -> Iterator[_Owner]:

@@ -12,8 +12,8 @@ TEMPLATE = (
 )
 
 
-def write_chatty(path: Path) -> Path:
-    """Write it as a GGUF."""
+def write_chatty(path: Path, template: str = TEMPLATE) -> Path:
+    """Write it as a GGUF with this template."""
     reader = GGUFReader(model_path())
     writer = GGUFWriter(path, "llama")
     for key, field in reader.fields.items():
@@ -22,7 +22,7 @@ def write_chatty(path: Path) -> Path:
             writer.add_key_value(
                 key, field.contents(), kinds[0], kinds[-1] if kinds[0] is GGUFValueType.ARRAY else None
             )
-    writer.add_chat_template(TEMPLATE)
+    writer.add_chat_template(template)
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     writer.write_header_to_file()

@@ -37,7 +37,7 @@ async def chat(call: Call[ChatBody]) -> Response:
         return Prepared(runs, ChatWriter(leased.id, leased.model.tokenizer, reading, wanted, len(runs)))
 
     try:
-        return await answer(call, body.model, prepare, bool(body.stream))
+        return await answer(call, body.model, prepare, bool(body.stream), runs=options.choices)
     except GrammarError as error:
         raise replace(api_error(error), param=body.grammar_field) from None
 

@@ -92,27 +92,27 @@ async def complete(call: Call[CompletionBody]) -> Response:
             400, "logprobs of the prompt are not computed; leave out echo or logprobs", param="echo"
         )
 
+    prompts, choices = body.prompts(), body.n or 1
+    if len(prompts) * choices > MOST_CHOICES:
+        raise ApiError(
+            400, f"more than {MOST_CHOICES} continuations are asked for; send fewer prompts", param="prompt"
+        )
+
     def prepare(leased: Leased) -> Prepared:
-        model, prompts = leased.model, body.prompts()
+        model = leased.model
         options = body.options(max_tokens=body.max_tokens, logprobs=body.logprobs, reference=body.reference)
-        if len(prompts) * options.choices > MOST_CHOICES:
-            raise ApiError(
-                400,
-                f"more than {MOST_CHOICES} continuations are asked for; send fewer prompts",
-                param="prompt",
-            )
         runs: list[TextStream] = []
         echoes: list[str] = []
         for prompt in prompts:
             ids = model.prompt_ids(prompt)
             runs += model.run(ids, options, call.caller)
             echo = prompt if isinstance(prompt, str) else model.tokenizer.decode(ids)
-            echoes += [echo if body.echo else ""] * options.choices
+            echoes += [echo if body.echo else ""] * choices
         return Prepared(
             runs, _Writer(leased.id, model.tokenizer, echoes, body.logprobs is not None, body.includes_usage)
         )
 
-    return await answer(call, body.model, prepare, bool(body.stream))
+    return await answer(call, body.model, prepare, bool(body.stream), runs=len(prompts) * choices)
 
 
 class _Writer:

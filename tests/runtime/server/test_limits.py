@@ -56,13 +56,25 @@ def test_what_is_sent_counts_until_it_is_answered(model: Model) -> None:
         assert [answer.status for answer in answers[4:]] == [200] * 16
 
 
+def test_tokens_that_are_told_count_among_what_an_owner_s_requests_hold(model: Model) -> None:
+    text = "a1" * 2000
+    with running({"chatty": model}, body_bytes=len(text) + 100) as found:
+        assert found.client.post("/tokenize", json={"content": text}).status_code == 200
+        # With their pieces the tokens take more than sixteen of the largest bodies.
+        refused = found.client.post("/tokenize", json={"content": text, "with_pieces": True})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_bytes")
+        short = {"content": text[:300], "with_pieces": True}
+        tokens = found.client.post("/tokenize", json=short).json()["tokens"]
+        assert "".join(token["piece"] for token in tokens) == text[:300]
+
+
 def test_texts_to_encode_take_turns_as_all_else_that_is_done_in_threads(
     served: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Caller] = []
     thread = Preparations.thread
     monkeypatch.setattr(
-        Preparations, "thread", lambda self, caller: asked.append(caller) or thread(self, caller)
+        Preparations, "thread", lambda self, caller, size: asked.append(caller) or thread(self, caller, size)
     )
     assert served.client.post("/tokenize", json={"content": "a"}).status_code == 200
     assert served.client.post("/detokenize", json={"tokens": [1]}).status_code == 200
@@ -90,6 +102,29 @@ def test_more_choices_than_can_wait_are_a_wrong_request_and_a_full_queue_is_not(
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
         assert int(refused.headers["retry-after"]) >= 1
         assert model.load.waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/completions", {"prompt": "Once", "n": 3}),
+        ("/v1/completions", {"prompt": ["Once", "Twice", "Thrice"]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Once"}], "n": 3}),
+    ],
+)
+def test_room_for_all_answers_is_asked_for_before_anything_is_prepared(
+    chatty: Path, monkeypatch: pytest.MonkeyPatch, path: str, fields: dict[str, object]
+) -> None:
+    long = anespec.GenerationOptions(max_tokens=500, choices=4, ignore_eos=True, temperature=2.0)
+    with (
+        anespec.load(chatty, queue=2) as model,
+        running({"chatty": model}) as found,
+        model.begin([1, 2], long),
+    ):
+        for name in ("prompt_ids", "chat_prompt", "run"):
+            monkeypatch.setattr(model, name, None)
+        assert found.client.post(path, json=fields).status_code == 429
+        assert found.client.post(path, json=fields | {"n": 7}).status_code == 400
 
 
 def test_a_key_that_fills_the_queue_leaves_room_for_another(chatty: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from anespec.runtime.callers import Caller
 from anespec.runtime.room import QueueFullError
 from anespec.runtime.server.models import Leased
-from anespec.runtime.server.preparations import Preparations
+from anespec.runtime.server.preparations import LARGE, Preparations
 
 MANY, ONE = Caller("many"), Caller("one")
 
@@ -21,9 +21,9 @@ class Model:
     room: int
     asked: list[int] = field(default_factory=list)
 
-    def require_room(self, caller: Caller, ahead: int) -> None:
+    def require_room(self, caller: Caller, ahead: int, count: int) -> None:
         self.asked.append(ahead)
-        if ahead >= self.room:
+        if ahead + count > self.room:
             raise QueueFullError(self.room, 1.0)
 
 
@@ -54,6 +54,46 @@ def test_an_owner_prepares_so_many_at_a_time_and_another_one_beside_them() -> No
         assert begun.count("many") == 5
         assert model.asked == [0, 1, 2, 3, 4, 0, 5]
         assert not preparations._owners
+
+    asyncio.run(scene())
+
+
+def test_all_answers_of_a_request_count_while_it_is_prepared() -> None:
+    async def scene() -> None:
+        preparations, model = Preparations(), Model(room=5)
+        async with preparations.turn(leased(model), MANY, 0, 3):
+            with pytest.raises(QueueFullError):
+                async with preparations.turn(leased(model), MANY, 0, 3):
+                    pass
+            async with preparations.turn(leased(model), MANY, 0, 2):
+                pass
+        assert model.asked == [0, 3, 3]
+
+    asyncio.run(scene())
+
+
+def test_large_requests_are_worked_on_one_by_one_of_each_owner_and_few_of_all() -> None:
+    async def scene() -> None:
+        preparations = Preparations(at_once=3)
+        begun: list[str] = []
+        leave = asyncio.Event()
+
+        async def work(owner: str, size: int) -> None:
+            async with preparations.thread(Caller(owner), size):
+                begun.append(owner)
+                await leave.wait()
+
+        async with asyncio.TaskGroup() as tasks:
+            for owner in ("a", "a", "a", "b", "c"):
+                tasks.create_task(work(owner, LARGE))
+            await asyncio.sleep(0.01)
+            assert begun == ["a", "b"]
+            # What is small waits for none of them.
+            tasks.create_task(work("a", LARGE - 1))
+            await asyncio.sleep(0.01)
+            assert begun == ["a", "b", "a"]
+            leave.set()
+        assert sorted(begun) == ["a", "a", "a", "a", "b", "c"]
 
     asyncio.run(scene())
 

@@ -1,0 +1,254 @@
+"""How long one key waits while another one sends requests with a field as large as it may be, field by field.
+
+Usage: python benchmarks/fairness.py [--only TEXT ...] [--requests 40] [--connections 4] [--smoke] [--json]
+
+A real daemon serves a small model to two keys. One client of the victim asks for 24 tokens again and again:
+alone, which is with nobody else at the daemon, measured anew before each field since a machine has its moods;
+beside ordinary requests of 64 tokens from as many connections of the other key, which keys share passes with
+fairly, so that nothing can be faster than that; and beside each large request. The exit code is 1 where the
+victim's p99 is more than three times its p99 alone.
+"""
+
+import argparse
+import http.client
+import json
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from faulty_daemon import Daemon, serving
+from flood import SECONDS, post
+from large_fields import COMPLETIONS, SHORT, LargeRequest, large_requests, ordinary
+from measure import emit, machine, show_table
+
+import anespec
+from anespec.manifests.schema import Target
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+from chat_templates import HERMES
+from chatty_model import write_chatty
+
+LIMIT = 3.0
+"""Times the victim's p99 alone."""
+
+VICTIM_TOKENS = 24
+ATTACKER_TOKENS = 64
+FLOOD = str(Path(__file__).with_name("flood.py"))
+
+TOGETHER = "all together"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The secrets of the two."""
+
+    victim: str
+    attacker: str
+
+    def write(self, path: Path) -> None:
+        """As a file that a daemon takes."""
+        path.touch(mode=0o600)
+        path.write_text(f"victim:{self.victim}\nattacker:{self.attacker}\n")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The victim's times in milliseconds; how the other's requests were answered, by status; and the daemon's
+    memory at its peak."""
+
+    samples: tuple[float, ...]
+    answers: Mapping[str, int]
+    megabytes: float
+
+    def percentile(self, share: float) -> float:
+        """Of the times."""
+        return float(np.percentile(self.samples, share))
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the victim saw beside one kind of request, and just before that alone and beside ordinary ones."""
+
+    name: str
+    alone: Seen
+    ordinary: Seen
+    beside: Seen
+
+    @property
+    def of_alone(self) -> float:
+        """How many times as long the victim waited as alone, by the p99."""
+        return self.beside.percentile(99) / self.alone.percentile(99)
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures."""
+        return {
+            "name": self.name,
+            "alone_p99_ms": round(self.alone.percentile(99), 1),
+            "ordinary_p99_ms": round(self.ordinary.percentile(99), 1),
+            "p50_ms": round(self.beside.percentile(50), 1),
+            "p99_ms": round(self.beside.percentile(99), 1),
+            "of_alone": round(self.of_alone, 2),
+            "of_ordinary": round(self.beside.percentile(99) / self.ordinary.percentile(99), 2),
+            "megabytes": round(self.beside.megabytes),
+            "answers": dict(self.beside.answers),
+        }
+
+
+@contextmanager
+def _attacked(
+    daemon: Daemon, key: str, requests: Sequence[LargeRequest], connections: int
+) -> Iterator[dict[str, int]]:
+    """While the block lasts, the requests are sent; afterwards the answers are counted in what it gives."""
+    command = [sys.executable, FLOOD, str(daemon.port), str(connections), key]
+    counts: dict[str, int] = {}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as attacker:
+        assert attacker.stdin is not None and attacker.stdout is not None
+        told = [[request.path, dict(request.headers), request.body.decode()] for request in requests]
+        attacker.stdin.write(json.dumps(told) + "\n")
+        attacker.stdin.flush()
+        attacker.stdout.readline()
+        try:
+            yield counts
+        finally:
+            attacker.stdin.close()
+            counts.update(json.loads(attacker.stdout.readline()))
+
+
+def _victim(daemon: Daemon, key: str, count: int, seconds: float) -> tuple[float, ...]:
+    """The milliseconds of so many requests, one after the other; of fewer where they take too long."""
+    fields = {"prompt": SHORT, "max_tokens": VICTIM_TOKENS, "temperature": 0, "ignore_eos": True}
+    body = json.dumps(fields).encode()
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=SECONDS)
+    samples: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(samples) < count and (time.perf_counter() < end or not samples):
+        began = time.perf_counter()
+        try:
+            status = post(connection, key, COMPLETIONS, {}, body)
+        except TimeoutError:
+            connection.close()
+            status = 200
+        if status != 200:
+            raise RuntimeError(f"the victim was answered {status}")
+        samples.append(1e3 * (time.perf_counter() - began))
+        time.sleep(0.01)
+    connection.close()
+    return tuple(samples)
+
+
+def _peak(daemon: Daemon, stop: threading.Event, found: list[float]) -> None:
+    while not stop.wait(0.02):
+        found.append(daemon.held.memory / 1e6)
+
+
+def _idle(daemon: Daemon) -> None:
+    """Wait until nothing of the last row is left: whoever went away may still be worked for."""
+    process, end = psutil.Process(daemon.process.pid), time.monotonic() + SECONDS
+    quiet = 0
+    while quiet < 3 and time.monotonic() < end:
+        quiet = quiet + 1 if process.cpu_percent(0.1) < 10 else 0
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A daemon, and how much is asked of it: `warm` is how long an attack lasts before the victim comes."""
+
+    daemon: Daemon
+    keys: Keys
+    connections: int
+    requests: int
+    seconds: float
+    warm: float
+
+    def seen(self, requests: Sequence[LargeRequest]) -> Seen:
+        """What the victim sees beside these requests of the other key; where there are none, alone."""
+        _idle(self.daemon)
+        memory, done = [self.daemon.held.memory / 1e6], threading.Event()
+        watching = threading.Thread(target=_peak, args=(self.daemon, done, memory))
+        watching.start()
+        answers: Mapping[str, int] = {}
+        try:
+            if not requests:
+                samples = self._ask()
+            else:
+                with _attacked(self.daemon, self.keys.attacker, requests, self.connections) as answers:
+                    time.sleep(self.warm)
+                    samples = self._ask()
+        finally:
+            done.set()
+            watching.join()
+        return Seen(samples, answers, max(memory))
+
+    def row(self, name: str, requests: Sequence[LargeRequest]) -> Row:
+        """All three, one after the other."""
+        return Row(name, self.seen([]), self.seen([ordinary(ATTACKER_TOKENS)]), self.seen(requests))
+
+    def _ask(self) -> tuple[float, ...]:
+        return _victim(self.daemon, self.keys.victim, self.requests, self.seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--only", nargs="*", default=[""], help="fields whose names have one of these in them"
+    )
+    parser.add_argument("--requests", type=int, default=40, help="of the victim, for each field")
+    parser.add_argument("--connections", type=int, default=4, help="of the attacker")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for each field, at most")
+    parser.add_argument("--warm", type=float, default=1.0, help="seconds of attack before the victim comes")
+    parser.add_argument("--smoke", action="store_true", help="a few requests for a few fields, in seconds")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    if chosen.smoke:
+        chosen.requests, chosen.seconds, chosen.warm = 3, 2.0, 0.3
+        chosen.only = ["logit_bias: 2,000, n: 64", "/tokenize: 1 MB with", "headers"]
+    fields = [
+        request
+        for request in large_requests(ATTACKER_TOKENS)
+        if any(part in request.name for part in chosen.only)
+    ]
+    keys = Keys(secrets.token_hex(16), secrets.token_hex(16))
+    before = machine()
+    with tempfile.TemporaryDirectory(prefix="anespec-fairness-") as name:
+        folder = Path(name)
+        keys.write(folder / "keys")
+        gguf = write_chatty(folder / "model.gguf", HERMES)
+        options = anespec.ConvertOptions(target=Target.CPU, context=1024, sequences=4)
+        anespec.convert(gguf, artifact := folder / "model.anespec", options)
+        with serving(
+            artifact, folder / "log", "--api-key-file", str(folder / "keys"), "--draft-memory", "none"
+        ) as daemon:
+            bench = Bench(daemon, keys, chosen.connections, chosen.requests, chosen.seconds, chosen.warm)
+            bench.seen([ordinary(ATTACKER_TOKENS)])  # the first one warms up
+            rows = []
+            for name, requests in [*((field.name, [field]) for field in fields), (TOGETHER, fields)]:
+                rows.append(bench.row(name, requests))
+                print(rows[-1].as_json(), file=sys.stderr, flush=True)
+    over = [row.name for row in rows if row.of_alone > LIMIT]
+    found = [row.as_json() for row in rows]
+    if chosen.json:
+        emit({"machine": before, "limit": LIMIT, "rows": found, "over": over})
+    else:
+        print(", ".join(f"{name}: {value}" for name, value in before.items()))
+        show_table(
+            ("beside", *list(found[0])[1:]),
+            [(str(row["name"]), *(str(figure) for figure in list(row.values())[1:])) for row in found],
+        )
+        print(f"more than {LIMIT:g} times alone: {', '.join(over) or 'none'}")
+    # A few requests on a busy machine prove nothing.
+    sys.exit(bool(over) and not chosen.smoke)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""What keys take of the time in which requests are read and prepared: one that takes much waits for others.
+
+Reading a body, rendering a template, checking a grammar and writing an answer take time of the processors and
+of the interpreter, which all keys share with the passes themselves. The queue's turns begin only behind that.
+So the seconds that each owner's requests take there are counted, and while anybody else is served, an owner
+has a SHARE of the time and no more. Whoever is alone has all of it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from time import monotonic
+
+SHARE = 0.15
+"""Seconds in each second that an owner's requests may take while others are served."""
+
+BURST = 0.25
+"""Seconds that may be taken beyond that at once: what a few usual requests take, or one that is large."""
+
+DEBT = 1.0
+"""Seconds that may be owed at most: a request that takes long, or what was taken while nobody else was there,
+is not paid for ever."""
+
+REQUEST = 0.002
+"""Seconds that each request takes beside what is counted: its head, its log, its end."""
+
+PRESENT = 1.0
+"""Seconds for which an owner whose last request has ended is still taken to be served: clients come again."""
+
+LOOK = 0.05
+"""Seconds after which whoever waits looks whether the others have gone."""
+
+
+@dataclass
+class _Owner:
+    """What was left of an owner's seconds when they were `counted`; how many requests are served, and when
+    one last ended."""
+
+    left: float = BURST
+    counted: float = 0.0
+    requests: int = 0
+    seen: float = 0.0
+    turns: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Shares:
+    """The seconds of all owners. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`clock` gives seconds, `sleep` waits for so many."""
+        self._clock = clock
+        self._sleep = sleep
+        self._owners: dict[str, _Owner] = {}
+
+    @contextlib.contextmanager
+    def of(self, name: str) -> Iterator["Share"]:
+        """One request of an owner, while it is served."""
+        owner = self._owners.setdefault(name, _Owner())
+        owner.requests += 1
+        share = Share(self, name)
+        self.take(name, REQUEST)
+        try:
+            yield share
+        finally:
+            share.pause()
+            owner.requests -= 1
+            owner.seen = self._clock()
+
+    def now(self) -> float:
+        """The time."""
+        return self._clock()
+
+    def take(self, name: str, seconds: float) -> None:
+        """Note that an owner's request took so long."""
+        owner, now = self._owners[name], self._clock()
+        had = min(BURST, owner.left + SHARE * (now - owner.counted))
+        owner.left, owner.counted = max(had - seconds, -DEBT), now
+
+    async def turn(self, name: str) -> None:
+        """Wait while the owner has taken its share and others are served, in the order of asking."""
+        owner = self._owners[name]
+        async with owner.turns:
+            while self._others(name):
+                self.take(name, 0.0)
+                if owner.left > 0.0:
+                    return
+                await self._sleep(min(LOOK, -owner.left / SHARE + 0.001))
+
+    def _others(self, name: str) -> bool:
+        """Whether anybody else is served, or was just now."""
+        now = self._clock()
+        return any(
+            other.requests or now - other.seen < PRESENT for its, other in self._owners.items() if its != name
+        )
+
+
+class Share:
+    """The time that one request takes; it counts from each of its turns to the next pause."""
+
+    def __init__(self, shares: Shares, owner: str) -> None:
+        self._shares = shares
+        self._owner = owner
+        self._since: float | None = None
+
+    async def turn(self) -> None:
+        """Begin to count, once it is the owner's turn."""
+        self.pause()
+        await self._shares.turn(self._owner)
+        self._since = self._shares.now()
+
+    def pause(self) -> None:
+        """Count no further: what is waited for takes nobody's time."""
+        if self._since is not None:
+            self._shares.take(self._owner, self._shares.now() - self._since)
+            self._since = None
