@@ -33,6 +33,7 @@ from measure import emit, machine, show_table
 
 import anespec
 from anespec.manifests.schema import Target
+from anespec.runtime.server.shares import BURST, DEBT, SHARE
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
@@ -162,7 +163,11 @@ def _idle(daemon: Daemon) -> None:
 
 @dataclass(frozen=True)
 class Bench:
-    """A daemon, and how much is asked of it: `warm` is how long an attack lasts before the victim comes."""
+    """A daemon, and how much is asked of it: `warm` is how long an attack lasts before the victim comes.
+
+    For `rest` seconds nothing is asked before: what the other key took for one field is paid by then, else it
+    would be held back in the next row, and that field would look harmless.
+    """
 
     daemon: Daemon
     keys: Keys
@@ -170,6 +175,7 @@ class Bench:
     requests: int
     seconds: float
     warm: float
+    rest: float
 
     def seen(self, requests: Sequence[LargeRequest]) -> Seen:
         """What the victim sees beside these requests of the other key; where there are none, alone."""
@@ -182,6 +188,7 @@ class Bench:
             if not requests:
                 samples = self._ask()
             else:
+                time.sleep(self.rest)
                 with _attacked(self.daemon, self.keys.attacker, requests, self.connections) as answers:
                     time.sleep(self.warm)
                     samples = self._ask()
@@ -213,6 +220,8 @@ def main() -> None:
     if chosen.smoke:
         chosen.requests, chosen.seconds, chosen.warm = 3, 2.0, 0.3
         chosen.only = ["logit_bias: 2,000, n: 64", "/tokenize: 1 MB with", "headers"]
+    # A smoke test proves nothing of fairness, and need not wait.
+    rest = 0.0 if chosen.smoke else (BURST + DEBT) / SHARE
     fields = [
         request
         for request in large_requests(ATTACKER_TOKENS)
@@ -229,7 +238,9 @@ def main() -> None:
         with serving(
             artifact, folder / "log", "--api-key-file", str(folder / "keys"), "--draft-memory", "none"
         ) as daemon:
-            bench = Bench(daemon, keys, chosen.connections, chosen.requests, chosen.seconds, chosen.warm)
+            bench = Bench(
+                daemon, keys, chosen.connections, chosen.requests, chosen.seconds, chosen.warm, rest
+            )
             bench.seen([ordinary(ATTACKER_TOKENS)])  # the first one warms up
             rows = []
             for name, requests in [*((field.name, [field]) for field in fields), (TOGETHER, fields)]:
