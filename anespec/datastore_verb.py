@@ -74,7 +74,11 @@ def build(files: tuple[Path, ...], vocab: Path, output: Path | None, force: bool
     began = time.monotonic()
     try:
         with ends_as_interrupts(), timed_progress("datastore", shown=not as_json) as report:
-            found = survey(files, lambda text: len(tokenizer.encode(text, add_special=False)))
+            found = survey(
+                files,
+                lambda text: len(tokenizer.encode(text, add_special=False)),
+                tokenizer.vocabulary_size,
+            )
             found.require_room(target)
             report.note(_plan(found))
             # What sorts is compiled when it is imported: files that cannot be used are refused before.

@@ -84,7 +84,7 @@ def show(folder: Path | None, as_json: bool) -> None:
     for each in kept:
         nodes = f"{each.nodes} ({each.nodes / each.room:.0%})" if each.room else ""
         table.add_row(
-            named([model.name for model in shelf.models(each.vocabulary)], 3), each.vocabulary[:SHORT_KEY],
+            named(_names(shelf, each.vocabulary), 3), each.vocabulary[:SHORT_KEY],
             printable(each.owner or NOBODY), str(each.requests), nodes, bytes_text(each.bytes),
             f"{each.written:%Y-%m-%d %H:%M}",
         )  # fmt: skip
@@ -249,10 +249,15 @@ def _learn(shelf: "MemoryShelf", chosen: "Chosen", owner: str, watch: Watcher) -
     memory.close()
 
 
+def _names(shelf: "MemoryShelf", vocabulary: str) -> list[str]:
+    """Return the names of a vocabulary's models, each once: a GGUF and its artifact may share one."""
+    return list(dict.fromkeys(model.name for model in shelf.models(vocabulary)))
+
+
 def _facts(shelf: "MemoryShelf", kept: "Kept") -> dict[str, Any]:
     return {
         "vocabulary": kept.vocabulary,
-        "models": [model.name for model in shelf.models(kept.vocabulary)],
+        "models": _names(shelf, kept.vocabulary),
         "owner": kept.owner,
         "requests": kept.requests,
         "nodes": kept.nodes,

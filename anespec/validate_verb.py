@@ -1,5 +1,6 @@
 """`anespec validate`: the gates of an artifact."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,11 +59,12 @@ def validate(artifact: Path | None, explain: str | None, as_json: bool, **chosen
     from anespec.validation import run_validation
     from anespec.watching import Watcher
 
+    show = partial(_show, text_given=options.quality is not None)
     try:
         if as_json:
             found = run_validation(artifact, options, Watcher(note=lambda _: None))
         else:
-            found = run_validation(artifact, options, watcher(shown=True), _show)
+            found = run_validation(artifact, options, watcher(shown=True), show)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; the verdicts of gates that ended are kept") from None
     with result_as_json(found.facts(), shown=as_json):
@@ -70,7 +72,7 @@ def validate(artifact: Path | None, explain: str | None, as_json: bool, **chosen
             if found.damage:
                 out().print(found.summary, style="bold red")
                 for result in found.gates:
-                    _show(result)
+                    show(result)
             if found.report is not None:
                 out().print(f"All of it, in pictures: {found.report}")
             if not found.damage:
@@ -78,11 +80,11 @@ def validate(artifact: Path | None, explain: str | None, as_json: bool, **chosen
         found.require()
 
 
-def _show(result: "GateResult") -> None:
+def _show(result: "GateResult", *, text_given: bool) -> None:
     from anespec.validate.report import STYLES
 
     console = out()
-    console.print(_headline(result), style=STYLES[result.standing])
+    console.print(_headline(result, text_given), style=STYLES[result.standing])
     if result.answer is not None:
         for part in result.answer.shown():
             if isinstance(part, Text):  # A sentence in a colour: it breaks between words like any other.
@@ -94,14 +96,15 @@ def _show(result: "GateResult") -> None:
     console.print()
 
 
-def _headline(result: "GateResult") -> str:
+def _headline(result: "GateResult", text_given: bool) -> str:
+    """Return how a gate stands and since when; without a text, --again does not measure the quality."""
     stands = f"{result.name} gate: {result.standing}"
     if result.answer is None:
         return f"{stands} ({result.error})"
     if not result.kept:
         return f"{stands} ({duration_text(result.seconds)})"
     then = result.answer.verdict.measured_at.astimezone()
-    how = "--quality TEXT" if result.name == QUALITY else "--again"
+    how = "--quality TEXT" if result.name == QUALITY and not text_given else "--again"
     return f"{stands} (measured {then:%Y-%m-%d %H:%M}, nothing changed since; {how} measures)"
 
 

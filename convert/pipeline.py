@@ -310,7 +310,8 @@ class _Run:
             for task in self.tasks:
                 folder.remove(partial_name(task.path))
         is_kept = f"{len(kept)} of {shards} {'is' if len(kept) == 1 else 'are'} kept"
-        size = bytes_text(sum(entry.bytes for entry in kept))
+        # The vocabulary is kept, too: what is said is what removing the folder gives back.
+        size = bytes_text(sum(file.lstat().st_size for file in self.work.rglob("*") if not file.is_dir()))
         return (
             f"interrupted; {is_kept} ({size} in {self.work}); run the same command again to go on, "
             "or remove that folder"

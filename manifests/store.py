@@ -22,6 +22,7 @@ from anespec.manifests.verdicts import VerdictFile, VerdictT
 MANIFEST_NAME = "manifest.json"
 GATES_FOLDER = "gates"
 HASH_CHUNK_BYTES = 1 << 18
+SHOWN_DIGITS = 12
 
 LARGEST_JSON = 1 << 26
 """Bytes of a JSON file that is read; the manifest of a model of 100 layers has less than a hundredth."""
@@ -111,9 +112,9 @@ class Artifact:
         if size is None:
             raise ArtifactError(f"{path}: is missing; convert the model again")
         if size != tokens.bytes:
-            raise _mismatch(path, "bytes", size, tokens.bytes)
+            raise _mismatch(path, "size in bytes", size, tokens.bytes)
         if self._tokens_sha256 != tokens.sha256:
-            raise _mismatch(path, "sha256", self._tokens_sha256, tokens.sha256)
+            raise _mismatch(path, "sha256", _begun(self._tokens_sha256), _begun(tokens.sha256))
         return path
 
     @cached_property
@@ -131,11 +132,11 @@ class Artifact:
             raise ArtifactError(f"{path}: the shard is missing; convert the model again")
         size = package_bytes(path)
         if size != shard.bytes:
-            raise _mismatch(path, "bytes", size, shard.bytes)
+            raise _mismatch(path, "size in bytes", size, shard.bytes)
         if verify and shard.path not in self._verified:
             digest = self.hashes.package(path)
             if digest != shard.sha256:
-                raise _mismatch(path, "sha256", digest, shard.sha256)
+                raise _mismatch(path, "sha256", _begun(digest), _begun(shard.sha256))
             self._verified.add(shard.path)
         return path
 
@@ -284,6 +285,11 @@ def _digest_file(digest: _Digest, stream: io.RawIOBase | io.BufferedReader) -> N
     buffer = memoryview(bytearray(HASH_CHUNK_BYTES))
     while count := stream.readinto(buffer):
         digest.update(buffer[:count])
+
+
+def _begun(digest: str) -> str:
+    """Return a hash's beginning, which tells two apart in a sentence that a person can read."""
+    return f"{digest[:SHOWN_DIGITS]}…"
 
 
 def _mismatch(path: Path, what: str, found: object, expected: object) -> ArtifactError:

@@ -116,10 +116,11 @@ def _path(argument: str, name: str) -> Path:
 
 
 def _retry(chat: Conversation, _: str) -> Then:
+    if not chat.transcript.turns:
+        raise RequestError("nothing was asked yet, so there is nothing to try again")
     if chat.options.temperature == 0:
         chat.screen.note("at temperature 0 each answer is the same; /set temperature 0.7 changes that")
-    if not chat.retry():
-        raise RequestError("nothing was asked yet, so there is nothing to try again")
+    chat.retry()
     return Then.GO_ON
 
 

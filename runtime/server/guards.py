@@ -120,11 +120,13 @@ class Guard:
         if host not in self._hosts:
             return ApiError(
                 403,
-                "this server is not known by that host name; start it with --allow-host NAME",
+                "this server is not known by that host name; start the server with --allow-host NAME",
                 "host_refused",
             )
         if origin is not None and origin not in self._origins and not _is_of(origin, host):
-            return _origin_refused("pages of that origin may not call; start it with --allow-origin ORIGIN")
+            return _origin_refused(
+                "pages of that origin may not call; start the server with --allow-origin ORIGIN"
+            )
         return None
 
     def _foreign(self, scope: Scope, headers: Headers) -> ApiError | None:
@@ -136,7 +138,8 @@ class Guard:
         if scope["method"] == "GET" and scope["path"] == PAGE_PATH and _is_visit(headers):
             return None
         return _origin_refused(
-            "pages of another site may not call; start it with --allow-origin ORIGIN, and ask with fetch()"
+            "pages of another site may not call; start the server with --allow-origin ORIGIN, and ask with "
+            "fetch()"
         )
 
 

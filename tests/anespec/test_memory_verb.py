@@ -87,6 +87,16 @@ def test_what_is_kept_is_told(gguf: Path) -> None:
     assert "llama" in table and "(no key)" in table and "bob" in table and key_of(gguf)[:8] in table
 
 
+def test_models_of_one_name_are_told_once(gguf: Path, tmp_path: Path) -> None:
+    learnt(gguf)
+    copy = tmp_path / "elsewhere" / gguf.name
+    copy.parent.mkdir()
+    copy.write_bytes(gguf.read_bytes())
+    learnt(copy)
+    assert [kept["models"] for kept in shown()] == [[gguf.stem]]
+    assert f"{gguf.stem} and" not in run("memory", "show").out
+
+
 def test_it_is_removed_of_one_or_of_all(gguf: Path, other: Path) -> None:
     for owner in ("", "bob"):
         learnt(gguf, owner)

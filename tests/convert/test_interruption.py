@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from anespec.convert.pipeline import ShardProgress
 from anespec.convert.weight_file import WeightFile
 from anespec.convert.worker_pool import staggered
 from anespec.manifests.errors import StorageError
+from anespec.manifests.formatting import bytes_text
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
@@ -65,11 +67,14 @@ def interrupted(gguf: Path, output: Path, after: int, **options: object) -> None
 
     verb = "is" if after == 1 else "are"
     kept = (
-        rf"^interrupted; {after} of \d shards {verb} kept \([0-9.]+ kB in \S+\.m\.anespec\.partial\); "
+        rf"^interrupted; {after} of \d shards {verb} kept \(([0-9.]+ kB) in (\S+\.m\.anespec\.partial)\); "
         "run the same command again to go on, or remove that folder$"
     )
-    with pytest.raises(KeyboardInterrupt, match=kept):
+    with pytest.raises(KeyboardInterrupt, match=kept) as interruption:
         build(gguf, output, on_progress=stop, **options)
+    size, folder = re.findall(kept, str(interruption.value))[0]
+    files = (file for file in Path(folder).rglob("*") if file.is_file())
+    assert size == bytes_text(sum(file.stat().st_size for file in files)), "what removing it gives back"
     assert not output.exists()
 
 

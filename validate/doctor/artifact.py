@@ -163,7 +163,10 @@ def _verdicts(artifact: Artifact) -> Iterator[Finding]:
             subject="quality gate",
             level=Level.FAIL,
             text=f"failed on {place}: {listed(known.quality.failures)}",
-            mend="convert with more precise --weights, or ask again: anespec validate --quality TEXT",
+            mend=(
+                "convert with more precise --weights, or score the text again: "
+                f"anespec validate {artifact.root} --quality TEXT"
+            ),
         )
     yield from _elsewhere(artifact, here)
     if known.residency is not None:

@@ -55,7 +55,7 @@ def require_text(piece: str, path: Path) -> None:
     """Raise RequestError where a piece of a file has a zero byte: a program, or a hole of a sparse file."""
     if "\0" in piece:
         raise RequestError(
-            f"{path}: is no text, since it holds zero bytes (a program, or a sparse file?); leave it out"
+            f"{path}: is no text, since it holds NUL bytes (a program, or a sparse file?); leave it out"
         )
 
 

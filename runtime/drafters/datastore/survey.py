@@ -10,7 +10,7 @@ from anespec.manifests.errors import RequestError, StorageError
 from anespec.manifests.formatting import bytes_text
 from anespec.manifests.safe_files import open_file
 from anespec.runtime.drafters.datastore.documents import require_text
-from anespec.runtime.drafters.datastore.stored import MOST_ENTRIES
+from anespec.runtime.drafters.datastore.stored import MOST_ENTRIES, text_begin
 
 SPOTS = 16
 """Places, spread evenly over all bytes, at which is looked how many tokens a byte is."""
@@ -23,21 +23,25 @@ KEPT_BYTES, WORKING_BYTES = 8, 4
 
 @dataclass(frozen=True)
 class Survey:
-    """Files to be read, their bytes, and an estimate of their tokens."""
+    """Files to be read, their bytes, and an estimate of their tokens.
+
+    `beginning` is the bytes of the datastore's file before the text, which follow from the vocabulary.
+    """
 
     files: int
     bytes: int
     tokens: int
+    beginning: int = 0
 
     @property
     def disk_bytes(self) -> int:
         """What the datastore will take."""
-        return self.tokens * KEPT_BYTES
+        return self.beginning + self.tokens * KEPT_BYTES
 
     @property
     def building_bytes(self) -> int:
         """What it takes while it is built."""
-        return self.tokens * (KEPT_BYTES + WORKING_BYTES)
+        return self.disk_bytes + self.tokens * WORKING_BYTES
 
     def require_room(self, target: Path) -> None:
         """Do nothing where a datastore of these files fits its format and the disk.
@@ -62,7 +66,7 @@ class Survey:
             )
 
 
-def survey(paths: Sequence[Path], count_tokens: Callable[[str], int]) -> Survey:
+def survey(paths: Sequence[Path], count_tokens: Callable[[str], int], vocabulary_size: int) -> Survey:
     """Open every file, and estimate from samples how many tokens all have together.
 
     Raises:
@@ -83,7 +87,8 @@ def survey(paths: Sequence[Path], count_tokens: Callable[[str], int]) -> Survey:
                 tokens += count_tokens(text)
                 break
             place -= size
-    return Survey(len(paths), whole, whole * tokens // read if read else 0)
+    estimate = whole * tokens // read if read else 0
+    return Survey(len(paths), whole, estimate, text_begin(vocabulary_size))
 
 
 def _size(path: Path) -> int:

@@ -166,9 +166,11 @@ def test_undo_system_and_clear(seen: Seen) -> None:
     assert (chat.transcript.turns, chat.transcript.system, chat.used) == ([], "Be brief", 4)
     take_line(chat, "/system none")
     assert chat.transcript.system is None
+    said = seen.others
     for nothing in ("/undo", "/retry"):
         with pytest.raises(RequestError):
             take_line(chat, nothing)
+    assert seen.others == said, "what was not done is not commented on"
 
 
 def test_settings_hold_from_the_next_answer_on(seen: Seen) -> None:

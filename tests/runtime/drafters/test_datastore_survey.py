@@ -9,10 +9,13 @@ import pytest
 from anespec.manifests.errors import AnespecError, RequestError, StorageError
 from anespec.runtime.drafters.datastore import survey as survey_module
 from anespec.runtime.drafters.datastore.documents import parts_of
-from anespec.runtime.drafters.datastore.stored import MOST_ENTRIES
+from anespec.runtime.drafters.datastore.stored import MOST_ENTRIES, text_begin
 from anespec.runtime.drafters.datastore.survey import SPOT_BYTES, Survey, survey
 
 Usage = namedtuple("Usage", "total used free")
+
+
+VOCABULARY = 100
 
 
 def words(text: str) -> int:
@@ -29,7 +32,7 @@ def test_tokens_are_estimated_from_samples_of_all_files(tmp_path: Path) -> None:
         read.append(len(text))
         return words(text)
 
-    found = survey([tmp_path / name for name in ("short", "empty", "long")], count)
+    found = survey([tmp_path / name for name in ("short", "empty", "long")], count, VOCABULARY)
     assert (found.files, found.bytes) == (3, 6_000_000)
     # Two thirds of the bytes are a million words.
     assert 800_000 < found.tokens < 1_200_000
@@ -38,9 +41,16 @@ def test_tokens_are_estimated_from_samples_of_all_files(tmp_path: Path) -> None:
 
 def test_files_that_say_they_are_empty_have_no_tokens_yet(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    found = survey([tmp_path / "empty"], words)
-    assert found == Survey(1, 0, 0)
+    found = survey([tmp_path / "empty"], words, VOCABULARY)
+    assert found == Survey(1, 0, 0, text_begin(VOCABULARY))
     found.require_room(tmp_path / "out")
+
+
+def test_what_comes_before_the_text_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "short").write_text("abc " * 10)
+    found = survey([tmp_path / "short"], words, VOCABULARY)
+    assert found.disk_bytes == text_begin(VOCABULARY) + 10 * 8
+    assert found.building_bytes == text_begin(VOCABULARY) + 10 * 12
 
 
 def test_more_tokens_than_the_format_holds_are_refused(tmp_path: Path) -> None:
@@ -68,14 +78,14 @@ def test_a_sparse_file_is_no_text(tmp_path: Path, name: str, text: str) -> None:
     path = tmp_path / name
     path.write_text(text)
     os.truncate(path, 3 << 40)
-    with pytest.raises(AnespecError, match=f"{name}: is no text, since it holds zero bytes"):
-        survey([path], words)
+    with pytest.raises(AnespecError, match=f"{name}: is no text, since it holds NUL bytes"):
+        survey([path], words, VOCABULARY)
 
 
 def test_zero_bytes_that_no_sample_met_are_no_text_either(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("some\0text")
-    with pytest.raises(RequestError, match="zero bytes"):
+    with pytest.raises(RequestError, match="NUL bytes"):
         list(parts_of(path))
     (tmp_path / "a.jsonl").write_text('"one\\u0000two"\n')
     assert [part.text for part in parts_of(tmp_path / "a.jsonl")] == ["one\0two"], "said as JSON says it"
@@ -86,4 +96,4 @@ def test_every_file_is_looked_at_before_any_is_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", ".", "none"):
         with pytest.raises(StorageError):
-            survey([tmp_path / "a.txt", tmp_path / name], lambda _: pytest.fail("was read"))
+            survey([tmp_path / "a.txt", tmp_path / name], lambda _: pytest.fail("was read"), VOCABULARY)
