@@ -331,6 +331,22 @@ def changeable_by_others(path: Path) -> Path | None:
         found = here.lstat()
 
 
+def require_safe_to_run(path: Path, what: str, variable: str) -> None:
+    """Raise StorageError where another user may have put `what` there, which is run, or may replace it.
+
+    `variable` is what names another place in the environment.
+
+    Raises:
+        OSError: a part of the way is missing or cannot be looked at.
+    """
+    shared = changeable_by_others(path)
+    if shared is not None:
+        raise StorageError(
+            f"{shared}: other users may change what lies there, and {what} would be run from there; "
+            f"forbid it with `chmod go-w`, or set {variable} to a folder of your own"
+        )
+
+
 def _is_shared(folder: os.stat_result) -> bool:
     """Whether others may remove or replace what lies in the folder."""
     if folder.st_mode & stat.S_ISVTX:

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from anespec.manifests.errors import StorageError
-from anespec.manifests.safe_files import changeable_by_others
+from anespec.manifests.safe_files import require_safe_to_run
 from anespec.manifests.user_folders import NAME, cache_folder, private_folder
 from anespec.runtime.drafters.whole_code import drop_damaged, drop_foreign, note_whole
 
@@ -87,7 +87,7 @@ def code_folder() -> Path | None:
         base = _own_folder()
         folder = base / CODE_FOLDER / _state_of_sources()
         with private_folder(folder, base):
-            _require_safe(folder)
+            require_safe_to_run(folder, "compiled code", _CHOSEN_FOLDER)
         os.utime(folder)
         drop_foreign(folder)
         drop_damaged(folder)
@@ -108,16 +108,6 @@ def _own_folder() -> Path:
     """
     given = Path(os.environ.get(_CHOSEN_FOLDER, ""))
     return given / NAME if given.is_absolute() else cache_folder()
-
-
-def _require_safe(folder: Path) -> None:
-    """Raise StorageError where others may put a folder of theirs in the place of this one."""
-    shared = changeable_by_others(folder)
-    if shared is not None:
-        raise StorageError(
-            f"{shared}: other users may change what lies there, and compiled code would be run from there; "
-            f"forbid it with `chmod go-w`, or set {_CHOSEN_FOLDER} to a folder of your own"
-        )
 
 
 def _state_of_sources() -> str:

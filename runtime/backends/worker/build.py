@@ -24,7 +24,7 @@ import psutil
 from anespec.manifests.child_python import NEUTRAL_FOLDER
 from anespec.manifests.errors import AnespecError, MissingPackageError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable
-from anespec.manifests.safe_files import Folder, first_link, open_file
+from anespec.manifests.safe_files import Folder, first_link, open_file, require_safe_to_run
 from anespec.manifests.store import file_sha256
 from anespec.manifests.user_folders import cache_folder, private_folder
 from anespec.runtime.backends.worker.process import WorkerProgram
@@ -106,6 +106,9 @@ def built_worker(sources: WorkerSources | None = None) -> WorkerProgram | None:
     """The worker that was built of these sources (the installed ones), if it was.
 
     One that ANESPEC_WORKER names was built by hand: it is used in any case, and its build is not compared.
+
+    Raises:
+        StorageError: the one named cannot be read, or others may have put there what would be run.
     """
     if by_hand := os.environ.get(BY_HAND):
         try:
@@ -118,7 +121,10 @@ def built_worker(sources: WorkerSources | None = None) -> WorkerProgram | None:
     build = (sources or WorkerSources.installed()).build
     path = workers_folder() / build / EXECUTABLE
     is_there = first_link(cache_folder(), f"workers/{build}/{EXECUTABLE}") is None and path.is_file()
-    return WorkerProgram((str(path),), build) if is_there and os.access(path, os.X_OK) else None
+    if not is_there or not os.access(path, os.X_OK):
+        return None
+    _require_safe(path)
+    return WorkerProgram((str(path),), build)
 
 
 def build_worker(
@@ -138,6 +144,7 @@ def build_worker(
     _require_swift(swift)
     try:
         with private_folder(workers_folder()) as folder, _working_folder(folder) as partial:
+            _require_safe(folder.path)
             work = folder.path / partial
             sources.copy_to(work)
             _compile(swift, work, report)
@@ -154,6 +161,11 @@ def build_worker(
     if found is None:
         raise AnespecError(f"{workers_folder()}: the worker was built and is gone; build it again")
     return found
+
+
+def _require_safe(path: Path) -> None:
+    """Raise StorageError where others may put a program of theirs in the place of the worker."""
+    require_safe_to_run(path, "the worker", "XDG_CACHE_HOME")
 
 
 def _require_swift(swift: str) -> None:

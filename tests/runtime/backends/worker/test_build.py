@@ -63,6 +63,29 @@ def test_a_worker_is_built_once_and_found_by_its_sources(sources: WorkerSources,
     assert built_worker(sources) is None
 
 
+def test_a_worker_where_others_may_write_is_not_run(sources: WorkerSources, tmp_path: Path) -> None:
+    planted = workers_folder() / sources.build / "anespec-worker"
+    planted.parent.mkdir(parents=True)
+    planted.write_text("#!/bin/sh\n")
+    planted.chmod(0o755)
+    workers_folder().parent.chmod(0o777)
+    with pytest.raises(StorageError, match=r"anespec: other users may change .* set XDG_CACHE_HOME to"):
+        built_worker(sources)
+    with pytest.raises(StorageError, match="the worker would be run from there"):
+        build_worker(lambda _: None, sources, swift=swift(tmp_path))
+
+
+def test_no_worker_is_built_where_others_may_replace_it(sources: WorkerSources, tmp_path: Path) -> None:
+    cache = workers_folder().parent.parent
+    cache.mkdir()
+    cache.chmod(0o777)
+    said: list[str] = []
+    with pytest.raises(StorageError, match="cache: other users may change what lies there"):
+        build_worker(said.append, sources, swift=swift(tmp_path))
+    assert not said
+    assert list(workers_folder().iterdir()) == []
+
+
 def test_the_identity_is_no_part_of_the_sources_hash(sources: WorkerSources) -> None:
     before = sources.build
     (sources.folder / IDENTITY).write_text("another")
