@@ -23,7 +23,6 @@ from anespec.runtime.server.guards import Guard
 from anespec.runtime.server.hosts import Hosts
 from anespec.runtime.server.lifecycle import Phase
 from anespec.runtime.server.request_log import CLIENT_GONE, record_of
-from anespec.runtime.server.shares import Share
 
 _log = logging.getLogger("anespec.serve")
 
@@ -150,8 +149,7 @@ class _Serving:
         caller = replace(caller, seconds=daemon.options.request_seconds)
         take = held.enter_context(self._bodies.of(caller.owner))
         if endpoint.body is None:
-            # What asks for nothing takes next to nothing, and whoever only looks is in nobody's way.
-            share = Share(daemon.shares, caller.owner)
+            share = held.enter_context(daemon.shares.looking(caller.owner))
             return await endpoint.serve(Call(daemon, request, None, caller, share, take))
         share = held.enter_context(daemon.shares.of(caller.owner))
         as_curl, most = endpoint.as_curl, daemon.options.body_bytes

@@ -21,7 +21,11 @@ async def health(call: Call[None]) -> Response:
 
 async def metrics(call: Call[None]) -> Response:
     """What was counted of the caller's requests, or for an administrator of all."""
-    return Response(call.daemon.metrics.text(call.caller), headers={"content-type": CONTENT_TYPE_LATEST})
+    # Hundreds of lines are written anew each time.
+    await call.share.turn()
+    text = call.daemon.metrics.text(call.caller)
+    call.share.pause()
+    return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 ENDPOINTS = (

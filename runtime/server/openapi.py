@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -22,9 +23,15 @@ _References = Mapping[object, JsonSchemaValue]
 def describing(endpoints: Sequence[Endpoint]) -> Endpoint:
     """The endpoint that describes these, and itself."""
 
+    @cache
+    def written(version: str, needs_key: bool) -> bytes:
+        # Once: it takes long beside an answer, and whoever reaches the daemon may ask for it.
+        return bytes(JSONResponse(description([*endpoints, own], version, needs_key)).body)
+
     async def show(call: Call[None]) -> Response:
         """The description of all endpoints."""
-        return JSONResponse(description([*endpoints, own], call.daemon.version, call.daemon.keys.needed))
+        found = written(call.daemon.version, call.daemon.keys.needed)
+        return Response(found, media_type=JSONResponse.media_type)
 
     own = Endpoint("GET", PATH, "This description.", show, is_open=True)
     return own

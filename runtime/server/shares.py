@@ -71,6 +71,16 @@ class Shares:
             owner.requests -= 1
             owner.seen = self._clock()
 
+    @contextlib.contextmanager
+    def looking(self, name: str) -> Iterator["Share"]:
+        """One request of an owner who only looks at the daemon: its time counts, and nobody waits for it."""
+        self._owners.setdefault(name, _Owner())
+        share = Share(self, name)
+        try:
+            yield share
+        finally:
+            share.pause()
+
     def now(self) -> float:
         """The time."""
         return self._clock()

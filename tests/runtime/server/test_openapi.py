@@ -10,6 +10,7 @@ from serving import Running
 from starlette.responses import Response
 from starlette.testclient import TestClient
 
+from anespec.runtime.server import openapi
 from anespec.runtime.server.endpoints import ENDPOINTS
 from anespec.runtime.server.openapi import description
 
@@ -19,6 +20,14 @@ def test_the_description_is_one(needs_key: bool) -> None:
     found = description(ENDPOINTS, "1", needs_key)
     validate(found)
     assert sum(map(len, found["paths"].values())) == len(ENDPOINTS)
+
+
+def test_it_is_written_once(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = served.client.get("/openapi.json")
+    monkeypatch.setattr(openapi, "description", None)
+    again = served.client.get("/openapi.json")
+    assert again.status_code == 200
+    assert again.content == first.content
 
 
 def test_what_is_not_served_has_no_answer_but_its_refusal(served: Running) -> None:

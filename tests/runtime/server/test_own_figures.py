@@ -159,3 +159,13 @@ def test_who_is_an_administrator(tmp_path: Path) -> None:
     assert admins(f"ann:{ANN} admin\nbob:{BOB}") == {"ann": True, "bob": False}
     # What older files hold means what it did.
     assert admins(f"ann:{ANN}:admin\nadmin:{BOB}") == {"ann": False, "admin": False}
+
+
+def test_a_key_pays_for_its_metrics(
+    shared: tuple[Running, KeyRing, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, ring, _ = shared
+    taken: list[str] = []
+    monkeypatch.setattr(found.daemon.shares, "take", lambda owner, seconds: taken.append(owner))
+    assert _metrics(found, ANN)
+    assert taken == [ring.caller(f"Bearer {ANN}").owner]

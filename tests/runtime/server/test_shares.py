@@ -67,6 +67,22 @@ def test_who_takes_little_never_waits_for_one_who_takes_much() -> None:
     run(scene)
 
 
+def test_who_only_looks_pays_for_it_and_keeps_nobody_waiting() -> None:
+    async def scene(shares: Shares, time: Time) -> None:
+        with shares.looking("many"):
+            assert [await work(shares, time, "one", 3.0) for _ in range(9)] == [0.0] * 9
+        with shares.of("one"):
+            began = time.now
+            for _ in range(200):
+                with shares.looking("many") as share:
+                    await share.turn()
+                    time.now += 0.1
+            took = time.now - began
+        assert took == pytest.approx((200 * 0.1 - BURST) / SHARE, rel=0.05)
+
+    run(scene)
+
+
 def test_a_client_between_two_requests_is_still_there() -> None:
     async def scene(shares: Shares, time: Time) -> None:
         await work(shares, time, "many", 1000.0)
