@@ -2,8 +2,9 @@
 
     python benchmarks/smoke.py [NAME.py ...] [--list]
 
-Each is run once for tables and, where it knows --json, once for one JSON object. What a benchmark leaves out,
-since this machine lacks a peer or a browser, it says in a line that begins with `skipped:`.
+Each is run once for tables and, where it knows --json and takes no longer than LONG, once more for one JSON
+object. What a benchmark leaves out, since this machine lacks a peer or a browser, it says in a line that
+begins with `skipped:`.
 """
 
 import argparse
@@ -18,13 +19,17 @@ from pathlib import Path
 from smoke_options import FOLDER
 
 HERE = Path(__file__).resolve().parent
-HELPERS = {"llama_server.py", "losing_daemon.py", "smoke.py"}
-"""Programs that measure nothing: a build, a daemon with a fault, and this one."""
+HELPERS = {"flood.py", "llama_server.py", "losing_daemon.py", "smoke.py"}
+"""Programs that measure nothing: clients, a build, a daemon with a fault, and this one."""
 
 FURTHER = {"pass.py": [["--contexts", "64", "128", "--past", "8", "--backends", "openvino"]]}
 """Ways to run a benchmark that are programs of their own."""
 
 SECONDS = 300.0
+"""After which a run counts as hanging."""
+
+LONG = 10.0
+"""Seconds beyond which a benchmark is not run a second time."""
 
 
 def benchmarks() -> list[Path]:
@@ -85,6 +90,8 @@ def main() -> None:
             faults += said is not None
             seconds = time.monotonic() - start
             print(f"{seconds:5.1f} s  {program.name} {' '.join(arguments)}: {said or 'ok'}", flush=True)
+            if seconds > LONG:
+                break
     print(f"{len(chosen)} benchmarks in {time.monotonic() - began:.0f} s, {faults} faults")
     sys.exit(faults > 0)
 

@@ -100,7 +100,7 @@ def _make_lock(path: Path, output: Path) -> None:
         if error.errno in FULL_DISK_ERRORS:
             raise
         raise StorageError(
-            f"{output}: nothing can be written there ({error.strerror}); choose another place with -o"
+            f"{output}: cannot be written ({error.strerror}); choose another place with -o"
         ) from error
 
 

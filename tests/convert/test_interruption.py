@@ -238,5 +238,5 @@ def test_an_interruption_of_two_workers_keeps_what_was_finished(gguf: Path, tmp_
 
 
 def test_a_place_that_takes_no_files_is_no_other_conversion(gguf: Path) -> None:
-    with pytest.raises(StorageError, match=r"^/proc/x: nothing can be written there \(.+\); choose another"):
+    with pytest.raises(StorageError, match=r"^/proc/x: cannot be written \(.+\); choose another"):
         build(gguf, Path("/proc/x"))

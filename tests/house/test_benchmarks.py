@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-HELPERS = {"llama_server.py", "losing_daemon.py", "smoke.py"}
-"""Programs that measure nothing: a build, a daemon with a fault, and the run of all."""
+HELPERS = {"flood.py", "llama_server.py", "losing_daemon.py", "smoke.py"}
+"""Programs that measure nothing: clients, a build, a daemon with a fault, and the run of all."""
 
 PROGRAMS = [
     path for path in sorted(FOLDER.glob("*.py")) if re.search(r"^if __name__", path.read_text(), re.M)
