@@ -176,7 +176,8 @@ def measure(options: argparse.Namespace) -> dict[tuple[str, Case], list[Facts]]:
     with contextlib.ExitStack() as stack:
         port = free_port()
         command = anespec_command(options.artifact or options.model, port, "--threads", str(options.threads))
-        command += ["--sequences", str(options.sequences), "--context", str(options.context)]
+        if options.artifact is None:
+            command += ["--sequences", str(options.sequences), "--context", str(options.context)]
         # What an earlier run asked must not help this one.
         command += ["--draft-memory", "none", *options.serve_option]
         servers = [stack.enter_context(started(OURS, command, port, "/health"))]
