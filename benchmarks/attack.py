@@ -3,7 +3,7 @@
     python benchmarks/attack.py [--only PART ...] [--seed 0] [--pairs 500] [--mutants 5000] [--kills 40]
 
 Parts: `pairs` (random requests to a daemon that guesses and to one that does not, for every draft source and
-model: all texts are the same), `mutants` (damaged requests: no status of 500), `kills` (convert, validate,
+model: all texts are the same), `mutants` (damaged requests: no 5xx but 501), `kills` (convert, validate,
 datastore build and the daemon, killed at random moments: nothing is lost), `page` (hostile texts in headless
 Chromium: nothing runs). Each prints what it counted, or what went wrong; the exit code is 1 if anything did.
 A seed chooses the same requests and damages again. Nothing but loopback addresses is used.
@@ -78,13 +78,13 @@ def pairs(attack: Attack) -> str:
 
 
 def mutants(attack: Attack) -> str:
-    """No damaged request is answered by 500, and none stops the daemon."""
+    """No damaged request is answered by a 5xx, 501 aside, and none stops the daemon."""
     artifact, log = attack.artifact(attack.options.models[0]), attack.folder / "mutants.log"
     with serving(artifact, log, "--request-seconds", "5", environment=attack.cache) as daemon:
         sent = send_mutants(daemon, attack.options.mutants, attack.options.seed)
         if complaints := daemon.complaints():
             raise RuntimeError(f"the log complains {len(complaints)} times, first: {complaints[0]}")
-    return f"{sent} damaged requests, 0 answered by 500"
+    return f"{sent} damaged requests, 0 answered by a 5xx but 501"
 
 
 def kills(attack: Attack) -> str:
