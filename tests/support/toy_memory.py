@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ def text(*tokens: int) -> NDArray[np.int32]:
     return np.array(tokens, np.int32)
 
 
+LESSONS = [(text(1, 2, 3), 1), (text(4, 5), 0), (text(*range(40)), 20), (text(7), 1), (text(9, 9, 1), 2)]
+
+
 def opened(
     folder: Folder,
     learner: ToyLearner | None = None,
@@ -33,6 +37,15 @@ def opened(
     head = Head(vocabulary="v", owner=OWNER, learner=learner.name, version=learner.version)
     files = OwnerFiles(folder, owner_folder(OWNER))
     return OwnerMemory(learner, size, head, files, writes=writes, clock=clock)
+
+
+def files_of(folder: Folder) -> list[Path]:
+    return sorted((folder.path / owner_folder(OWNER)).iterdir())
+
+
+def teach(memory: OwnerMemory, lessons: Sequence[tuple[NDArray[np.int32], int]] = LESSONS) -> None:
+    for words, answer in lessons:
+        memory.fold(words, answer)
 
 
 def learnt(lessons: Sequence[tuple[NDArray[np.int32], int]]) -> bytes:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,13 +50,19 @@ class Learning(SourceOf):
         self.is_closed = True
 
 
-def test_the_source_learns_once_it_stands_what_lookup_guessed_for() -> None:
+def waiting_source() -> tuple[Learning, Callable[[], Learning], threading.Event]:
+    """A source, what starts it, and the event that its start waits for."""
     source, may_stand = Learning(), threading.Event()
 
     def start() -> Learning:
         assert may_stand.wait(20)
         return source
 
+    return source, start, may_stand
+
+
+def test_the_source_learns_once_it_stands_what_lookup_guessed_for() -> None:
+    source, start, may_stand = waiting_source()
     starting = StartingSource("learning", start)
     early = starting.open("one", [1, 2, 1])
     assert early.propose(2).source == "lookup"
@@ -72,12 +79,7 @@ def test_the_source_learns_once_it_stands_what_lookup_guessed_for() -> None:
 
 
 def test_a_source_that_stands_only_at_the_end_learns_too() -> None:
-    source, may_stand = Learning(), threading.Event()
-
-    def start() -> Learning:
-        assert may_stand.wait(20)
-        return source
-
+    source, start, may_stand = waiting_source()
     starting = StartingSource("learning", start)
     starting.open("one", [1, 2]).close()
     may_stand.set()
@@ -97,12 +99,7 @@ def test_nothing_waits_where_the_source_cannot_be_had() -> None:
 
 def test_what_ends_before_it_stands_is_on_disk_at_its_end_and_learnt_once(tmp_path: Path) -> None:
     memory = vocabulary_memory(tmp_path)
-    source, may_stand = Learning(), threading.Event()
-
-    def start() -> Learning:
-        assert may_stand.wait(20)
-        return source
-
+    source, start, may_stand = waiting_source()
     starting = StartingSource("learning", start, memory)
     late = starting.open("late", [4, 4])
     for _ in range(MOST_UNTOLD + 36):
@@ -136,12 +133,7 @@ def test_nothing_is_kept_for_a_source_that_cannot_be_had(tmp_path: Path) -> None
 def test_a_source_without_a_memory_says_of_how_many_requests_it_will_know(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    source, may_stand = Learning(), threading.Event()
-
-    def start() -> Learning:
-        assert may_stand.wait(20)
-        return source
-
+    source, start, may_stand = waiting_source()
     starting = StartingSource("learning", start)
     with caplog.at_level(logging.INFO):
         for _ in range(3 * MOST_UNTOLD):

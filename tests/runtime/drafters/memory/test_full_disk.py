@@ -5,47 +5,15 @@ import io
 import os
 import resource
 import shutil
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
-from toy_memory import OWNER, learnt, opened, text
+from stepping import Clock
+from toy_memory import LESSONS, OWNER, files_of, learnt, opened, teach
 
 import anespec.runtime.drafters.memory.request_journal as request_journal
 from anespec.manifests.safe_files import Folder
 from anespec.runtime.drafters.memory.owner_files import owner_folder
-from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
 from anespec.runtime.drafters.memory.request_journal import SECONDS_BETWEEN_TRIES
-
-LESSONS = [(text(1, 2, 3), 1), (text(4, 5), 0), (text(*range(40)), 20), (text(7), 1), (text(9, 9, 1), 2)]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Folder]:
-    (tmp_path / "vocabulary").mkdir(mode=0o700)
-    with Folder.open(tmp_path / "vocabulary") as place:
-        yield place
-
-
-def files_of(folder: Folder) -> list[Path]:
-    return sorted((folder.path / owner_folder(OWNER)).iterdir())
-
-
-def teach(memory: OwnerMemory, lessons: Sequence[tuple[NDArray[np.int32], int]] = LESSONS) -> None:
-    for words, answer in lessons:
-        memory.fold(words, answer)
-
-
-class Clock:
-    """Seconds that pass where a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def refuse_beyond(size: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -4,7 +4,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import dying_memory
@@ -14,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from toy_learner import ToyLearner
-from toy_memory import OWNER, SIZE, learnt, opened, text
+from toy_memory import LESSONS, OWNER, SIZE, files_of, learnt, opened, teach, text
 
 import anespec.runtime.drafters.memory.owner_memory as owner_memory
 from anespec.manifests.safe_files import Folder
 from anespec.manifests.schema import MOST_TOKENS
 from anespec.runtime.drafters.memory.learner import MemoryFacts
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
-from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
 from anespec.runtime.drafters.memory.records import (
     Kind,
     LatestTexts,
@@ -30,24 +29,6 @@ from anespec.runtime.drafters.memory.records import (
     lessons,
     records,
 )
-
-LESSONS = [(text(1, 2, 3), 1), (text(4, 5), 0), (text(*range(40)), 20), (text(7), 1), (text(9, 9, 1), 2)]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Folder]:
-    (tmp_path / "vocabulary").mkdir(mode=0o700)
-    with Folder.open(tmp_path / "vocabulary") as place:
-        yield place
-
-
-def files_of(folder: Folder) -> list[Path]:
-    return sorted((folder.path / owner_folder(OWNER)).iterdir())
-
-
-def teach(memory: OwnerMemory, lessons: Sequence[tuple[NDArray[np.int32], int]] = LESSONS) -> None:
-    for words, answer in lessons:
-        memory.fold(words, answer)
 
 
 @pytest.fixture
