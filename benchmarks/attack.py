@@ -14,8 +14,6 @@ import os
 import random
 import sys
 import tempfile
-import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +25,7 @@ from killed_programs import building, converting, survive, validating
 from malformed_requests import send_mutants
 from measure import describe, machine
 from paired_requests import SOURCES, compare
-from serving_scenarios import Bench, UnavailableError, kill
+from serving_scenarios import Bench, UnavailableError, kill, run_parts
 from smoke_options import FOLDER, MODEL, ROOT, command_line
 
 import anespec
@@ -155,21 +153,10 @@ def main() -> None:
     print(describe(machine()), flush=True)
     # Compiling what drafts takes a minute, and is no part of any attack.
     os.environ.setdefault("NUMBA_CACHE_DIR", str(FOLDER / "compiled"))
-    failed = False
     with tempfile.TemporaryDirectory(prefix="anespec-attack-", ignore_cleanup_errors=True) as folder:
         attack = Attack(options, Path(folder))
-        for name in options.only:
-            began = time.monotonic()
-            try:
-                said = f"{name}: {PARTS[name](attack)}"
-            except UnavailableError as reason:
-                said = f"skipped: {name}, since {reason}"
-            except Exception as error:
-                failed = True
-                said = f"{name}: WRONG: {error}"
-                traceback.print_exc()
-            print(f"{said} ({time.monotonic() - began:.1f} s)", flush=True)
-    sys.exit(failed)
+        held = run_parts(PARTS, options.only, attack)
+    sys.exit(not held)
 
 
 if __name__ == "__main__":

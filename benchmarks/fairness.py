@@ -30,6 +30,7 @@ from faulty_daemon import Daemon, serving
 from flood import SECONDS, post
 from large_fields import COMPLETIONS, SHORT, LargeRequest, large_requests, ordinary
 from measure import emit, machine, show_table
+from smoke_options import command_line
 
 import anespec
 from anespec.manifests.schema import Target
@@ -214,12 +215,10 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=4, help="of the attacker")
     parser.add_argument("--seconds", type=float, default=20.0, help="for each field, at most")
     parser.add_argument("--warm", type=float, default=1.0, help="seconds of attack before the victim comes")
-    parser.add_argument("--smoke", action="store_true", help="a few requests for a few fields, in seconds")
     parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args()
-    if chosen.smoke:
-        chosen.requests, chosen.seconds, chosen.warm = 3, 2.0, 0.3
-        chosen.only = ["logit_bias: 2,000, n: 64", "/tokenize: 1 MB with", "headers"]
+    smoke = ("--requests", 3, "--seconds", 2, "--warm", 0.3)
+    smoke += ("--only", "logit_bias: 2,000, n: 64", "/tokenize: 1 MB with", "headers")
+    chosen = parser.parse_args(command_line(parser, *smoke))
     # A smoke test proves nothing of fairness, and need not wait.
     rest = 0.0 if chosen.smoke else (BURST + DEBT) / SHARE
     fields = [

@@ -4,19 +4,17 @@ Usage: python benchmarks/serving_faults.py [MODEL.gguf] [--only NAME ...] [--req
 
 Each scenario prints `ok` and its figures, or what went wrong; the exit code is 1 if any did. Every answer is
 compared with the one that the library gives for the same prompt, options and seed. Schemathesis is needed
-for `malformed`; mounting the small disk of `full-disk` takes root's rights, without them it is left out.
+for `malformed`; mounting the small disk of `full-disk` takes root's rights, without them it is skipped.
 """
 
 import argparse
 import sys
 import tempfile
-import time
-import traceback
 from pathlib import Path
 
 from faulty_clients import Oracle
 from measure import machine
-from serving_scenarios import SCENARIOS, Bench, UnavailableError
+from serving_scenarios import SCENARIOS, Bench, run_parts
 from smoke_options import MODEL, command_line
 
 import anespec
@@ -34,7 +32,6 @@ def main() -> None:
     smoke = (MODEL, "--only", "lost-state")
     chosen = parser.parse_args(command_line(parser, *smoke))
     print(machine())
-    failed = False
     with tempfile.TemporaryDirectory(prefix="anespec-faults-") as folder:
         artifact = Path(folder) / "model.anespec"
         anespec.convert(
@@ -42,18 +39,8 @@ def main() -> None:
         )
         with anespec.load(artifact) as model:
             bench = Bench(artifact, Path(folder), Oracle(model), chosen.requests, chosen.seconds)
-            for name in chosen.only:
-                began = time.monotonic()
-                try:
-                    said = f"ok: {SCENARIOS[name](bench)}"
-                except UnavailableError as reason:
-                    said = f"left out: {reason}"
-                except Exception as error:
-                    failed = True
-                    said = f"WRONG: {error}"
-                    traceback.print_exc()
-                print(f"{name}: {said} ({time.monotonic() - began:.1f} s)", flush=True)
-    sys.exit(failed)
+            held = run_parts(SCENARIOS, chosen.only, bench)
+    sys.exit(not held)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 from faulty_clients import (
@@ -37,7 +38,7 @@ LOSING = (sys.executable, str(Path(__file__).with_name("losing_daemon.py")))
 
 
 class UnavailableError(Exception):
-    """This machine cannot do what a scenario needs."""
+    """This machine cannot do what a part of a benchmark needs."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,29 @@ class Bench:
 
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
+
+
+BenchT = TypeVar("BenchT")
+
+
+def run_parts(parts: Mapping[str, Callable[[BenchT], str]], names: Iterable[str], bench: BenchT) -> bool:
+    """Run the parts of these names one after another, and print what each says; whether all held.
+
+    One that raises UnavailableError is skipped, and any other exception is what went wrong.
+    """
+    held = True
+    for name in names:
+        began = time.monotonic()
+        try:
+            said = f"{name}: ok: {parts[name](bench)}"
+        except UnavailableError as reason:
+            said = f"skipped: {name}, since {reason}"
+        except Exception as error:
+            held = False
+            said = f"{name}: WRONG: {error}"
+            traceback.print_exc()
+        print(f"{said} ({time.monotonic() - began:.1f} s)", flush=True)
+    return held
 
 
 def _until(happens: Callable[[], bool], what: str, seconds: float = 60.0) -> float:
