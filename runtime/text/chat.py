@@ -20,12 +20,14 @@ def render_chat(
     bos: str,
     eos: str,
     variables: Mapping[str, object] | None = None,
+    escaped_as: Mapping[str, str] | None = None,
     processes: TemplateProcesses | None = None,
 ) -> str:
     """The prompt for `messages` (role, content and what else the template reads).
 
     `bos` and `eos` are the texts of those tokens, `variables` further names for the template, such as
     `tools`. Encode the result with `parse_special`, and without `add_special` where it begins with BOS.
+    The filter `escape` escapes each character that `escaped_as` names as if it were the one it maps to.
     `processes` render it; without, those that all of this program shares. Safe from several threads.
 
     Raises:
@@ -41,7 +43,7 @@ def render_chat(
         "bos_token": bos,
         "eos_token": eos,
     }
-    return (processes or _shared(os.getpid())).render(template, names)
+    return (processes or _shared(os.getpid())).render(template, names, escaped_as)
 
 
 @cache

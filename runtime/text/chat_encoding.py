@@ -49,6 +49,7 @@ def encode_chat(
         bos=_text_of(tokenizer, tokenizer.bos_id),
         eos=_text_of(tokenizer, tokenizer.eos_id),
         variables=variables,
+        escaped_as=stand_ins.escaped_as,
     )
     require_fitting(rendered, tokenizer, context)
     text = stand_ins.unescape(rendered)

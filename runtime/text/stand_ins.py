@@ -19,6 +19,11 @@ class StandIns:
 
     characters: Mapping[int, str] = field(default_factory=dict)
 
+    @property
+    def escaped_as(self) -> dict[str, str]:
+        """Those for characters that HTML escapes, and what each of them stands for."""
+        return {chr(code): each for code, each in self.characters.items() if each in _CHANGED_BY_ESCAPING}
+
     def restore(self, text: str) -> str:
         """Return `text` with the characters that were there at first."""
         return text.translate(self.characters) if self.characters else text

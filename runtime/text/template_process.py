@@ -45,8 +45,12 @@ class TemplateProcesses:
         self._free = threading.BoundedSemaphore(most)
         self._idle: list[_Process] = []
 
-    def render(self, template: str, names: Mapping[str, object]) -> str:
+    def render(
+        self, template: str, names: Mapping[str, object], escaped_as: Mapping[str, str] | None = None
+    ) -> str:
         """The text that `template` writes when it may use `names`, which JSON can write.
+
+        Jinja's `escape` escapes each character that `escaped_as` names as if it were the one it maps to.
 
         Raises:
             RequestError: the template is not valid, refuses these names, does something forbidden or
@@ -54,7 +58,9 @@ class TemplateProcesses:
             AnespecError: no process can be started.
         """
         try:
-            request = json.dumps([template, names], ensure_ascii=False).encode("utf-8", "surrogatepass")
+            request = json.dumps([template, names, escaped_as or {}], ensure_ascii=False).encode(
+                "utf-8", "surrogatepass"
+            )
         except (TypeError, ValueError, RecursionError) as error:
             raise RequestError(f"the conversation cannot be written as JSON: {error}") from None
         with self._free:

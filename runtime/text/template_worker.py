@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
@@ -22,6 +23,7 @@ from jinja2 import Template, TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from markupsafe import Markup, escape
 
 TEXT, REFUSAL, NO_MEMORY, TOO_LONG = b"=", b"!", b"m", b"c"
 """How an answer begins: a text, a reason why there is none, or the limit that was met."""
@@ -72,10 +74,10 @@ def _limit(kind: int, size: int) -> None:
 
 def _answer(request: bytes, most_characters: int) -> bytes:
     try:
-        template, names = json.loads(request.decode("utf-8", "surrogatepass"))
+        template, names, stand_ins = json.loads(request.decode("utf-8", "surrogatepass"))
         pieces: list[str] = []
         characters = 0
-        for piece in _compile(template).generate(names):
+        for piece in _compile(template, tuple(stand_ins.items())).generate(names):
             pieces.append(piece)
             characters += len(piece)
             if characters > most_characters:
@@ -101,14 +103,21 @@ class _Generation(Extension):
 
 
 @lru_cache(maxsize=4)
-def _compile(template: str) -> Template:
+def _compile(template: str, stand_ins: tuple[tuple[str, str], ...]) -> Template:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
     )
     environment.filters["tojson"] = _to_json
+    if stand_ins:
+        environment.filters |= dict.fromkeys(("e", "escape"), _escaping(stand_ins))
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment.from_string(template)
+
+
+def _escaping(stand_ins: tuple[tuple[str, str], ...]) -> Callable[[object], Markup]:
+    escaped = {ord(private): str(escape(character)) for private, character in stand_ins}
+    return lambda value: Markup(escape(value).translate(escaped))
 
 
 def _to_json(

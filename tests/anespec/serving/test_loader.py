@@ -50,7 +50,7 @@ def test_files_that_go_harm_nobody_and_those_that_change_are_not_served(
         with pytest.raises(ModelLoadError, match="the server's log says why") as refused:
             await answer(pool)
         assert isinstance(cause := refused.value.__cause__, ArtifactError)
-        assert f"{tokens}: bytes is " in str(cause)
+        assert f"{tokens}: size in bytes is " in str(cause)
         assert pool.loaded == {}
         os.truncate(tokens, tokens.stat().st_size - 1)
         assert await answer(pool) == text

@@ -208,6 +208,14 @@ def test_nothing_changes_where_nothing_is_special(name: str, named: TokenizerOf,
     assert prompt(tokenizer, iter(texts)) == prompt(tokenizer, iter(texts), allow_special=True)
 
 
+@pytest.mark.parametrize("filter", ["e", "escape", "trim|e"])
+def test_what_a_template_escapes_is_escaped_with_stand_ins_too(filter: str, named: TokenizerOf) -> None:
+    tokenizer = with_own(named("llama-spm"), f"say: {{{{ messages[0].content|{filter} }}}}")
+    for text, shown in (("<", "&lt;"), ("a <", "a &lt;"), ("1 < 2 & 3", "1 &lt; 2 &amp; 3")):
+        found = encode_chat(tokenizer, [{"role": "user", "content": text}], CONTEXT)
+        assert list(found.ids) == tokenizer.encode(f"say: {shown}", add_special=False)
+
+
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_a_value_is_encoded_in_one_piece_with_what_is_beside_it(name: str, named: TokenizerOf) -> None:
     tokenizer = with_own(named(name), "say: {{ messages[0].content }} end")

@@ -68,7 +68,7 @@ def test_missing_and_short_files_are_found(made: dict[Target, Path], tmp_path: P
     (copy / "tokens.gguf").write_bytes(b"")
     found = findings(copy, LINUX)["files"]
     assert found.level is Level.FAIL
-    assert "tokens.gguf: bytes is 0" in found.text
+    assert "tokens.gguf: size in bytes is 0" in found.text
     shard = next((copy / "shards").iterdir())
     shutil.rmtree(shard)
     assert shard.name in findings(copy, LINUX)["files"].text
