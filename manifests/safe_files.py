@@ -220,7 +220,7 @@ class Folder:
 
     def require_own(self) -> None:
         """Raise StorageError where the folder belongs to another user, who could change it at any time."""
-        if os.fstat(self._descriptor).st_uid != os.geteuid():
+        if not _is_own(os.fstat(self._descriptor)):
             raise StorageError(f"{self.path}: belongs to another user; remove it or choose another place")
 
     def make_private(self) -> None:
@@ -230,13 +230,22 @@ class Folder:
             os.fchmod(self._descriptor, _PRIVATE)
 
     def remove_traps(self) -> None:
-        """Remove whatever below is neither a folder nor a file with this one name."""
+        """Remove what another user owns, and whatever is neither a folder nor a file with this one name."""
         for _, folders, files, descriptor in os.fwalk(".", dir_fd=self._descriptor):
             for name in (*folders, *files):
-                status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                is_file = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-                if not is_file and not stat.S_ISDIR(status.st_mode):
-                    os.unlink(name, dir_fd=descriptor)
+                # Another process may remove one meanwhile.
+                with contextlib.suppress(FileNotFoundError):
+                    status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                    if not stat.S_ISDIR(status.st_mode):
+                        if not _is_own(status) or not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+                            os.unlink(name, dir_fd=descriptor)
+                    elif not _is_own(status):
+                        folders.remove(name)
+                        shutil.rmtree(name, dir_fd=descriptor)
+
+
+def _is_own(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid()
 
 
 def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from anespec.manifests.errors import StorageError
 from anespec.manifests.safe_files import require_safe_to_run
 from anespec.manifests.user_folders import NAME, cache_folder, private_folder
-from anespec.runtime.drafters.whole_code import drop_damaged, drop_foreign, note_whole
+from anespec.runtime.drafters.whole_code import drop_damaged, note_whole
 
 _log = logging.getLogger(__name__)
 
@@ -86,10 +86,11 @@ def code_folder() -> Path | None:
     try:
         base = _own_folder()
         folder = base / CODE_FOLDER / _state_of_sources()
-        with private_folder(folder, base):
+        with private_folder(folder, base) as opened:
             require_safe_to_run(folder, "compiled code", _CHOSEN_FOLDER)
+            # Somebody may have put it there while the folder was open to them.
+            opened.remove_traps()
         os.utime(folder)
-        drop_foreign(folder)
         drop_damaged(folder)
         _drop_old(folder.parent)
     except StorageError as error:

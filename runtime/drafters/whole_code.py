@@ -5,9 +5,6 @@ some time later, and is not checked when it is loaded. So a list of checksums li
 """
 
 import contextlib
-import os
-import shutil
-import stat
 import zlib
 from pathlib import Path
 
@@ -50,23 +47,6 @@ def drop_damaged(folder: Path) -> None:
         for path in (*(folder / name for name in damaged if name in now), *folder.glob(MARKER)):
             path.unlink(missing_ok=True)
         (folder / LIST_NAME).unlink(missing_ok=True)
-
-
-def drop_foreign(folder: Path) -> None:
-    """Remove what lies in a folder of code and is not this user's own: loading code runs what is in it.
-
-    Somebody may have put it there while the folder was open to them. Links are removed, not what they name.
-    """
-    for path in (*folder.glob("*/*"), *folder.glob("*")):
-        with contextlib.suppress(FileNotFoundError):
-            status = path.lstat()
-            is_plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
-            if is_plain and status.st_uid == os.geteuid():
-                continue
-            if stat.S_ISDIR(status.st_mode):
-                shutil.rmtree(path)
-            else:
-                path.unlink()
 
 
 def forget_function(folder: Path, name: str) -> None:
