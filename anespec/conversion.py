@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anespec.manifests.errors import Interrupted
+
 if TYPE_CHECKING:
     from anespec.convert.options import ConvertOptions
     from anespec.convert.plan import ConversionPlan
@@ -33,6 +35,11 @@ def open_plan(gguf: Path, options: "ConvertOptions") -> "Iterator[ConversionPlan
         plan = ConversionPlan(SourceModel(file), options)
         Tokenizer.from_gguf(file)
         yield plan
+
+
+def stopped(interruption: KeyboardInterrupt) -> Interrupted:
+    """What to raise where a conversion was interrupted, which may have said what it leaves."""
+    return Interrupted(str(interruption) or "interrupted; run the same command again to go on")
 
 
 def default_output(gguf: Path) -> Path:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anespec.console import byte_progress, json_option, notes, out, print_json, watcher
-from anespec.conversion import default_output, open_plan
+from anespec.conversion import default_output, open_plan, stopped
 from anespec.convert.options import ConvertOptions
 from anespec.hub import fetched
-from anespec.manifests.errors import Interrupted
 from anespec.manifests.formatting import bytes_text, counted
 from anespec.option_flags import flags_of, read_flags
 from anespec.weights_report import weights_facts, weights_lines
@@ -83,8 +82,7 @@ def convert(
                     on_bytes=lambda done_bytes: report(None, done_bytes),
                 )
             except KeyboardInterrupt as interruption:
-                said = str(interruption) or "interrupted; run the same command again to go on"
-                raise Interrupted(said) from None
+                raise stopped(interruption) from None
     if as_json:
         print_json(_facts(done))
     else:

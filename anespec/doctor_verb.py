@@ -40,6 +40,7 @@ def doctor(artifact: Path | None, as_json: bool) -> None:
     from anespec.validate.doctor.artifact import look_into
     from anespec.validate.doctor.machine import look_at
     from anespec.validate.doctor.system import ThisSystem
+    from anespec.validate.findings import Level
 
     if artifact is not None and is_gguf(artifact):
         raise ArtifactError(
@@ -49,15 +50,15 @@ def doctor(artifact: Path | None, as_json: bool) -> None:
     system = ThisSystem()
     machine = look_at(system)
     inside = look_into(opened, system) if opened is not None else ()
-    damaged = [finding for finding in inside[:1] if finding.level.value == "fail"]
     facts = {
         "machine": [finding.model_dump(mode="json") for finding in machine],
         "artifact": [finding.model_dump(mode="json") for finding in inside] if opened is not None else None,
     }
     with result_as_json(facts, shown=as_json):
         if not as_json:
-            if damaged:
-                out().print(f"{damaged[0].subject}: {damaged[0].text}", style="bold red")
+            # Where files are damaged, the first finding says so, and no other holds.
+            if inside and inside[0].level is Level.FAIL:
+                out().print(f"{inside[0].subject}: {inside[0].text}", style="bold red")
             _show("this machine", machine)
             if opened is not None:
                 _show(opened.root.resolve().name, inside)

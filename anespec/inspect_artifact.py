@@ -1,6 +1,7 @@
 """What `inspect` says of an artifact's folder: what it holds, and what its gates found where."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,9 +58,8 @@ def describe_artifact(found: ArtifactInspection) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def show_artifact(artifact: "Artifact", found: ArtifactInspection) -> None:
-    """Print what the artifact holds; damage comes first."""
-    facts = describe_artifact(found)
+def show_artifact(artifact: "Artifact", found: ArtifactInspection, facts: Mapping[str, Any]) -> None:
+    """Print what the artifact holds, as `facts` describe it; damage comes first."""
     if found.damage:
         out().print(damage_sentence(artifact, found.damage), style="bold red")
     manifest, verdicts = found.manifest, found.verdicts
@@ -106,7 +106,7 @@ def show_artifact(artifact: "Artifact", found: ArtifactInspection) -> None:
         out().print(lost, style="yellow")
 
 
-def _shard_table(facts: dict[str, Any]) -> Table:
+def _shard_table(facts: Mapping[str, Any]) -> Table:
     table = Table(box=None)
     table.add_column("shard", no_wrap=True)
     for title in ("holds", "size", "weights", "what is known of this size"):

@@ -51,9 +51,10 @@ def _inspect_artifact(path: Path, as_json: bool) -> None:
 
     artifact = Artifact(path, KnownHashes())
     found = ArtifactInspection.of(artifact)
-    with result_as_json(describe_artifact(found), shown=as_json):
+    facts = describe_artifact(found)
+    with result_as_json(facts, shown=as_json):
         if not as_json:
-            show_artifact(artifact, found)
+            show_artifact(artifact, found, facts)
         if found.damage:
             raise ArtifactError(damage_sentence(artifact, found.damage))
 

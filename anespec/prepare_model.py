@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anespec import __version__
-from anespec.conversion import open_plan
+from anespec.conversion import open_plan, stopped
 from anespec.manifests.errors import GoldenGateError, Interrupted, StorageError
 from anespec.manifests.formatting import bytes_text, duration_text, printable
 from anespec.manifests.packages import require_package
@@ -82,8 +82,7 @@ def _convert(gguf: Path, output: Path, build: Build, display: Display) -> None:
                     on_bytes=lambda done_bytes: report("building shards", done_bytes / whole),
                 )
             except KeyboardInterrupt as interruption:
-                said = str(interruption) or "interrupted; run the same command again to go on"
-                raise Interrupted(said) from None
+                raise stopped(interruption) from None
         _log.info("%s converted in %s", gguf, duration_text(done.seconds))
 
 

@@ -133,8 +133,10 @@ class Scheduler:
         of the owner of whom most runs, at least two, and the shortest of those: it is prefilled again where
         its K/V do not stand any more, and its text stays the same.
         """
+        if self._store.idle or not self._shares_prefixes:
+            return
         waiting = next(self._queue.in_turn(), None)
-        if waiting is None or self._store.idle or not self._shares_prefixes:
+        if waiting is None:
             return
         request = waiting.request
         owner = max((each.request.owner for each in self._active.values()), key=self._queue.running)

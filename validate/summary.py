@@ -1,7 +1,7 @@
 """What an artifact may do somewhere, in one sentence: the last line of `validate`, and the page's first."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from anespec.manifests.formatting import counted, listed, printable
 from anespec.manifests.residency import PlanSource, ResidencyFile, ResidencyVerdict
@@ -15,6 +15,7 @@ from anespec.manifests.verdicts import (
     Invariance,
     Standing,
     Verdict,
+    VerdictT,
 )
 from anespec.validate.figures import GoldenFile, GoldenVerdict
 from anespec.validate.quality.verdict import QualityFile, QualityVerdict
@@ -33,18 +34,18 @@ class Known:
     @classmethod
     def found(cls, verdicts: Iterable[Verdict], residency_required: bool = False) -> "Known":
         """What one run found, of each gate at most one verdict."""
-        known = cls(residency_required=residency_required)
-        for verdict in verdicts:
-            match verdict:
-                case GoldenVerdict():
-                    known = replace(known, golden=verdict)
-                case ExactnessVerdict():
-                    known = replace(known, exactness=verdict)
-                case QualityVerdict():
-                    known = replace(known, quality=verdict)
-                case ResidencyVerdict():
-                    known = replace(known, residency=verdict)
-        return known
+        all_found = tuple(verdicts)
+
+        def of_kind(kind: type[VerdictT]) -> VerdictT | None:
+            return next((verdict for verdict in all_found if isinstance(verdict, kind)), None)
+
+        return cls(
+            golden=of_kind(GoldenVerdict),
+            exactness=of_kind(ExactnessVerdict),
+            quality=of_kind(QualityVerdict),
+            residency=of_kind(ResidencyVerdict),
+            residency_required=residency_required,
+        )
 
     @classmethod
     def of(cls, artifact: Artifact, circumstances: Circumstances) -> "Known":
