@@ -107,7 +107,7 @@ class WorkerPool:
 
 
 def staggered(tasks: Sequence[Task], workers: int, size: Callable[[Task], int]) -> list[Task]:
-    """The largest first, which ends soonest, but that all workers but one begin with one of the smallest.
+    """Order tasks by size: the largest first, which ends soonest, but a small one for all workers but one.
 
     Else shards of one size would all be finished at the same time, and an interruption before that would find
     nothing to keep.

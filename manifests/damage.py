@@ -1,4 +1,4 @@
-"""Which of an artifact's files are not what its manifest says; of such files no recorded verdict speaks."""
+"""Which of an artifact's files differ from its manifest: no recorded verdict holds for those."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ class Damage:
     error: AnespecError
 
     def said(self, root: Path) -> str:
-        """What is wrong with it, in a sentence that does not tell where on this machine `root` lies."""
+        """Return what is wrong with it, without the path of the artifact's folder `root`."""
         return str(self.error).removeprefix(f"{root}/")
 
 
 def find_damage(artifact: Artifact) -> tuple[Damage, ...]:
-    """Check every file that the manifest names, by its hash; the artifact's `hashes` may know it already."""
+    """Compare every file with its hash in the manifest, unless `artifact.hashes` knows the file already."""
     manifest = artifact.manifest
     checks: list[tuple[str, Callable[[], Path]]] = [
         (shard.path, partial(artifact.shard_path, shard)) for shard in manifest.shards

@@ -34,7 +34,7 @@ REQUIRED_FOR_SPECULATION = (
 )
 
 OPTIONAL = tuple(invariance for invariance in Invariance if invariance not in REQUIRED_FOR_SPECULATION)
-"""What the others buy is said in docs/DESIGN.md, section 5; the gate passes without them."""
+"""The gate passes without them. docs/DESIGN.md, section 5, says what each of them permits."""
 
 
 class Circumstances(Record):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from anespec.runtime.passes import PassPlan, Row, RowKind
 
 MOST_OWNERS = 4096
-"""Owners whose counts are kept; of others they begin at 0 again."""
+"""Owners whose counts are kept; beyond that, those of the owner that came first are dropped."""
 
 
 @dataclass(frozen=True)

@@ -129,9 +129,9 @@ class Scheduler:
     def _make_room(self) -> None:
         """Pause a sequence where no region is free for an owner of whom nothing runs.
 
-        Otherwise one who asks for long answers has all regions for as long as those take. What is paused is
-        of the owner of whom most runs, at least two, and the shortest of those: it is prefilled again where
-        its K/V do not stand any more, and its text stays the same.
+        Otherwise an owner who asks for long answers would hold all regions until they end. The owner with the
+        most running sequences, at least two, has the shortest of them paused: it is prefilled again if its
+        K/V are overwritten meanwhile, and its text stays the same.
         """
         if self._store.idle or not self._shares_prefixes:
             return

@@ -95,10 +95,10 @@ class ActiveSequence:
         return tuple(rows)
 
     def reset(self, reused: int = 0) -> None:
-        """Note that of its K/V those of `reused` tokens stand at most: all others are prefilled again."""
+        """Note that only K/V of its first `reused` tokens may still stand; the rest is prefilled again."""
         self.computed = reused
         self.prefill_end = len(self.tokens)
 
     def pause(self) -> WaitingRequest:
-        """It as a request that waits to go on."""
+        """Return the sequence as a request that waits to go on."""
         return WaitingRequest(self.number, self.request, self.tokens, self.sampler, self.since, paused=self)

@@ -86,7 +86,7 @@ class WaitingQueue:
         self.remove(waiting.number)
 
     def pause(self, waiting: WaitingRequest) -> None:
-        """Have a request that ran wait again, before all others of its owner."""
+        """Put a request that was running back into the queue, ahead of all others of its owner."""
         self.add(waiting)
         self._lines[waiting.request.priority][waiting.request.owner].move_to_end(waiting.number, last=False)
         self.end(waiting.request.owner)

@@ -39,6 +39,8 @@ from anespec.verbosity import is_quiet
 from anespec.watching import Watcher
 
 SWITCH_SECONDS = 0.0005
+"""How long a thread may keep Python's interpreter when another one asks for it. With Python's own 5 ms,
+a thread that encodes a long text delays every step of a pass by that much."""
 
 ONE_PASS = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True)
 
@@ -99,8 +101,6 @@ async def serve(asked: ServeRequest) -> None:
             tell_system(READY)
             out().print(_ready(listening, models.names))
 
-        # Who waits for the interpreter gets it from a long computation after so many seconds. With Python's
-        # own 5 ms, one thread that reads a long text makes each step of a pass wait as long.
         sys.setswitchinterval(SWITCH_SECONDS)
         try:
             await serve_until_ended(daemon, build_app(daemon, ENDPOINTS), listening, begin)

@@ -25,7 +25,7 @@ WHITE_SPACE = r"( |\n[ \t]{0,40})"
 """What may stand between two tokens of JSON: an indentation, but not the endless one of weak models."""
 
 NICENESS = 10
-"""Passes, which others wait for, go before."""
+"""Of the process that checks grammars: passes, which all requests wait for, have precedence."""
 
 STEPS = 16
 MOST_TOKENS = 1 << 20

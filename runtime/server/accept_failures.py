@@ -1,4 +1,4 @@
-"""What is logged where the system has no file left for another connection: a line a second, and no traceback.
+"""Logging of connections that the system has no free descriptor for: one line a second, without traceback.
 
 asyncio tries again a second later, and reports each accept() that failed as an error of its own.
 """
@@ -18,7 +18,7 @@ _log = logging.getLogger("anespec.serve")
 
 
 class AcceptFailures:
-    """An exception handler of an event loop; all that is no failure of accept() goes to asyncio's own."""
+    """An exception handler for an event loop; what is not a failure of accept() goes to asyncio's handler."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` gives seconds."""

@@ -16,7 +16,7 @@ AT_ONCE = max(2, min(32, (os.cpu_count() or 1) + 4) // 2)
 need not wait for them."""
 
 LARGE = 1 << 16
-"""Bytes of a request from on which it is large: encoding a megabyte of text takes a hundred of memory."""
+"""Bytes from which on a request is large: encoding 1 MB of text takes 100 MB of memory."""
 
 LARGE_AT_ONCE = 2
 """Large requests that are worked on at a time, of all owners together."""

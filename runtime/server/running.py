@@ -24,11 +24,11 @@ KEEP_ALIVE_SECONDS = 60
 """How long a connection stays between two requests."""
 
 OTHER_FILES = 1024
-"""Descriptors beside those of connections: shards, threads, worker processes, connections too many."""
+"""Descriptors that are not for connections: for shards, threads, worker processes and refused connections."""
 
 SHARE_OF_BACKLOG = 8
-"""Of the descriptors beside those of connections the backlog has one in so many: in each turn of its loop
-asyncio takes as many connections as the backlog holds, and one too many is closed three turns later."""
+"""The backlog is an eighth of the descriptors that are not for connections: asyncio accepts a backlog in
+one turn of its loop, and connections that are refused are closed three turns later."""
 
 _log = logging.getLogger("anespec.serve")
 

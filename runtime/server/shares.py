@@ -1,9 +1,9 @@
-"""What keys take of the time in which requests are read and prepared: one that takes much waits for others.
+"""How much time each key takes for preparing its requests; a key that takes too much waits for the others.
 
 Reading a body, rendering a template, checking a grammar and writing an answer take time of the processors and
-of the interpreter, which all keys share with the passes themselves. The queue's turns begin only behind that.
-So the seconds that each owner's requests take there are counted, and while anybody else is served, an owner
-has a SHARE of the time and no more. Whoever is alone has all of it.
+of the interpreter, which all keys share with the passes themselves. All of that comes before the queue, which
+could not be fair about it. So the seconds that each owner's requests take there are counted, and while others
+are served, an owner gets a SHARE of the time at most. An owner who is alone gets all of it.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class Shares:
 
     @contextlib.contextmanager
     def looking(self, name: str) -> Iterator["Share"]:
-        """One request of an owner who only looks at the daemon: its time counts, and nobody waits for it."""
+        """A request that only reads the daemon's state: its time counts, but it does not wait."""
         self._owners.setdefault(name, _Owner())
         share = Share(self, name)
         try:

@@ -146,7 +146,7 @@ def test_demo_proves_its_point(trapped: Trapped, demonstrated: CommandResult) ->
 
 def test_no_verb_touches_what_it_was_not_told(trapped: Trapped, artifact: Path) -> None:
     base = trapped.logs.parent
-    gguf = next((trapped.installed.folder).glob("lib/*/site-packages/anespec/embedded/model.gguf"))
+    gguf = next(trapped.installed.folder.glob("lib/*/site-packages/anespec/embedded/model.gguf"))
     messages = [{"role": "user", "content": "one two one"}, {"role": "assistant", "content": "two one two"}]
     traces = base / "sessions.jsonl"
     traces.write_text(json.dumps({"id": "1", "messages": messages}) + "\n")

@@ -51,7 +51,7 @@ def _keep_places(text: Text, end: int, width: int, order: Order) -> int:
 
 
 def interruptible(work: Callable[[], Result]) -> Result:
-    """Return what `work` returns; ^C is heard while it runs, and leaves its thread behind."""
+    """Return what `work` returns. It runs in a thread of its own, so that ^C ends the wait at once."""
     done: Future[Result] = Future()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""What building a datastore of some files will take, estimated before hours of work are spent on it."""
+"""How much disk building a datastore will take, estimated before hours of work are spent on it."""
 
 import os
 import shutil
@@ -13,12 +13,12 @@ from anespec.runtime.drafters.datastore.documents import require_text
 from anespec.runtime.drafters.datastore.stored import MOST_ENTRIES, text_begin
 
 SPOTS = 16
-"""Places, spread evenly over all bytes, at which is looked how many tokens a byte is."""
+"""Places, spread evenly over all bytes, at which the tokens per byte are measured."""
 
 SPOT_BYTES = 1 << 13
 
 KEPT_BYTES, WORKING_BYTES = 8, 4
-"""Bytes of disk a token: of the datastore, and of what lies beside it while it is built."""
+"""Bytes of disk per token: of the datastore, and of the working files beside it while it is built."""
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ class Memory(Protocol):
         ...
 
     def keep(self, owner: str, text: NDArray[np.int32], answer: int) -> None:
-        """Keep a finished request before anyone can learn it; whoever asks for `owner` next has learnt it.
+        """Keep a finished request, which is learnt before `owner` is next asked for.
 
         `text` is its prompt and, from index `answer` on, its output.
         """

@@ -1,4 +1,4 @@
-"""Finished requests on their way to an owner's journal, also while the file system takes none."""
+"""Finished requests that wait to be written to an owner's journal, also while the disk is full."""
 
 import logging
 import time
@@ -9,7 +9,7 @@ from anespec.runtime.drafters.memory.owner_files import OwnerFiles
 from anespec.runtime.drafters.memory.records import Head, LatestTexts
 
 SECONDS_BETWEEN_TRIES = 5.0
-"""After a write that failed: a full disk costs a failed call now and then, not one for every request."""
+"""After a failed write, so that a full disk does not cost every request a failed write."""
 
 MOST_WAITING = 4 << 20
 """Bytes of requests that wait to be written."""
