@@ -188,7 +188,7 @@ def _taken(error: AddressTakenError) -> UsageError:
     return UsageError(
         f"{record.address}: an anespec daemon of yours listens there (pid {record.pid}) and serves "
         f"{listed([printable(name) for name in record.models])}; ask that one, end it with `anespec stop "
-        f"{record.pid}`, or choose another --port (`anespec ps` shows all)"
+        f"{record.pid}`, or choose another {error.option} (`anespec ps` shows all)"
     )
 
 

@@ -21,9 +21,11 @@ BACKLOG = 128
 class AddressTakenError(UsageError):
     """Another program listens at `address`, which is as `address_text` writes it."""
 
-    def __init__(self, where: str, address: str) -> None:
-        super().__init__(f"{where}: another program listens there; choose another --port")
+    def __init__(self, where: str, address: str, option: str) -> None:
+        """`option` is what a person may choose another value of."""
+        super().__init__(f"{where}: another program listens there; choose another {option}")
         self.address = address
+        self.option = option
 
 
 def listen_on(options: ServeOptions) -> socket.socket:
@@ -56,7 +58,7 @@ def listen_on(options: ServeOptions) -> socket.socket:
     except OSError as error:
         found.close()
         if error.errno == errno.EADDRINUSE:
-            raise AddressTakenError(where, _url(*address[:2])) from error
+            raise AddressTakenError(where, _url(*address[:2]), "--port") from error
         raise _unusable(where, error) from error
     except BaseException:
         found.close()
@@ -67,8 +69,12 @@ def listen_on(options: ServeOptions) -> socket.socket:
 def address_text(found: socket.socket) -> str:
     """Where clients reach it, as they would write it."""
     if found.family == socket.AF_UNIX:
-        return f"unix:{found.getsockname()}"
+        return _unix_address(found.getsockname())
     return _url(*found.getsockname()[:2])
+
+
+def _unix_address(path: str) -> str:
+    return f"unix:{path}"
 
 
 def _url(host: str, port: int) -> str:
@@ -111,7 +117,7 @@ def _make_way(path: Path) -> None:
                 return
             except BlockingIOError:
                 pass
-        raise UsageError(f"{path}: another daemon listens there; choose another path")
+        raise AddressTakenError(str(path), _unix_address(str(path)), "--unix path")
 
 
 def _bound(path: Path) -> socket.socket:

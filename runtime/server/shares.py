@@ -60,6 +60,7 @@ class Shares:
     @contextlib.contextmanager
     def of(self, name: str) -> Iterator["Share"]:
         """One request of an owner, while it is served."""
+        self._forget_absent()
         owner = self._owners.setdefault(name, _Owner())
         owner.requests += 1
         share = Share(self, name)
@@ -74,12 +75,15 @@ class Shares:
     @contextlib.contextmanager
     def looking(self, name: str) -> Iterator["Share"]:
         """A request that only reads the daemon's state: its time counts, but it does not wait."""
-        self._owners.setdefault(name, _Owner())
         share = Share(self, name)
         try:
             yield share
         finally:
             share.pause()
+
+    def known(self) -> tuple[str, ...]:
+        """The owners whose seconds are counted."""
+        return tuple(self._owners)
 
     def now(self) -> float:
         """The time."""
@@ -87,19 +91,26 @@ class Shares:
 
     def take(self, name: str, seconds: float) -> None:
         """Note that an owner's request took so long."""
-        owner, now = self._owners[name], self._clock()
+        owner, now = self._owners.setdefault(name, _Owner()), self._clock()
         had = min(BURST, owner.left + SHARE * (now - owner.counted))
         owner.left, owner.counted = max(had - seconds, -DEBT), now
 
     async def turn(self, name: str) -> None:
         """Wait while the owner has taken its share and others are served, in the order of asking."""
-        owner = self._owners[name]
+        owner = self._owners.setdefault(name, _Owner())
         async with owner.turns:
             while self._others(name):
                 self.take(name, 0.0)
                 if owner.left > 0.0:
                     return
                 await self._sleep(min(LOOK, -owner.left / SHARE + 0.001))
+
+    def _forget_absent(self) -> None:
+        """Drop the owners who would begin anew with just what they have: keys are removed, too."""
+        long_ago = self._clock() - (BURST + DEBT) / SHARE
+        for name, owner in list(self._owners.items()):
+            if not owner.requests and max(owner.seen, owner.counted) < long_ago:
+                del self._owners[name]
 
     def _others(self, name: str) -> bool:
         """Whether anybody else is served, or was just now."""

@@ -130,6 +130,13 @@ def test_stop_ends_it_and_it_leaves_nothing(measured: Path, tmp_path: Path) -> N
         assert seen[0] == (200, 503) and seen[-1] == (200, 200)
         assert f"unix:{socket}" in daemon.ready
         assert socket.stat().st_mode & 0o077 == 0
+        second = daemon.command("serve", measured, "--unix", socket)
+        assert second.code == 2 and second.ends_in_one_sentence(), second.err
+        assert (
+            f"unix:{socket}: an anespec daemon of yours listens there (pid {daemon.process.pid})"
+            in second.err
+        )
+        assert "choose another --unix path" in second.err
         assert daemon.command("stop", "nobody").is_one_sentence()
         stopped = daemon.command("stop", "--json")
         assert stopped.json == {"stopped": [daemon.process.pid], "forced": []}

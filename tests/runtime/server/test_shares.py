@@ -132,3 +132,19 @@ def test_an_owner_s_requests_do_not_all_begin_as_soon_as_there_is_something_left
         assert min(gaps) > 1.0 + (1.0 - BURST) / SHARE / 2
 
     run(scene)
+
+
+def test_owners_who_have_been_away_for_long_are_forgotten_and_begin_as_new_ones_do() -> None:
+    async def scene(shares: Shares, time: Time) -> None:
+        for name in ("a", "b", "c"):
+            await work(shares, time, name, 5.0)
+        assert set(shares.known()) == {"a", "b", "c"}
+        time.now += (BURST + DEBT) / SHARE
+        with shares.of("d"), shares.of("e"):
+            time.now += 1e6
+            await work(shares, time, "new", 0.0)
+            assert set(shares.known()) == {"d", "e", "new"}
+            await work(shares, time, "a", BURST / 2)
+            assert await work(shares, time, "a", 0.0) == 0.0
+
+    run(scene)
