@@ -116,6 +116,13 @@ def test_brew_has_nothing_to_say_of_the_formula() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_the_demo_of_a_clone_ends_with_how_to_call_anespec() -> None:
+    done = subprocess.run(["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True)
+    _, _, ending = done.stdout.partition("/bin/anespec demo\n")
+    for command in (". .venv/bin/activate", "uv tool install .", "pipx install ."):
+        assert command in ending
+
+
 BUILD = """
 import sys
 from setuptools import build_meta
