@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from markdown import broken_links, links
+from page_links import broken_links, links
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
