@@ -23,6 +23,10 @@ help: ## list what can be made
 
 demo: $(INSTALLED) ## set up, then convert, validate and generate on the embedded model
 	@$(VENV)/bin/anespec demo
+	@echo
+	@echo "anespec is installed in $(VENV). To call it by its name:"
+	@echo "  . $(VENV)/bin/activate                     in this shell"
+	@echo "  uv tool install .   or   pipx install .   in every shell"
 
 test: $(DEVELOPED) ## set up, then run the tests
 	@$(PYTHON) -m pytest -n $(JOBS) $(PYTEST_ARGS)

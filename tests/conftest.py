@@ -13,6 +13,8 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
+from skipped import pytest_terminal_summary  # noqa: F401  (pytest finds it here)
+
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
 
@@ -113,7 +115,7 @@ def families() -> Path:
 def shared_models() -> Path:
     """The folder of real trained models; skips where the shared folder is absent."""
     if not SHARED_MODELS.is_dir():
-        pytest.skip(f"needs {SHARED_MODELS.name}/ of the shared folder beside the repository")
+        pytest.skip("needs shared/ beside the repository")
     return SHARED_MODELS
 
 

@@ -231,7 +231,7 @@ def test_generate_goes_on_where_its_verdict_cannot_be_kept(judged: Path, tmp_pat
 def test_progress_fits_a_terminal_of_80_columns(judged: Path) -> None:
     """In a pseudo-terminal: no line of progress is wider, and none is left behind."""
     if shutil.which("script") is None:
-        pytest.skip("needs script(1)")
+        pytest.skip("needs script(1) (apt-get install bsdutils)")
     command = " ".join(command_of("validate", judged, *ON, "--gate", "exactness", "--again", "--quick")[3:])
     python = command_of()[0]
     program = f"{python} -c 'from anespec.main import main; main()' {command}"

@@ -53,14 +53,14 @@ def test_huge_counts(tmp_path: Path) -> None:
 def test_duplicate_key_in_a_real_file(tmp_path: Path) -> None:
     path = SHARED / "malformed-duplicate-key.vocab.gguf"
     if not path.is_file():
-        pytest.skip("needs tokenizers/ of the shared folder beside the repository")
+        pytest.skip("needs shared/ beside the repository")
     assert "general.file_type" in _refused(path, tmp_path, 3)
 
 
 def test_vocabulary_without_a_model(tmp_path: Path) -> None:
     path = SHARED / "llama-spm.vocab.gguf"
     if not path.is_file():
-        pytest.skip("needs tokenizers/ of the shared folder beside the repository")
+        pytest.skip("needs shared/ beside the repository")
     assert "token_embd.weight" in _refused(path, tmp_path, 3)
 
 

@@ -37,7 +37,7 @@ def written(path: Path, *answers: str) -> Path:
 
 def test_lookup_has_the_figures_of_the_design() -> None:
     if not (SPEC_BENCH.exists() and QWEN.exists()):
-        pytest.skip("needs the shared folder beside the repository")
+        pytest.skip("needs shared/ beside the repository")
     outcome = run("bench", "replay", SPEC_BENCH, "--vocab", QWEN, "--drafter", "lookup", "--json")
     assert outcome.code == 0, outcome.err
     facts = outcome.json

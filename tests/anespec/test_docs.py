@@ -18,7 +18,9 @@ from anespec.manifests.schema import Target
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-OTHER_PROGRAMS = re.compile(r"anespec-worker|aider|curl|llama-server|mlx_lm|package_server|\w\.py\b")
+OTHER_PROGRAMS = re.compile(
+    r"anespec-worker|aider|brew|curl|docker|llama-server|mlx_lm|package_server|pip |twine|uv tool|\w\.py\b"
+)
 """What has options of its own; a line of a page that names one is not looked at."""
 
 RUN_EACH = "import sys\nfor example in sys.argv[1:]:\n    exec(compile(example, example, 'exec'), {})"
@@ -42,7 +44,7 @@ def test_every_option_and_file_that_a_page_names_is_there(page: Path) -> None:
     lines = [line for line in text.splitlines() if not OTHER_PROGRAMS.search(line)]
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", "\n".join(lines)))
     assert named <= options_of(cli) | {"--help"}
-    folders = "anespec|benchmarks|convert|docs|embedded|manifests|runtime|swift|tests|validate"
+    folders = "anespec|benchmarks|convert|docs|embedded|manifests|packaging|runtime|swift|tests|validate"
     files = re.findall(rf"`((?:{folders})/[\w./-]*)`", text)
     assert [file for file in files if "NAME" not in file and not (ROOT / file).exists()] == []
 

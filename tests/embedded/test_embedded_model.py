@@ -87,7 +87,9 @@ def test_tokenizer_loses_nothing(text: str) -> None:
 
 
 def test_llama_cpp_tokenises_alike() -> None:
-    llama_cpp = pytest.importorskip("llama_cpp")
+    llama_cpp = pytest.importorskip(
+        "llama_cpp", reason="needs llama-cpp-python (pip install llama-cpp-python)"
+    )
     theirs = llama_cpp.Llama(str(model_path()), vocab_only=True, verbose=False)
     ours = read_tokenizer(model_path())
     for text in (PYTHON_TEXT, AWKWARD_TEXT):
@@ -96,7 +98,9 @@ def test_llama_cpp_tokenises_alike() -> None:
 
 
 def test_llama_cpp_computes_alike() -> None:
-    llama_cpp = pytest.importorskip("llama_cpp")
+    llama_cpp = pytest.importorskip(
+        "llama_cpp", reason="needs llama-cpp-python (pip install llama-cpp-python)"
+    )
     theirs = llama_cpp.Llama(str(model_path()), n_ctx=1024, logits_all=True, n_threads=2, verbose=False)
     ids = theirs.tokenize(PYTHON_TEXT.encode(), add_bos=True)
     theirs.eval(ids)

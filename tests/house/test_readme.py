@@ -1,30 +1,50 @@
-"""What the README lists is what there is."""
+"""What README and the documents list is what there is."""
 
+import re
+import tomllib
 from pathlib import Path
 
+import click
+
 from anespec.convert.architectures import FAMILIES
+from anespec.main import cli
 from anespec.manifests.verdicts import OPTIONAL, REQUIRED_FOR_SPECULATION, Invariance
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+DOCS = ROOT / "docs"
+
+
+def first_cells(table: str) -> list[str]:
+    """What stands in the first column of every row that begins with code."""
+    return re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
 
 
 def test_every_architecture_that_converts_is_named() -> None:
-    (listed,) = (part for part in README.split("\n\n") if part.startswith("What converts"))
-    named = {word for word in listed.split("`")[1::2] if word != "gguf"}
-    assert named == set(FAMILIES)
+    (section,) = re.findall(r"^## Families\n(.*?)^## ", (DOCS / "architectures.md").read_text(), re.S | re.M)
+    assert {cell.strip("`") for cell in first_cells(section)} == set(FAMILIES)
 
 
-def test_every_document_is_in_the_tour() -> None:
+def test_every_verb_is_named() -> None:
+    assert isinstance(cli, click.Group)
+    table = (DOCS / "commands.md").read_text().split("\n## ")[0]
+    named = {verb for cell in first_cells(table) for verb in re.findall(r"`(\w+)`", cell)}
+    assert named == set(cli.commands)
+
+
+def test_every_folder_is_in_the_tour() -> None:
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     tour = README[README.index("## A tour") :]
-    assert [page.name for page in (ROOT / "docs").glob("*.md") if page.name not in tour] == []
+    named = set(re.findall(r"^(\w+)/ ", tour, re.MULTILINE))
+    assert named == {*setuptools["package-dir"].values(), "tests", "benchmarks", "packaging", "docs"}
 
 
 def test_what_speculation_needs_is_told_as_it_is() -> None:
-    (row,) = (line for line in README.splitlines() if line.startswith("| exactness"))
+    page = (DOCS / "validate.md").read_text()
+    (row,) = (line for line in page.splitlines() if line.startswith("| exactness"))
     needed, (*others, last) = ", ".join(REQUIRED_FOR_SPECULATION), OPTIONAL
     assert f": {needed} (needed), {', '.join(others)} and {last} (optional)" in row
     assert f"{NUMBERS[len(Invariance)]} invariances" in row
-    assert f"without the first {NUMBERS[len(REQUIRED_FOR_SPECULATION)]} it neither speculates" in README
+    assert f"without the first {NUMBERS[len(REQUIRED_FOR_SPECULATION)]} it neither speculates" in page

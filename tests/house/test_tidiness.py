@@ -9,9 +9,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 RUFF = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
-FOLDERS = (".ci", "anespec", "benchmarks", "convert", "docs", "embedded", "manifests", "runtime")
-FOLDERS += ("tests", "validate")
-TEXT = {".py", ".md", ".toml", ".txt", ".json", ".sh", ""}
+FOLDERS = (".ci", ".github", "anespec", "benchmarks", "convert", "docs", "embedded", "manifests", "runtime")
+FOLDERS += ("packaging", "tests", "validate")
+TEXT = {".py", ".rb", ".yml", ".md", ".toml", ".txt", ".json", ".sh", ""}
 MAX_LINES = 500
 LEFTOVER = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.~$}<:/])/(?:home|Users|root|work|tmp|mnt|opt|private)/\w")

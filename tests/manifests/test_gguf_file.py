@@ -183,7 +183,7 @@ def real_files() -> list[Path]:
     return [*sorted(files), SHARED / "tokenizers" / "llama-spm.vocab.gguf"]
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the shared folder beside the repository")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs shared/ beside the repository")
 def test_agrees_with_the_gguf_package_on_real_files() -> None:
     compared = 0
     for path in real_files():
@@ -337,7 +337,7 @@ def test_any_byte_is_a_truth_value(tmp_path: Path, byte: int) -> None:
         assert file.numbers("items").tolist() == [byte != 0, True]
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the shared folder beside the repository")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs shared/ beside the repository")
 def test_real_file_with_a_duplicate_key(tmp_path: Path) -> None:
     content = (SHARED / "tokenizers" / "malformed-duplicate-key.vocab.gguf").read_bytes()
     message = refusal(tmp_path / "double.gguf", content, seconds=10, memory=8 * len(content))

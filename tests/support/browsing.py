@@ -34,7 +34,7 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTF
 def chromium() -> Iterator[Browser]:
     """A browser; skips where there is none."""
     if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine; install it to test the page")
+        pytest.skip("needs Chromium on the PATH (apt-get install chromium)")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser

@@ -34,9 +34,7 @@ PROMPTS = ([1, 403, 407, 261, 378], list(range(3, 24)))
 TORCH = "torch"
 FORMATS = list(WeightFormat)
 
-needs_stories = pytest.mark.skipif(
-    not STORIES.exists(), reason="needs the shared models beside the repository"
-)
+needs_stories = pytest.mark.skipif(not STORIES.exists(), reason="needs shared/ beside the repository")
 
 
 def convert_to(

@@ -37,7 +37,7 @@ def test_the_reference_computes_what_llama_cpp_does(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_stored_answers_are_llama_cpp_s(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    pytest.importorskip("llama_cpp", reason="needs llama-cpp-python (pip install llama-cpp-python)")
     case = CASES[name]
     path = case.variant.write(tmp_path / "model.gguf")
     logits = llama_cpp_logits(path, case.prompt)[-1]

@@ -18,9 +18,7 @@ EMBEDDED = Path(__file__).resolve().parents[2] / "embedded" / "model.gguf"
 MARGIN = 0.03
 CONTEXT = 512
 
-needs_shared = pytest.mark.skipif(
-    not STORIES.exists(), reason="needs the shared models beside the repository"
-)
+needs_shared = pytest.mark.skipif(not STORIES.exists(), reason="needs shared/ beside the repository")
 
 
 def greedy(reference: Reference, prompt: list[int], count: int) -> tuple[list[int], torch.Tensor]:

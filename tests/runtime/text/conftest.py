@@ -27,14 +27,14 @@ VOCABULARIES = {
 def vocabulary_path(name: str) -> Path:
     path = SHARED / VOCABULARIES[name]
     if not path.exists():
-        pytest.skip(f"{path} is not there")
+        pytest.skip("needs shared/ beside the repository")
     return path
 
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
     if not SHARED.exists():
-        pytest.skip(f"{SHARED} is not there")
+        pytest.skip("needs shared/ beside the repository")
     return SHARED
 
 

@@ -21,7 +21,7 @@ from anespec.manifests.gguf_file import GGUFFile
 from anespec.runtime.text.pretokenizers import PRETOKENIZERS
 from anespec.runtime.text.tokenizer import Tokenizer
 
-llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+llama_cpp = pytest.importorskip("llama_cpp", reason="needs llama-cpp-python (pip install llama-cpp-python)")
 
 TokenizerOf = Callable[[str], Tokenizer]
 VocabularyFile = Callable[[str], Path]

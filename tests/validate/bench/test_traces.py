@@ -22,7 +22,7 @@ def session(*said: tuple[str, str]) -> Session:
 def qwen() -> Tokenizer:
     path = SHARED / "tokenizers" / "qwen2.vocab.gguf"
     if not path.exists():
-        pytest.skip("needs the shared folder beside the repository")
+        pytest.skip("needs shared/ beside the repository")
     with GGUFFile(path) as file:
         return Tokenizer.from_gguf(file)
 

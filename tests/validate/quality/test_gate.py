@@ -112,7 +112,9 @@ def test_perplexity_and_divergence_are_those_of_single_passes(
 
 @needs_stories
 def test_the_references_perplexity_is_llama_cpps(text: Path) -> None:
-    llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    llama_cpp = pytest.importorskip(
+        "llama_cpp", reason="needs llama-cpp-python (pip install llama-cpp-python)"
+    )
     gguf = STORIES.with_name("stories260K.F32.gguf")
     full = llama_cpp.GGML_TYPE_F32
     model = llama_cpp.Llama(

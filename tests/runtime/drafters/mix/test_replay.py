@@ -34,7 +34,7 @@ def tokens_per_pass(tokenizer: Tokenizer) -> float:
 def test_the_first_sessions_need_few_passes_and_the_same_ones_twice() -> None:
     vocabulary = SHARED / "tokenizers/qwen2.vocab.gguf"
     if not vocabulary.exists():
-        pytest.skip("the recorded sessions are not here")
+        pytest.skip("needs shared/ beside the repository")
     with GGUFFile(vocabulary) as file:
         tokenizer = Tokenizer.from_gguf(file)
     first = tokens_per_pass(tokenizer)
