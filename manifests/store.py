@@ -57,14 +57,20 @@ class ReadHashes:
 class Artifact:
     """An artifact folder whose manifest has been read; files are checked when they are asked for."""
 
-    def __init__(self, root: Path | str, hashes: Hashes | None = None) -> None:
+    def __init__(
+        self, root: Path | str, hashes: Hashes | None = None, sequences: int | None = None
+    ) -> None:
         """Read the manifest. Files are read for their hashes unless `hashes` knows them.
+
+        `sequences` are those that are to run at a time, fewer than its state has; None for all. A backend
+        whose passes must look at every slot anyway takes no notice.
 
         Raises:
             ArtifactError: no artifact there, or its manifest is of another schema or damaged.
         """
         self.root = Path(root)
         self.hashes = hashes or ReadHashes()
+        self.sequences = sequences
         self._verified: set[str] = set()
         path = self.root / MANIFEST_NAME
         try:

@@ -46,6 +46,13 @@ class Circumstances(Record):
     machine: str
     threads: Count
     artifact: str = Field(description="sha256 over all that a row's bits follow from (Artifact.fingerprint)")
+    sequences: Count | None = Field(
+        default=None, description="regions, where fewer are used than the artifact has, which places rows anew"
+    )
+
+    def with_all_sequences(self) -> Self:
+        """The same with every region in use, for what does not depend on where rows stand."""
+        return self.model_copy(update={"sequences": None})
 
 
 class Standing(StrEnum):
