@@ -57,9 +57,7 @@ class ReadHashes:
 class Artifact:
     """An artifact folder whose manifest has been read; files are checked when they are asked for."""
 
-    def __init__(
-        self, root: Path | str, hashes: Hashes | None = None, sequences: int | None = None
-    ) -> None:
+    def __init__(self, root: Path | str, hashes: Hashes | None = None, sequences: int | None = None) -> None:
         """Read the manifest. Files are read for their hashes unless `hashes` knows them.
 
         `sequences` are those that are to run at a time, fewer than its state has; None for all. A backend

@@ -47,7 +47,7 @@ class Circumstances(Record):
     threads: Count
     artifact: str = Field(description="sha256 over all that a row's bits follow from (Artifact.fingerprint)")
     sequences: Count | None = Field(
-        default=None, description="regions, where fewer are used than the artifact has, which places rows anew"
+        default=None, description="regions, where fewer than the artifact has are used"
     )
 
     def with_all_sequences(self) -> Self:

@@ -1,4 +1,4 @@
-"""An artifact for several sequences that is opened for fewer is, bit for bit, the one converted for so few."""
+"""An artifact for several sequences, opened for fewer, is bit for bit the one converted for so few."""
 
 from contextlib import closing
 from pathlib import Path
