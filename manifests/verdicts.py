@@ -141,6 +141,13 @@ class VerdictFile(Record, Generic[VerdictT]):
         kept = [v for v in self.verdicts if v.circumstances != verdict.circumstances]
         return type(self)(verdicts=(*kept, verdict))
 
+    def overruled_by(self, other: Self) -> Self:
+        """This file's verdicts and another's, whose hold where both have one for the same circumstances."""
+        if not other.verdicts:
+            return self
+        kept = [v for v in self.verdicts if other.find(v.circumstances) is None]
+        return type(self)(verdicts=(*kept, *other.verdicts))
+
 
 class ExactnessVerdict(Verdict):
     """One run of the exactness gate.
