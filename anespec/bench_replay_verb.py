@@ -37,7 +37,10 @@ MOST_SESSIONS = 1 << 40
 SHOWN_POSITIONS = 4
 """Of a draft; --json has all."""
 
-OF_MODELS = (*BackendOptions.model_fields, "queue", "allow_inexact", "allow_special", "draft_memory")
+OF_MODELS = (
+    *BackendOptions.model_fields, "context", "sequences", "weights", "queue", "allow_inexact",
+    "allow_special", "draft_memory",
+)  # fmt: skip
 """The options of loading that say nothing of who guesses, and one that says something else here."""
 
 

@@ -38,12 +38,12 @@ def list_models(as_json: bool) -> None:
     table = Table(box=None)
     # Whole in any width: the name is what `rm` takes.
     table.add_column("name", overflow="fold")
-    for title in ("key", "size", "used", "from", "gates"):
+    for title in ("size", "used", "context", "weights", "for", "gates"):
         table.add_column(title)
     for fact, model in zip(facts, models, strict=True):
         table.add_row(
-            printable(model.name), model.key[:SHORT_KEY], bytes_text(fact["bytes"]),
-            f"{model.used:%Y-%m-%d %H:%M}", _origin(model), _gates_text(fact),
+            printable(model.name), bytes_text(fact["bytes"]), f"{model.used:%Y-%m-%d}", *_build_texts(model),
+            _gates_text(fact),
         )  # fmt: skip
     out().print(table)
 
@@ -65,6 +65,8 @@ def _facts(model: CachedModel) -> dict[str, Any]:
         "weights": list(entry.weights),
         "target": entry.target.value,
         "context": entry.context,
+        "sequences": entry.sequences,
+        "weight_choice": entry.weight_choice,
         "anespec": entry.version,
         "gates": _gates(model.artifact),
     }
@@ -82,10 +84,12 @@ def _gates(path: Path) -> dict[str, str]:
     return {verdict.gate: verdict.standing for verdict in newest_last}
 
 
-def _origin(model: CachedModel) -> str:
-    if model.entry is None:
-        return "an interrupted conversion"
-    return f"{printable(model.entry.quantisation)}, for {model.entry.target.value}"
+def _build_texts(model: CachedModel) -> tuple[str, str, str]:
+    """Sequences and context, weights, and what it was built for."""
+    entry = model.entry
+    if entry is None:
+        return "", "an interrupted conversion", ""
+    return f"{entry.sequences} x {entry.context}", printable(entry.weight_choice), entry.target.value
 
 
 def _gates_text(facts: dict[str, Any]) -> str:

@@ -28,9 +28,6 @@ WITHOUT = ("max_tokens", "choices", "logprobs")
 @click.argument("model", type=ModelPath())
 @click.option("--system", help="What the model is told before the conversation.")
 @click.option(
-    "--context", type=click.IntRange(1), help="Tokens of the context that a GGUF is converted with."
-)
-@click.option(
     "-n", "--max-tokens", type=click.IntRange(1), help="Longest answer.  [default: what the context holds]"
 )
 @flags_of(LoadOptions)
@@ -40,7 +37,6 @@ WITHOUT = ("max_tokens", "choices", "logprobs")
 def chat(
     model: Path,
     system: str | None,
-    context: int | None,
     max_tokens: int | None,
     hide_drafts: bool,
     no_history: bool,
@@ -59,7 +55,7 @@ def chat(
     loading = read_flags(LoadOptions, chosen)
     options = read_flags(GenerationOptions, chosen, max_tokens=max_tokens)
     try:
-        with _loaded(model, context, loading) as loaded:
+        with _loaded(model, loading) as loaded:
             _talk(
                 loaded,
                 model_name(model),
@@ -73,22 +69,12 @@ def chat(
 
 
 @contextlib.contextmanager
-def _loaded(path: Path, context: int | None, loading: LoadOptions) -> "Iterator[Model]":
+def _loaded(path: Path, loading: LoadOptions) -> "Iterator[Model]":
     from anespec.model import load_model
-    from anespec.model_cache import resolve_artifact
 
-    watch = watcher(shown=True)
-    artifact = resolve_artifact(
-        path,
-        backend=loading.backend,
-        threads=loading.threads,
-        workers=loading.workers,
-        context=context,
-        display=watch.shares,
-    )
     trial = [{"role": "user", "content": "Hello"}]
     loaded = load_model(
-        artifact, loading, watch, lambda model: model.check(model.chat_ids(trial)), model_name(path)
+        path, loading, watcher(shown=True), lambda model: model.check(model.chat_ids(trial)), model_name(path)
     )
     try:
         yield loaded

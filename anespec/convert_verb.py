@@ -38,12 +38,12 @@ def convert(
     """Convert GGUF into an artifact: shards that keep their K/V and take several tokens a pass.
 
     GGUF is a file here, or hf:OWNER/REPO/FILE.gguf, which is downloaded from the Hugging Face hub first. The
-    defaults are for a Mac's Neural Engine; --target cpu is for everything else. An interrupted run goes on
-    where it stopped when the same command is given again.
+    defaults are for this machine: the Neural Engine of a Mac that has one, else its processor. An interrupted
+    run goes on where it stopped when the same command is given again.
 
     \b
     Example:
-      anespec convert model.gguf -o model.anespec --target cpu --context 4096
+      anespec convert model.gguf -o model.anespec --target mac --context 4096
       anespec convert model.gguf --tuned report.zip
     """
     from anespec.convert.worker_process import early_process

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import counted, duration_text
-from anespec.model_cache import resolve_artifact
+from anespec.model_cache import resolve_artifact, sequences_to_run
 from anespec.watching import Watcher
 
 if TYPE_CHECKING:
@@ -47,24 +47,29 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher, name: s
     Raises:
         ArtifactError: it is missing, damaged or of another version.
         RequestError: there is no such backend.
+        UsageError: it is an artifact, and not what the options want of a GGUF.
     """
     from concurrent.futures import ThreadPoolExecutor
 
     from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
     from anespec.runtime.backends import circumstances, open_verifier, resolve_backend
+    from anespec.runtime.options import LoadOptions
 
     resolve_backend(options.backend)  # what cannot run here is said before anything is converted for it
-    artifact = Artifact(
-        resolve_artifact(
-            path,
-            backend=options.backend,
-            threads=options.threads,
-            workers=options.workers,
-            display=watch.shares,
-        ),
-        KnownHashes(again=options.verify),
+    wanted = options if isinstance(options, LoadOptions) else LoadOptions()
+    root = resolve_artifact(
+        path,
+        backend=options.backend,
+        threads=options.threads,
+        workers=options.workers,
+        context=wanted.context,
+        sequences=wanted.sequences,
+        weights=wanted.weights,
+        display=watch.shares,
     )
+    sequences = sequences_to_run(root, wanted.sequences)
+    artifact = Artifact(root, KnownHashes(again=options.verify), sequences)
     backend = resolve_backend(options.backend, artifact.manifest.target)
     here = circumstances(artifact, backend, options.threads)
     began = time.monotonic()

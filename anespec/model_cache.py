@@ -5,36 +5,34 @@
     CACHE/anespec/models/KEY.lock            held while that is done
 
 KEY follows from the GGUF's hash, from how it is converted and from anespec's version. Without an entry the
-rest is an interrupted run, which the next one goes on with.
+rest is an interrupted run, which the next one goes on with. What is there serves everybody who wants no more
+of it: one artifact for several sequences is opened for fewer by whoever needs no more.
 """
 
 import contextlib
-import hashlib
 import logging
 import os
-import platform
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from anespec import __version__
+from anespec.build import Build, Entry, free_name, require_agreement
 from anespec.hub_name import is_hub_name
 from anespec.manifests.errors import ArtifactError, GoldenGateError, StorageError, UsageError
 from anespec.manifests.formatting import listed, quoted
 from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.safe_files import Folder, open_file
-from anespec.manifests.schema import SCHEMA_VERSION, Bytes, Count, Name, Record, Target
 from anespec.manifests.user_folders import cache_folder, private_folder
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
+    from anespec.manifests.weight_choice import WeightChoice
     from anespec.runtime.backends.worker.sharing import WorkerLimits
     from anespec.validate.progress import Progress
 
@@ -54,43 +52,6 @@ _log = logging.getLogger(__name__)
 def no_display(title: str) -> "Iterator[Progress]":
     """Shows nothing."""
     yield lambda note, share=None: None
-
-
-@dataclass(frozen=True)
-class Build:
-    """What is built from a GGUF; `context` is in tokens, and None stands for a default of `convert`."""
-
-    target: Target
-    context: int | None = None
-    sequences: int | None = None
-
-    @classmethod
-    def here(cls, context: int | None = None, sequences: int | None = None) -> Self:
-        """For this machine: the Neural Engine of a Mac that has one, else its processor."""
-        has_engine = sys.platform == "darwin" and platform.machine() == "arm64"
-        return cls(Target.MAC if has_engine else Target.CPU, context, sequences)
-
-    def key(self, sha256: str) -> str:
-        """The name in the cache of what this builds from the GGUF with this hash."""
-        facts: tuple[object, ...] = (sha256, self.target.value, self.context, __version__, SCHEMA_VERSION)
-        if self.sequences is not None:
-            facts += (self.sequences,)
-        return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-
-
-class Entry(Record):
-    """What a finished model of the cache is; `failure` is why it must not be used, where a gate failed."""
-
-    name: Name
-    source_sha256: str
-    source_bytes: Bytes
-    quantisation: str
-    weights: tuple[str, ...]
-    bytes: Bytes
-    target: Target
-    context: Count
-    version: str
-    failure: str | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +105,7 @@ def resolve_artifact(
     workers: "WorkerLimits | None" = None,
     context: int | None = None,
     sequences: int | None = None,
+    weights: "WeightChoice | None" = None,
     display: Display = no_display,
 ) -> Path:
     """The artifact that `path` stands for: its own folder, or one of the cache.
@@ -151,11 +113,11 @@ def resolve_artifact(
     One of the hub is downloaded. A GGUF is converted for this machine and gated on `backend` first, where
     that was never done. A path that leads nowhere may be the name of a model in the cache. A folder is
     returned as it is, for `Artifact` to refuse. `workers` are the limits of a backend that has some;
-    `context` and `sequences` are those of the conversion.
+    `context`, `sequences` and `weights` are what is wanted of it, None for anything: see Build.
 
     Raises:
         ArtifactError: it is none of these.
-        UsageError: one of them is given for what is converted already, or a name is that of several models.
+        UsageError: it is converted already, and otherwise than wanted, or a name is that of several models.
         GGUFError, UnsupportedModelError, RequestError: the GGUF cannot be converted, or not so.
         GoldenGateError: what was converted does not compute what the GGUF means.
         StorageError: the cache cannot be used, or has no room.
@@ -166,8 +128,8 @@ def resolve_artifact(
         from anespec.hub import fetched
 
         path = fetched(path, display)
+    build = Build.here(context, sequences, weights)
     if is_gguf(path):
-        build = Build.here(context, sequences)
         cache = ModelCache()
         cache.require_whole(path)
         return cache.artifact_of(path, build, backend, threads, display, workers)
@@ -176,10 +138,39 @@ def resolve_artifact(
         raise ArtifactError(f"{path}: is no file, no folder and no model in the cache (`anespec list`)")
     if not artifact.is_dir():
         raise ArtifactError(f"{path}: is neither a GGUF nor the folder of an artifact")
-    for choice, what in ((context, "a context"), (sequences, "a number of sequences")):
-        if choice is not None:
-            raise UsageError(f"{path}: {what} can only be chosen for a GGUF, which is then converted with it")
+    if (context, sequences, weights) != (None, None, None):
+        from anespec.manifests.store import Artifact
+
+        require_agreement(
+            artifact,
+            Artifact(artifact).manifest,
+            build,
+            weights_asked=weights is not None,
+            may_have_more=is_cached(artifact),
+        )
     return artifact
+
+
+def is_cached(artifact: Path) -> bool:
+    """Whether an artifact's folder is one that the cache has made."""
+    with contextlib.suppress(StorageError, OSError):
+        place = artifact.resolve()
+        return place.name == ARTIFACT_NAME and place.parent.parent == ModelCache().root.resolve()
+    return False
+
+
+def sequences_to_run(artifact: Path, asked: int | None, usual: int = 1) -> int | None:
+    """How many of an artifact's sequences are to run at a time; None for all.
+
+    One of the cache has enough for every verb, so it runs as many as were asked for, or are `usual`. Raises
+    as `Artifact` does.
+    """
+    from anespec.manifests.store import Artifact
+
+    if not is_cached(artifact):
+        return None
+    wanted = usual if asked is None else asked
+    return wanted if wanted < Artifact(artifact).manifest.sequences else None
 
 
 def cached_artifact(name: Path) -> Path | None:
@@ -239,17 +230,17 @@ class ModelCache:
     ) -> Path:
         """The gated artifact of a GGUF, made first where there is none; raises like `resolve_artifact`."""
         with private_folder(self.root) as root:
-            key = build.key(self._hash(gguf, display))
-            model = self._model(root, key)
-            if model.entry is None or not model.artifact.is_dir():
+            sha256 = self._hash(gguf, display)
+            model = self._serving(root, build, sha256)
+            if model is None:
+                key = build.key(sha256)
                 with self._lock(key, gguf, display):
-                    model = self._model(root, key)
-                    if model.entry is None or not model.artifact.is_dir():
-                        model = self._make(root, key, gguf, build, backend, threads, workers, display)
+                    model = self._serving(root, build, sha256) or self._make(
+                        root, key, gguf, build, backend, threads, workers, display
+                    )
             else:
                 _log.info("%s was converted before: %s", gguf, model.artifact)
-        assert model.entry is not None
-        if model.entry.failure is not None:
+        if model.entry is not None and model.entry.failure is not None:
             raise GoldenGateError(
                 f"{gguf}: was converted, but does not compute what it should ({model.entry.failure}); "
                 "please report it; `anespec rm` removes it"
@@ -267,8 +258,7 @@ class ModelCache:
         if not self.root.is_dir():
             return []
         with private_folder(self.root) as root:
-            keys = [path.name for path in self.root.iterdir() if path.is_dir() and not path.is_symlink()]
-            found = [self._model(root, key) for key in keys]
+            found = self._all(root)
         return sorted(found, key=lambda model: model.used, reverse=True)
 
     def named(self, name: str) -> CachedModel | None:
@@ -311,6 +301,20 @@ class ModelCache:
         except OSError as error:
             raise StorageError(f"{gguf}: cannot be read ({error.strerror})") from error
 
+    def _all(self, root: Folder) -> list[CachedModel]:
+        keys = [path.name for path in self.root.iterdir() if path.is_dir() and not path.is_symlink()]
+        return [self._model(root, key) for key in keys]
+
+    def _serving(self, root: Folder, build: Build, sha256: str) -> CachedModel | None:
+        """The finished model that is what is wanted of a GGUF with this hash, and little more than that."""
+        fitting = [
+            (model.entry.sequences, model.key, model)
+            for model in self._all(root)
+            if model.entry is not None
+            if build.is_served_by(model.entry, sha256) and model.artifact.is_dir()
+        ]
+        return min(fitting)[-1] if fitting else None
+
     def _model(self, root: Folder, key: str) -> CachedModel:
         try:
             entry = Entry.model_validate_json(root.read(f"{key}/{ENTRY_NAME}", LARGEST_ENTRY))
@@ -342,7 +346,11 @@ class ModelCache:
                     (self.root / key).rmdir()
                 raise
             try:
-                folder.replace(ENTRY_NAME, entry.model_dump_json(indent=2).encode())
+                # Held, so that nobody else takes the name meanwhile.
+                with root.held():
+                    others = [model.entry for model in self._all(root) if model.entry and model.key != key]
+                    entry = entry.model_copy(update={"name": free_name(entry, key, others)})
+                    folder.replace(ENTRY_NAME, entry.model_dump_json(indent=2).encode())
             except OSError as error:
                 raise StorageError(f"{folder.path}: cannot be written ({error.strerror})") from error
         return CachedModel(key, self.root / key, entry)

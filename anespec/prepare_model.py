@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anespec import __version__
+from anespec.build import Build, Entry
 from anespec.conversion import open_plan, stopped
 from anespec.manifests.errors import GoldenGateError, Interrupted, StorageError
 from anespec.manifests.formatting import bytes_text, duration_text, printable
 from anespec.manifests.packages import require_package
-from anespec.model_cache import Build, Display, Entry
+from anespec.model_cache import Display, sequences_to_run
 
 if TYPE_CHECKING:
     from anespec.asked_gates import Gate
@@ -42,7 +43,8 @@ def prepare_model(
     # Said now, and not after minutes of converting.
     require_package("torch", "the golden gate of what is converted")
     _convert(gguf, output, build, display)
-    artifact = Artifact(output, KnownHashes())
+    # Judged as whoever asked will run it.
+    artifact = Artifact(output, KnownHashes(), sequences_to_run(output, build.sequences))
     try:
         failure = _gate(artifact, gguf, backend, threads, workers, display)
     except KeyboardInterrupt:
@@ -59,6 +61,10 @@ def prepare_model(
         target=manifest.target,
         context=manifest.context,
         version=__version__,
+        schema_version=manifest.schema_version,
+        sequences=manifest.sequences,
+        weight_choice=str(build.weights),
+        usual_context=build.context is None,
         failure=failure,
     )
 
@@ -66,7 +72,12 @@ def prepare_model(
 def _convert(gguf: Path, output: Path, build: Build, display: Display) -> None:
     from anespec.convert.options import ConvertOptions
 
-    options = ConvertOptions(target=build.target, context=build.context, sequences=build.sequences or 1)
+    options = ConvertOptions(
+        target=build.target,
+        context=build.context,
+        sequences=build.built_sequences,
+        weights=build.weights,
+    )
     with open_plan(gguf, options) as plan:
         _require_room(plan, gguf, output.parent)
         with display(f"converting {gguf.name}") as report:

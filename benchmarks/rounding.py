@@ -27,7 +27,7 @@ from torch import Tensor
 
 from anespec.convert.options import ConvertOptions
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.schema import WeightFormat
+from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import OPENVINO, TORCH, open_verifier
 from anespec.runtime.backends.portable.arguments import Arguments
@@ -134,7 +134,7 @@ class RoundingResult:
 
 def measured(gguf: Path, tokens: Sequence[int]) -> list[RoundingResult]:
     """One model in every way."""
-    options = ConvertOptions(weights=WeightChoice(WeightFormat.FP16), context=CONTEXT)
+    options = ConvertOptions(target=Target.MAC, weights=WeightChoice(WeightFormat.FP16), context=CONTEXT)
     artifact, expected = artifact_of(gguf, options), _expected(gguf, tokens)
     found_by = {way: _logits(artifact, tokens, TORCH, rounds) for way, rounds in WAYS.items()}
     found_by[OPENVINO_WAY] = _logits(artifact, tokens, OPENVINO, WAYS["as shipped"])

@@ -18,13 +18,8 @@ from anespec.manifests.schema import (
     Target,
     WeightFormat,
 )
-from anespec.manifests.weight_choice import GROUPS, KINDS, WeightChoice
-
-
-def _read_weights(value: Any) -> Any:
-    if isinstance(value, WeightFormat):
-        return WeightChoice(value)
-    return WeightChoice.parse(value) if isinstance(value, str) else value
+from anespec.manifests.usual_target import usual_target
+from anespec.manifests.weight_choice import GROUPS, KINDS, WeightChoice, read_choice
 
 
 def _read_counts(value: Any) -> Any:
@@ -41,9 +36,9 @@ class ConvertOptions(Options):
     """What would be built. None means: from the target or from the model."""
 
     target: Target = Field(
-        default=Target.MAC,
+        default=usual_target(),
         description="What to build for: the Neural Engine of a Mac or an iPhone, or a processor with the "
-        "portable backend.",
+        "portable backend. The default is what this machine has.",
     )
     block: int = Field(
         default=4, ge=1, le=MAX_BLOCK, description="Rows (T) of a decoding pass: the last token, and guesses."
@@ -64,13 +59,13 @@ class ConvertOptions(Options):
         int | None, Flag(default="2048 (iphone: 1024), or what the model was trained for if that is less")
     ] = Field(default=None, ge=1, description="Tokens per sequence, rounded up to 64.")
     sequences: int = Field(default=1, ge=1, description="How many sequences the state holds at a time.")
-    weights: Annotated[
-        WeightChoice, BeforeValidator(_read_weights), Flag(metavar="FORMAT[,KIND=FORMAT…]")
-    ] = Field(
-        default=WeightChoice(),
-        description=f"How weights are stored: {', '.join(WeightFormat)} (those with block: --target cpu "
-        "alone); for some kinds of weight another way, as in int8-channel,head=lut6. Kinds: "
-        f"{', '.join(KINDS)}; groups of them: {', '.join(GROUPS)}.",
+    weights: Annotated[WeightChoice, BeforeValidator(read_choice), Flag(metavar="FORMAT[,KIND=FORMAT…]")] = (
+        Field(
+            default=WeightChoice(),
+            description=f"How weights are stored: {', '.join(WeightFormat)} (those with block: --target cpu "
+            "alone); for some kinds of weight another way, as in int8-channel,head=lut6. Kinds: "
+            f"{', '.join(KINDS)}; groups of them: {', '.join(GROUPS)}.",
+        )
     )
     attention: Annotated[
         AttentionShape | None, Flag(default="per_kv_head for mac and iphone, grouped for cpu")

@@ -218,9 +218,13 @@ class Folder:
         """Wait until names given in this folder are on the disk."""
         os.fsync(self._descriptor)
 
+    def is_own(self) -> bool:
+        """Whether the folder belongs to this user; anybody else's may change at any time."""
+        return _is_own(os.fstat(self._descriptor))
+
     def require_own(self) -> None:
         """Raise StorageError where the folder belongs to another user, who could change it at any time."""
-        if not _is_own(os.fstat(self._descriptor)):
+        if not self.is_own():
             raise StorageError(f"{self.path}: belongs to another user; remove it or choose another place")
 
     def make_private(self) -> None:

@@ -15,17 +15,14 @@ from pydantic_core import from_json
 from anespec.manifests.errors import ArtifactError, StorageError
 from anespec.manifests.fingerprint import manifest_fingerprint
 from anespec.manifests.formatting import LONGEST_REASON, printable, quoted
+from anespec.manifests.notes import GATES_FOLDER, LARGEST_JSON, Notes
 from anespec.manifests.safe_files import Folder, first_link, open_plain_file
 from anespec.manifests.schema import SCHEMA_VERSION, Manifest, Shard
 from anespec.manifests.verdicts import VerdictFile, VerdictT
 
 MANIFEST_NAME = "manifest.json"
-GATES_FOLDER = "gates"
 HASH_CHUNK_BYTES = 1 << 18
 SHOWN_DIGITS = 12
-
-LARGEST_JSON = 1 << 26
-"""Bytes of a JSON file that is read; the manifest of a model of 100 layers has less than a hundredth."""
 
 FileT = TypeVar("FileT", bound=VerdictFile[Any])
 
@@ -57,14 +54,18 @@ class ReadHashes:
 class Artifact:
     """An artifact folder whose manifest has been read; files are checked when they are asked for."""
 
-    def __init__(self, root: Path | str, hashes: Hashes | None = None) -> None:
+    def __init__(self, root: Path | str, hashes: Hashes | None = None, sequences: int | None = None) -> None:
         """Read the manifest. Files are read for their hashes unless `hashes` knows them.
+
+        `sequences` are those that are to run at a time, fewer than its state has; None for all. A backend
+        whose passes must look at every slot anyway takes no notice.
 
         Raises:
             ArtifactError: no artifact there, or its manifest is of another schema or damaged.
         """
         self.root = Path(root)
         self.hashes = hashes or ReadHashes()
+        self.sequences = sequences
         self._verified: set[str] = set()
         path = self.root / MANIFEST_NAME
         try:
@@ -157,14 +158,10 @@ class Artifact:
     def read_verdicts(self, kind: type[FileT]) -> FileT:
         """A gate's verdicts; an empty file where there are none or they are unreadable.
 
+        Where the user's cache folder has one for the same circumstances as the artifact, the user's holds.
         Unreadable verdicts prove nothing, so they are treated as absent and measured again.
         """
-        try:
-            with Folder.open(self.root) as folder:
-                content = folder.read(f"{GATES_FOLDER}/{kind.gate}.json", LARGEST_JSON)
-            return kind.model_validate_json(content)
-        except (OSError, ValueError, StorageError):
-            return kind()
+        return self._notes.read(kind)
 
     def unreadable_verdicts(self, kinds: Iterable[type[VerdictFile[Any]]]) -> tuple[str, ...]:
         """The gates whose file is there and holds nothing readable; `read_verdicts` takes it for empty."""
@@ -177,19 +174,24 @@ class Artifact:
     def record_verdict(self, kind: type[VerdictFile[VerdictT]], verdict: VerdictT) -> None:
         """Add a verdict to its gate's file, as one step, also where others add theirs at the same time.
 
+        It is written to the user's cache folder where the artifact cannot be, or is another user's.
+
         Raises:
-            StorageError: the artifact cannot be written.
+            StorageError: neither can be written.
         """
-        try:
-            with (
-                Folder.open(self.root) as folder,
-                folder.folder(GATES_FOLDER, create=True) as gates,
-                gates.held(),
-            ):
-                text = self.read_verdicts(kind).with_verdict(verdict).model_dump_json(indent=2)
-                gates.replace(f"{kind.gate}.json", f"{text}\n".encode())
-        except OSError as error:
-            raise StorageError(f"{self.gates}: cannot be written ({error.strerror})") from error
+        self._notes.record(kind, verdict)
+
+    def write_page(self, name: str, content: bytes) -> Path:
+        """Write a file for people into the artifact, or where verdicts go if that cannot be; its path.
+
+        Raises:
+            StorageError: neither can be written.
+        """
+        return self._notes.write(name, content)
+
+    @cached_property
+    def _notes(self) -> Notes:
+        return Notes(self.root, self.fingerprint)
 
 
 def file_sha256(path: Path) -> str:

@@ -46,6 +46,13 @@ class Circumstances(Record):
     machine: str
     threads: Count
     artifact: str = Field(description="sha256 over all that a row's bits follow from (Artifact.fingerprint)")
+    sequences: Count | None = Field(
+        default=None, description="regions, where fewer than the artifact has are used"
+    )
+
+    def with_all_sequences(self) -> Self:
+        """The same with every region in use, for what does not depend on where rows stand."""
+        return self.model_copy(update={"sequences": None})
 
 
 class Standing(StrEnum):
@@ -133,6 +140,13 @@ class VerdictFile(Record, Generic[VerdictT]):
         """This file with `verdict` in place of an older one under the same circumstances."""
         kept = [v for v in self.verdicts if v.circumstances != verdict.circumstances]
         return type(self)(verdicts=(*kept, verdict))
+
+    def overruled_by(self, other: Self) -> Self:
+        """This file's verdicts and another's, whose hold where both have one for the same circumstances."""
+        if not other.verdicts:
+            return self
+        kept = [v for v in self.verdicts if other.find(v.circumstances) is None]
+        return type(self)(verdicts=(*kept, *other.verdicts))
 
 
 class ExactnessVerdict(Verdict):

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from anespec.manifests.errors import RequestError
 from anespec.manifests.schema import WeightFormat
@@ -76,6 +77,13 @@ class WeightChoice:
     def __str__(self) -> str:
         """As `parse` reads it."""
         return ",".join([self.default.value, *(f"{kind}={wanted.value}" for kind, wanted in self.named)])
+
+
+def read_choice(value: Any) -> Any:
+    """A choice out of text or a format; what is neither is left as it is. Raises like `parse`."""
+    if isinstance(value, WeightFormat):
+        return WeightChoice(value)
+    return WeightChoice.parse(value) if isinstance(value, str) else value
 
 
 def kind_of(projection: str) -> str | None:

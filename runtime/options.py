@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from anespec.manifests.errors import RequestError
 from anespec.manifests.options import Flag, Options, read_size
+from anespec.manifests.weight_choice import WeightChoice, read_choice
 from anespec.runtime.sampling.parameters import SamplingParameters
 
 if TYPE_CHECKING:
@@ -106,8 +107,23 @@ class BackendOptions(Options):
 
 
 class LoadOptions(BackendOptions):
-    """How a model is loaded."""
+    """How a model is loaded.
 
+    `context`, `sequences` and `weights` say what is wanted of a GGUF, which is converted so; an artifact has
+    what it has, and is refused where that is something else.
+    """
+
+    context: Annotated[int | None, Flag(default="that of convert")] = Field(
+        default=None, ge=1, description="Tokens of the context that a GGUF is converted with."
+    )
+    sequences: Annotated[int | None, Flag(default="1, to serve 4")] = Field(
+        default=None, ge=1, description="How many sequences of a GGUF can run at a time."
+    )
+    weights: Annotated[
+        WeightChoice | None,
+        BeforeValidator(read_choice),
+        Flag(metavar="FORMAT[,KIND=FORMAT…]", default="int8-channel"),
+    ] = Field(default=None, description="How a GGUF's weights are stored, as `convert --weights` takes it.")
     drafter: Annotated[str, Flag(choices=DRAFTER_CHOICES)] = Field(
         default="auto",
         description="Who guesses. mix weighs what followed many kinds of context, here and in earlier "

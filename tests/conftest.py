@@ -89,7 +89,8 @@ def new_processes_are_this_one() -> Iterator[None]:
     def answered(module: str, arguments: tuple[str], longest_wait: float) -> bytes:
         opening = Opening.model_validate_json(arguments[0])
         backend = backends.chosen_backend(opening.backend, workers=opening.workers)
-        found = repeat_process.openings(Artifact(Path(opening.artifact)), backend, opening.threads)
+        artifact = Artifact(Path(opening.artifact), sequences=opening.sequences)
+        found = repeat_process.openings(artifact, backend, opening.threads)
         return repeat_process.packed(found)
 
     with pytest.MonkeyPatch.context() as patch:

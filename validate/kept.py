@@ -35,7 +35,7 @@ def kept_residency(artifact: Artifact, coreml: PlanMaker | None) -> ResidencyVer
 
 def kept_golden(artifact: Artifact, here: Circumstances) -> GoldenVerdict | None:
     """The golden verdict of here on all stimuli, judged by today's thresholds."""
-    verdict = artifact.read_verdicts(GoldenFile).find(here)
+    verdict = artifact.read_verdicts(GoldenFile).find(here.with_all_sequences())
     if verdict is None or not verdict.complete or verdict.thresholds != dict(THRESHOLDS):
         return None
     return _intact(artifact, verdict)
@@ -81,6 +81,11 @@ def _lacks(verdict: ExactnessVerdict) -> list[str]:
     return [f"without {listed(list(verdict.unmeasured), 'or')}"] if verdict.unmeasured else []
 
 
+def _sequences(of: Circumstances) -> str:
+    """How many run at a time."""
+    return "all sequences" if of.sequences is None else counted(of.sequences, "sequence")
+
+
 def _differences(there: Circumstances, here: Circumstances) -> list[str]:
     """In words, what was other than it is here."""
     if there.backend != here.backend:
@@ -95,6 +100,8 @@ def _differences(there: Circumstances, here: Circumstances) -> list[str]:
         differences.append(f"with {here.backend} {versions}")
     if there.executor != here.executor:
         differences.append("by another version of anespec")
+    if there.sequences != here.sequences:
+        differences.append(f"for {_sequences(there)} at a time, not {_sequences(here)}")
     if there.threads != here.threads:
         differences.append(f"with {counted(there.threads, 'thread')}, not {here.threads}")
     return differences

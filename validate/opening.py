@@ -5,9 +5,13 @@ from anespec.runtime.backends.worker.sharing import WorkerLimits
 
 
 class Opening(Record):
-    """The one argument of such a process, as JSON; `workers` of None are the limits by default."""
+    """The one argument of such a process, as JSON.
+
+    `workers` of None are the limits by default, `sequences` of None all that the artifact has.
+    """
 
     artifact: str
     backend: str
     threads: Count
     workers: WorkerLimits | None = None
+    sequences: Count | None = None

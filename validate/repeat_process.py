@@ -39,7 +39,11 @@ def run_elsewhere(artifact: Artifact, here: Circumstances, workers: WorkerLimits
         AnespecError: the process failed.
     """
     opening = Opening(
-        artifact=str(artifact.root.resolve()), backend=here.backend, threads=here.threads, workers=workers
+        artifact=str(artifact.root.resolve()),
+        backend=here.backend,
+        threads=here.threads,
+        workers=workers,
+        sequences=artifact.sequences,
     )
     try:
         asked = (opening.model_dump_json(),)
@@ -79,7 +83,8 @@ def main() -> None:
     answers = answer_stream()
     try:
         backend = backends.chosen_backend(opening.backend, workers=opening.workers)
-        found = openings(Artifact(Path(opening.artifact), KnownHashes()), backend, opening.threads)
+        artifact = Artifact(Path(opening.artifact), KnownHashes(), opening.sequences)
+        found = openings(artifact, backend, opening.threads)
     except AnespecError as error:
         raise SystemExit(str(error)) from None
     answers.write(packed(found))

@@ -141,7 +141,7 @@ def main() -> None:
     end_with_parent()
     answers = answer_stream()
     try:
-        artifact = Artifact(Path(opening.artifact), KnownHashes())
+        artifact = Artifact(Path(opening.artifact), KnownHashes(), opening.sequences)
         verifier = open_verifier(artifact, backend, threads, opening.workers)
         samples = write_samples(artifact, verifier, circumstances(artifact, backend, threads))
     except AnespecError as error:

@@ -83,7 +83,11 @@ def sample_run(
 def _samples(artifact: Artifact, here: Circumstances, workers: WorkerLimits | None) -> WrittenSamples:
     """Let another process write: the memory that it holds is the model's and not the gates'."""
     opening = Opening(
-        artifact=str(artifact.root.resolve()), backend=here.backend, threads=here.threads, workers=workers
+        artifact=str(artifact.root.resolve()),
+        backend=here.backend,
+        threads=here.threads,
+        workers=workers,
+        sequences=artifact.sequences,
     )
     try:
         answer = child_answer(SAMPLE_PROCESS, (opening.model_dump_json(),), LONGEST_WAIT)

@@ -51,7 +51,7 @@ class Known:
     def of(cls, artifact: Artifact, circumstances: Circumstances) -> "Known":
         """The verdicts recorded under these circumstances; on residency the best for this artifact at all."""
         return cls(
-            golden=artifact.read_verdicts(GoldenFile).find(circumstances),
+            golden=artifact.read_verdicts(GoldenFile).find(circumstances.with_all_sequences()),
             exactness=artifact.read_verdicts(ExactnessFile).find(circumstances),
             quality=artifact.read_verdicts(QualityFile).find(circumstances),
             residency=_best_residency(artifact.read_verdicts(ResidencyFile), circumstances.artifact),

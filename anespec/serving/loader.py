@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from anespec.build import USUAL_SEQUENCES
 from anespec.hub import fetched
 from anespec.manifests.errors import StorageError
-from anespec.model_cache import is_gguf, resolve_artifact
+from anespec.model_cache import is_cached, is_gguf, resolve_artifact, sequences_to_run
 from anespec.model_path import model_name
 from anespec.serving.file_marks import FileMarks
 from anespec.serving.room import memory_of
@@ -14,9 +15,6 @@ from anespec.watching import Watcher
 
 if TYPE_CHECKING:
     from anespec.model import Model
-
-USUAL_SEQUENCES = 4
-"""That a GGUF is converted with to be served: so many clients share passes."""
 
 
 class ArtifactLoader:
@@ -34,32 +32,36 @@ class ArtifactLoader:
         from anespec.manifests.store import MANIFEST_NAME, Artifact
         from anespec.runtime.backends import resolve_backend
 
-        display = self._watch().shares
-        model, sequences = fetched(source.path, display), source.sequences
-        if sequences is None and is_gguf(model):
-            sequences = USUAL_SEQUENCES
+        display, wanted = self._watch().shares, source.loading
+        model = fetched(source.path, display)
+        sequences = USUAL_SEQUENCES if wanted.sequences is None and is_gguf(model) else wanted.sequences
         path = resolve_artifact(
             model,
-            backend=source.loading.backend,
-            threads=source.loading.threads,
-            workers=source.loading.workers,
-            context=source.context,
+            backend=wanted.backend,
+            threads=wanted.threads,
+            workers=wanted.workers,
+            context=wanted.context,
             sequences=sequences,
+            weights=wanted.weights,
             display=display,
         )
         artifact = Artifact(path)
         manifest = artifact.manifest
+        if is_cached(path):
+            run = sequences_to_run(path, wanted.sequences, USUAL_SEQUENCES)
+            sequences = run or manifest.sequences
         backend = resolve_backend(source.loading.backend, manifest.target)
         names = [MANIFEST_NAME, manifest.tokens.path, *(shard.path for shard in manifest.shards)]
         try:
             files = FileMarks.below(path / name for name in names)
         except OSError as error:
             raise StorageError(f"{error.filename or path}: cannot be read ({error.strerror})") from error
-        return Found(path, artifact.fingerprint, memory_of(manifest, backend), files)
+        return Found(path, artifact.fingerprint, memory_of(manifest, backend), files, sequences)
 
     def load(self, source: ModelSource, found: Found) -> "Model":
         """Bring it into memory; raises as `load_model` does."""
         from anespec.model import load_model
 
         name = model_name(source.path)
-        return load_model(found.path, source.loading, self._watch(), name=name, memories=self._memories)
+        options = source.loading.with_changes(sequences=found.sequences)
+        return load_model(found.path, options, self._watch(), name=name, memories=self._memories)

@@ -7,21 +7,9 @@ from pydantic import BeforeValidator, Field
 
 from anespec.manifests.options import Flag, Options, read_size
 from anespec.runtime.options import LoadOptions
-from anespec.serving.loader import USUAL_SEQUENCES
 
 
-class BuildOptions(Options):
-    """What a GGUF is converted with."""
-
-    context: int | None = Field(
-        default=None, ge=1, description="Tokens of the context that a GGUF is converted with."
-    )
-    sequences: Annotated[int | None, Flag(default=f"{USUAL_SEQUENCES}")] = Field(
-        default=None, ge=1, description="Sequences that a GGUF is converted for, which then run at a time."
-    )
-
-
-class PoolOptions(BuildOptions):
+class PoolOptions(Options):
     """Which models a daemon serves, and how many stay in memory."""
 
     models: Annotated[tuple[str, ...], Flag(names=("--model",), metavar="NAME=MODEL", multiple=True)] = Field(
@@ -39,7 +27,7 @@ class PoolOptions(BuildOptions):
     preload: bool = Field(default=False, description="Load all models at the start, not the first one alone.")
 
 
-class ModelEntry(BuildOptions, LoadOptions):
+class ModelEntry(LoadOptions):
     """A model in a file of options: where it is, and how this one is loaded."""
 
     path: Path

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from anespec.hub_name import is_hub_name
 from anespec.manifests.errors import UsageError
@@ -12,8 +13,11 @@ from anespec.model_path import model_name, require_possible
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
 from anespec.serving.config_file import ConfigFile
-from anespec.serving.options import BuildOptions, ModelEntry, PoolOptions
+from anespec.serving.options import ModelEntry, PoolOptions
 from anespec.serving.sources import ModelSource, Names
+
+ANY_BUILD = MappingProxyType({"context": None, "sequences": None, "weights": None})
+"""Options of a model that may have been converted in any way."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +62,14 @@ class ServeRequest:
     def _source(self, entry: ModelEntry, is_only: bool) -> ModelSource:
         """A model with the options of all, or its own.
 
-        Those of a conversion are for GGUFs. The only model gets them in any case: an artifact refuses them.
+        What is wanted of GGUFs is for those. The only model gets it in any case: an artifact refuses it
+        where it has something else.
         """
         own = {name: getattr(entry, name) for name in entry.model_fields_set - self.firm}
         loading = {name: value for name, value in own.items() if name in LoadOptions.model_fields}
         is_built = is_only or is_hub_name(entry.path) or entry.path.is_file()
-        build = self.pool if is_built else BuildOptions()
-        return ModelSource(
-            entry.path,
-            self.loading.with_changes(**loading),
-            own.get("context", build.context),
-            own.get("sequences", build.sequences),
-        )
+        shared = self.loading if is_built else self.loading.with_changes(**ANY_BUILD)
+        return ModelSource(entry.path, shared.with_changes(**loading))
 
 
 def missing(sources: Names) -> list[str]:

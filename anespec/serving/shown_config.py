@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from anespec.manifests.options import flag_of
+from anespec.manifests.weight_choice import WeightChoice
 from anespec.option_origins import origin_of
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
@@ -44,12 +45,7 @@ def _table(source: ModelSource, asked: ServeRequest) -> str:
     own = {
         name: getattr(source.loading, name)
         for name in LoadOptions.model_fields
-        if getattr(source.loading, name) != getattr(asked.loading, name)
-    }
-    own |= {
-        name: value
-        for name, value in (("context", source.context), ("sequences", source.sequences))
-        if value is not None and value != getattr(asked.pool, name)
+        if getattr(source.loading, name) not in (None, getattr(asked.loading, name))
     }
     if not own:
         return _toml(source.path)
@@ -63,6 +59,8 @@ def _toml(value: object) -> str:
         case Path():
             # The file may come to lie in another folder.
             return json.dumps(str(value.absolute() if value.exists() else value), ensure_ascii=False)
+        case WeightChoice():
+            return json.dumps(str(value))
         case tuple():
             return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value, ensure_ascii=False)

@@ -14,25 +14,24 @@ Names = Mapping[str, "ModelSource"]
 
 @dataclass(frozen=True)
 class ModelSource:
-    """An artifact, a GGUF or a name of either, as a person gave it, and how it is loaded.
-
-    `context` and `sequences` are those of the conversion of a GGUF, None for what is usual.
-    """
+    """An artifact, a GGUF or a name of either, as a person gave it, and how it is loaded."""
 
     path: Path
     loading: LoadOptions
-    context: int | None = None
-    sequences: int | None = None
 
 
 @dataclass(frozen=True)
 class Found:
-    """The artifact that a source leads to: what it is, its files, and the bytes of memory that it takes."""
+    """The artifact that a source leads to: what it is, its files, and the bytes of memory that it takes.
+
+    `sequences` are those that are to run at a time, None for all that it has.
+    """
 
     path: Path
     fingerprint: str
     memory: int
     files: FileMarks
+    sequences: int | None = None
 
 
 class ResidentModel(ServingModel, Protocol):

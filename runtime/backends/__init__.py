@@ -97,6 +97,7 @@ def circumstances(artifact: Artifact, backend: str, threads: int | None = None) 
         machine=machine_name(),
         threads=(threads or processors()) if BACKENDS[backend].uses_threads else 1,
         artifact=artifact.fingerprint,
+        sequences=artifact.sequences if BACKENDS[backend].takes_spans else None,
     )
 
 

@@ -21,6 +21,11 @@ class Backend(Protocol):
         """Whether it runs on as many threads as it is told, and not on its own."""
         ...
 
+    @property
+    def takes_spans(self) -> bool:
+        """Whether passes may look at the first slots alone, and so an artifact run with fewer sequences."""
+        ...
+
     def unavailable(self) -> str | None:
         """Why it cannot run here, with the mend, as a clause; None where it can."""
         ...

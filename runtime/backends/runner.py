@@ -23,13 +23,15 @@ Channels = NDArray[np.float16] | NDArray[np.float32]
 class PoolNames:
     """What of a program belongs to one pool of `slots` slots: the inputs that take its masks, its states.
 
-    A state that the host holds is an input of the program.
+    A state that the host holds is an input of the program. Only the first `used` slots are ever looked at
+    where passes have spans.
     """
 
     mask_input: str
     write_input: str
     states: tuple[str, ...]
     slots: int
+    used: int
 
 
 class Outputs(Protocol):

@@ -40,13 +40,18 @@ def head_lanes(plan: PassPlan, block: int) -> list[int]:
     return wanted + wanted[:1] * (block - len(wanted))
 
 
-def shape_of(manifest: Manifest, *, partial_spans: bool = False) -> VerifierShape:
-    """The sizes of an artifact's verifier, whatever executes it."""
+def shape_of(
+    manifest: Manifest, *, partial_spans: bool = False, sequences: int | None = None
+) -> VerifierShape:
+    """The sizes of an artifact's verifier, whatever executes it.
+
+    `sequences` are those to be used, None for all; where passes look at every slot anyway, it is all of them.
+    """
     return VerifierShape(
         block=manifest.block,
         widths=manifest.widths,
         context=manifest.context,
-        sequences=manifest.sequences,
+        sequences=(sequences if partial_spans else None) or manifest.sequences,
         vocabulary=manifest.hyperparameters.vocabulary,
         pools=tuple(PoolShape(p.name, p.region_slots, p.window) for p in manifest.pools),
         partial_spans=partial_spans,
@@ -67,8 +72,9 @@ class ArtifactVerifier:
         embedding: Embedding,
         layers: Sequence[LayerStage],
         heads: Sequence[HeadStage],
+        sequences: int | None = None,
     ) -> None:
-        """Put the stages together.
+        """Put the stages together, for so many sequences (see `shape_of`).
 
         Raises:
             ArtifactError: a state is in none of the manifest's pools.
@@ -78,7 +84,8 @@ class ArtifactVerifier:
         self.pass_inputs = PassInputs(manifest, homes=all(stage.runner.takes_homes for stage in layers))
         self.layers = tuple(layers)
         self.heads = tuple(heads)
-        self._shape = shape_of(manifest, partial_spans=all(stage.runner.partial_spans for stage in layers))
+        partial_spans = all(stage.runner.partial_spans for stage in layers)
+        self._shape = shape_of(manifest, partial_spans=partial_spans, sequences=sequences)
         self._plan: PassPlan | None = None
         self._inputs: dict[str, Tensor | Homes] = {}
         pooled = [self._pool_states(pool) for pool in range(len(manifest.pools))]

@@ -10,14 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from converting import build
+from tiny_model import TinyModel, write_gguf
 
 import anespec.asked_gates as asked_gates
 import anespec.prepare_model as preparing
+from anespec import __version__
+from anespec.build import USUAL_SEQUENCES, Build, Entry, free_name
+from anespec.cache_verbs import list_models, remove_models
 from anespec.manifests.errors import ArtifactError, GoldenGateError, RequestError, StorageError, UsageError
-from anespec.manifests.schema import Target
-from anespec.manifests.store import file_sha256
+from anespec.manifests.schema import SCHEMA_VERSION, Target
+from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.user_folders import private_folder
-from anespec.model_cache import Build, Display, Entry, ModelCache, no_display, resolve_artifact
+from anespec.manifests.weight_choice import WeightChoice
+from anespec.model_cache import Display, ModelCache, no_display, resolve_artifact, sequences_to_run
 from anespec.prepare_model import prepare_model
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 
@@ -50,8 +57,9 @@ class Maker:
         (output / "weights").write_bytes(gguf.read_bytes())
         return Entry(
             name=gguf.stem, source_sha256=file_sha256(gguf), source_bytes=4, quantisation="Q8_0",
-            weights=("fp16",), bytes=4, target=build.target, context=build.context or 64, version="0",
-            failure=self.fails,
+            weights=("fp16",), bytes=4, target=build.target, context=build.context or 64,
+            version=__version__, schema_version=SCHEMA_VERSION, sequences=build.built_sequences,
+            weight_choice=str(build.weights), usual_context=build.context is None, failure=self.fails,
         )  # fmt: skip
 
 
@@ -216,11 +224,9 @@ def test_names_and_keys_find_models(cache: ModelCache, model: Path, maker: Maker
     found = cache.named(first.parent.name[:8])
     assert found is not None
     assert found.artifact == first
-    with pytest.raises(UsageError, match="several"):
-        cache.named("tiny")
     assert cache.named("huge") is None
     cache.remove(found)
-    found = cache.named("tiny.gguf")
+    found = cache.named("tiny-128.gguf")
     assert found is not None
     assert found.artifact == second
 
@@ -265,7 +271,7 @@ def test_what_is_no_gguf_is_a_folder_or_refused(tmp_path: Path, monkeypatch: pyt
         resolve_artifact(text)
     with pytest.raises(ArtifactError, match="no file, no folder and no model in the cache"):
         resolve_artifact(tmp_path / "missing.gguf")
-    with pytest.raises(UsageError, match="only be chosen for a GGUF"):
+    with pytest.raises(ArtifactError, match="is not an artifact"):
         resolve_artifact(tmp_path, context=128)
     assert not (tmp_path / "cache").exists()
 
@@ -335,17 +341,149 @@ def test_asking_from_another_users_cache_is_refused(
     assert not maker.made
 
 
-def test_another_number_of_sequences_is_another_model_and_none_the_one_that_chats_have(
+def test_one_artifact_serves_who_wants_one_sequence_and_who_wants_four(
     cache: ModelCache, model: Path, maker: Maker
 ) -> None:
     alone = ask(cache, model)
-    several = ask(cache, model, Build(Target.CPU, sequences=4))
-    assert several != alone
-    assert ask(cache, model, Build(Target.CPU, None, None)) == alone
-    assert ask(cache, model, Build(Target.CPU, sequences=4)) == several
+    assert ask(cache, model, Build(Target.CPU, sequences=USUAL_SEQUENCES)) == alone
+    assert ask(cache, model, Build(Target.CPU, sequences=2)) == alone
+    assert len(maker.made) == 1
+    many = ask(cache, model, Build(Target.CPU, sequences=8))
+    assert many != alone == ask(cache, model)
+    assert ask(cache, model, Build(Target.CPU, sequences=5)) == many
     assert len(maker.made) == 2
 
 
-def test_sequences_are_chosen_for_a_gguf_alone(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a number of sequences can only be chosen for a GGUF"):
-        resolve_artifact(tmp_path, sequences=4)
+def test_where_more_sequences_cost_something_a_number_is_kept_to(
+    cache: ModelCache, model: Path, maker: Maker
+) -> None:
+    alone = ask(cache, model, Build(Target.MAC, sequences=1))
+    assert ask(cache, model, Build(Target.MAC)) == alone
+    several = ask(cache, model, Build(Target.MAC, sequences=2))
+    assert [found.entry.sequences for found in cache.models() if found.entry] == [2, 1]
+    cache.remove(next(found for found in cache.models() if found.artifact == alone))
+    assert ask(cache, model, Build(Target.MAC, sequences=1)) == several
+    assert Build(Target.MAC).built_sequences == USUAL_SEQUENCES
+
+
+def test_no_more_sequences_are_built_than_a_state_can_have() -> None:
+    assert Build.here(1 << 23).built_sequences == 2
+    assert Build.here(1 << 24).built_sequences == 1
+
+
+def test_a_context_that_is_the_usual_one_is_no_other_model(
+    cache: ModelCache, model: Path, maker: Maker
+) -> None:
+    usual = ask(cache, model)
+    assert ask(cache, model, Build(Target.CPU, 64)) == usual
+    assert ask(cache, model, Build.here(100)) == ask(cache, model, Build.here(128)) != usual
+    assert ask(cache, model) == usual
+    assert len(maker.made) == 2
+
+
+def test_other_weights_are_another_model(cache: ModelCache, model: Path, maker: Maker) -> None:
+    lut6 = WeightChoice.parse("lut6,head=fp16")
+    assert ask(cache, model) != ask(cache, model, Build(Target.CPU, weights=lut6))
+    assert ask(cache, model, Build(Target.CPU, weights=lut6)).is_dir()
+    assert len(maker.made) == 2
+
+
+def test_what_another_version_has_made_serves_by_its_name_alone(
+    cache: ModelCache, model: Path, maker: Maker
+) -> None:
+    old = ask(cache, model).parent / "entry.json"
+    facts = json.loads(old.read_text())
+    for name in ("schema_version", "sequences", "weight_choice", "usual_context"):
+        del facts[name]
+    old.write_text(json.dumps(facts | {"version": "0.0.1"}))
+    other = old.parent.rename(old.parent.with_name("f" * 16)) / "model.anespec"
+    found = cache.named("tiny")
+    assert found is not None
+    assert found.artifact == other != ask(cache, model)
+    assert len(maker.made) == 2
+
+
+def test_names_are_unique_and_say_what_tells_models_apart(
+    cache: ModelCache, model: Path, maker: Maker
+) -> None:
+    ask(cache, model)
+    ask(cache, model, Build(Target.CPU, 128))
+    ask(cache, model, Build(Target.CPU, 128, 8, WeightChoice.parse("lut6,head=fp16")))
+    ask(cache, model, Build(Target.MAC))
+    model.write_bytes(b"GGUF two")
+    other = ask(cache, model)
+    names = [found.name for found in cache.models()]
+    assert sorted(names[1:]) == ["tiny", "tiny-128", "tiny-lut6+head.fp16-128-x8", "tiny-mac"]
+    assert names[0] == f"tiny-{other.parent.name[:6]}"
+    assert all(cache.named(name) is not None for name in names)
+
+
+def test_a_name_that_is_free_is_kept(cache: ModelCache, model: Path, maker: Maker) -> None:
+    ask(cache, model)
+    (entry,) = (found.entry for found in cache.models() if found.entry)
+    assert free_name(entry, "abcdef0123", []) == "tiny"
+
+
+def test_the_list_shows_what_tells_models_apart_and_names_remove_them(
+    tmp_path: Path, maker: Maker, gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "100")
+    for wanted in ({}, {"context": 128, "sequences": 8, "weights": WeightChoice.parse("lut6")}):
+        resolve_artifact(gguf, **wanted)
+    rows = {
+        line.split()[0]: line.split()[4:9]
+        for line in CliRunner().invoke(list_models).stdout.splitlines()
+        if line.strip().startswith("llama")
+    }
+    assert rows["llama"] == ["4", "x", "64", "int8-channel", "cpu"]
+    assert rows["llama-lut6-128-x8"] == ["8", "x", "128", "lut6", "cpu"]
+    told = {
+        fact["name"]: fact for fact in json.loads(CliRunner().invoke(list_models, "--json").stdout)["models"]
+    }
+    assert (told["llama-lut6-128-x8"]["sequences"], told["llama"]["weight_choice"]) == (8, "int8-channel")
+    assert CliRunner().invoke(remove_models, ["llama-lut6-128-x8", "--yes"]).exit_code == 0
+    assert [found.name for found in ModelCache().models()] == ["llama"]
+
+
+def test_an_artifact_must_be_what_is_wanted_of_it(artifact: Path, trained: Path) -> None:
+    assert resolve_artifact(artifact) == artifact
+    manifest = Artifact(trained).manifest
+    assert resolve_artifact(trained, context=manifest.context, sequences=1) == trained
+    assert resolve_artifact(trained, context=250, weights=WeightChoice()) == trained
+    for wanted, said in (
+        ({"context": 512}, "was converted with a context of 256 tokens, not 512; leave that out, or give"),
+        ({"sequences": 4}, "was converted with 1 sequence at a time, not 4"),
+        (
+            {"weights": WeightChoice.parse("lut6")},
+            "was converted with weights stored as int8-channel, not lut6",
+        ),
+    ):
+        with pytest.raises(UsageError, match=said):
+            resolve_artifact(trained, **wanted)
+    assert resolve_artifact(artifact, weights=WeightChoice.parse("fp16")) == artifact
+
+
+def test_one_of_the_cache_runs_as_many_sequences_as_are_wanted(
+    tmp_path: Path, artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    gguf, output = artifact_of_four(tmp_path)
+    assert sequences_to_run(output, None) == 1
+    assert sequences_to_run(output, None, 4) is None
+    assert sequences_to_run(output, 2, 4) == 2
+    assert sequences_to_run(artifact, None) is None
+    assert resolve_artifact(output, sequences=2) == output
+    with pytest.raises(UsageError, match="4 sequences at a time, not 8"):
+        resolve_artifact(output, sequences=8)
+    assert gguf.is_file()
+
+
+def artifact_of_four(folder: Path) -> tuple[Path, Path]:
+    """A GGUF, and an artifact of it for four sequences that lies where the cache has one."""
+    gguf = folder / "tiny.gguf"
+    write_gguf(gguf, TinyModel(context=256))
+    output = ModelCache().root / "0123456789abcdef" / "model.anespec"
+    output.parent.mkdir(parents=True)
+    build(gguf, output, target=Target.CPU, context=256, sequences=4)
+    return gguf, output

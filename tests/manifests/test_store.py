@@ -13,8 +13,9 @@ from converting import build
 from tiny_model import write_gguf
 
 from anespec.manifests.errors import ArtifactError, StorageError
+from anespec.manifests.notes import LARGEST_JSON
 from anespec.manifests.schema import SCHEMA_VERSION
-from anespec.manifests.store import LARGEST_JSON, Artifact
+from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
 from anespec.runtime.backends import open_verifier
 

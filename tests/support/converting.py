@@ -11,6 +11,7 @@ from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.convert.worker_process import WorkerProcess
 from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import Target
 
 # coremltools collects garbage several times in each conversion, which would walk all that is imported.
 gc.freeze()
@@ -27,7 +28,12 @@ def build(
     on_bytes: Callable[[int], None] = lambda _: None,
     **options: Any,
 ) -> Conversion:
-    """Convert `gguf` to `output`; `options` are those of ConvertOptions."""
+    """Convert `gguf` to `output`; `options` are those of ConvertOptions.
+
+    Where no target is said it is a Mac's, on every machine.
+    """
+    if "tuned" not in options:
+        options = {"target": Target.MAC} | options
     with GGUFFile(gguf) as file:
         plan = ConversionPlan(SourceModel(file), ConvertOptions(**options))
         return convert(

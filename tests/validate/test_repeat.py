@@ -99,6 +99,7 @@ class Planted:
 
     name = TORCH
     uses_threads = True
+    takes_spans = True
 
     def __init__(self, wrong: Sequence[str]) -> None:
         self.wrong = wrong

@@ -5,10 +5,9 @@ from pathlib import Path
 from jinja2 import Environment
 
 from anespec.manifests.damage import Damage, damage_sentence
-from anespec.manifests.errors import AnespecError, StorageError
+from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.residency import ResidencyFile
-from anespec.manifests.safe_files import write_atomically
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import (
@@ -58,17 +57,12 @@ def write_page(
     damage: tuple[Damage, ...] = (),
     required: bool = False,
 ) -> Path:
-    """Write report.html into the artifact, as one step; see `render_page`.
+    """Write report.html into the artifact, as one step; see `render_page` and `Artifact.write_page`.
 
     Raises:
-        StorageError: the artifact cannot be written.
+        StorageError: it cannot be written.
     """
-    path = artifact.root / PAGE_NAME
-    try:
-        write_atomically(path, render_page(artifact, here, damage, required))
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be written ({error.strerror})") from error
-    return path
+    return artifact.write_page(PAGE_NAME, render_page(artifact, here, damage, required).encode())
 
 
 def render_page(

@@ -6,9 +6,10 @@ from pydantic import ValidationError
 
 from anespec.manifests.errors import RequestError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable
+from anespec.manifests.notes import LARGEST_JSON
 from anespec.manifests.residency import Plan, PlanSource
 from anespec.manifests.safe_files import read_bounded, write_atomically
-from anespec.manifests.store import LARGEST_JSON, Artifact
+from anespec.manifests.store import Artifact
 
 
 def record_plan(plan: Plan, path: Path) -> None:

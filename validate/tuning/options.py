@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field
 
 from anespec.manifests.options import Flag
 from anespec.manifests.schema import Target
+from anespec.manifests.usual_target import usual_target
 from anespec.runtime.options import LONGEST_PASS, BackendOptions
 
 
@@ -19,7 +20,7 @@ class TuneOptions(BackendOptions):
     """What is searched, on what, and where it is written."""
 
     target: Target = Field(
-        default=Target.MAC, description="What to build for; cpu tunes the portable backend."
+        default=usual_target(), description="What to build for; cpu tunes the portable backend."
     )
     context: Annotated[int | None, Flag(default="as convert")] = Field(
         default=None, ge=1, description="Tokens per sequence."

@@ -28,6 +28,7 @@ class CoreMLBackend:
     contact_seconds: float = LONGEST_CONTACT
 
     uses_threads = False
+    takes_spans = False
     """Core ML has threads of its own."""
 
     def unavailable(self) -> str | None:

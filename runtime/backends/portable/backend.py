@@ -31,6 +31,7 @@ class PortableBackend:
     holds_caches: bool
 
     uses_threads = True
+    takes_spans = True
 
     def unavailable(self) -> str | None:
         """Why it cannot run here; see Backend."""
@@ -57,6 +58,7 @@ class PortableBackend:
                 pool.write_input,
                 tuple(state.name for state in states if state.pool == pool.name),
                 pool.slots,
+                pool.region_slots * (artifact.sequences or manifest.sequences),
             )
             for pool in manifest.pools
         )
@@ -65,6 +67,7 @@ class PortableBackend:
             embedding,
             [LayerStage(self._runner(body, threads, manifest, states, pools), body.outputs[0], states)],
             [HeadStage(self.runner()(head, threads, ()), head.outputs)],
+            artifact.sequences,
         )
 
     def open_again(self, artifact: Artifact, threads: int) -> None:

@@ -82,7 +82,8 @@ class OpenVINORunner:
         Raises:
             ArtifactError: an operation is not in the table, or OpenVINO refuses the program.
         """
-        require_room_for_states(program, BYTES_OF_A_STATES_NUMBER)
+        in_use = with_spans(program, pools, [pool.used for pool in pools])
+        require_room_for_states(in_use, BYTES_OF_A_STATES_NUMBER)
         split = split_states(program)
         self.entries = split.entries
         self.program = pruned(fuse_norms(fuse_slot_writes(split.program)))

@@ -37,6 +37,7 @@ class WorkerBackend:
     find: Callable[[], WorkerProgram | None] = built_worker
 
     uses_threads = False
+    takes_spans = False
     """Core ML has threads of its own."""
 
     def unavailable(self) -> str | None:

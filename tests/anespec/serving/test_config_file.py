@@ -183,10 +183,13 @@ def test_what_a_gguf_is_converted_with_concerns_no_artifact_beside_it(tmp_path: 
     (tmp_path / "a.anespec").mkdir()
     (tmp_path / "b.gguf").touch()
     config = read_config(write(tmp_path, '[models]\na = "a.anespec"\nb = "b.gguf"\nc = "hf:o/r/c.gguf"\n'))
-    both = ServeRequest(None, ServeOptions(), PoolOptions(context=64), LoadOptions(), config).names(config)
-    assert [(name, source.context) for name, source in both.items()] == [("a", None), ("b", 64), ("c", 64)]
-    alone = ServeRequest(tmp_path / "a.anespec", ServeOptions(), PoolOptions(context=64), LoadOptions())
-    assert [source.context for source in alone.names(None).values()] == [64], "which is then refused"
+    wanted = LoadOptions(context=64, weights="lut6", sequences=2)
+    both = ServeRequest(None, ServeOptions(), PoolOptions(), wanted, config).names(config)
+    assert {name: source.loading for name, source in both.items()} == {
+        "a": LoadOptions(), "b": wanted, "c": wanted,
+    }  # fmt: skip
+    alone = ServeRequest(tmp_path / "a.anespec", ServeOptions(), PoolOptions(), wanted)
+    assert [source.loading for source in alone.names(None).values()] == [wanted], "which is then refused"
 
 
 def test_flags_come_first_and_go_before_the_file(tmp_path: Path) -> None:
@@ -209,11 +212,11 @@ def test_a_models_own_options_hold_unless_a_flag_says_otherwise(tmp_path: Path) 
     )
 
     def source(*given: str) -> LoadOptions:
-        loading, pool = LoadOptions(threads=1, drafter="none"), PoolOptions(sequences=2)
-        asked = ServeRequest(None, ServeOptions(), pool, loading, config, firm_options(given))
-        found = asked.names(config)["a"]
-        assert found.sequences == (2 if "sequences" in given else 8)
-        return found.loading
+        loading = LoadOptions(threads=1, drafter="none", sequences=2)
+        asked = ServeRequest(None, ServeOptions(), PoolOptions(), loading, config, firm_options(given))
+        return asked.names(config)["a"].loading
 
-    assert source() == LoadOptions(threads=2, backend="torch", drafter="none")
-    assert source("threads", "sequences", "port") == LoadOptions(threads=1, backend="torch", drafter="none")
+    assert source() == LoadOptions(threads=2, backend="torch", drafter="none", sequences=8)
+    assert source("threads", "sequences", "port") == LoadOptions(
+        threads=1, backend="torch", drafter="none", sequences=2
+    )

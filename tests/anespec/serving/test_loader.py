@@ -97,7 +97,7 @@ def test_a_gguf_is_converted_for_several_at_a_time_unless_somebody_says_otherwis
     gguf.write_bytes(b"GGUF")
     for path, sequences in ((gguf, None), (gguf, 2), (tmp_path, None)):
         with pytest.raises(StorageError):
-            LOADER.find(ModelSource(path, OPTIONS, 64, sequences))
+            LOADER.find(ModelSource(path, OPTIONS.with_changes(context=64, sequences=sequences)))
     assert [how["sequences"] for how in asked] == [4, 2, None]
     assert {how["context"] for how in asked} == {64}
 

@@ -196,7 +196,7 @@ def test_reshapes_that_hold_slots_follow(tmp_path: Path, shape: AttentionShape) 
     program = reloaded(layers(shape, range(2)), tmp_path)
     slots = program.inputs["attn_mask"][3]
     assert slots is not None
-    pool = PoolNames("attn_mask", "kv_write_mask", tuple(program.states), slots)
+    pool = PoolNames("attn_mask", "kv_write_mask", tuple(program.states), slots, slots)
     axes = slot_axes(program, (pool,))
     assert axes is not None
     assert len(axes) == (4 if shape is AttentionShape.GROUPED else 0)

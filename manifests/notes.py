@@ -1,0 +1,137 @@
+"""What is noted of an artifact beside its files: the gates' verdicts, and the page about them.
+
+    ARTIFACT/gates/GATE.json                       where the artifact can be written, and is this user's
+    CACHE/anespec/verdicts/FINGERPRINT/GATE.json   elsewhere: a read-only place, or another user's folder
+
+Both are read. Where both have a verdict for the same circumstances, the one in the user's cache folder holds:
+nobody else may enter there. In another user's folder nothing is tried: links could lie in the way.
+"""
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from anespec.manifests.errors import StorageError
+from anespec.manifests.safe_files import Folder
+from anespec.manifests.user_folders import cache_folder, private_folder
+from anespec.manifests.verdicts import VerdictFile, VerdictT
+
+GATES_FOLDER = "gates"
+OWN_FOLDER = "verdicts"
+
+LARGEST_JSON = 1 << 26
+"""Bytes of a JSON file that is read; the manifest of a model of 100 layers has less than a hundredth."""
+
+FileT = TypeVar("FileT", bound=VerdictFile[Any])
+
+_REFUSALS = (errno.EROFS, errno.EACCES, errno.EPERM)
+"""Of a place where nothing may be written at all; a full disk is something else."""
+
+
+class _RefusedError(Exception):
+    """The artifact may not be written; the text is a sentence that says why."""
+
+
+class Notes:
+    """The notes on the artifact at `root` with a fingerprint; nothing is made or read before it is needed."""
+
+    def __init__(self, root: Path, fingerprint: str) -> None:
+        self._root = root
+        self._fingerprint = fingerprint
+
+    def read(self, kind: type[FileT]) -> FileT:
+        """A gate's verdicts; what cannot be read counts as empty."""
+        return self._in_artifact(kind).overruled_by(self._own(kind))
+
+    def record(self, kind: type[VerdictFile[VerdictT]], verdict: VerdictT) -> None:
+        """Add a verdict as one step, also where others add theirs at the same time.
+
+        Where the user's cache folder has one for the same circumstances, it is replaced there, too.
+
+        Raises:
+            StorageError: no place can be written.
+        """
+        name = f"{kind.gate}.json"
+        try:
+            with (
+                self._artifact_folder(self._root / GATES_FOLDER) as folder,
+                folder.folder(GATES_FOLDER, create=True) as gates,
+                gates.held(),
+            ):
+                gates.replace(name, _content(self._in_artifact(kind).with_verdict(verdict)))
+            if self._own(kind).find(verdict.circumstances) is None:
+                return
+            refusal = ""
+        except _RefusedError as error:
+            refusal = str(error)
+        # A full verdict of the artifact stays where a quick one does not refute it.
+        holding = self.read(kind).with_verdict(verdict).find(verdict.circumstances) or verdict
+        with self._own_folder(refusal) as folder, folder.held():
+            folder.replace(name, _content(self._own(kind).with_verdict(holding)))
+
+    def write(self, name: str, content: bytes) -> Path:
+        """Write a file for people; its path.
+
+        Raises:
+            StorageError: no place can be written.
+        """
+        try:
+            with self._artifact_folder(self._root / name) as folder:
+                folder.replace(name, content)
+                return folder.path / name
+        except _RefusedError as error:
+            with self._own_folder(str(error)) as folder:
+                folder.replace(name, content)
+                return folder.path / name
+
+    def _in_artifact(self, kind: type[FileT]) -> FileT:
+        try:
+            with Folder.open(self._root) as folder:
+                return kind.model_validate_json(folder.read(f"{GATES_FOLDER}/{kind.gate}.json", LARGEST_JSON))
+        except (OSError, ValueError, StorageError):
+            return kind()
+
+    def _own(self, kind: type[FileT]) -> FileT:
+        try:
+            if not self._own_path.is_dir():
+                return kind()
+            with private_folder(self._own_path) as folder:
+                return kind.model_validate_json(folder.read(f"{kind.gate}.json", LARGEST_JSON))
+        except (OSError, ValueError, StorageError):
+            return kind()
+
+    @contextlib.contextmanager
+    def _artifact_folder(self, written: Path) -> Iterator[Folder]:
+        """The artifact's folder, to write `written` in; raises _RefusedError where that may not be."""
+        try:
+            with Folder.open(self._root) as folder:
+                if not folder.is_own():
+                    raise _RefusedError(f"{self._root}: belongs to another user, so nothing is written there")
+                yield folder
+        except OSError as error:
+            said = f"{written}: cannot be written ({error.strerror})"
+            if error.errno in _REFUSALS:
+                raise _RefusedError(said) from error
+            raise StorageError(said) from error
+
+    @contextlib.contextmanager
+    def _own_folder(self, refusal: str) -> Iterator[Folder]:
+        """The user's folder for this artifact; where it cannot be used, it is said why it was to be."""
+        try:
+            with private_folder(self._own_path) as folder:
+                yield folder
+        except (OSError, StorageError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            said = f"{refusal}; nor can your cache folder be used" if refusal else str(self._root)
+            raise StorageError(f"{said} ({reason})") from error
+
+    @property
+    def _own_path(self) -> Path:
+        return cache_folder() / OWN_FOLDER / self._fingerprint
+
+
+def _content(file: VerdictFile[Any]) -> bytes:
+    text = file.model_dump_json(indent=2)
+    return f"{text}\n".encode()
