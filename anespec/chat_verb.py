@@ -14,6 +14,7 @@ from anespec.manifests.errors import Interrupted
 from anespec.model_path import ModelPath, model_name
 from anespec.option_flags import flags_of, read_flags
 from anespec.prompts import standard_input_lines
+from anespec.remote import fetched
 from anespec.runtime.options import GenerationOptions, LoadOptions
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _loaded(path: Path, context: int | None, loading: LoadOptions) -> "Iterator[
 
     watch = watcher(shown=True)
     artifact = resolve_artifact(
-        path,
+        fetched(path, watch),
         backend=loading.backend,
         threads=loading.threads,
         workers=loading.workers,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import counted, duration_text
 from anespec.model_cache import resolve_artifact
+from anespec.remote import fetched
 from anespec.watching import Watcher
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher, name: s
     resolve_backend(options.backend)  # what cannot run here is said before anything is converted for it
     artifact = Artifact(
         resolve_artifact(
-            path,
+            fetched(path, watch),
             backend=options.backend,
             threads=options.threads,
             workers=options.workers,

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from anespec.hub import fetched
 from anespec.manifests.errors import StorageError
 from anespec.model_cache import is_gguf, resolve_artifact
 from anespec.model_path import model_name
+from anespec.remote import fetched
 from anespec.serving.file_marks import FileMarks
 from anespec.serving.room import memory_of
 from anespec.serving.sources import Found, ModelSource
@@ -34,8 +34,8 @@ class ArtifactLoader:
         from anespec.manifests.store import MANIFEST_NAME, Artifact
         from anespec.runtime.backends import resolve_backend
 
-        display = self._watch().shares
-        model, sequences = fetched(source.path, display), source.sequences
+        watch = self._watch()
+        model, sequences = fetched(source.path, watch), source.sequences
         if sequences is None and is_gguf(model):
             sequences = USUAL_SEQUENCES
         path = resolve_artifact(
@@ -45,7 +45,7 @@ class ArtifactLoader:
             workers=source.loading.workers,
             context=source.context,
             sequences=sequences,
-            display=display,
+            display=watch.shares,
         )
         artifact = Artifact(path)
         manifest = artifact.manifest
