@@ -84,6 +84,19 @@ def require_possible(path: Path) -> None:
             raise UsageError(f"{quoted(str(path))} can be no path ({error.args[-1]})") from None
 
 
+def placed(path: Path, folder: Path, where: str) -> Path:
+    """A model's path or name as a file in `folder` says it: a path is relative to that, or has a `~`.
+
+    Raises:
+        UsageError: it can be no path; the sentence begins with `where`.
+    """
+    try:
+        require_possible(found := path.expanduser())
+    except (RuntimeError, UsageError) as error:
+        raise UsageError(f"{where}: {error}") from None
+    return folder / found if is_path(found, folder) else found
+
+
 def is_path(model: Path, folder: Path) -> bool:
     """Whether a model's name is a path below `folder`, and not the name of one in the cache or elsewhere."""
     if is_remote(model):

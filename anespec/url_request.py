@@ -5,8 +5,7 @@ import re
 import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from email.message import Message
-from http.client import HTTPException
+from http.client import HTTPException, HTTPMessage
 from typing import IO, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -96,7 +95,7 @@ class _Redirects(HTTPRedirectHandler):
         self.linked: str | None = None
 
     def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> Request | None:
         """The request to the new place; raises StorageError where it is none to go to."""
         from_plain = urlsplit(req.full_url).scheme == "http"

@@ -62,4 +62,11 @@ class ArtifactLoader:
         from anespec.model import load_model
 
         name = model_name(source.path)
-        return load_model(found.path, source.loading, self._watch(), name=name, memories=self._memories)
+        return load_model(
+            found.path,
+            source.loading,
+            self._watch(),
+            name=name,
+            memories=self._memories,
+            preset=source.preset,
+        )

@@ -8,6 +8,7 @@ from anespec.manifests.errors import UsageError
 from anespec.manifests.formatting import quoted
 from anespec.model_cache import cached_artifact
 from anespec.model_path import model_name, require_possible
+from anespec.presets import NO_PRESET, read_preset
 from anespec.remote import is_remote
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
@@ -69,6 +70,7 @@ class ServeRequest:
             self.loading.with_changes(**loading),
             own.get("context", build.context),
             own.get("sequences", build.sequences),
+            NO_PRESET if entry.preset is None else read_preset(Path(entry.preset)),
         )
 
 

@@ -51,6 +51,8 @@ def _table(source: ModelSource, asked: ServeRequest) -> str:
         for name, value in (("context", source.context), ("sequences", source.sequences))
         if value is not None and value != getattr(asked.pool, name)
     }
+    if source.preset.file is not None:
+        own["preset"] = source.preset.file
     if not own:
         return _toml(source.path)
     parts = {"path": source.path} | own

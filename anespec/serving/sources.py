@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from anespec.presets import NO_PRESET, Preset
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.models import ServingModel
 from anespec.serving.file_marks import FileMarks
@@ -16,13 +17,15 @@ Names = Mapping[str, "ModelSource"]
 class ModelSource:
     """An artifact, a GGUF or a name of either, as a person gave it, and how it is loaded.
 
-    `context` and `sequences` are those of the conversion of a GGUF, None for what is usual.
+    `context` and `sequences` are those of the conversion of a GGUF, None for what is usual. `preset`
+    says how it answers where a request does not.
     """
 
     path: Path
     loading: LoadOptions
     context: int | None = None
     sequences: int | None = None
+    preset: Preset = NO_PRESET
 
 
 @dataclass(frozen=True)
