@@ -19,7 +19,7 @@ def _apply(context: click.Context, _: click.Parameter, name: str | None) -> Pres
     known = {parameter.name for parameter in context.command.params}
     if lacking := sorted(flags.keys() - known - {"model"}):
         raise UsageError(
-            f"{preset.file}: says {named(lacking)}, which `{context.info_name}` does not take; use another verb"
+            f"{preset.file}: says {named(lacking)}, which `{context.info_name}` does not take; take it out"
         )
     # The same argument, by the name that `generate` has for it.
     flags["artifact"] = flags.get("model")

@@ -12,6 +12,7 @@ from anespec.model_path import ModelPath
 from anespec.option_flags import flags_of, read_flags
 from anespec.remote import Fetched, fetch
 from anespec.runtime.options import BackendOptions
+from anespec.url_name import is_url
 
 
 @click.command(short_help="Download a model and make it ready.")
@@ -68,7 +69,8 @@ def pull(
         print_json(_facts(model, found, artifact))
         return
     if artifact is not None:
-        out().print(f"{artifact}: converted and ready. Next: anespec run {model}")
+        name = found.origin if is_url(model) else model
+        out().print(f"{artifact}: converted and ready. Next: anespec run {name}")
 
 
 def _fetched_text(found: Fetched) -> str:
