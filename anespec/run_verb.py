@@ -15,6 +15,7 @@ from anespec.option_flags import read_flags
 from anespec.presets import Preset
 from anespec.prompts import read_standard_input
 from anespec.runtime.options import GenerationOptions, LoadOptions
+from anespec.runtime.text.messages import Message
 from anespec.runtime.usual_options import usual_in_conversation
 from anespec.url_name import path_of
 
@@ -62,8 +63,8 @@ def run(
     try:
         with loaded_to_talk(model, context, loading, shown=not as_json) as loaded:
             if as_json:
-                said = [{"role": "system", "content": system}] if system is not None else []
-                messages = [*said, {"role": "user", "content": question}]
+                said = [] if system is None else [Message(role="system", content=system)]
+                messages = [*said, Message(role="user", content=question or "")]
                 settled = loaded.settled(options).completed_by(usual_in_conversation())
                 print_json(completion_facts(loaded.chat(messages, settled), loaded))
             else:

@@ -15,6 +15,9 @@ KEYS: Mapping[str, str] = MappingProxyType(
     {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
 )
 
+_DIGITS = 6
+"""That a float32 holds: what was written as 0.95 is 0.95 again."""
+
 
 def suggested_sampling(metadata: Mapping[str, object]) -> SamplingParameters:
     """What a GGUF's metadata says of sampling, as fields that are set; a value that cannot be is left out."""
@@ -25,6 +28,8 @@ def suggested_sampling(metadata: Mapping[str, object]) -> SamplingParameters:
             value = 0  # llama.cpp's all
         if value is None:
             continue
+        if isinstance(value, float):
+            value = float(f"{value:.{_DIGITS}g}")
         try:
             found = found.with_changes(**{name: value})
         except RequestError:

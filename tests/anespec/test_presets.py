@@ -123,7 +123,7 @@ def test_a_daemons_model_answers_by_a_preset(folder: Path, tmp_path: Path) -> No
     assert sources["plain"].preset.system is None
     config.write_text('[models.mine]\npreset = "./own.toml"')
     with pytest.raises(
-        UsageError, match=r"models.mine has no path; write path = PATH in it, or preset = NAME of one"
+        UsageError, match=r"models.mine has no path; write path = PATH in it, or preset = NAME"
     ):
         read_config(config)
     config.write_text('[models.mine]\npath = "small.gguf"\npreset = "nope"')

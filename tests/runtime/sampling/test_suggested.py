@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from gguf.constants import Keys
 
@@ -26,6 +27,7 @@ def test_what_is_said_is_set_and_nothing_else() -> None:
     found = suggested_sampling(SAID)
     assert found.model_fields_set == {"temperature", "top_k", "top_p"}
     assert (found.temperature, found.top_k, found.top_p) == (0.6, 20, 0.95)
+    assert suggested_sampling({"general.sampling.top_p": float(np.float32(0.95))}).top_p == 0.95
     assert suggested_sampling({}).model_fields_set == set()
 
 
