@@ -138,12 +138,10 @@ def _with_preset(facts: Mapping[str, Any], folder: Path, where: str) -> dict[str
         preset = read_preset(path)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
-    said: dict[str, Any] = {
-        "path": None if preset.model is None else str(preset.model),
-        "context": preset.context,
-    }
-    given = {key: value for key, value in said.items() if value is not None}
-    return {**given, **facts, "preset": str(path)}
+    said: dict[str, Any] = {} if preset.model is None else {"path": str(preset.model)}
+    if preset.context is not None:
+        said["context"] = preset.context
+    return {**said, **facts, "preset": str(path)}
 
 
 def _expanded(path: Path, where: str) -> Path:
