@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,36 +13,53 @@ from anespec.leaving import keep
 from anespec.manifests.errors import Interrupted
 from anespec.model_path import ModelPath, model_name
 from anespec.option_flags import flags_of, read_flags
+from anespec.preset_option import preset_option
 from anespec.prompts import standard_input_lines
 from anespec.runtime.options import GenerationOptions, LoadOptions
 
 if TYPE_CHECKING:
     from anespec.chat.conversation import Conversation
     from anespec.model import Model
+    from anespec.presets import Preset
 
 WITHOUT = ("max_tokens", "choices", "logprobs")
 """Options of an answer that a chat has in another way, or does not show."""
 
 
+def conversation_options(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of verbs that talk."""
+    options = (
+        preset_option,
+        click.option("--system", help="What the model is told before the conversation."),
+        click.option(
+            "-n",
+            "--max-tokens",
+            type=click.IntRange(1),
+            help="Longest answer.  [default: what the context holds]",
+        ),
+        flags_of(LoadOptions),
+        flags_of(GenerationOptions, without=WITHOUT),
+        click.option("--hide-drafts", is_flag=True, help="Show drafted tokens in no other colour."),
+        click.option("--no-history", is_flag=True, help="Do not keep what is typed."),
+    )
+    for option in reversed(options):
+        verb = option(verb)
+    return verb
+
+
 @click.command(short_help="Talk with a model.")
 @click.argument("model", type=ModelPath())
-@click.option("--system", help="What the model is told before the conversation.")
-@click.option(
-    "-n", "--max-tokens", type=click.IntRange(1), help="Longest answer.  [default: what the context holds]"
-)
-@flags_of(LoadOptions)
-@flags_of(GenerationOptions, without=WITHOUT)
-@click.option("--hide-drafts", is_flag=True, help="Show drafted tokens in no other colour.")
-@click.option("--no-history", is_flag=True, help="Do not keep what is typed.")
+@conversation_options
 def chat(
     model: Path,
+    preset: "Preset | None",
     system: str | None,
     max_tokens: int | None,
     hide_drafts: bool,
     no_history: bool,
     **chosen: Any,
 ) -> None:
-    """Talk with MODEL: an artifact, a GGUF, hf:OWNER/REPO/FILE.gguf, or the name of a model in the cache.
+    """Talk with MODEL: an artifact, a GGUF, hf:OWNER/REPO, a URL, or the name of a model in the cache.
 
     A GGUF is converted and gated once, and kept in the cache. /help lists the commands of a chat. Without a
     terminal every line of standard input is a message, and standard output gets the answers.
@@ -50,13 +67,14 @@ def chat(
     \b
     Example:
       anespec chat model.gguf --system "Answer in one sentence."
-      anespec chat hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf
+      anespec chat hf:Qwen/Qwen3-0.6B-GGUF:Q8_0
+      anespec chat --preset writer
     """
     loading = read_flags(LoadOptions, chosen)
     options = read_flags(GenerationOptions, chosen, max_tokens=max_tokens)
     try:
-        with _loaded(model, loading) as loaded:
-            _talk(
+        with loaded_to_talk(model, loading) as loaded:
+            talk(
                 loaded,
                 model_name(model),
                 options,
@@ -69,12 +87,13 @@ def chat(
 
 
 @contextlib.contextmanager
-def _loaded(path: Path, loading: LoadOptions) -> "Iterator[Model]":
+def loaded_to_talk(path: Path, loading: LoadOptions, shown: bool = True) -> "Iterator[Model]":
+    """A model that can be talked with, while the block lasts; progress is told where it is `shown`."""
     from anespec.model import load_model
 
     trial = [{"role": "user", "content": "Hello"}]
     loaded = load_model(
-        path, loading, watcher(shown=True), lambda model: model.check(model.chat_ids(trial)), model_name(path)
+        path, loading, watcher(shown), lambda model: model.check(model.chat_ids(trial)), model_name(path)
     )
     try:
         yield loaded
@@ -82,24 +101,30 @@ def _loaded(path: Path, loading: LoadOptions) -> "Iterator[Model]":
         keep(loaded)
 
 
-def _talk(
+def talk(
     loaded: "Model",
     name: str,
     options: GenerationOptions,
     system: str | None,
     show_drafts: bool,
     keep_history: bool,
+    question: str | None = None,
 ) -> None:
+    """Talk in the terminal, or over pipes; with a `question`, that is answered and nothing else."""
     from anespec.chat.conversation import Conversation, stopped_by_interrupt, stopped_by_nothing
     from anespec.chat.loaded_model import LoadedModel
     from anespec.chat.rendering import Screen
     from anespec.chat.repl import run_lines
+    from anespec.runtime.usual_options import usual_in_conversation
 
     in_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     screen = Screen(out(), out() if in_terminal else aside(), notes(), show_drafts)
     stoppable = stopped_by_interrupt if in_terminal else stopped_by_nothing
-    conversation = Conversation(LoadedModel(loaded, name), screen, options, system, stoppable)
-    if in_terminal:
+    settled = loaded.settled(options).completed_by(usual_in_conversation())
+    conversation = Conversation(LoadedModel(loaded, name), screen, settled, system, stoppable)
+    if question is not None:
+        conversation.ask(question)
+    elif in_terminal:
         _talk_in_terminal(conversation, keep_history)
     elif sys.stdin is not None:
         run_lines(conversation, standard_input_lines())

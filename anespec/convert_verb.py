@@ -8,9 +8,10 @@ import click
 from anespec.console import byte_progress, json_option, notes, out, print_json, watcher
 from anespec.conversion import default_output, open_plan, stopped
 from anespec.convert.options import ConvertOptions
-from anespec.hub import fetched
 from anespec.manifests.formatting import bytes_text, counted
+from anespec.model_path import ModelPath
 from anespec.option_flags import flags_of, read_flags
+from anespec.remote import fetched
 from anespec.weights_report import weights_facts, weights_lines
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Turn GGUF into an artifact: shards of layers and of the head.")
-@click.argument("gguf", type=click.Path(path_type=Path))
+@click.argument("gguf", type=ModelPath())
 @click.option(
     "-o",
     "--output",
@@ -37,9 +38,9 @@ def convert(
 ) -> None:
     """Convert GGUF into an artifact: shards that keep their K/V and take several tokens a pass.
 
-    GGUF is a file here, or hf:OWNER/REPO/FILE.gguf, which is downloaded from the Hugging Face hub first. The
-    defaults are for this machine: the Neural Engine of a Mac that has one, else its processor. An interrupted
-    run goes on where it stopped when the same command is given again.
+    GGUF is a file here, or one that is downloaded first: hf:OWNER/REPO[/FILE.gguf] of the Hugging Face hub,
+    or a URL. The defaults are for this machine: the Neural Engine of a Mac that has one, else its processor.
+    An interrupted run goes on where it stopped when the same command is given again.
 
     \b
     Example:
@@ -49,7 +50,7 @@ def convert(
     from anespec.convert.worker_process import early_process
 
     options = read_flags(ConvertOptions, chosen)
-    gguf = fetched(gguf, watcher(shown=not as_json).shares)
+    gguf = fetched(gguf, watcher(shown=not as_json))
     with early_process(gguf, jobs) as early, open_plan(gguf, options) as plan:
         from anespec.convert.plan_report import explain
 

@@ -17,6 +17,7 @@ from anespec.manifests.errors import Interrupted, RequestError
 from anespec.manifests.formatting import counted
 from anespec.model_path import ModelPath
 from anespec.option_flags import flags_of, read_flags
+from anespec.preset_option import preset_option
 from anespec.prompt_cache import require_own_file, use_prompt_cache
 from anespec.prompts import Prompt, PromptFile, read_standard_input
 from anespec.results import Choice
@@ -27,6 +28,7 @@ from anespec.text_options import read_texts, text_options
 if TYPE_CHECKING:
     from anespec.model import Model
     from anespec.pending import Pending
+    from anespec.presets import Preset
     from anespec.results import Completion
     from anespec.runtime.completion import Chunk
 
@@ -47,6 +49,8 @@ LINES_AHEAD = 2
 @click.option(
     "--chat", is_flag=True, help="Take the prompt as a user's message in the model's chat template."
 )
+@preset_option
+@click.option("--system", help="What the model is told before the prompt, with --chat.")
 @flags_of(LoadOptions)
 @flags_of(GenerationOptions)
 @text_options
@@ -62,6 +66,8 @@ def generate(
     prompt: str | None,
     prompt_file: Path | None,
     chat: bool,
+    preset: "Preset | None",
+    system: str | None,
     prompt_cache: Path | None,
     show_drafts: bool,
     as_json: bool,
@@ -69,8 +75,7 @@ def generate(
 ) -> None:
     """Continue a prompt with the model of ARTIFACT.
 
-    It may be a GGUF, too, hf:OWNER/REPO/FILE.gguf of the Hugging Face hub, or the name of a model in the
-    cache.
+    It may be a GGUF, too, hf:OWNER/REPO of the Hugging Face hub, a URL, or the name of a model in the cache.
 
     Speculation never changes a token: it is only used where the exactness gate has proven so for this
     artifact, backend and machine. Where it was never measured here, a quick form is run first.
@@ -81,6 +86,8 @@ def generate(
     """
     if (prompt is None) == (prompt_file is None):
         raise click.UsageError("give one prompt with -p, or many with --prompt-file")
+    if system is not None and not chat and (preset is None or preset.system != system):
+        raise click.UsageError("--system is for conversations; give --chat too")
     if prompt_cache is not None and prompt_file is not None:
         raise click.UsageError("--prompt-cache keeps one prompt; give it with -p")
     quiet = as_json or prompt_file is not None
@@ -91,7 +98,7 @@ def generate(
     if prompt_cache is not None:
         require_own_file(prompt_cache)
     options = read_flags(GenerationOptions, chosen, **read_texts(chosen))
-    verb = _Verb(artifact, read_flags(LoadOptions, chosen), options, chat, quiet, prompt_cache)
+    verb = _Verb(artifact, read_flags(LoadOptions, chosen), options, chat, system, quiet, prompt_cache)
     try:
         if prompt_file is not None:
             _generate_many(verb, prompt_file)
@@ -110,6 +117,7 @@ class _Verb:
     loading: LoadOptions
     options: GenerationOptions
     chat: bool
+    system: str | None
     quiet: bool
     prompt_cache: Path | None
 
@@ -132,7 +140,8 @@ class _Verb:
             return model.chat_ids(prompt.messages)
         text = prompt.prompt or ""
         if self.chat:
-            return model.chat_ids([Message(role="user", content=text)])
+            said = [] if self.system is None else [Message(role="system", content=self.system)]
+            return model.chat_ids([*said, Message(role="user", content=text)])
         return model.prompt_ids(text)
 
     def hint(self, model: "Model") -> None:
@@ -140,7 +149,8 @@ class _Verb:
         if model.chat_template is not None and not self.chat:
             notes().print(
                 "note: this model has a chat template, which --chat puts the prompt into; without it the "
-                "prompt is continued as it is",
+                "prompt is continued as it is"
+                + ("" if self.system is None else ", and the preset's system prompt is left out"),
                 style="dim",
             )
 

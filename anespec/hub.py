@@ -5,69 +5,87 @@ begins anew after an interruption, so the bytes are fetched here, into a file be
 run goes on with, and are checked against the hash that the hub says.
 """
 
-import contextlib
-import logging
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from anespec.hub_name import HubName, is_hub_name
-from anespec.manifests.errors import Interrupted, RequestError, StorageError
-from anespec.manifests.formatting import LONGEST_REASON, bytes_text, named, printable, quoted
+from anespec.hub_errors import in_one_sentence, without_warnings
+from anespec.hub_name import HubName
+from anespec.manifests.errors import StorageError
+from anespec.manifests.formatting import bytes_text, quoted
 from anespec.manifests.packages import require_package
 from anespec.manifests.store import file_sha256
 from anespec.manifests.user_folders import cache_folder, private_folder
-from anespec.model_cache import Display, no_display
+from anespec.model_cache import Display
+from anespec.remote import Fetched
+from anespec.watching import Watcher
 
-MAIN = "main"
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 HASH = re.compile(r"[0-9A-Za-z-]{1,128}")
 """Of what a hub says of a file, what the library names files and folders by."""
 
 
-def fetched(path: Path, display: Display = no_display) -> Path:
-    """Where a model's file lies on this machine: `path` itself, unless it names one of the hub.
+def fetch_from_hub(name: HubName, watch: Watcher) -> Fetched:
+    """Have a file of the hub lie on this machine; where `name` names none, the best of its repository.
 
     Raises:
-        UsageError: it begins like a name of the hub and is none.
         MissingPackageError: huggingface_hub is not installed.
         RequestError: the hub has no such file, or does not give it to this user.
         StorageError: the hub cannot be reached, or the disk refuses.
         Interrupted: someone pressed ^C; what came is kept.
     """
-    if not is_hub_name(path):
-        return path
-    name = HubName.parse(str(path))
     require_package("huggingface_hub", str(name))
+    reason = None
+    if name.file is None:
+        name, reason = _chosen(name, watch)
+    path, came = _fetched(name, watch.shares)
+    return Fetched(path, str(name), reason, came)
+
+
+def _chosen(name: HubName, watch: Watcher) -> tuple[HubName, str]:
+    """The name of one file, and why it is this one."""
+    from anespec.hub_choice import choose
+    from anespec.hub_listing import list_files
+    from anespec.serving.room import MemoryLimit
+
+    with watch.shares(f"asking the hub for {name.repo}"):
+        files = list_files(name)
+    choice = choose(name, files, MemoryLimit.of(None).bytes)
+    watch.note(f"{name}: takes {choice.file.path} ({bytes_text(choice.file.bytes)}), {choice.reason}")
+    return HubName(name.repo, choice.file.path, name.revision), choice.reason
+
+
+def _fetched(name: HubName, display: Display) -> tuple[Path, int]:
+    """Where a named file lies, and the bytes that came now."""
     from huggingface_hub import hf_hub_download
 
-    with _in_one_sentence(name), _without_warnings(), display(f"asking the hub for {name.name}"):
+    assert name.file is not None
+    with in_one_sentence(name), without_warnings(), display(f"asking the hub for {name.name}"):
         found = hf_hub_download(name.repo, name.file, revision=name.revision, dry_run=True)
     _require_hash(name, found.commit_hash)
     pointer = Path(found.local_path)
     if not found.will_download and pointer.exists():
-        return pointer
-    with _in_one_sentence(name), _without_warnings():
+        return pointer, 0
+    with in_one_sentence(name), without_warnings():
         # REPOSITORY/snapshots/COMMIT/FILE, whose name may have folders.
         repository = pointer.parents[name.file.count("/") + 2]
-        _bring(name, found.commit_hash, repository / "blobs", display)
-        return Path(hf_hub_download(name.repo, name.file, revision=name.revision))
+        came = _bring(name, found.commit_hash, repository / "blobs", display)
+        return Path(hf_hub_download(name.repo, name.file, revision=name.revision)), came
 
 
-def _bring(name: HubName, commit: str, blobs: Path, display: Display) -> None:
-    """Have the file's bytes lie where the library looks for them."""
+def _bring(name: HubName, commit: str, blobs: Path, display: Display) -> int:
+    """Have the file's bytes lie where the library looks for them; how many came now."""
     from filelock import FileLock
     from huggingface_hub import get_hf_file_metadata, get_token, hf_hub_url
     from huggingface_hub.file_download import http_get
 
+    assert name.file is not None
     url = hf_hub_url(name.repo, name.file, revision=commit)
     metadata = get_hf_file_metadata(url)
     if metadata.etag is None or metadata.size is None:
         # What the library cannot keep by its hash, it may download as it likes.
-        return
+        return 0
     etag, size, token = metadata.etag, metadata.size, get_token()
     _require_hash(name, etag)
     blobs.mkdir(parents=True, exist_ok=True)
@@ -75,7 +93,7 @@ def _bring(name: HubName, commit: str, blobs: Path, display: Display) -> None:
     locks = cache_folder() / "downloads"
     with private_folder(locks), FileLock(locks / f"{etag}.lock", mode=0o600):
         if blob.exists():
-            return
+            return 0
         with partial.open("ab") as stream:
             if stream.tell() > size:
                 stream.truncate(0)
@@ -109,25 +127,13 @@ def _bring(name: HubName, commit: str, blobs: Path, display: Display) -> None:
                 f"{name}: what came is not what the hub says it has; run the same command again"
             )
         partial.replace(blob)
+        return size - begun
 
 
 def _require_hash(name: HubName, said: str) -> None:
     """Raise StorageError for a hash that leads out of the library's folder, as a file's name."""
     if not HASH.fullmatch(said):
         raise StorageError(f"{name}: the hub says {quoted(said)} for a hash; check HF_ENDPOINT")
-
-
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """The library tells of each time that it tries again; what comes of it is said in one sentence."""
-    log = logging.getLogger("huggingface_hub")
-    before = log.level
-    if not logging.getLogger().isEnabledFor(logging.DEBUG):  # which `-vv` asks for
-        log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
 
 
 class _Bar:
@@ -145,62 +151,3 @@ class _Bar:
 
     def __exit__(self, *_: object) -> None:
         pass
-
-
-@contextlib.contextmanager
-def _in_one_sentence(name: HubName) -> Iterator[None]:
-    """What the library raises, as errors of ours."""
-    from huggingface_hub import errors
-
-    # Of the HTTP library, which differs from version to version.
-    http_error: Any = errors.HfHubHTTPError.__bases__[0]
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted(
-            "interrupted; what was downloaded is kept, and the next run goes on there"
-        ) from None
-    except errors.GatedRepoError:
-        raise RequestError(
-            f"{name}: the repository is gated; accept its terms on the hub, and set HF_TOKEN to your token"
-        ) from None
-    except errors.RepositoryNotFoundError:
-        raise RequestError(
-            f"{name}: there is no such repository, or it is private; check the name, or set HF_TOKEN"
-        ) from None
-    except errors.RevisionNotFoundError:
-        raise RequestError(f"{name}: the repository has no revision {name.revision or MAIN}") from None
-    except errors.RemoteEntryNotFoundError:
-        raise RequestError(f"{name}: the repository has no such file{_those_there_are(name)}") from None
-    except errors.LocalEntryNotFoundError:
-        raise StorageError(
-            f"{name}: was not downloaded yet, and the hub cannot be reached; check the connection (and "
-            "HF_ENDPOINT, HF_HUB_OFFLINE if they are set)"
-        ) from None
-    except errors.HfHubHTTPError as error:
-        status = error.response.status_code
-        mend = "check HF_TOKEN" if status in (401, 403) else "try again later"
-        raise StorageError(f"{name}: the hub answers with status {status}; {mend}") from None
-    except http_error as error:
-        raise StorageError(
-            f"{name}: the connection to the hub broke ({printable(str(error), LONGEST_REASON)}); run it "
-            "again, which goes on where it stopped"
-        ) from None
-    except ValueError as error:
-        # A name that the library refuses, or a size that it fetches in another way alone.
-        raise RequestError(f"{name}: {printable(str(error), LONGEST_REASON)}") from None
-    except OSError as error:
-        where = error.filename or name
-        raise StorageError(f"{where}: cannot be downloaded ({error.strerror or error})") from None
-
-
-def _those_there_are(name: HubName) -> str:
-    """The GGUFs that the repository has, as far as the hub says."""
-    from huggingface_hub import HfApi
-
-    with contextlib.suppress(Exception):
-        files = HfApi().list_repo_files(name.repo, revision=name.revision)
-        found = sorted(file for file in files if file.endswith(".gguf"))
-        if found:
-            return f"; it has {named(found)}"
-    return ""

@@ -8,7 +8,6 @@ from rich.table import Table
 
 from anespec.console import json_option, out, print_json, result_as_json, watcher
 from anespec.convert.options import ConvertOptions
-from anespec.hub import fetched
 from anespec.inspect_artifact import describe_artifact, show_artifact
 from anespec.inspect_plan import describe_plan, show_plan
 from anespec.inspection import ArtifactInspection, read_plan
@@ -17,6 +16,7 @@ from anespec.manifests.formatting import bytes_text, counted, printable
 from anespec.model_cache import cached_artifact
 from anespec.model_path import ModelPath
 from anespec.option_flags import flags_of, read_flags
+from anespec.remote import fetched
 
 
 @click.command(short_help="Show what a GGUF or an artifact is, and what would be built.")
@@ -36,7 +36,7 @@ def inspect(path: Path, explained: bool, as_json: bool, **chosen: Any) -> None:
       anespec inspect model.gguf --target mac --plan
       anespec inspect model.anespec
     """
-    path = fetched(path, watcher(shown=not as_json).shares)
+    path = fetched(path, watcher(shown=not as_json))
     artifact = path if path.exists() else cached_artifact(path)
     if artifact is not None and artifact.is_dir():
         _inspect_artifact(artifact, as_json)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import counted, duration_text
 from anespec.model_cache import resolve_artifact, sequences_to_run
+from anespec.remote import fetched
 from anespec.watching import Watcher
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from anespec.runtime.pass_costs import PassCosts
     from anespec.runtime.passes import Verifier
     from anespec.runtime.proven import Proven
+    from anespec.runtime.sampling.parameters import SamplingParameters
     from anespec.runtime.text.tokenizer import Tokenizer
     from anespec.validate.repeat_checks import Elsewhere
 
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
 class Opened:
     """An artifact with its vocabulary and a verifier that holds its shards.
 
-    `elsewhere` is what a pass left in a new process, once that was asked. Loading `began` then, on the clock
-    of time.monotonic(); converting a GGUF is no part of it.
+    `suggested` is how the model's makers would have it sampled, `elsewhere` what a pass left in a new
+    process, once that was asked. Loading `began` then, on the clock of time.monotonic(); converting a GGUF is
+    no part of it.
     """
 
     artifact: "Artifact"
@@ -36,6 +39,7 @@ class Opened:
     verifier: "Verifier"
     here: "Circumstances"
     began: float
+    suggested: "SamplingParameters"
     elsewhere: "Elsewhere | None" = None
 
 
@@ -59,7 +63,7 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher, name: s
     resolve_backend(options.backend)  # what cannot run here is said before anything is converted for it
     wanted = options if isinstance(options, LoadOptions) else LoadOptions()
     root = resolve_artifact(
-        path,
+        fetched(path, watch),
         backend=options.backend,
         threads=options.threads,
         workers=options.workers,
@@ -83,11 +87,11 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher, name: s
             report(f"shards, on {backend}")
             verifier = open_verifier(artifact, backend, options.threads, options.workers)
         try:
-            tokenizer = reading.result()
+            tokenizer, suggested = reading.result()
         except BaseException:
             verifier.close()
             raise
-    return Opened(artifact, tokenizer, verifier, here, began)
+    return Opened(artifact, tokenizer, verifier, here, began, suggested)
 
 
 def _load_drafting(options: "BackendOptions") -> None:
@@ -99,12 +103,13 @@ def _load_drafting(options: "BackendOptions") -> None:
         import_compiled(options.drafter)
 
 
-def _read_vocabulary(tokens: Path) -> "Tokenizer":
+def _read_vocabulary(tokens: Path) -> "tuple[Tokenizer, SamplingParameters]":
     from anespec.manifests.gguf_file import GGUFFile
+    from anespec.runtime.sampling.suggested import suggested_sampling
     from anespec.runtime.text.tokenizer import Tokenizer
 
     with GGUFFile(tokens) as file:
-        return Tokenizer.from_gguf(file)
+        return Tokenizer.from_gguf(file), suggested_sampling(file.metadata)
 
 
 def make_source(

@@ -28,6 +28,8 @@ from anespec.manifests.formatting import LONGEST_REASON, printable, sanitize_ter
 from anespec.memory_verb import memory
 from anespec.option_origins import PREFIX, with_origin
 from anespec.ps_verb import show_daemons, stop_daemons
+from anespec.pull_verb import pull
+from anespec.run_verb import run
 from anespec.selftest_verb import selftest
 from anespec.serve_verb import serve
 from anespec.tune_verb import tune
@@ -73,6 +75,8 @@ VERBS = (
     validate,
     generate,
     chat,
+    run,
+    pull,
     serve,
     show_daemons,
     stop_daemons,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from anespec.loading import open_artifact
 from anespec.manifests.errors import RequestError
+from anespec.presets import NO_PRESET, Preset
 from anespec.results import Completion
 from anespec.runtime.options import GenerationOptions, LoadOptions
 from anespec.runtime.text.chat_prompt import ChatPrompt
@@ -18,6 +19,8 @@ from anespec.watching import Watcher
 if TYPE_CHECKING:
     from anespec.runtime.completion import Chunk, TextStream
     from anespec.runtime.drafters.memory.memories import Memories
+
+SYSTEM_ROLES = ("system", "developer")
 
 Prompt = str | Sequence[int]
 """A text, or token ids as they are."""
@@ -150,11 +153,17 @@ class Model(ServedArtifact):
 
         return encode_chat(
             self.tokenizer,
-            [message.facts() for message in read_conversation(messages)],
+            self._with_system([message.facts() for message in read_conversation(messages)]),
             self.context,
             variables=variables,
             allow_special=self._options.allow_special,
         )
+
+    def _with_system(self, messages: list[dict[str, object]]) -> list[dict[str, object]]:
+        """With the preset's system prompt, where the conversation begins with none."""
+        system = self._preset.system
+        begun = bool(messages) and messages[0].get("role") in SYSTEM_ROLES
+        return messages if system is None or begun else [{"role": "system", "content": system}, *messages]
 
     def _complete(self, prompt_ids: Sequence[int], options: GenerationOptions) -> Completion:
         with self.begin(prompt_ids, options) as pending:
@@ -196,18 +205,19 @@ def load_model(
     check: Callable[[Model], None] | None = None,
     name: str | None = None,
     memories: "Memories | None" = None,
+    preset: Preset = NO_PRESET,
 ) -> Model:
     """Open an artifact and make it ready to generate; `check` may refuse before anything is measured.
 
     `name` is what a person calls it, None for its path. `memories` are those that other models of the process
-    draw from, too.
+    draw from, too; `preset` says how answers are made where a request does not.
 
     Raises:
         ArtifactError: the folder is missing, damaged or of another version.
         RequestError: an option is out of range, or there is no such backend.
     """
     opened = open_artifact(path, options, watch, name)
-    model = Model(opened, options, memories)
+    model = Model(opened, options, memories, preset)
     try:
         if check is not None:
             check(model)

@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from anespec.build import Build, Entry, free_name, require_agreement
-from anespec.hub_name import is_hub_name
 from anespec.manifests.errors import ArtifactError, GoldenGateError, StorageError, UsageError
 from anespec.manifests.formatting import listed, quoted
 from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.safe_files import Folder, open_file
 from anespec.manifests.user_folders import cache_folder, private_folder
+from anespec.remote import fetched
+from anespec.watching import Watcher
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -110,8 +111,8 @@ def resolve_artifact(
 ) -> Path:
     """The artifact that `path` stands for: its own folder, or one of the cache.
 
-    One of the hub is downloaded. A GGUF is converted for this machine and gated on `backend` first, where
-    that was never done. A path that leads nowhere may be the name of a model in the cache. A folder is
+    One of another machine is downloaded. A GGUF is converted for this machine and gated on `backend` first,
+    where that was never done. A path that leads nowhere may be the name of a model in the cache. A folder is
     returned as it is, for `Artifact` to refuse. `workers` are the limits of a backend that has some;
     `context`, `sequences` and `weights` are what is wanted of it, None for anything: see Build.
 
@@ -124,10 +125,7 @@ def resolve_artifact(
         MissingPackageError: a package is needed that is not installed.
         Interrupted: someone pressed ^C; what is finished is kept.
     """
-    if is_hub_name(path):
-        from anespec.hub import fetched
-
-        path = fetched(path, display)
+    path = fetched(path, Watcher(shares=display))
     build = Build.here(context, sequences, weights)
     if is_gguf(path):
         cache = ModelCache()

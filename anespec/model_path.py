@@ -7,20 +7,30 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from anespec.hub_name import HubName, is_hub_name
 from anespec.manifests.errors import AnespecError, UsageError
 from anespec.manifests.formatting import quoted
 from anespec.model_cache import ModelCache
+from anespec.remote import is_remote, remote_name
+from anespec.url_name import path_of
 
 SUFFIXES = (".gguf", ".anespec")
 
 
 class ModelPath(click.Path):
-    """An artifact's folder, a GGUF here or of the hub, or the name of a model in the cache."""
+    """An artifact's folder, a GGUF here, of the hub or at a URL, or the name of a model in the cache."""
 
     def __init__(self) -> None:
         """Whether there is such a path is for the verb to find out."""
         super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; a usage error for a URL that no path can hold."""
+        if isinstance(value, str):
+            try:
+                return path_of(value)
+            except UsageError as error:
+                self.fail(f"{error}.", param, ctx)
+        return super().convert(value, param, ctx)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -61,7 +71,7 @@ def complete_cached(context: click.Context, parameter: click.Parameter, begun: s
 
 def model_name(path: Path) -> str:
     """What a model is called where nobody says: its file's or folder's name without what says what it is."""
-    file = HubName.parse(str(path)).name if is_hub_name(path) else path.resolve().name
+    file = remote_name(path) if is_remote(path) else path.resolve().name
     return file.removesuffix(".gguf").removesuffix(".anespec")
 
 
@@ -74,8 +84,21 @@ def require_possible(path: Path) -> None:
             raise UsageError(f"{quoted(str(path))} can be no path ({error.args[-1]})") from None
 
 
+def placed(path: Path, folder: Path, where: str) -> Path:
+    """A model's path or name as a file in `folder` says it: a path is relative to that, or has a `~`.
+
+    Raises:
+        UsageError: it can be no path; the sentence begins with `where`.
+    """
+    try:
+        require_possible(found := path.expanduser())
+    except (RuntimeError, UsageError) as error:
+        raise UsageError(f"{where}: {error}") from None
+    return folder / found if is_path(found, folder) else found
+
+
 def is_path(model: Path, folder: Path) -> bool:
-    """Whether a model's name is a path below `folder`, and not the name of one in the cache or of the hub."""
-    if is_hub_name(model):
+    """Whether a model's name is a path below `folder`, and not the name of one in the cache or elsewhere."""
+    if is_remote(model):
         return False
     return len(model.parts) > 1 or model.name.endswith(SUFFIXES) or (folder / model).exists()

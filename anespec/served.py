@@ -16,6 +16,7 @@ from anespec.loading import (
     start_source,
 )
 from anespec.pending import Pending
+from anespec.presets import NO_PRESET, Preset
 from anespec.runtime.callers import Caller
 from anespec.runtime.options import GenerationOptions, LoadOptions
 from anespec.watching import SILENT, Watcher
@@ -39,16 +40,24 @@ PREFILL_ALONE = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True
 class ServedArtifact:
     """Runs prompts of token ids. Safe to use from several threads."""
 
-    def __init__(self, opened: Opened, options: LoadOptions, memories: "Memories | None" = None) -> None:
+    def __init__(
+        self,
+        opened: Opened,
+        options: LoadOptions,
+        memories: "Memories | None" = None,
+        preset: Preset = NO_PRESET,
+    ) -> None:
         """One that checks requests; `prove` makes it one that runs them.
 
-        `memories` are those of the process, where it has several models.
+        `memories` are those of the process, where it has several models; `preset` says how answers are made
+        where a request does not.
         """
         from anespec.runtime.drafters.memory.memories import Memories
         from anespec.runtime.proven import Proven
 
         self._opened = opened
         self._options = options
+        self._preset = preset
         shared = memories or Memories()
         self._source = start_source(
             options, opened.tokenizer, lambda learner: open_memory(opened, options, shared, learner)
@@ -159,13 +168,17 @@ class ServedArtifact:
         """The Jinja template of its conversations; None where it has none."""
         return self.tokenizer.chat_template
 
+    def settled(self, options: GenerationOptions) -> GenerationOptions:
+        """These options, with what holds here where they say nothing."""
+        return options.completed_by(self._preset.options, self._opened.suggested)
+
     def check(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> None:
         """Do nothing where a request can be served.
 
         Raises:
             RequestError: as running it would.
         """
-        self._service.check(self._requests(prompt_ids, options)[0])
+        self._service.check(self._requests(prompt_ids, self.settled(options))[0])
 
     def run(
         self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY, caller: Caller = NOBODY
@@ -174,6 +187,7 @@ class ServedArtifact:
         from anespec.runtime.completion import TextStream
 
         shown = self.tokenizer.special_ids(options.show_special)
+        options = self.settled(options)
         runs: list[TextStream] = []
         for request in self._requests(prompt_ids, options, caller):
             first = runs[0] if runs else None

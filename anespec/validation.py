@@ -17,10 +17,10 @@ from anespec.asked_gates import (
     quality_gate,
     residency_gate,
 )
-from anespec.hub import fetched
 from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
 from anespec.manifests.verdicts import Standing
 from anespec.model_cache import is_gguf, resolve_artifact
+from anespec.remote import fetched
 from anespec.watching import SILENT, Watcher
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def run_validation(
     from anespec.validate.page.write import write_page
     from anespec.validate.summary import Known, summary
 
-    path = fetched(path, watch.shares)
+    path = fetched(path, watch)
     root = resolve_artifact(
         path,
         backend=options.backend,

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anespec.hub_name import is_hub_name
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.formatting import quoted
 from anespec.model_cache import cached_artifact, is_gguf
+from anespec.remote import is_remote
 
 if TYPE_CHECKING:
     from anespec.runtime.text.tokenizer import Tokenizer
@@ -31,7 +31,7 @@ def read_tokenizer(
 
     tokens = model
     if not is_gguf(model):
-        artifact = model if model.is_dir() or is_hub_name(model) else cached_artifact(model)
+        artifact = model if model.is_dir() or is_remote(model) else cached_artifact(model)
         if artifact is None:
             raise ArtifactError(f"{quoted(str(model))} {otherwise}")
         tokens = Artifact(artifact, KnownHashes()).tokens_path()

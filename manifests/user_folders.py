@@ -1,4 +1,4 @@
-"""The folders of this user that anespec keeps things in: what can be made again, and what was done.
+"""The folders of this user that anespec keeps things in: what can be made again, was done, or chosen.
 
 They follow the XDG base directories, and on a Mac its own Library. Each is made for its user alone, and one
 that belongs to someone else, or is a link, is refused: what lies there is trusted later.
@@ -24,6 +24,11 @@ def cache_folder() -> Path:
 def state_folder() -> Path:
     """Where what was done is remembered, such as a history; raises like the other."""
     return _base("XDG_STATE_HOME", ".local/state", "Library/Application Support") / NAME
+
+
+def config_folder() -> Path:
+    """Where what a person has written for anespec lies, such as presets; raises like the others."""
+    return _base("XDG_CONFIG_HOME", ".config", "Library/Application Support") / NAME
 
 
 def _own_folder_around(path: Path) -> Path:

@@ -24,7 +24,7 @@ def shown(options: GenerationOptions) -> Iterator[tuple[str, str]]:
     """Every name that can be set, and its value."""
     for name in setting_names():
         value = getattr(options, name)
-        yield name, UNLIMITED if value is None else f"{value:g}"
+        yield name, UNLIMITED if value is None else str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def changed(options: GenerationOptions, name: str, text: str) -> GenerationOptions:

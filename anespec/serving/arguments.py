@@ -6,7 +6,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from anespec.hub_name import is_hub_name
+from anespec.remote import is_remote
 from anespec.serving.config_file import ConfigFile
 
 CHOSEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
@@ -38,8 +38,8 @@ def _word(value: Any) -> str:
         case ConfigFile():
             return str(value.path.absolute())
         case Path():
-            # What is no path is the name of a model in the cache, or of one of the hub.
-            is_name = is_hub_name(value) or (len(value.parts) == 1 and not value.exists())
+            # What is no path is the name of a model in the cache, or one of another machine.
+            is_name = is_remote(value) or (len(value.parts) == 1 and not value.exists())
             return str(value if is_name else value.absolute())
     return str(value)
 

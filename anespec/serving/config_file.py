@@ -10,6 +10,9 @@
     path = "large.gguf"
     threads = 8
 
+    [models.writer]
+    preset = "writer"
+
 Paths are relative to the file's folder.
 """
 
@@ -26,7 +29,8 @@ from anespec.manifests.errors import RequestError, StorageError, UsageError
 from anespec.manifests.formatting import LONGEST_REASON, listed, printable, quoted, shown
 from anespec.manifests.options import Options, flag_of, read_size, type_of
 from anespec.manifests.safe_files import read_bounded
-from anespec.model_path import is_path, require_possible
+from anespec.model_path import placed, require_possible
+from anespec.presets import find_preset, read_preset
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
 from anespec.serving.options import ModelEntry, PoolOptions
@@ -115,12 +119,29 @@ def _entry(path: Path, folder: Path, name: str, value: object) -> ModelEntry:
     where = f"{path}: {MODELS}.{printable(name)}"
     if not isinstance(value, str | dict):
         raise UsageError(f"{where} is neither a path nor a table with one; write {name} = PATH")
-    facts = {"path": value} if isinstance(value, str) else value
+    facts = {"path": value} if isinstance(value, str) else _with_preset(value, folder, where)
     if "path" not in facts:
-        raise UsageError(f"{where} has no path; write path = PATH in it")
+        raise UsageError(
+            f"{where} has no path; write path = PATH in it, or preset = NAME of one with a model"
+        )
     entry = _checked(ModelEntry, facts, where)
-    model = _expanded(entry.path, where)
-    return entry.with_changes(path=folder / model if is_path(model, folder) else model)
+    return entry.with_changes(path=placed(entry.path, folder, where))
+
+
+def _with_preset(facts: Mapping[str, Any], folder: Path, where: str) -> dict[str, Any]:
+    """A table with what its preset says of the model, and with the whole path of that preset."""
+    name = facts.get("preset")
+    if not isinstance(name, str):
+        return dict(facts)
+    try:
+        path = find_preset(name, folder)
+        preset = read_preset(path)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+    said: dict[str, Any] = {} if preset.model is None else {"path": str(preset.model)}
+    if preset.context is not None:
+        said["context"] = preset.context
+    return {**said, **facts, "preset": str(path)}
 
 
 def _expanded(path: Path, where: str) -> Path:

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from anespec.build import USUAL_SEQUENCES
-from anespec.hub import fetched
 from anespec.manifests.errors import StorageError
 from anespec.model_cache import is_cached, is_gguf, resolve_artifact, sequences_to_run
 from anespec.model_path import model_name
+from anespec.remote import fetched
 from anespec.serving.file_marks import FileMarks
 from anespec.serving.room import memory_of
 from anespec.serving.sources import Found, ModelSource
@@ -32,8 +32,8 @@ class ArtifactLoader:
         from anespec.manifests.store import MANIFEST_NAME, Artifact
         from anespec.runtime.backends import resolve_backend
 
-        display, wanted = self._watch().shares, source.loading
-        model = fetched(source.path, display)
+        watch, wanted = self._watch(), source.loading
+        model = fetched(source.path, watch)
         sequences = USUAL_SEQUENCES if wanted.sequences is None and is_gguf(model) else wanted.sequences
         path = resolve_artifact(
             model,
@@ -43,7 +43,7 @@ class ArtifactLoader:
             context=wanted.context,
             sequences=sequences,
             weights=wanted.weights,
-            display=display,
+            display=watch.shares,
         )
         artifact = Artifact(path)
         manifest = artifact.manifest
@@ -63,5 +63,11 @@ class ArtifactLoader:
         from anespec.model import load_model
 
         name = model_name(source.path)
-        options = source.loading.with_changes(sequences=found.sequences)
-        return load_model(found.path, options, self._watch(), name=name, memories=self._memories)
+        return load_model(
+            found.path,
+            source.loading.with_changes(sequences=found.sequences),
+            self._watch(),
+            name=name,
+            memories=self._memories,
+            preset=source.preset,
+        )

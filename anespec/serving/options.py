@@ -28,6 +28,7 @@ class PoolOptions(Options):
 
 
 class ModelEntry(LoadOptions):
-    """A model in a file of options: where it is, and how this one is loaded."""
+    """A model in a file of options: where it is, how this one is loaded, and the preset of its answers."""
 
     path: Path
+    preset: str | None = None

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from anespec.hub_name import is_hub_name
 from anespec.manifests.errors import UsageError
 from anespec.manifests.formatting import quoted
 from anespec.model_cache import cached_artifact
 from anespec.model_path import model_name, require_possible
+from anespec.presets import NO_PRESET, read_preset
+from anespec.remote import is_remote
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
 from anespec.serving.config_file import ConfigFile
@@ -67,18 +68,19 @@ class ServeRequest:
         """
         own = {name: getattr(entry, name) for name in entry.model_fields_set - self.firm}
         loading = {name: value for name, value in own.items() if name in LoadOptions.model_fields}
-        is_built = is_only or is_hub_name(entry.path) or entry.path.is_file()
+        is_built = is_only or is_remote(entry.path) or entry.path.is_file()
         shared = self.loading if is_built else self.loading.with_changes(**ANY_BUILD)
-        return ModelSource(entry.path, shared.with_changes(**loading))
+        preset = NO_PRESET if entry.preset is None else read_preset(Path(entry.preset))
+        return ModelSource(entry.path, shared.with_changes(**loading), preset)
 
 
 def missing(sources: Names) -> list[str]:
-    """A sentence for each model that is no path, no name in the cache and none of the hub."""
+    """A sentence for each model that is no path, no name in the cache and none of another machine."""
     return [
         f"{source.path}: is no file, no folder and no model in the cache (`anespec list`), so there is no "
         f"{quoted(name)} to serve"
         for name, source in sources.items()
-        if not (is_hub_name(source.path) or source.path.exists())
+        if not (is_remote(source.path) or source.path.exists())
         if cached_artifact(source.path) is None
     ]
 

@@ -47,6 +47,8 @@ def _table(source: ModelSource, asked: ServeRequest) -> str:
         for name in LoadOptions.model_fields
         if getattr(source.loading, name) not in (None, getattr(asked.loading, name))
     }
+    if source.preset.file is not None:
+        own["preset"] = source.preset.file
     if not own:
         return _toml(source.path)
     parts = {"path": source.path} | own

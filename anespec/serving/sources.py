@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from anespec.presets import NO_PRESET, Preset
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.models import ServingModel
 from anespec.serving.file_marks import FileMarks
@@ -14,10 +15,14 @@ Names = Mapping[str, "ModelSource"]
 
 @dataclass(frozen=True)
 class ModelSource:
-    """An artifact, a GGUF or a name of either, as a person gave it, and how it is loaded."""
+    """An artifact, a GGUF or a name of either, as a person gave it, and how it is loaded.
+
+    `preset` says how it answers where a request does not.
+    """
 
     path: Path
     loading: LoadOptions
+    preset: Preset = NO_PRESET
 
 
 @dataclass(frozen=True)

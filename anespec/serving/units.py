@@ -29,13 +29,14 @@ SECONDS_BETWEEN_STARTS = 5
 
 KEPT_VARIABLES = (
     "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
     "XDG_STATE_HOME",
     "HF_HOME",
     "HF_HUB_CACHE",
     "HF_ENDPOINT",
     "HF_TOKEN_PATH",
 )
-"""Where caches lie. A token itself is written nowhere."""
+"""Where caches and presets lie. A token itself is written nowhere."""
 
 HOPELESS = (UsageError, GGUFError, UnsupportedModelError, ArtifactError, RequestError)
 """Failures that another start does not mend."""

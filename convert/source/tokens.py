@@ -15,11 +15,17 @@ from anespec.manifests.safe_files import Folder
 
 ITEM_TYPES = {np.dtype(name): GGUFValueType(code) for code, name in NUMPY_TYPES.items()}
 PIECE_BYTES = 1 << 23
-COPIED_PREFIXES = ("tokenizer.", "general.name", "general.license", "general.architecture")
+COPIED_PREFIXES = (
+    "tokenizer.",
+    "general.name",
+    "general.license",
+    "general.architecture",
+    "general.sampling.",
+)
 
 
 def write_tokens(source: GGUFFile, path: Path) -> None:
-    """Copy the tokenizer's keys and the embedding tables' stored bytes into a GGUF of their own.
+    """Copy the keys of tokenizer and sampling, and the embedding tables' stored bytes, into a new GGUF.
 
     Raises:
         GGUFError: the source has no vocabulary.

@@ -145,6 +145,17 @@ class SamplingParameters(Options):
         checked = type(self)(**changes)
         return self.model_copy(update={name: getattr(checked, name) for name in changes})
 
+    def completed_by(self, *others: "SamplingParameters") -> Self:
+        """These options, with what `others` say of what nobody said here; the first of them that says it.
+
+        What was said are the fields that were given to the constructor or `with_changes`.
+        """
+        update: dict[str, Any] = {}
+        for other in others:
+            for name in other.model_fields_set - self.model_fields_set - update.keys():
+                update[name] = getattr(other, name)
+        return self.model_copy(update=update)
+
     @property
     def has_penalties(self) -> bool:
         """Whether a token depends on which tokens came before."""

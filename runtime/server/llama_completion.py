@@ -5,10 +5,9 @@ https://github.com/ggml-org/llama.cpp/tree/master/tools/server
 """
 
 import json
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field
 from starlette.responses import Response
@@ -16,7 +15,7 @@ from starlette.responses import Response
 from anespec.manifests.errors import GrammarError
 from anespec.runtime.completion import Chunk, Summary
 from anespec.runtime.options import GenerationOptions
-from anespec.runtime.sampling.parameters import Grammar, GrammarKind
+from anespec.runtime.sampling.parameters import Grammar, GrammarKind, SamplingParameters
 from anespec.runtime.server.answering import Prepared, answer
 from anespec.runtime.server.bodies import Body
 from anespec.runtime.server.endpoint import Call, Endpoint
@@ -26,6 +25,7 @@ from anespec.runtime.server.openai.finish import finish_reason
 from anespec.runtime.server.openai.sampling_fields import SamplingFields
 from anespec.runtime.server.openai.schema_limits import require_modest
 from anespec.runtime.server.openai.usage import Timings, timings_of
+from anespec.runtime.server.settling import settled
 from anespec.runtime.server.streams import EVENTS, event
 from anespec.runtime.text.infill import Extra, Gap, infill_prompt
 from anespec.runtime.text.tokenizer import Tokenizer
@@ -34,7 +34,8 @@ MOST_FILES = 1024
 
 FieldsT = TypeVar("FieldsT", bound="LlamaFields")
 
-_DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+_FILTERS = SamplingParameters(top_k=40, top_p=0.95, min_p=0.05)
+"""That server's, where neither the request nor the model says another."""
 
 
 class LlamaFields(SamplingFields):
@@ -59,16 +60,17 @@ class LlamaFields(SamplingFields):
 
     @property
     def chosen(self) -> GenerationOptions:
-        """As options, with llama-server's defaults. Raises ApiError or RequestError where that cannot be."""
+        """What is said, as options. Raises ApiError or RequestError where that cannot be."""
         if self.n_predict == 0:
             raise ApiError(400, "n_predict is 0; ask for at least one token", param="n_predict")
-        changes: dict[str, object] = {
-            name: at for name, at in _DEFAULTS.items() if getattr(self, name) is None
-        }
-        if self.seed is not None and self.seed < 0:
-            changes["seed"] = secrets.randbits(64)
         longest = self.n_predict if self.n_predict > 0 else None
-        return self.options(max_tokens=longest, grammar=self.held_to, choices=1, **changes)
+        return self.without_seed.options(max_tokens=longest, grammar=self.held_to, choices=1)
+
+    @property
+    def without_seed(self) -> Self:
+        """Without a seed below zero, which stands for none."""
+        no_seed = self.seed is not None and self.seed < 0
+        return self.model_copy(update={"seed": None}) if no_seed else self
 
 
 class LlamaBody(LlamaFields):
@@ -143,7 +145,8 @@ async def _continued(call: Call[FieldsT], prompt: Callable[[ServingModel], Seque
 
     def prepare(leased: Leased) -> Prepared:
         model = leased.model
-        return Prepared(model.run(prompt(model), options, call.caller), _Writer(leased.id, model.tokenizer))
+        chosen = settled(options, model, _FILTERS)
+        return Prepared(model.run(prompt(model), chosen, call.caller), _Writer(leased.id, model.tokenizer))
 
     try:
         return await answer(call, body.model, prepare, bool(body.stream))

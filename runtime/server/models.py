@@ -88,6 +88,10 @@ class ServingModel(Protocol):
         """
         ...
 
+    def settled(self, options: GenerationOptions) -> GenerationOptions:
+        """These options, with what a preset and the model's file say where they say nothing."""
+        ...
+
     def run(self, prompt_ids: Sequence[int], options: GenerationOptions, caller: Caller) -> list[TextStream]:
         """A run for every choice, none of them begun. Raises RequestError where one cannot be served."""
         ...

@@ -7,16 +7,16 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import CommandResult, command_of
 from hub_server import Hub, serving
 
-from anespec.hub import fetched
 from anespec.hub_name import HubName
 from anespec.manifests.errors import Interrupted, RequestError, StorageError, UsageError
 from anespec.model_path import model_name
+from anespec.remote import fetch, fetched
+from anespec.watching import Watcher
 
 CONTENT = b"GGUF" + bytes(range(256)) * 400
 OLD = b"GGUF, an older one"
@@ -43,13 +43,13 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield found
 
 
-def shown(said: list[str]) -> Callable[[str], Any]:
+def shown(said: list[str]) -> Watcher:
     @contextlib.contextmanager
     def display(title: str) -> Iterator[Callable[..., None]]:
         said.append(title)
         yield lambda note, share=None: said.append(f"{note}: {share:.2f}")
 
-    return display
+    return Watcher(note=said.append, shares=display)
 
 
 def test_a_file_is_downloaded_once_into_the_hubs_own_cache(hub: Hub, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_the_next_run_goes_on_where_one_was_interrupted(hub: Hub) -> None:
         yield report
 
     with pytest.raises(Interrupted, match="is kept"):
-        fetched(NAME, display)
+        fetched(NAME, Watcher(shares=display))
     (partial,) = blobs().iterdir()
     partial.write_bytes(CONTENT[:3000])
     assert fetched(NAME).read_bytes() == CONTENT
@@ -163,6 +163,40 @@ def test_what_the_hub_does_not_have(hub: Hub, name: str, said: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+def test_a_repository_alone_gives_its_best_file(hub: Hub) -> None:
+    hub.repositories["owner/many"] = {
+        "main": {
+            "Tiny-Q4_K_M.gguf": OLD,
+            "Tiny-Q8_0.gguf": CONTENT,
+            "mmproj-Tiny-Q8_0.gguf": OLD,
+            "../../escaped-Q8_0.gguf": OLD,
+            "README.md": b"#",
+        }
+    }
+    said: list[str] = []
+    found = fetch(Path("hf:owner/many"), Watcher(note=said.append))
+    assert found.path.read_bytes() == CONTENT
+    assert (found.origin, found.bytes) == ("hf:owner/many/Tiny-Q8_0.gguf", len(CONTENT))
+    assert said == [
+        "hf:owner/many: takes Tiny-Q8_0.gguf (102.4 kB), Q8_0, which is preferred; "
+        "hf:owner/many:QUANTISATION takes another (Q4_K_M)"
+    ]
+    assert fetched(Path("hf:owner/many:q4_k_m")).read_bytes() == OLD
+    with pytest.raises(RequestError, match="has no 'Q6_K'; it has Q4_K_M and Q8_0"):
+        fetched(Path("hf:owner/many:Q6_K"))
+    hub.status = 503
+    assert fetched(Path("hf:owner/many")) == found.path, "of what was downloaded before"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("hf:owner/other", "no such repository"), ("hf:owner/repo@v7", "no revision v7")],
+)
+def test_a_repository_that_is_not_there(hub: Hub, name: str, said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        fetched(Path(name))
+
+
 def test_a_hub_that_is_down(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
@@ -198,7 +232,7 @@ def test_a_full_disk_is_said_before_anything_comes(hub: Hub, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    "text", ["hf:", "hf:a", "hf:a/b", "hf:a/b/c.bin", "hf:a/b/../c.gguf", "hf:a/b/c.gguf@"]
+    "text", ["hf:", "hf:a", "hf:a/b:", "hf:a/b:Q8/x", "hf:a/b/c.bin", "hf:a/b/../c.gguf", "hf:a/b/c.gguf@"]
 )
 def test_what_names_no_file(text: str) -> None:
     with pytest.raises(UsageError, match="names no file of the hub"):
@@ -207,7 +241,10 @@ def test_what_names_no_file(text: str) -> None:
 
 def test_names() -> None:
     assert HubName.parse("hf:a/b/c/d-Q8_0.gguf@refs/pr/1") == HubName("a/b", "c/d-Q8_0.gguf", "refs/pr/1")
+    assert HubName.parse("hf:a/b.c-GGUF") == HubName("a/b.c-GGUF")
+    assert HubName.parse("hf:a/b:q8_0@v1") == HubName("a/b", None, "v1", "q8_0")
     assert model_name(Path("hf:a/b/c/d-Q8_0.gguf@v1")) == "d-Q8_0"
+    assert model_name(Path("hf:a/b-GGUF:Q4_K_M")) == "b-Q4_K_M"
     assert fetched(Path("model.gguf")) == Path("model.gguf")
 
 

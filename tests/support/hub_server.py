@@ -117,7 +117,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _list(self, parts: list[str]) -> None:
         owner, name, tree, revision = parts
         assert tree == "tree"
-        files = self.hub.repositories[f"{owner}/{name}"][revision]
+        revisions = self.hub.repositories.get(f"{owner}/{name}")
+        if revisions is None or revision not in revisions:
+            missing = "RepoNotFound" if revisions is None else "RevisionNotFound"
+            self._say(404, {"X-Error-Code": missing})
+            return
+        files = revisions[revision]
         facts = [{"type": "file", "path": file, "size": len(files[file]), "oid": "0" * 40} for file in files]
         self._say(200, {"Content-Type": "application/json"}, json.dumps(facts).encode())
 

@@ -1,13 +1,12 @@
 """The fields that Ollama's requests for text have in common, and what they come to."""
 
 import json
-import secrets
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from anespec.runtime.options import GenerationOptions
-from anespec.runtime.sampling.parameters import Grammar, GrammarKind
+from anespec.runtime.sampling.parameters import Grammar, GrammarKind, SamplingParameters
 from anespec.runtime.server.bodies import Body
 from anespec.runtime.server.openai.sampling_fields import StopStrings, rivals
 from anespec.runtime.server.openai.schema_limits import require_modest
@@ -21,11 +20,15 @@ def _whole(value: Any) -> Any:
 Whole = Annotated[int, BeforeValidator(_whole)]
 
 
-class OllamaOptions(Body):
-    """How tokens are sampled, in Ollama's names and with its defaults, but that no penalty is one.
+FILTERS = SamplingParameters(top_k=40, top_p=0.9)
+"""Ollama's, where neither the request nor the model says another."""
 
-    Its penalty looks at the last 64 tokens, this one at all of them. What is said of the machine or the
-    context, such as `num_ctx`, is left alone: an artifact has its context from its conversion.
+
+class OllamaOptions(Body):
+    """How tokens are sampled, in Ollama's names; what is left out, the model completes.
+
+    No penalty is usual: Ollama's looks at the last 64 tokens, this one at all of them. What is said of the
+    machine or the context, such as `num_ctx`, is left alone: an artifact has its context from its conversion.
     """
 
     num_predict: Whole | None = None
@@ -42,23 +45,21 @@ class OllamaOptions(Body):
 
     @property
     def generation(self) -> GenerationOptions:
-        """As options; a seed below zero, or none, is another one for each request."""
+        """What is said, as options; a seed below zero is none."""
         chosen: dict[str, Any] = {
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "seed": self.seed if self.seed is not None and self.seed >= 0 else None,
+            "max_tokens": self.num_predict if self.num_predict is not None and self.num_predict > 0 else None,
+            "stop": tuple(self.stop) if self.stop else None,
             "typical_p": self.typical_p,
             "min_p": self.min_p,
             "repetition_penalty": self.repeat_penalty,
             "presence_penalty": self.presence_penalty,
             "frequency_penalty": self.frequency_penalty,
         }
-        return GenerationOptions(
-            temperature=0.8 if self.temperature is None else self.temperature,
-            top_k=40 if self.top_k is None else self.top_k,
-            top_p=0.9 if self.top_p is None else self.top_p,
-            seed=secrets.randbits(64) if self.seed is None or self.seed < 0 else self.seed,
-            max_tokens=self.num_predict if self.num_predict is not None and self.num_predict > 0 else None,
-            stop=tuple(self.stop or ()),
-            **{name: value for name, value in chosen.items() if value is not None},
-        )
+        return GenerationOptions(**{name: value for name, value in chosen.items() if value is not None})
 
 
 class OllamaBody(Body):

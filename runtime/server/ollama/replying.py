@@ -15,10 +15,11 @@ from anespec.runtime.server.endpoint import Call
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.models import Leased, ServingModel
 from anespec.runtime.server.ollama.answers import Piece
-from anespec.runtime.server.ollama.fields import OllamaBody
+from anespec.runtime.server.ollama.fields import FILTERS, OllamaBody
 from anespec.runtime.server.ollama.names import known_as
 from anespec.runtime.server.ollama.writer import Clock, LineWriter, Spell
 from anespec.runtime.server.reading import AnswerReader
+from anespec.runtime.server.settling import settled
 from anespec.runtime.server.streams import json_answer, line_stream
 
 BodyT = TypeVar("BodyT", bound=OllamaBody)
@@ -34,7 +35,7 @@ async def reply(call: Call[BodyT], spell: Spell, begin: Begin) -> Response:
 
     def prepare(leased: Leased) -> Prepared:
         clock.loaded = time.monotonic_ns()
-        runs, reader = begin(leased.model, options)
+        runs, reader = begin(leased.model, settled(options, leased.model, FILTERS))
         logprobs = leased.model.tokenizer if body.logprobs else None
         return Prepared(runs, LineWriter(body.model, spell, clock, reader, logprobs))
 

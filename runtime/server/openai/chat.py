@@ -14,6 +14,7 @@ from anespec.runtime.server.openai.chat_answer import ChatAnswer
 from anespec.runtime.server.openai.chat_body import ChatBody
 from anespec.runtime.server.openai.chat_messages import template_messages
 from anespec.runtime.server.openai.chat_writer import ChatWriter, Wanted
+from anespec.runtime.server.settling import settled
 from anespec.runtime.server.streams import EVENTS
 
 
@@ -33,7 +34,7 @@ async def chat(call: Call[ChatBody]) -> Response:
     )
 
     def prepare(leased: Leased) -> Prepared:
-        runs, reading = conversation.begin(leased.model, options, call.caller)
+        runs, reading = conversation.begin(leased.model, settled(options, leased.model), call.caller)
         return Prepared(runs, ChatWriter(leased.id, leased.model.tokenizer, reading, wanted, len(runs)))
 
     try:

@@ -18,6 +18,7 @@ from anespec.runtime.server.models import Leased
 from anespec.runtime.server.openai.finish import finish_reason
 from anespec.runtime.server.openai.sampling_fields import MostTokens, SamplingFields
 from anespec.runtime.server.openai.usage import Timings, Usage, timings_of, usage_of
+from anespec.runtime.server.settling import settled
 from anespec.runtime.server.streams import DONE, EVENTS, event
 from anespec.runtime.text.tokenizer import Tokenizer
 
@@ -100,7 +101,8 @@ async def complete(call: Call[CompletionBody]) -> Response:
 
     def prepare(leased: Leased) -> Prepared:
         model = leased.model
-        options = body.options(max_tokens=body.max_tokens, logprobs=body.logprobs, reference=body.reference)
+        said = body.options(max_tokens=body.max_tokens, logprobs=body.logprobs, reference=body.reference)
+        options = settled(said, model)
         runs: list[TextStream] = []
         echoes: list[str] = []
         for prompt in prompts:

@@ -1,6 +1,5 @@
 """The fields that all requests for text have in common, and what they come to."""
 
-import secrets
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -63,7 +62,7 @@ class StreamOptions(Body):
 class SamplingFields(Body):
     """How tokens are sampled: OpenAI's fields, and those of llama-server that OpenAI lacks.
 
-    OpenAI's defaults hold: a temperature of 1, and another seed for each request. None means the default.
+    What a request leaves out, or gives as null, the model it asks completes (ServingModel.settled).
     """
 
     temperature: float | None = Field(default=None, ge=0, le=100)
@@ -91,7 +90,11 @@ class SamplingFields(Body):
         return self.stream_options is not None and self.stream_options.include_usage
 
     def options(self, **changes: Any) -> GenerationOptions:
-        """As options; `changes` are those of the endpoint. Raises RequestError for a value out of range."""
+        """What is said, as options; `changes` are those of the endpoint, None for what it leaves open.
+
+        Raises:
+            RequestError: a value is out of range.
+        """
         chosen = {
             "top_p": self.top_p,
             "top_k": self.top_k,
@@ -101,18 +104,10 @@ class SamplingFields(Body):
             "frequency_penalty": self.frequency_penalty,
             "repetition_penalty": self.repeat_penalty,
             "logit_bias": self.logit_bias,
-            "stop": tuple(self.stop or ()),
+            "stop": tuple(self.stop) if self.stop else None,
             "choices": self.n,
-            "seed": secrets.randbits(64) if self.seed is None else self.seed % 2**64,
+            "seed": None if self.seed is None else self.seed % 2**64,
+            "temperature": self.temperature,
         }
-        given = {name: value for name, value in chosen.items() if value is not None}
-        return GenerationOptions(
-            **{
-                "temperature": 1.0 if self.temperature is None else self.temperature,
-                "max_tokens": None,
-                "ignore_eos": self.ignore_eos,
-                "speculate": self.speculate,
-                **given,
-                **changes,
-            }
-        )
+        given = {name: value for name, value in (chosen | changes).items() if value is not None}
+        return GenerationOptions(ignore_eos=self.ignore_eos, speculate=self.speculate, **given)

@@ -3,6 +3,7 @@
 import time
 import uuid
 
+from anespec.runtime.options import GenerationOptions
 from anespec.runtime.server.responses.answers import (
     FormatAnswer,
     ReasoningAnswer,
@@ -14,8 +15,8 @@ from anespec.runtime.server.responses.body import ResponsesBody, TextFormat
 from anespec.runtime.server.responses.tools import ChosenTools
 
 
-def begun(body: ResponsesBody, model: str, unsaid: bool) -> ResponseAnswer:
-    """The response of a request to the model that is served as `model`; `unsaid` as for `tool_use`."""
+def begun(body: ResponsesBody, model: str, unsaid: bool, options: GenerationOptions) -> ResponseAnswer:
+    """The response of a request to what is served as `model`, with `options`; `unsaid` as for `tool_use`."""
     choice = body.tool_choice or "auto"
     return ResponseAnswer(
         id=f"resp_{uuid.uuid4().hex}",
@@ -35,7 +36,7 @@ def begun(body: ResponsesBody, model: str, unsaid: bool) -> ResponseAnswer:
         previous_response_id=None,
         reasoning=ReasoningAnswer(effort=body.reasoning.effort if body.reasoning else None, summary=None),
         store=False,
-        temperature=1.0 if body.temperature is None else body.temperature,
+        temperature=options.temperature,
         text=TextAnswer(format=_format(body.format)),
         tool_choice=choice.model_dump(exclude_unset=True) if isinstance(choice, ChosenTools) else choice,
         tools=[
@@ -48,7 +49,7 @@ def begun(body: ResponsesBody, model: str, unsaid: bool) -> ResponseAnswer:
             )
             for tool in body.tools or ()
         ],
-        top_p=1.0 if body.top_p is None else body.top_p,
+        top_p=options.top_p,
         truncation="disabled",
         usage=None,
     )

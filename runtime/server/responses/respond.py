@@ -16,6 +16,7 @@ from anespec.runtime.server.responses.body import ResponsesBody
 from anespec.runtime.server.responses.echo import begun
 from anespec.runtime.server.responses.items import STATELESS, messages_of
 from anespec.runtime.server.responses.writer import ResponseWriter
+from anespec.runtime.server.settling import settled
 from anespec.runtime.server.streams import EVENTS
 
 
@@ -31,8 +32,9 @@ async def _respond(call: Call[ResponsesBody], unsaid: bool) -> Response:
     options = body.options(max_tokens=body.max_output_tokens, choices=1)
 
     def prepare(leased: Leased) -> Prepared:
-        runs, reading = conversation.begin(leased.model, options, call.caller)
-        return Prepared(runs, ResponseWriter(begun(body, leased.id, unsaid), reading))
+        chosen = settled(options, leased.model)
+        runs, reading = conversation.begin(leased.model, chosen, call.caller)
+        return Prepared(runs, ResponseWriter(begun(body, leased.id, unsaid, chosen), reading))
 
     try:
         return await answer(call, body.model, prepare, bool(body.stream))

@@ -13,6 +13,7 @@ import pytest
 from chatty_model import write_chatty
 from click.testing import CliRunner, Result
 from commands import command_of, run
+from file_server import FileServer, serving_file
 from scripted import Seen
 
 from anespec.chat.conversation import Conversation
@@ -60,7 +61,7 @@ def test_the_next_turn_reuses_what_the_model_has_read(chatting: Path) -> None:
 
 def test_a_line_in_is_an_answer_out(chatting: Path) -> None:
     lines = 'def area(self):\n"""def\nvolume():"""\n/stats\n'
-    options = ("--threads", "1", "-n", "5")
+    options = ("--threads", "1", "-n", "5", "--seed", "7")
     outcome = run("chat", chatting, *options, stdin=lines)
     assert outcome.code == 0, outcome.err
     assert "2 turns\ncontext: " in outcome.err
@@ -69,6 +70,60 @@ def test_a_line_in_is_an_answer_out(chatting: Path) -> None:
     assert again.code == 7
     assert again.out == outcome.out
     assert again.err.strip().splitlines()[-1].startswith("error: there is no command")
+
+
+def test_run_answers_as_chat_does(chatting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One answer is the first of a chat, however the prompt comes; 0.8 is the temperature of both."""
+    options = ("--threads", "1", "-n", "8", "--seed", "7")
+    text = run("chat", chatting, *options, stdin="def area(self):\n").out
+    assert text.strip()
+    assert run("run", chatting, "def", "area(self):", *options).out == text
+    assert run("run", chatting, *options, "--temperature", "0.8", stdin="def area(self):\n").out == text
+    both = run("run", chatting, "area", *options, "--json", stdin="def\n").json
+    ours = run("run", chatting, "def\n\narea", *options, "--json").json
+    assert both["prompt_ids"] == ours["prompt_ids"]
+    greedy = run("run", chatting, "def area(self):", *options, "--temperature", "0").out
+    assert greedy != text
+    # The same from a preset, which has the model, too; what is typed goes before it.
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = tmp_path / "anespec" / "presets"
+    folder.mkdir(parents=True)
+    said = f"model = {json.dumps(str(chatting))}\nmax_tokens = 8\n[sampling]\ntemperature = 0\nseed = 7\n"
+    (folder / "plain.toml").write_text(said)
+    assert run("run", "--preset", "plain", "--threads", "1", "def area(self):").out == greedy
+    warm = run("run", "--preset", "plain", "--threads", "1", "--temperature", "0.8", "def", "area(self):")
+    assert warm.out == text
+    (folder / "told.toml").write_text(f'system = "Answer in Python."\n{said}')
+    told = run("run", "--preset", "told", "--threads", "1", "--json", "def area(self):").json
+    same = run("run", chatting, "--system", "Answer in Python.", *options, "--json", "def area(self):").json
+    assert told["prompt_ids"] == same["prompt_ids"] != ours["prompt_ids"]
+    listing = run("chat", "--preset", "nope")
+    assert listing.code == 2
+    assert listing.err.strip().endswith(f"there is no preset 'nope'; {folder} has plain and told")
+
+
+def test_run_needs_something_to_answer(chatting: Path) -> None:
+    for arguments in (("run", chatting), ("run",), ("run", chatting, "--json")):
+        refused = run(*arguments)
+        assert refused.code == 2
+        assert "Traceback" not in refused.err
+
+
+def test_pull_brings_and_converts(chatting: Path) -> None:
+    with serving_file(FileServer(chatting.read_bytes())) as server:
+        url = f"{server.url}/files/pulled.gguf"
+        first = run("pull", url, "--threads", "1", "--json").json
+        assert first["downloaded_bytes"] == first["bytes"] == chatting.stat().st_size
+        assert Path(first["artifact"]).is_dir()
+        assert Path(first["file"]).read_bytes() == chatting.read_bytes()
+        only = run("pull", url, "--no-convert")
+        assert only.out.startswith(f"{first['file']}: lies here, and {url} has no newer one.")
+        assert "converted" not in only.out
+        ready = run("pull", url, "--threads", "1").out
+        assert f"{first['artifact']}: converted and ready. Next: anespec run {url}" in ready
+    refused = run("pull", "nothing-there")
+    assert refused.code == 5
+    assert refused.is_one_sentence()
 
 
 @pytest.mark.parametrize(("flags", "ends"), [([], 0), (["--allow-special"], 1)])

@@ -13,6 +13,7 @@ from serving import Running
 
 from anespec.model import Model
 from anespec.runtime.completion import Chunk, Summary
+from anespec.runtime.options import GenerationOptions
 from anespec.runtime.requests import FinishReason
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.reading import Reading
@@ -419,7 +420,7 @@ CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
 def writer(model: Model) -> ResponseWriter:
     """One of an answer that may think, speak and call."""
     body = ResponsesBody.model_validate_json('{"input": "x"}')
-    return ResponseWriter(begun(body, "m", unsaid=True), Reading(model.tokenizer, "", Hermes()))
+    return ResponseWriter(begun(body, "m", True, GenerationOptions()), Reading(model.tokenizer, "", Hermes()))
 
 
 def read(written: Iterable[bytes]) -> list[ResponseStreamEvent]:

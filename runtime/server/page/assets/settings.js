@@ -4,7 +4,7 @@ const NAME = "anespec-settings";
 
 /** The fields of a request that can be set: what they are called, what they may be, and what they do. */
 export const FIELDS = [
-  { name: "temperature", label: "Temperature", least: 0, most: 2, step: 0.05, usual: "1", about: "0: always the likeliest" },
+  { name: "temperature", label: "Temperature", least: 0, most: 2, step: 0.05, usual: "0.8", about: "0: always the likeliest" },
   { name: "top_p", label: "Top-p", least: 0, most: 1, step: 0.01, usual: "1", about: "The likeliest up to this sum" },
   { name: "top_k", label: "Top-k", least: 0, most: 1000, step: 1, usual: "all", about: "Only so many of the likeliest" },
   { name: "min_p", label: "Min-p", least: 0, most: 1, step: 0.01, usual: "0", about: "At least this share of the best" },

@@ -1,0 +1,93 @@
+"""`anespec pull`: a model is brought here and made ready."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anespec.console import json_option, out, print_json, watcher
+from anespec.manifests.errors import ArtifactError, Interrupted
+from anespec.manifests.formatting import bytes_text
+from anespec.model_path import ModelPath
+from anespec.option_flags import flags_of, read_flags
+from anespec.remote import Fetched, fetch
+from anespec.runtime.options import BackendOptions
+from anespec.url_name import is_url
+
+
+@click.command(short_help="Download a model and make it ready.")
+@click.argument("model", type=ModelPath())
+@click.option("--no-convert", is_flag=True, help="Only download it.")
+@click.option(
+    "--allow-http", is_flag=True, help="Take a URL with http, where anybody between could change what comes."
+)
+@click.option(
+    "--context", type=click.IntRange(1), help="Tokens of the context that a GGUF is converted with."
+)
+@flags_of(BackendOptions)
+@json_option
+def pull(
+    model: Path, no_convert: bool, allow_http: bool, context: int | None, as_json: bool, **chosen: Any
+) -> None:
+    """Download MODEL and convert it, so that `run`, `chat`, `generate` and `serve` begin at once.
+
+    MODEL is hf:OWNER/REPO/FILE.gguf of the Hugging Face hub, hf:OWNER/REPO:Q8_0 for its file of that
+    quantisation, hf:OWNER/REPO for the best that fits memory, a URL of a GGUF, with #sha256=HASH if you know
+    it, or a GGUF here. An interrupted download is gone on with.
+
+    \b
+    Example:
+      anespec pull hf:Qwen/Qwen3-0.6B-GGUF
+      anespec pull hf:Qwen/Qwen3-0.6B-GGUF:Q8_0 --no-convert
+      anespec pull https://example.org/model.gguf
+    """
+    options, watch = read_flags(BackendOptions, chosen), watcher(shown=not as_json)
+    from anespec.model_cache import is_gguf, resolve_artifact
+
+    try:
+        found = fetch(model, watch, allow_http=allow_http)
+        if found.origin is None and not is_gguf(found.path):
+            raise ArtifactError(
+                f"{model}: is no GGUF, no file of the hub and no URL, so there is nothing to pull; models of "
+                "the hub are hf:OWNER/REPO"
+            )
+        if not as_json:
+            out().print(_fetched_text(found))
+        artifact = None
+        if not no_convert:
+            artifact = resolve_artifact(
+                found.path,
+                backend=options.backend,
+                threads=options.threads,
+                workers=options.workers,
+                context=context,
+                display=watch.shares,
+            )
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; what is finished is kept, and the next run goes on there") from None
+    if as_json:
+        print_json(_facts(model, found, artifact))
+        return
+    if artifact is not None:
+        name = found.origin if is_url(model) else model
+        out().print(f"{artifact}: converted and ready. Next: anespec run {name}")
+
+
+def _fetched_text(found: Fetched) -> str:
+    if found.origin is None:
+        return f"{found.path}: lies here."
+    if not found.bytes:
+        return f"{found.path}: lies here, and {found.origin} has no newer one."
+    return f"{found.path}: {bytes_text(found.bytes)} came from {found.origin}."
+
+
+def _facts(model: Path, found: Fetched, artifact: Path | None) -> dict[str, Any]:
+    return {
+        "model": str(model),
+        "file": str(found.path),
+        "origin": found.origin,
+        "reason": found.reason,
+        "bytes": found.path.stat().st_size,
+        "downloaded_bytes": found.bytes,
+        "artifact": None if artifact is None else str(artifact),
+    }

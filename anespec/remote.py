@@ -1,0 +1,62 @@
+"""Models that are named by where they lie on other machines: brought here once, and found again."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from anespec.hub_name import HubName, is_hub_name
+from anespec.url_name import UrlName, is_url
+from anespec.watching import SILENT, Watcher
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A model's file on this machine.
+
+    `origin` is where it came from, by the name that leads to just this file; None where it lay here before.
+    `reason` says why this file was taken, where a person did not name one. `bytes` came now.
+    """
+
+    path: Path
+    origin: str | None = None
+    reason: str | None = None
+    bytes: int = 0
+
+
+def is_remote(path: Path) -> bool:
+    """Whether a path stands for a file of another machine: of the hub, or at a URL."""
+    return is_hub_name(path) or is_url(path)
+
+
+def remote_name(path: Path) -> str:
+    """What the file that a remote path stands for is called; raises UsageError where it stands for none."""
+    return HubName.parse(str(path)).name if is_hub_name(path) else UrlName.of(path).name
+
+
+def fetch(path: Path, watch: Watcher = SILENT, *, allow_http: bool = False) -> Fetched:
+    """Have a model's file lie on this machine: `path` itself, unless it stands for one of another machine.
+
+    `watch` hears which file of a repository was taken, and why. A URL with http is taken from this machine
+    alone, unless `allow_http`.
+
+    Raises:
+        UsageError: it begins like a name of the hub or a URL and is none, or one that is not taken.
+        MissingPackageError: huggingface_hub is not installed, and it is of the hub.
+        RequestError: there is no such file, or this user is not given it.
+        GGUFError: what came is no whole GGUF.
+        StorageError: the other machine cannot be reached, or the disk refuses.
+        Interrupted: someone pressed ^C; what came is kept.
+    """
+    if is_hub_name(path):
+        from anespec.hub import fetch_from_hub
+
+        return fetch_from_hub(HubName.parse(str(path)), watch)
+    if is_url(path):
+        from anespec.url_download import fetch_url
+
+        return fetch_url(UrlName.of(path), watch.shares, allow_http)
+    return Fetched(path)
+
+
+def fetched(path: Path, watch: Watcher = SILENT) -> Path:
+    """Where a model's file lies on this machine; raises like `fetch`."""
+    return fetch(path, watch).path

@@ -1,0 +1,274 @@
+"""Files at URLs, brought into the cache folder: checked, gone on with, and asked for anew where they changed.
+
+CACHE/anespec/downloads/urls/KEY/NAME.gguf     the file; KEY follows from the URL
+CACHE/anespec/downloads/urls/KEY/kept.json     what the server said of it
+CACHE/anespec/downloads/urls/KEY/partial       what has come of it so far
+CACHE/anespec/downloads/urls/KEY/partial.json  what the server said of that
+"""
+
+import hashlib
+import logging
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from anespec.manifests.errors import (
+    AnespecError,
+    GGUFError,
+    Interrupted,
+    RequestError,
+    StorageError,
+    UsageError,
+)
+from anespec.manifests.formatting import LONGEST_REASON, bytes_text, printable
+from anespec.manifests.safe_files import Folder
+from anespec.manifests.schema import Record
+from anespec.manifests.store import file_sha256
+from anespec.manifests.user_folders import cache_folder, private_folder
+from anespec.model_cache import GGUF_MAGIC, Display
+from anespec.remote import Fetched
+from anespec.url_name import UrlName
+from anespec.url_request import Answer, Broken, Refused, Unreachable, ask
+
+if TYPE_CHECKING:
+    from anespec.validate.progress import Progress
+
+FOLDER = Path("downloads", "urls")
+KEPT, PARTIAL, PARTIAL_FACTS = "kept.json", "partial", "partial.json"
+LARGEST_FACTS = 1 << 16
+PIECE_BYTES = 1 << 20
+MOST_VAIN_TRIES = 3
+"""Connections that bring nothing."""
+
+RETRY_SECONDS = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class _Facts(Record):
+    """What a server said of a file: what tells another version, and the hash, if it says one."""
+
+    url: str
+    etag: str | None = None
+    modified: str | None = None
+    sha256: str | None = None
+
+    @property
+    def validator(self) -> str | None:
+        """What the server compares to go on with the same bytes: a weak etag says nothing of bytes."""
+        if self.etag is not None and not self.etag.startswith("W/"):
+            return self.etag
+        return self.modified
+
+
+def fetch_url(name: UrlName, display: Display, allow_http: bool = False) -> Fetched:
+    """Have the file at a URL lie on this machine.
+
+    What lies here already is used where the server says that it is the newest, or cannot be reached.
+
+    Raises:
+        UsageError: it would come over plain HTTP from another machine.
+        RequestError: there is no such file, or it is not given to anybody.
+        GGUFError: what came is no whole GGUF.
+        StorageError: the server cannot be reached, says what cannot be, or the disk refuses.
+        Interrupted: someone pressed ^C; what came is kept.
+    """
+    from filelock import FileLock
+
+    path = cache_folder() / FOLDER / hashlib.sha256(name.url.encode()).hexdigest()[:16]
+    with private_folder(path) as folder, FileLock(path / "lock", mode=0o600):
+        download = _Download(name, folder, path, display, allow_http)
+        kept = download.kept()
+        if not (name.is_private or allow_http):
+            if kept is None:
+                raise UsageError(
+                    f"{name}: over http anybody between could change what comes; write https, or run "
+                    "`anespec pull --allow-http URL` once where you trust the network"
+                )
+            return Fetched(path / name.name, str(name))
+        if kept is not None and name.sha256 is not None:
+            # No other bytes are wanted, whatever the server has by now.
+            return Fetched(path / name.name, str(name))
+        try:
+            return Fetched(path / name.name, str(name), None, download.run(kept))
+        except Unreachable as error:
+            if kept is None:
+                raise StorageError(str(error)) from None
+            _log.info("%s; what was downloaded before is used", error)
+            return Fetched(path / name.name, str(name))
+        except KeyboardInterrupt:
+            raise Interrupted(
+                "interrupted; what was downloaded is kept, and the next run goes on there"
+            ) from None
+
+
+@dataclass(frozen=True)
+class _Download:
+    """One file on its way."""
+
+    name: UrlName
+    folder: Folder
+    path: Path
+    display: Display
+    allow_http: bool
+
+    @property
+    def partial(self) -> Path:
+        """What has come of it."""
+        return self.path / PARTIAL
+
+    def kept(self) -> _Facts | None:
+        """What was said of the file that lies here; None where none does, or another than is wanted."""
+        facts = self._facts(KEPT)
+        if facts is None or not (self.path / self.name.name).is_file():
+            return None
+        return facts if self.name.sha256 in (None, facts.sha256) else None
+
+    def run(self, kept: _Facts | None) -> int:
+        """Bring the file, or find that what lies here is the newest; the bytes that came now."""
+        came = vain = 0
+        with self.display(f"downloading {self.name.name}") as report:
+            report(f"asking {printable(self.name.url)}")
+            while True:
+                begun = self._begun()
+                try:
+                    with ask(self.name.url, self._headers(kept, begun), self.allow_http) as answer:
+                        if answer.status == 304:
+                            return 0
+                        if answer.status == 416:
+                            # The file is another, and no longer than what has come.
+                            self._drop()
+                            vain += 1
+                            if vain == MOST_VAIN_TRIES:
+                                raise StorageError(
+                                    f"{self.name}: the server says another size than it sends; try later"
+                                )
+                            continue
+                        done, is_whole = self._take(answer, begun, report)
+                except Unreachable:
+                    vain += 1
+                    if vain == MOST_VAIN_TRIES or not self._begun():
+                        raise
+                    time.sleep(RETRY_SECONDS)
+                    continue
+                except Refused as error:
+                    raise RequestError(str(error)) from None
+                came += done - (begun if answer.status == 206 else 0)
+                if is_whole:
+                    break
+                vain = vain if done > begun else vain + 1
+                if vain == MOST_VAIN_TRIES:
+                    raise StorageError(
+                        f"{self.name}: the connection broke after {bytes_text(done)}; run the same command "
+                        "again, which goes on there"
+                    )
+            report("checking it")
+            self._finish()
+        return came
+
+    def _begun(self) -> int:
+        try:
+            return self.partial.stat().st_size
+        except OSError:
+            return 0
+
+    def _headers(self, kept: _Facts | None, begun: int) -> dict[str, str]:
+        facts = self._facts(PARTIAL_FACTS)
+        if begun and facts is not None and facts.validator is not None:
+            return {"Range": f"bytes={begun}-", "If-Range": facts.validator}
+        if kept is not None and kept.etag is not None:
+            return {"If-None-Match": kept.etag}
+        if kept is not None and kept.modified is not None:
+            return {"If-Modified-Since": kept.modified}
+        return {}
+
+    def _take(self, answer: Answer, begun: int, report: "Progress") -> tuple[int, bool]:
+        """Write what comes; the bytes that are there then, and whether they are all."""
+        if answer.status == 206 and answer.first != begun:
+            self._drop()
+            raise StorageError(f"{self.name}: the server sends another part than was asked for; try again")
+        done = begun if answer.status == 206 else 0
+        total = answer.whole
+        missing = None if total is None else total - done
+        room = shutil.disk_usage(self.path).free
+        if missing is not None and room + (begun - done) < missing:
+            raise StorageError(
+                f"{self.path}: has room for {bytes_text(room)}, and {self.name} takes {bytes_text(missing)}"
+            )
+        try:
+            with self.partial.open("r+b" if done else "wb") as stream:
+                stream.seek(done)
+                if not done:
+                    self._write_facts(PARTIAL_FACTS, answer)
+                for piece in answer.pieces(PIECE_BYTES):
+                    if not done and not piece.startswith(GGUF_MAGIC):
+                        raise GGUFError(
+                            f"{self.name}: is no GGUF but something else, such as a web page; give the URL "
+                            "of the file itself, or for the Hugging Face hub hf:OWNER/REPO/FILE.gguf"
+                        )
+                    stream.write(piece)
+                    done += len(piece)
+                    report(*_so_far(done, total))
+        except Broken:
+            return done, False
+        except GGUFError:
+            self._drop()
+            raise
+        except OSError as error:
+            raise StorageError(f"{self.partial}: cannot be written ({error.strerror})") from error
+        return done, total in (None, done)
+
+    def _finish(self) -> None:
+        """Check what came, and give it its name."""
+        from anespec.manifests.gguf_file import GGUFFile
+
+        facts = self._facts(PARTIAL_FACTS) or _Facts(url=self.name.url)
+        wanted, found = self.name.sha256 or facts.sha256, file_sha256(self.partial)
+        if wanted not in (None, found):
+            self._drop()
+            who = "the URL" if self.name.sha256 is not None else "the server"
+            raise StorageError(
+                f"{self.name}: what came has the hash {found[:16]}…, and {who} says {str(wanted)[:16]}…; "
+                "it is removed"
+            )
+        try:
+            with GGUFFile(self.partial):
+                pass
+        except GGUFError as error:
+            self._drop()
+            reason = printable(str(error).replace(f"{self.partial}: ", ""), LONGEST_REASON)
+            raise GGUFError(f"{self.name}: what came is no whole GGUF ({reason}); it is removed") from None
+        try:
+            self.folder.rename(PARTIAL, self.name.name)
+            content = facts.model_copy(update={"sha256": found}).model_dump_json().encode()
+            self.folder.replace(KEPT, content)
+            self.folder.remove(PARTIAL_FACTS)
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be written ({error.strerror})") from error
+
+    def _drop(self) -> None:
+        for name in (PARTIAL, PARTIAL_FACTS):
+            self.folder.remove(name)
+
+    def _facts(self, name: str) -> _Facts | None:
+        try:
+            facts = _Facts.model_validate_json(self.folder.read(name, LARGEST_FACTS))
+        except (OSError, AnespecError, ValidationError):
+            return None
+        return facts if facts.url == self.name.url else None
+
+    def _write_facts(self, name: str, answer: Answer) -> None:
+        facts = _Facts(
+            url=self.name.url, etag=answer.etag, modified=answer.modified, sha256=answer.linked_sha256
+        )
+        self.folder.replace(name, facts.model_dump_json().encode())
+
+
+def _so_far(done: int, total: int | None) -> tuple[str, float | None]:
+    if total is None:
+        return bytes_text(done), None
+    return f"{bytes_text(done)} of {bytes_text(total)}", done / max(1, total)

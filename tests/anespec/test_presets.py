@@ -1,0 +1,131 @@
+"""Presets: found by name or path, checked, and taken up by flags and by a daemon's models."""
+
+from pathlib import Path
+
+import pytest
+
+from anespec.manifests.errors import StorageError, UsageError
+from anespec.presets import find_preset, preset_names, read_preset
+from anespec.runtime.options import LoadOptions
+from anespec.runtime.server.options import ServeOptions
+from anespec.serving.config_file import read_config
+from anespec.serving.options import PoolOptions
+from anespec.serving.request import ServeRequest
+
+WRITER = """
+model = "hf:owner/repo:Q8_0"
+system = "You write."
+context = 2048
+max_tokens = 40
+stop = ["END"]
+
+[sampling]
+temperature = 1
+top_k = 40
+logit_bias = { 13 = -5.0 }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    found = tmp_path / "anespec" / "presets"
+    found.mkdir(parents=True)
+    return found
+
+
+def test_what_a_preset_says(folder: Path) -> None:
+    (folder / "writer.toml").write_text(WRITER)
+    assert find_preset("writer") == folder / "writer.toml"
+    assert preset_names() == ["writer"]
+    assert read_preset(find_preset("writer")).flags() == {
+        "model": Path("hf:owner/repo:Q8_0"),
+        "system": "You write.",
+        "context": 2048,
+        "max_tokens": 40,
+        "stop": ("END",),
+        "temperature": 1.0,
+        "top_k": 40,
+        "logit_bias": ((13, -5.0),),
+    }
+
+
+def test_paths_are_relative_to_the_file(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "here.toml"
+    path.write_text('model = "small.gguf"')
+    assert read_preset(find_preset(str(path))).model == tmp_path / "small.gguf"
+    path.write_text('model = "small"')
+    assert read_preset(path).model == Path("small"), "the name of a model in the cache"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sytem = 'x'", "there is no key 'sytem'; is it system?"),
+        ("temperature = 1", "there is no key 'temperature'; write it below [sampling]"),
+        ("[sampling]\ntemprature = 1", "there is no key 'sampling.temprature'; is it temperature?"),
+        ("[sampling]\nspeculate = false", "the keys are temperature, top_k"),
+        ("[sampling]\ntemperature = 'hot'", "temperature is 'hot'; it must be a number between 0 and 100"),
+        ("[sampling]\ntop_p = 7", "top_p is 7; it must lie between 0 and 1"),
+        ("sampling = 1", "sampling is a table"),
+        ("model = 7", "model is a path or a name"),
+        ("context = 0", "context is 0; it must be at least 1"),
+        ("system = 1", "system is 1"),
+        ("=", "is no TOML"),
+        ("\xff", "is no TOML"),
+    ],
+)
+def test_what_is_wrong_with_a_preset(folder: Path, text: str, said: str) -> None:
+    (folder / "bad.toml").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UsageError) as refused:
+        read_preset(find_preset("bad"))
+    assert str(refused.value).startswith(f"{folder / 'bad.toml'}: ")
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_presets_that_are_not_there(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"has none yet; write nope.toml there"):
+        find_preset("nope")
+    (folder / "writer.toml").write_text("")
+    with pytest.raises(UsageError, match=r"there is no preset 'nope'; .* has writer"):
+        find_preset("nope")
+    with pytest.raises(UsageError, match="there is no such preset"):
+        find_preset("./nope.toml")
+    (folder / "pipe.toml").mkdir()
+    with pytest.raises((UsageError, StorageError)):
+        read_preset(find_preset("pipe"))
+
+
+def test_a_daemons_model_answers_by_a_preset(folder: Path, tmp_path: Path) -> None:
+    (folder / "writer.toml").write_text(WRITER)
+    (tmp_path / "own.toml").write_text('system = "Mine."')
+    config = tmp_path / "serve.toml"
+    config.write_text(
+        """
+        [models]
+        plain = "small.gguf"
+        [models.writer]
+        preset = "writer"
+        threads = 2
+        [models.mine]
+        path = "small.gguf"
+        preset = "./own.toml"
+        """
+    )
+    found = read_config(config)
+    asked = ServeRequest(None, ServeOptions(), PoolOptions(), LoadOptions(), found)
+    sources = asked.names(found)
+    writer, mine = sources["writer"], sources["mine"]
+    assert (writer.path, writer.context, writer.loading.threads) == (Path("hf:owner/repo:Q8_0"), 2048, 2)
+    assert (writer.preset.system, writer.preset.options.temperature) == ("You write.", 1.0)
+    assert (mine.path, mine.preset.system) == (tmp_path / "small.gguf", "Mine.")
+    assert sources["plain"].preset.system is None
+    config.write_text('[models.mine]\npreset = "./own.toml"')
+    with pytest.raises(
+        UsageError, match=r"models.mine has no path; write path = PATH in it, or preset = NAME"
+    ):
+        read_config(config)
+    config.write_text('[models.mine]\npath = "small.gguf"\npreset = "nope"')
+    with pytest.raises(UsageError, match=r"models.mine: there is no preset 'nope'; .* has writer"):
+        read_config(config)
