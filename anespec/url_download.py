@@ -14,10 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from anespec.manifests.errors import (
-    AnespecError,
     GGUFError,
     Interrupted,
     RequestError,
@@ -26,11 +23,11 @@ from anespec.manifests.errors import (
 )
 from anespec.manifests.formatting import LONGEST_REASON, bytes_text, printable
 from anespec.manifests.safe_files import Folder
-from anespec.manifests.schema import Record
 from anespec.manifests.store import file_sha256
 from anespec.manifests.user_folders import cache_folder, private_folder
 from anespec.model_cache import GGUF_MAGIC, Display
 from anespec.remote import Fetched
+from anespec.url_facts import Facts
 from anespec.url_name import UrlName
 from anespec.url_request import Answer, Broken, Refused, Unreachable, ask
 
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
 
 FOLDER = Path("downloads", "urls")
 KEPT, PARTIAL, PARTIAL_FACTS = "kept.json", "partial", "partial.json"
-LARGEST_FACTS = 1 << 16
 PIECE_BYTES = 1 << 20
 MOST_VAIN_TRIES = 3
 """Connections that bring nothing."""
@@ -47,22 +43,6 @@ MOST_VAIN_TRIES = 3
 RETRY_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
-
-
-class _Facts(Record):
-    """What a server said of a file: what tells another version, and the hash, if it says one."""
-
-    url: str
-    etag: str | None = None
-    modified: str | None = None
-    sha256: str | None = None
-
-    @property
-    def validator(self) -> str | None:
-        """What the server compares to go on with the same bytes: a weak etag says nothing of bytes."""
-        if self.etag is not None and not self.etag.startswith("W/"):
-            return self.etag
-        return self.modified
 
 
 def fetch_url(name: UrlName, display: Display, allow_http: bool = False) -> Fetched:
@@ -121,14 +101,14 @@ class _Download:
         """What has come of it."""
         return self.path / PARTIAL
 
-    def kept(self) -> _Facts | None:
+    def kept(self) -> Facts | None:
         """What was said of the file that lies here; None where none does, or another than is wanted."""
-        facts = self._facts(KEPT)
+        facts = Facts.read(self.folder, KEPT, self.name.url)
         if facts is None or not (self.path / self.name.name).is_file():
             return None
         return facts if self.name.sha256 in (None, facts.sha256) else None
 
-    def run(self, kept: _Facts | None) -> int:
+    def run(self, kept: Facts | None) -> int:
         """Bring the file, or find that what lies here is the newest; the bytes that came now."""
         came = vain = 0
         with self.display(f"downloading {self.name.name}") as report:
@@ -176,8 +156,8 @@ class _Download:
         except OSError:
             return 0
 
-    def _headers(self, kept: _Facts | None, begun: int) -> dict[str, str]:
-        facts = self._facts(PARTIAL_FACTS)
+    def _headers(self, kept: Facts | None, begun: int) -> dict[str, str]:
+        facts = Facts.read(self.folder, PARTIAL_FACTS, self.name.url)
         if begun and facts is not None and facts.validator is not None:
             return {"Range": f"bytes={begun}-", "If-Range": facts.validator}
         if kept is not None and kept.etag is not None:
@@ -203,7 +183,7 @@ class _Download:
             with self.partial.open("r+b" if done else "wb") as stream:
                 stream.seek(done)
                 if not done:
-                    self._write_facts(PARTIAL_FACTS, answer)
+                    Facts.of(self.name.url, answer).write(self.folder, PARTIAL_FACTS)
                 for piece in answer.pieces(PIECE_BYTES):
                     if not done and not piece.startswith(GGUF_MAGIC):
                         raise GGUFError(
@@ -226,7 +206,7 @@ class _Download:
         """Check what came, and give it its name."""
         from anespec.manifests.gguf_file import GGUFFile
 
-        facts = self._facts(PARTIAL_FACTS) or _Facts(url=self.name.url)
+        facts = Facts.read(self.folder, PARTIAL_FACTS, self.name.url) or Facts(url=self.name.url)
         wanted, found = self.name.sha256 or facts.sha256, file_sha256(self.partial)
         if wanted not in (None, found):
             self._drop()
@@ -244,8 +224,7 @@ class _Download:
             raise GGUFError(f"{self.name}: what came is no whole GGUF ({reason}); it is removed") from None
         try:
             self.folder.rename(PARTIAL, self.name.name)
-            content = facts.model_copy(update={"sha256": found}).model_dump_json().encode()
-            self.folder.replace(KEPT, content)
+            facts.model_copy(update={"sha256": found}).write(self.folder, KEPT)
             self.folder.remove(PARTIAL_FACTS)
         except OSError as error:
             raise StorageError(f"{self.path}: cannot be written ({error.strerror})") from error
@@ -253,19 +232,6 @@ class _Download:
     def _drop(self) -> None:
         for name in (PARTIAL, PARTIAL_FACTS):
             self.folder.remove(name)
-
-    def _facts(self, name: str) -> _Facts | None:
-        try:
-            facts = _Facts.model_validate_json(self.folder.read(name, LARGEST_FACTS))
-        except (OSError, AnespecError, ValidationError):
-            return None
-        return facts if facts.url == self.name.url else None
-
-    def _write_facts(self, name: str, answer: Answer) -> None:
-        facts = _Facts(
-            url=self.name.url, etag=answer.etag, modified=answer.modified, sha256=answer.linked_sha256
-        )
-        self.folder.replace(name, facts.model_dump_json().encode())
 
 
 def _so_far(done: int, total: int | None) -> tuple[str, float | None]:

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from converting import build
 from tiny_model import TinyModel, write_gguf
 
+import anespec
 import anespec.asked_gates as asked_gates
 import anespec.prepare_model as preparing
 from anespec import __version__
@@ -23,10 +24,12 @@ from anespec.manifests.errors import ArtifactError, GoldenGateError, RequestErro
 from anespec.manifests.schema import SCHEMA_VERSION, Target
 from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.user_folders import private_folder
+from anespec.manifests.verdicts import ExactnessFile
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.model_cache import Display, ModelCache, no_display, resolve_artifact, sequences_to_run
 from anespec.prepare_model import prepare_model
 from anespec.runtime.backends.worker.sharing import WorkerLimits
+from anespec.validate.figures import GoldenFile
 
 BUILD = Build(Target.CPU)
 
@@ -487,3 +490,22 @@ def artifact_of_four(folder: Path) -> tuple[Path, Path]:
     output.parent.mkdir(parents=True)
     build(gguf, output, target=Target.CPU, context=256, sequences=4)
     return gguf, output
+
+
+def test_a_verb_opens_one_of_the_cache_for_as_many_as_it_needs(
+    tmp_path: Path, gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with anespec.load(gguf, threads=1, context=128, drafter="none") as alone:
+        assert (alone.sequences, alone.manifest.sequences, alone.context) == (1, 4, 128)
+        text = alone.generate("def ", max_tokens=6).text
+        made = alone.path
+    with anespec.load(gguf, threads=1, context=128, sequences=4, drafter="none") as several:
+        assert (several.path, several.sequences) == (made, 4)
+        assert several.generate("def ", max_tokens=6).text == text
+    golden = Artifact(made).read_verdicts(GoldenFile).verdicts
+    exactness = Artifact(made).read_verdicts(ExactnessFile).verdicts
+    assert [verdict.circumstances.sequences for verdict in golden] == [None]
+    assert [verdict.circumstances.sequences for verdict in exactness] == [1, None]
+    with pytest.raises(UsageError, match="a context of 128 tokens, not 256"):
+        anespec.load("llama", context=256)

@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from converting import build
+from tiny_model import TinyModel, write_gguf
 
 from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
+from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
 from anespec.model import Model
+from anespec.model_cache import ModelCache
 from anespec.runtime.options import LoadOptions
 from anespec.serving import residents, start
 from anespec.serving.loader import ArtifactLoader
@@ -128,3 +132,28 @@ def test_a_model_whose_files_are_cut_short_fails_and_is_not_the_daemons_end(
         await pool.close()
 
     asyncio.run(work())
+
+
+def test_a_gguf_of_the_cache_is_served_with_as_many_sequences_as_are_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    gguf = tmp_path / "tiny.gguf"
+    write_gguf(gguf, TinyModel(context=256))
+    made = ModelCache().root / "0123456789abcdef" / "model.anespec"
+    made.parent.mkdir(parents=True)
+    build(gguf, made, target=Target.CPU, context=256, sequences=8)
+    monkeypatch.setattr("anespec.serving.loader.resolve_artifact", lambda *_, **__: made)
+    usual, all_of_them = (
+        LOADER.find(ModelSource(gguf, OPTIONS.with_changes(sequences=asked))) for asked in (None, 8)
+    )
+    assert (usual.sequences, all_of_them.sequences) == (4, 8)
+    taken: list[int | None] = []
+
+    def opened(path: Path, options: LoadOptions, *_: object, **__: object) -> None:
+        taken.append(options.sequences)
+
+    monkeypatch.setattr("anespec.model.load_model", opened)
+    LOADER.load(ModelSource(gguf, OPTIONS), usual)
+    LOADER.load(ModelSource(gguf, OPTIONS), all_of_them)
+    assert taken == [4, 8]
