@@ -31,8 +31,8 @@ async def _respond(call: Call[ResponsesBody], unsaid: bool) -> Response:
     options = body.options(max_tokens=body.max_output_tokens, choices=1)
 
     def prepare(leased: Leased) -> Prepared:
-        runs, reading = conversation.begin(leased.model, options, call.caller)
-        return Prepared(runs, ResponseWriter(begun(body, leased.id, unsaid), reading))
+        found = conversation.begin(leased.model, options, call.caller)
+        return Prepared(found.runs, ResponseWriter(begun(body, leased.id, unsaid), found.reading))
 
     try:
         return await answer(call, body.model, prepare, bool(body.stream))
