@@ -48,8 +48,9 @@ def chat(
 ) -> None:
     """Talk with MODEL: an artifact, a GGUF, hf:OWNER/REPO/FILE.gguf, or the name of a model in the cache.
 
-    A GGUF is converted and gated once, and kept in the cache. /help lists the commands of a chat. Without a
-    terminal every line of standard input is a message, and standard output gets the answers.
+    A GGUF is converted and gated once, and kept in the cache. A model without a chat template continues plain
+    text, or takes the --chat-template that it knows. /help lists the commands of a chat. Without a terminal
+    every line of standard input is a message, and standard output gets the answers.
 
     \b
     Example:
@@ -74,18 +75,27 @@ def chat(
 
 @contextlib.contextmanager
 def _loaded(path: Path, context: int | None, loading: LoadOptions) -> "Iterator[Model]":
+    from anespec.chat.template_choice import with_chat_template
+    from anespec.hub import fetched
+    from anespec.manifests.store import Artifact
     from anespec.model import load_model
-    from anespec.model_cache import resolve_artifact
+    from anespec.model_cache import is_gguf, resolve_artifact
 
     watch = watcher(shown=True)
+    found = fetched(path, watch.shares)
+    is_converted = not is_gguf(found)
+    if not is_converted:
+        loading = with_chat_template(loading, found, watch.note)
     artifact = resolve_artifact(
-        path,
+        found,
         backend=loading.backend,
         threads=loading.threads,
         workers=loading.workers,
         context=context,
         display=watch.shares,
     )
+    if is_converted:
+        loading = with_chat_template(loading, Artifact(artifact).tokens_path(), watch.note)
     trial = [{"role": "user", "content": "Hello"}]
     loaded = load_model(
         artifact, loading, watch, lambda model: model.check(model.chat_ids(trial)), model_name(path)

@@ -124,16 +124,16 @@ class _Verb:
         finally:
             keep(model)
 
-    def ids(self, model: "Model", prompt: Prompt) -> tuple[int, ...]:
-        """The prompt's tokens."""
+    def asked(self, model: "Model", prompt: Prompt) -> tuple[tuple[int, ...], GenerationOptions]:
+        """The prompt's tokens, and how they are continued."""
+        options = prompt.options(self.options)
         if prompt.prompt_ids is not None:
-            return prompt.prompt_ids
-        if prompt.messages is not None:
-            return model.chat_ids(prompt.messages)
-        text = prompt.prompt or ""
-        if self.chat:
-            return model.chat_ids([Message(role="user", content=text)])
-        return model.prompt_ids(text)
+            return prompt.prompt_ids, options
+        text, messages = prompt.prompt or "", prompt.messages
+        if messages is None and not self.chat:
+            return model.prompt_ids(text), options
+        found = model.chat_prompt(messages or [Message(role="user", content=text)])
+        return found.ids, options.ending_at(found.ends)
 
     def hint(self, model: "Model") -> None:
         """Say that there is a template, to who does not use it."""
@@ -146,17 +146,17 @@ class _Verb:
 
 
 def _generate_one(verb: _Verb, prompt: Prompt, show_drafts: bool, as_json: bool) -> None:
-    with verb.opened(lambda model: model.check(verb.ids(model, prompt), verb.options)) as model:
-        ids = verb.ids(model, prompt)
+    with verb.opened(lambda model: model.check(*verb.asked(model, prompt))) as model:
+        ids, options = verb.asked(model, prompt)
         verb.hint(model)
         if verb.prompt_cache is not None:
             use_prompt_cache(model, verb.prompt_cache, ids, watcher(shown=False).note)
         if as_json:
-            print_json(completion_facts(model.generate(ids, verb.options), model))
-        elif verb.options.choices > 1:
-            _print_choices(model.generate(ids, verb.options), model)
+            print_json(completion_facts(model.generate(ids, options), model))
+        elif options.choices > 1:
+            _print_choices(model.generate(ids, options), model)
         else:
-            run = model.run(ids, verb.options)[0]
+            run = model.run(ids, options)[0]
             _stream(run, show_drafts)
             _show(Choice.of(run.summary), model)
 
@@ -168,7 +168,7 @@ def _generate_many(verb: _Verb, path: Path) -> None:
         def check(model: "Model") -> None:
             for place, prompt in prompts:
                 try:
-                    model.check(verb.ids(model, prompt), prompt.options(verb.options))
+                    model.check(*verb.asked(model, prompt))
                 except RequestError as error:
                     raise RequestError(f"{place}: {error}") from None
 
@@ -189,8 +189,7 @@ def _completions(model: "Model", verb: _Verb, prompts: Iterable[Prompt]) -> "Ite
         for prompt in prompts:
             if len(pending) == LINES_AHEAD * model.sequences:
                 yield pending.popleft().result()
-            ids = verb.ids(model, prompt)
-            pending.append(stack.enter_context(model.begin(ids, prompt.options(verb.options))))
+            pending.append(stack.enter_context(model.begin(*verb.asked(model, prompt))))
         for each in pending:
             yield each.result()
 

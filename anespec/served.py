@@ -1,6 +1,7 @@
 """An artifact that is served: an engine on a thread of its own, and what its prompts are asked and give."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -46,7 +47,10 @@ class ServedArtifact:
         """
         from anespec.runtime.drafters.memory.memories import Memories
         from anespec.runtime.proven import Proven
+        from anespec.runtime.text.chosen_template import with_template
 
+        if options.chat_template is not None:
+            opened = replace(opened, tokenizer=with_template(opened.tokenizer, options.chat_template))
         self._opened = opened
         self._options = options
         shared = memories or Memories()

@@ -5,7 +5,7 @@ Declared once for Python, the command line and JSON lines.
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -151,6 +151,12 @@ class LoadOptions(BackendOptions):
         le=1_000_000_000,
         description="How much drafting remembers of each owner, as in 32MB.",
     )
+    chat_template: Annotated[Path | None, Flag(metavar="NAME|FILE", default="the model's own")] = Field(
+        default=None,
+        description="How messages become a prompt: the Jinja template of a file, or one of those by name: "
+        "chatml, gemma, llama2, llama3, mistral, phi3; plain, lines of User: and Assistant:, is for models "
+        "that know no turns.",
+    )
     prompt_gate: float = Field(
         default=0.0,
         ge=0,
@@ -197,6 +203,10 @@ class GenerationOptions(SamplingParameters):
         description="Special tokens that the text shows where the output has them.",
     )
     choices: int = Field(default=1, ge=1, le=MOST_CHOICES, description="How many continuations.")
+
+    def ending_at(self, ends: tuple[str, ...]) -> Self:
+        """The same, with further texts to end before."""
+        return self.with_changes(stop=(*self.stop, *ends)) if ends else self
 
     @property
     def sampling(self) -> SamplingParameters:

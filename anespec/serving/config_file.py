@@ -29,6 +29,7 @@ from anespec.manifests.safe_files import read_bounded
 from anespec.model_path import is_path, require_possible
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
+from anespec.runtime.text.built_in_templates import BUILT_IN_TEMPLATES
 from anespec.serving.options import ModelEntry, PoolOptions
 
 MODELS = "models"
@@ -98,7 +99,7 @@ def _options(path: Path, folder: Path, found: Mapping[str, Any]) -> dict[str, An
         group = known[name]
         checked = _checked(group, {name: value}, str(path))
         is_file = type_of(group.model_fields[name]) is Path
-        options[name] = folder / _expanded(getattr(checked, name), str(path)) if is_file else value
+        options[name] = _placed(name, getattr(checked, name), folder, str(path)) if is_file else value
     return options
 
 
@@ -120,7 +121,17 @@ def _entry(path: Path, folder: Path, name: str, value: object) -> ModelEntry:
         raise UsageError(f"{where} has no path; write path = PATH in it")
     entry = _checked(ModelEntry, facts, where)
     model = _expanded(entry.path, where)
-    return entry.with_changes(path=folder / model if is_path(model, folder) else model)
+    template = entry.chat_template
+    return entry.with_changes(
+        path=folder / model if is_path(model, folder) else model,
+        chat_template=template and _placed("chat_template", template, folder, where),
+    )
+
+
+def _placed(name: str, path: Path, folder: Path, where: str) -> Path:
+    """An option's path from the file's folder on, unless it is the name of a chat template."""
+    is_name = name == "chat_template" and str(path) in BUILT_IN_TEMPLATES
+    return path if is_name else folder / _expanded(path, where)
 
 
 def _expanded(path: Path, where: str) -> Path:

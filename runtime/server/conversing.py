@@ -57,7 +57,7 @@ class Conversation:
         form = calls.form if calls is not None else None
         sure = calls is not None and calls.sure and (calls.required or self.grammar is None)
         reading = Reading(model.tokenizer, prompt.tail, form, sure)
-        chosen = options.with_changes(show_special=reading.markers, grammar=held_to)
+        chosen = options.with_changes(show_special=reading.markers, grammar=held_to).ending_at(prompt.ends)
         return Begun(model.run(prompt.ids, chosen, caller), reading, left_out)
 
     def _prompt(self, model: ServingModel) -> tuple[ChatPrompt, int]:
