@@ -211,8 +211,11 @@ def load_model(
         ArtifactError: the folder is missing, damaged or of another version.
         RequestError: an option is out of range, or there is no such backend.
     """
+    from anespec.model_path import model_name
+
     opened = open_artifact(path, options, watch, name)
     model = Model(opened, options, memories)
+    model.name = name or model_name(path)
     try:
         if check is not None:
             check(model)

@@ -16,6 +16,7 @@ from anespec.loading import (
     say_inexact,
     start_source,
 )
+from anespec.manifests.formatting import counted, listed
 from anespec.pending import Pending
 from anespec.runtime.callers import Caller
 from anespec.runtime.options import GenerationOptions, LoadOptions
@@ -45,6 +46,7 @@ class ServedArtifact:
 
         `memories` are those of the process, where it has several models.
         """
+        from anespec.model_path import model_name
         from anespec.runtime.drafters.memory.memories import Memories
         from anespec.runtime.proven import Proven
         from anespec.runtime.text.chosen_template import with_template
@@ -59,6 +61,20 @@ class ServedArtifact:
         )
         self._serve(Proven.nothing(opened.verifier.shape))
         self.load_seconds = 0.0
+        self.name = model_name(self.path)
+
+    def __repr__(self) -> str:
+        """As a notebook shows it: what it is, where it runs and what the exactness gate has proven there."""
+        proven = {
+            "speculation": self.speculates,
+            "prompt reuse": self.reuses_prompts,
+            "sequences side by side": self.sequences > 1 and self._proven.region_independent,
+        }
+        held = listed([what for what, holds in proven.items() if holds]) or "nothing"
+        return (
+            f"<Model {self.name} on {self.backend}: a context of {self.context}, "
+            f"{counted(self.sequences, 'sequence')}; proven: {held}>"
+        )
 
     def prove(self, watch: Watcher = SILENT) -> None:
         """Read or measure what the exactness gate allows here, and set up the engine accordingly."""
