@@ -5,7 +5,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,6 +26,7 @@ from anespec.manifests.errors import AnespecError, Interrupted, UsageError
 from anespec.manifests.formatting import bytes_text, duration_text, sanitize_terminal
 from anespec.verbosity import is_quiet
 from anespec.watching import Watcher
+from anespec.word_wrap import wrapped
 
 if TYPE_CHECKING:
     from anespec.validate.progress import StepReport
@@ -51,12 +51,6 @@ class TimesColumn(ProgressColumn):
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-
-
-def wrapped(text: str, width: int) -> str:
-    """A text in lines of `width` characters that end between words; a longer one, as a path, stays whole."""
-    whole = TextWrapper(width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False)
-    return "\n".join(whole.fill(line) for line in text.split("\n"))
 
 
 class _HarmlessConsole(Console):

@@ -15,7 +15,7 @@ from anespec import __version__
 from anespec.bench_verb import bench
 from anespec.cache_verbs import list_models, remove_models
 from anespec.chat_verb import chat
-from anespec.console import print_json, wrapped
+from anespec.console import print_json
 from anespec.convert_verb import convert
 from anespec.datastore_verb import datastore
 from anespec.demo_verb import demo
@@ -33,6 +33,7 @@ from anespec.serve_verb import serve
 from anespec.tune_verb import tune
 from anespec.validate_verb import validate
 from anespec.verbosity import accept_verbosity, set_verbosity
+from anespec.word_wrap import wrapped
 from anespec.worker_verb import worker
 
 EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
