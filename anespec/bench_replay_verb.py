@@ -37,7 +37,14 @@ MOST_SESSIONS = 1 << 40
 SHOWN_POSITIONS = 4
 """Of a draft; --json has all."""
 
-OF_MODELS = (*BackendOptions.model_fields, "queue", "allow_inexact", "allow_special", "draft_memory")
+OF_MODELS = (
+    *BackendOptions.model_fields,
+    "queue",
+    "allow_inexact",
+    "allow_special",
+    "chat_template",
+    "draft_memory",
+)
 """The options of loading that say nothing of who guesses, and one that says something else here."""
 
 

@@ -22,6 +22,7 @@ from rich.segment import Segment
 from rich.table import Column
 from rich.text import Text
 
+from anespec.log_file import SAID
 from anespec.manifests.errors import AnespecError, Interrupted, UsageError
 from anespec.manifests.formatting import bytes_text, duration_text, sanitize_terminal
 from anespec.verbosity import is_quiet
@@ -163,6 +164,7 @@ class TimedReport:
 
     def note(self, text: str) -> None:
         """Say what a person should read, whatever becomes of the bar."""
+        SAID.info("%s", text)
         self.notes.print(f"note: {text}", style="yellow")
 
 
@@ -197,8 +199,13 @@ def timed_progress(title: str, shown: bool, announced: bool = True) -> Iterator[
 
 def watcher(shown: bool) -> Watcher:
     """What tells a person of long work: notes always, progress only where it is `shown`."""
+
+    def note(text: str) -> None:
+        SAID.info("%s", text)
+        notes().print(f"note: {text}", style="yellow")
+
     return Watcher(
-        note=lambda text: notes().print(f"note: {text}", style="yellow"),
+        note=note,
         steps=lambda title: step_progress(title, shown),
         shares=lambda title: timed_progress(title, shown),
     )

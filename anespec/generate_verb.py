@@ -36,7 +36,8 @@ LINES_AHEAD = 2
 
 @click.command(short_help="Continue a prompt.")
 @click.argument("artifact", type=ModelPath())
-@click.option("-p", "--prompt", help="The text to continue; - reads standard input.")
+@click.argument("text", metavar="[PROMPT]", required=False)
+@click.option("-p", "--prompt", help="The text to continue, as PROMPT is; - reads standard input.")
 @click.option(
     "--prompt-file",
     type=click.Path(path_type=Path),
@@ -59,6 +60,7 @@ LINES_AHEAD = 2
 @json_option
 def generate(
     artifact: Path,
+    text: str | None,
     prompt: str | None,
     prompt_file: Path | None,
     chat: bool,
@@ -77,10 +79,16 @@ def generate(
 
     \b
     Example:
-      anespec generate model.anespec -p "Once upon a time" -n 200 --show-drafts
+      anespec generate model.anespec "Once upon a time" -n 200 --show-drafts
     """
+    if text is not None and prompt is not None:
+        raise click.UsageError("the prompt is given twice, after the model and with -p; leave one out")
+    prompt = prompt if text is None else text
     if (prompt is None) == (prompt_file is None):
-        raise click.UsageError("give one prompt with -p, or many with --prompt-file")
+        raise click.UsageError(
+            "give one prompt after the model or with -p, or many with --prompt-file, as in anespec generate "
+            'model.gguf "Once upon a time"'
+        )
     if prompt_cache is not None and prompt_file is not None:
         raise click.UsageError("--prompt-cache keeps one prompt; give it with -p")
     quiet = as_json or prompt_file is not None
@@ -96,8 +104,8 @@ def generate(
         if prompt_file is not None:
             _generate_many(verb, prompt_file)
         else:
-            text = read_standard_input() if prompt == "-" else prompt or ""
-            _generate_one(verb, Prompt(prompt=text), show_drafts, as_json)
+            given = read_standard_input() if prompt == "-" else prompt or ""
+            _generate_one(verb, Prompt(prompt=given), show_drafts, as_json)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; what was printed is whole as far as it goes") from None
 

@@ -23,6 +23,7 @@ from anespec.doctor_verb import doctor
 from anespec.generate_verb import generate
 from anespec.inspect_verb import inspect
 from anespec.leaving import Kept, leave
+from anespec.log_file import SAID, accept_log_file
 from anespec.manifests.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable, sanitize_terminal
 from anespec.memory_verb import memory
@@ -89,8 +90,11 @@ VERBS = (
     worker,
 )
 
+LONG = (convert, validate, generate, chat, serve, demo, selftest, tune)
+"""Verbs that run for long, of which a log in a file tells afterwards what they did."""
+
 for verb in VERBS:
-    cli.add_command(accept_verbosity(verb))
+    cli.add_command(accept_verbosity(accept_log_file(verb) if verb in LONG else verb))
 
 
 def main() -> None:
@@ -180,6 +184,7 @@ def _tell(
     code: int, failure: str, show: Callable[[], None], facts: Mapping[str, object] = MappingProxyType({})
 ) -> None:
     """Say why the command failed, as far as the streams take it."""
+    SAID.error("%s (exit code %d)", failure, code)
     with contextlib.suppress(OSError):
         show()
     if "--json" in sys.argv:

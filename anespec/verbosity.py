@@ -41,8 +41,12 @@ def accept_verbosity(verb: click.Command) -> click.Command:
             set_verbosity(context, 0, quiet)
 
     verb.params += [
-        click.Option(["-v", "--verbose"], count=True, hidden=True, expose_value=False, callback=louder),
-        click.Option(["-q", "--quiet"], is_flag=True, hidden=True, expose_value=False, callback=quieter),
+        click.Option(
+            ["-v", "--verbose"], count=True, hidden=True, expose_value=False, is_eager=True, callback=louder
+        ),
+        click.Option(
+            ["-q", "--quiet"], is_flag=True, hidden=True, expose_value=False, is_eager=True, callback=quieter
+        ),
     ]
     return verb
 

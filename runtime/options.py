@@ -52,6 +52,11 @@ def _or_none(value: Any) -> Any:
     return NOT_KEPT if str(value) == "none" else value
 
 
+def _or_endless(value: Any) -> Any:
+    """No limit where somebody says -1, as llama.cpp's programs do."""
+    return None if value in (-1, "-1") else value
+
+
 def _listed(value: Any) -> Any:
     """One text, or any sequence of them, as a tuple."""
     if isinstance(value, str):
@@ -177,11 +182,15 @@ class LoadOptions(BackendOptions):
 class GenerationOptions(SamplingParameters):
     """How one prompt is continued. The defaults are greedy.
 
-    `max_tokens` of None means up to the context's end. Choice number i is sampled with `seed` + i.
+    `max_tokens` of None, or -1, means up to the context's end. Choice number i is sampled with `seed` + i.
     """
 
-    max_tokens: Annotated[int | None, Flag(names=("-n", "--max-tokens"))] = Field(
-        default=128, ge=1, description="Output length."
+    max_tokens: Annotated[
+        int | None, BeforeValidator(_or_endless), Flag(names=("-n", "--max-tokens"), metavar="N")
+    ] = Field(
+        default=128,
+        ge=1,
+        description="Output length; -1 goes on until the model ends or the context is full.",
     )
     stop: Annotated[
         tuple[str, ...], BeforeValidator(_listed), AfterValidator(_require_texts), Flag(multiple=True)
