@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from anespec.convert.options import ConvertOptions
     from anespec.convert.pipeline import Conversion
     from anespec.inspection import ArtifactInspection, GGUFInspection
+    from anespec.load_progress import ProgressCallback
     from anespec.runtime.options import LoadOptions
     from anespec.validate.options import ValidateOptions
     from anespec.validation import Validation
@@ -104,17 +105,27 @@ def validate(
 
 
 def load(
-    artifact: PathLike, options: "LoadOptions | None" = None, *, watch: Watcher = SILENT, **changes: Any
+    artifact: PathLike,
+    options: "LoadOptions | None" = None,
+    *,
+    watch: Watcher | None = None,
+    progress: "bool | ProgressCallback" = True,
+    **changes: Any,
 ) -> Model:
-    """Open an artifact to generate from. Use it in a `with` block, or close it.
+    """Open an artifact, or a GGUF, which is converted first, to generate from. Use it in a `with` block, or
+    close it.
 
     `changes` are fields of LoadOptions, which hold before those of `options`. Where speculation was never
-    measured here, a quick form of the exactness gate is run first; `watch` hears of it.
+    measured here, a quick form of the exactness gate is run first. A terminal and a notebook show how far it
+    is, unless `progress` is False; a function is called instead with what is being done and the share done,
+    from 0 to 1, None where nobody knows. A `watch` hears of all that, and of notes, in their stead.
 
     Raises:
         ArtifactError: the folder is missing, damaged or of another version.
         RequestError: an option is out of range, or there is no such backend.
     """
+    from anespec.load_progress import watcher_of
     from anespec.runtime.options import LoadOptions
 
-    return load_model(Path(artifact), (options or LoadOptions()).with_changes(**changes), watch)
+    chosen = (options or LoadOptions()).with_changes(**changes)
+    return load_model(Path(artifact), chosen, watch or watcher_of(progress))

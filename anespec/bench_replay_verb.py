@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
 
-from anespec.console import json_option, notes, out, print_json, timed_progress
+from anespec.bench_replay_tables import show_replay
+from anespec.console import json_option, out, print_json, timed_progress
 from anespec.draft_memory import memory_for_measuring
 from anespec.loading import make_source
-from anespec.manifests.errors import Interrupted, RequestError
-from anespec.manifests.formatting import bytes_text, counted, printable
+from anespec.manifests.errors import Interrupted, RequestError, StorageError
+from anespec.manifests.formatting import counted
 from anespec.manifests.options import Range
-from anespec.model_path import ModelPath
+from anespec.manifests.safe_files import require_writable, write_atomically
+from anespec.model_path import ModelPath, model_name
 from anespec.option_flags import Number, flags_of, read_flags
 from anespec.runtime.options import BackendOptions, LoadOptions
 from anespec.vocabularies import read_tokenizer
@@ -39,7 +40,7 @@ SHOWN_POSITIONS = 4
 
 OF_MODELS = (
     *BackendOptions.model_fields, "context", "sequences", "weights", "queue", "allow_inexact",
-    "allow_special", "draft_memory",
+    "allow_special", "chat_template", "draft_memory",
 )  # fmt: skip
 """The options of loading that say nothing of who guesses, and one that says something else here."""
 
@@ -105,6 +106,7 @@ def _read_costs(context: click.Context, parameter: click.Parameter, given: str |
     metavar="N",
     help="Replay the first N sessions.  [default: all]",
 )
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a page here.")
 @json_option
 def replay(
     files: tuple[Path, ...],
@@ -113,6 +115,7 @@ def replay(
     costs: "PassCosts | None",
     warm: tuple[Path, ...],
     limit: int | None,
+    output: Path | None,
     as_json: bool,
     **chosen: Any,
 ) -> None:
@@ -125,12 +128,16 @@ def replay(
     \b
     Example:
       anespec bench replay sessions.jsonl --vocab model.gguf --block 4 --json
+      anespec bench replay sessions.jsonl --vocab model.gguf -o replay.html
     """
     from anespec.validate.bench.replay import Replay
+    from anespec.validate.bench.replay_page import ReplaySettings, render_replay_page
     from anespec.validate.bench.row_rules import PayingRows, WholeBlocks
     from anespec.validate.bench.traces import require_sessions
 
     options = read_flags(LoadOptions, chosen)
+    if output is not None:
+        require_writable(output)
     try:
         with timed_progress("replaying", shown=not as_json) as report:
             require_sessions((*warm, *files))
@@ -149,10 +156,19 @@ def replay(
         raise Interrupted("interrupted; a replay keeps nothing") from None
     if not result.requests:
         raise RequestError(f"{files[0]}: holds no answer of an assistant to replay")
+    if output is not None:
+        names = tuple(file.name for file in files)
+        settings = ReplaySettings(names, model_name(vocab), options.drafter, block, costs)
+        try:
+            write_atomically(output, render_replay_page(result, settings))
+        except OSError as error:
+            raise StorageError(f"{output}: cannot be written ({error.strerror})") from error
     if as_json:
         print_json({"drafter": options.drafter, "block": block, **_facts(result, costs)})
     else:
-        _show(result, options.drafter, block, costs)
+        show_replay(result, options.drafter, block, costs)
+        if output is not None:
+            out().print(f"\n{output} has the page.")
 
 
 def _requests(files: Sequence[Path], tokenizer: "Tokenizer", limit: int | None) -> "Iterator[ReplayRequest]":
@@ -178,8 +194,10 @@ def _facts(result: "Replayed", costs: "PassCosts | None") -> dict[str, Any]:
 
 
 def _counts(statistics: "Statistics", costs: "PassCosts | None") -> dict[str, Any]:
-    speedup = {} if costs is None else {"speedup": round(_speedup(statistics, costs), 4)}
-    return speedup | {
+    from anespec.validate.bench.replay_page import speedup
+
+    paid = {} if costs is None else {"speedup": round(speedup(statistics, costs), 4)}
+    return paid | {
         "tokens": statistics.decoded_tokens,
         "passes": statistics.decode_passes,
         "tokens_per_pass": round(statistics.tokens_per_pass, 4),
@@ -194,59 +212,3 @@ def _counts(statistics: "Statistics", costs: "PassCosts | None") -> dict[str, An
 
 def _microseconds(samples: "Samples") -> dict[str, float]:
     return {name: round(value, 3) for name, value in asdict(samples.quantiles).items()}
-
-
-def _show(result: "Replayed", drafter: str, block: int, costs: "PassCosts | None") -> None:
-    table = Table(box=None)
-    table.add_column("category", overflow="fold")
-    titles = ("tokens", "passes", "tokens per pass", *(("speedup",) if costs else ()), "right by position")
-    for title in titles:
-        table.add_column(title, justify="right")
-    for name, counts in {**result.categories, "overall": result.overall}.items():
-        table.add_row(
-            printable(name),
-            str(counts.decoded_tokens),
-            str(counts.decode_passes),
-            f"{counts.tokens_per_pass:.3f}",
-            *((f"{_speedup(counts, costs):.3f}",) if costs else ()),
-            _acceptance(counts),
-            style="bold" if counts is result.overall else None,
-        )
-    rows = f"blocks of {block}" if costs is None else "drafts as they pay"
-    out().print(f"{counted(result.requests, 'answer')} replayed with {drafter}, {rows}.\n")
-    out().print(table)
-    if drafter == "none":
-        return
-    if result.wants_rows:
-        notes().print(
-            f"note: {drafter} learns from what the model itself holds likely, which no trace tells; "
-            "`anespec bench run` shows what that is worth",
-            style="yellow",
-        )
-    times = Table("the drafter's time, us", box=None)
-    for title in ("median", "99 of 100"):
-        times.add_column(title, justify="right")
-    taken = result.times
-    for name, samples in (
-        ("a proposal", taken.proposal),
-        ("a token learnt", taken.observing),
-        ("a token of a prompt", taken.opening),
-        ("an answer's end", taken.closing),
-    ):
-        quantiles = samples.quantiles
-        times.add_row(name, f"{quantiles.median:.1f}", f"{quantiles.p99:.1f}")
-    out().print()
-    out().print(times)
-    out().print(f"\nIt held {bytes_text(result.memory_bytes)} of memory at most.")
-
-
-def _speedup(statistics: "Statistics", costs: "PassCosts") -> float:
-    """How much dearer the same tokens would have been without drafts; 1 where there were no passes."""
-    alone = statistics.decoded_tokens * costs.widths[0].seconds
-    return alone / statistics.decode_seconds if statistics.decode_seconds else 1.0
-
-
-def _acceptance(statistics: "Statistics") -> str:
-    """The share of drafts right at each of the first positions, of those that ran there."""
-    pairs = zip(statistics.accepted_by_position, statistics.proposed_by_position, strict=True)
-    return " ".join(f"{accepted / proposed:.0%}" for accepted, proposed in islice(pairs, SHOWN_POSITIONS))

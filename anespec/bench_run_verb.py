@@ -38,7 +38,7 @@ SHOWN_POSITIONS = 4
 
 @click.command(short_help="Measure speed with and without speculation.")
 @click.argument("artifact", metavar="DIR", type=ModelPath())
-@flags_of(BenchOptions, without=("verify", "queue", "draft_memory"))
+@flags_of(BenchOptions, without=("verify", "queue", "draft_memory", "chat_template"))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a page with plots here.")
 @json_option
 def run(artifact: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:

@@ -4,6 +4,7 @@ import click
 
 from anespec.bench_replay_verb import replay
 from anespec.bench_run_verb import run
+from anespec.log_file import accept_log_file
 from anespec.verbosity import accept_verbosity
 
 
@@ -19,4 +20,4 @@ def bench() -> None:
 
 
 for command in (replay, run):
-    bench.add_command(accept_verbosity(command))
+    bench.add_command(accept_verbosity(accept_log_file(command)))

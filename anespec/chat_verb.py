@@ -61,8 +61,9 @@ def chat(
 ) -> None:
     """Talk with MODEL: an artifact, a GGUF, hf:OWNER/REPO, a URL, or the name of a model in the cache.
 
-    A GGUF is converted and gated once, and kept in the cache. /help lists the commands of a chat. Without a
-    terminal every line of standard input is a message, and standard output gets the answers.
+    A GGUF is converted and gated once, and kept in the cache. A model without a chat template continues plain
+    text, or takes the --chat-template that it knows. /help lists the commands of a chat. Without a terminal
+    every line of standard input is a message, and standard output gets the answers.
 
     \b
     Example:
@@ -89,11 +90,19 @@ def chat(
 @contextlib.contextmanager
 def loaded_to_talk(path: Path, loading: LoadOptions, shown: bool = True) -> "Iterator[Model]":
     """A model that can be talked with, while the block lasts; progress is told where it is `shown`."""
+    from anespec.chat.template_choice import with_chat_template
+    from anespec.manifests.store import Artifact
     from anespec.model import load_model
+    from anespec.model_cache import is_gguf, resolve_artifact
+    from anespec.remote import fetched
 
+    watch = watcher(shown)
+    found = fetched(path, watch)
+    tokens = found if is_gguf(found) else Artifact(resolve_artifact(found)).tokens_path()
+    loading = with_chat_template(loading, tokens, watch.note)
     trial = [{"role": "user", "content": "Hello"}]
     loaded = load_model(
-        path, loading, watcher(shown), lambda model: model.check(model.chat_ids(trial)), model_name(path)
+        found, loading, watch, lambda model: model.check(model.chat_ids(trial)), model_name(path)
     )
     try:
         yield loaded

@@ -5,7 +5,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,10 +22,12 @@ from rich.segment import Segment
 from rich.table import Column
 from rich.text import Text
 
+from anespec.log_file import SAID
 from anespec.manifests.errors import AnespecError, Interrupted, UsageError
 from anespec.manifests.formatting import bytes_text, duration_text, sanitize_terminal
 from anespec.verbosity import is_quiet
 from anespec.watching import Watcher
+from anespec.word_wrap import wrapped
 
 if TYPE_CHECKING:
     from anespec.validate.progress import StepReport
@@ -51,12 +52,6 @@ class TimesColumn(ProgressColumn):
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-
-
-def wrapped(text: str, width: int) -> str:
-    """A text in lines of `width` characters that end between words; a longer one, as a path, stays whole."""
-    whole = TextWrapper(width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False)
-    return "\n".join(whole.fill(line) for line in text.split("\n"))
 
 
 class _HarmlessConsole(Console):
@@ -169,6 +164,7 @@ class TimedReport:
 
     def note(self, text: str) -> None:
         """Say what a person should read, whatever becomes of the bar."""
+        SAID.info("%s", text)
         self.notes.print(f"note: {text}", style="yellow")
 
 
@@ -203,8 +199,13 @@ def timed_progress(title: str, shown: bool, announced: bool = True) -> Iterator[
 
 def watcher(shown: bool) -> Watcher:
     """What tells a person of long work: notes always, progress only where it is `shown`."""
+
+    def note(text: str) -> None:
+        SAID.info("%s", text)
+        notes().print(f"note: {text}", style="yellow")
+
     return Watcher(
-        note=lambda text: notes().print(f"note: {text}", style="yellow"),
+        note=note,
         steps=lambda title: step_progress(title, shown),
         shares=lambda title: timed_progress(title, shown),
     )

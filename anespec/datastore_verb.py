@@ -9,6 +9,7 @@ import click
 from rich.table import Table
 
 from anespec.console import TimedReport, json_option, out, print_json, timed_progress
+from anespec.log_file import accept_log_file
 from anespec.manifests.errors import Interrupted, UsageError
 from anespec.manifests.formatting import bytes_text, counted, duration_text
 from anespec.manifests.interrupts import ends_as_interrupts
@@ -163,5 +164,6 @@ def _parts(
         before, read = before + read, 0
 
 
+accept_log_file(build)
 for verb in (build, show):
     accept_verbosity(verb)

@@ -38,7 +38,8 @@ LINES_AHEAD = 2
 
 @click.command(short_help="Continue a prompt.")
 @click.argument("artifact", type=ModelPath())
-@click.option("-p", "--prompt", help="The text to continue; - reads standard input.")
+@click.argument("text", metavar="[PROMPT]", required=False)
+@click.option("-p", "--prompt", help="The text to continue, as PROMPT is; - reads standard input.")
 @click.option(
     "--prompt-file",
     type=click.Path(path_type=Path),
@@ -63,6 +64,7 @@ LINES_AHEAD = 2
 @json_option
 def generate(
     artifact: Path,
+    text: str | None,
     prompt: str | None,
     prompt_file: Path | None,
     chat: bool,
@@ -82,10 +84,16 @@ def generate(
 
     \b
     Example:
-      anespec generate model.anespec -p "Once upon a time" -n 200 --show-drafts
+      anespec generate model.anespec "Once upon a time" -n 200 --show-drafts
     """
+    if text is not None and prompt is not None:
+        raise click.UsageError("the prompt is given twice, after the model and with -p; leave one out")
+    prompt = prompt if text is None else text
     if (prompt is None) == (prompt_file is None):
-        raise click.UsageError("give one prompt with -p, or many with --prompt-file")
+        raise click.UsageError(
+            "give one prompt after the model or with -p, or many with --prompt-file, as in anespec generate "
+            'model.gguf "Once upon a time"'
+        )
     if system is not None and not chat and (preset is None or preset.system != system):
         raise click.UsageError("--system is for conversations; give --chat too")
     if prompt_cache is not None and prompt_file is not None:
@@ -103,8 +111,8 @@ def generate(
         if prompt_file is not None:
             _generate_many(verb, prompt_file)
         else:
-            text = read_standard_input() if prompt == "-" else prompt or ""
-            _generate_one(verb, Prompt(prompt=text), show_drafts, as_json)
+            given = read_standard_input() if prompt == "-" else prompt or ""
+            _generate_one(verb, Prompt(prompt=given), show_drafts, as_json)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; what was printed is whole as far as it goes") from None
 
@@ -132,17 +140,19 @@ class _Verb:
         finally:
             keep(model)
 
-    def ids(self, model: "Model", prompt: Prompt) -> tuple[int, ...]:
-        """The prompt's tokens."""
+    def asked(self, model: "Model", prompt: Prompt) -> tuple[tuple[int, ...], GenerationOptions]:
+        """The prompt's tokens, and how they are continued."""
+        options = prompt.options(self.options)
         if prompt.prompt_ids is not None:
-            return prompt.prompt_ids
-        if prompt.messages is not None:
-            return model.chat_ids(prompt.messages)
-        text = prompt.prompt or ""
-        if self.chat:
+            return prompt.prompt_ids, options
+        text, messages = prompt.prompt or "", prompt.messages
+        if messages is None and not self.chat:
+            return model.prompt_ids(text), options
+        if messages is None:
             said = [] if self.system is None else [Message(role="system", content=self.system)]
-            return model.chat_ids([*said, Message(role="user", content=text)])
-        return model.prompt_ids(text)
+            messages = [*said, Message(role="user", content=text)]
+        found = model.chat_prompt(messages)
+        return found.ids, options.ending_at(found.ends)
 
     def hint(self, model: "Model") -> None:
         """Say that there is a template, to who does not use it."""
@@ -156,17 +166,17 @@ class _Verb:
 
 
 def _generate_one(verb: _Verb, prompt: Prompt, show_drafts: bool, as_json: bool) -> None:
-    with verb.opened(lambda model: model.check(verb.ids(model, prompt), verb.options)) as model:
-        ids = verb.ids(model, prompt)
+    with verb.opened(lambda model: model.check(*verb.asked(model, prompt))) as model:
+        ids, options = verb.asked(model, prompt)
         verb.hint(model)
         if verb.prompt_cache is not None:
             use_prompt_cache(model, verb.prompt_cache, ids, watcher(shown=False).note)
         if as_json:
-            print_json(completion_facts(model.generate(ids, verb.options), model))
-        elif verb.options.choices > 1:
-            _print_choices(model.generate(ids, verb.options), model)
+            print_json(completion_facts(model.generate(ids, options), model))
+        elif options.choices > 1:
+            _print_choices(model.generate(ids, options), model)
         else:
-            run = model.run(ids, verb.options)[0]
+            run = model.run(ids, options)[0]
             _stream(run, show_drafts)
             _show(Choice.of(run.summary), model)
 
@@ -178,7 +188,7 @@ def _generate_many(verb: _Verb, path: Path) -> None:
         def check(model: "Model") -> None:
             for place, prompt in prompts:
                 try:
-                    model.check(verb.ids(model, prompt), prompt.options(verb.options))
+                    model.check(*verb.asked(model, prompt))
                 except RequestError as error:
                     raise RequestError(f"{place}: {error}") from None
 
@@ -199,8 +209,7 @@ def _completions(model: "Model", verb: _Verb, prompts: Iterable[Prompt]) -> "Ite
         for prompt in prompts:
             if len(pending) == LINES_AHEAD * model.sequences:
                 yield pending.popleft().result()
-            ids = verb.ids(model, prompt)
-            pending.append(stack.enter_context(model.begin(ids, prompt.options(verb.options))))
+            pending.append(stack.enter_context(model.begin(*verb.asked(model, prompt))))
         for each in pending:
             yield each.result()
 

@@ -15,7 +15,7 @@ from anespec import __version__
 from anespec.bench_verb import bench
 from anespec.cache_verbs import list_models, remove_models
 from anespec.chat_verb import chat
-from anespec.console import print_json, wrapped
+from anespec.console import print_json
 from anespec.convert_verb import convert
 from anespec.datastore_verb import datastore
 from anespec.demo_verb import demo
@@ -23,6 +23,7 @@ from anespec.doctor_verb import doctor
 from anespec.generate_verb import generate
 from anespec.inspect_verb import inspect
 from anespec.leaving import Kept, leave
+from anespec.log_file import SAID, accept_log_file
 from anespec.manifests.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable, sanitize_terminal
 from anespec.memory_verb import memory
@@ -35,6 +36,7 @@ from anespec.serve_verb import serve
 from anespec.tune_verb import tune
 from anespec.validate_verb import validate
 from anespec.verbosity import accept_verbosity, set_verbosity
+from anespec.word_wrap import wrapped
 from anespec.worker_verb import worker
 
 EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
@@ -92,8 +94,11 @@ VERBS = (
     worker,
 )
 
+LONG = (convert, validate, generate, chat, serve, demo, selftest, tune)
+"""Verbs that run for long, of which a log in a file tells afterwards what they did."""
+
 for verb in VERBS:
-    cli.add_command(accept_verbosity(verb))
+    cli.add_command(accept_verbosity(accept_log_file(verb) if verb in LONG else verb))
 
 
 def main() -> None:
@@ -183,6 +188,7 @@ def _tell(
     code: int, failure: str, show: Callable[[], None], facts: Mapping[str, object] = MappingProxyType({})
 ) -> None:
     """Say why the command failed, as far as the streams take it."""
+    SAID.error("%s (exit code %d)", failure, code)
     with contextlib.suppress(OSError):
         show()
     if "--json" in sys.argv:

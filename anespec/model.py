@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from anespec.loading import open_artifact
 from anespec.manifests.errors import RequestError
+from anespec.manifests.formatting import named
 from anespec.presets import NO_PRESET, Preset
 from anespec.results import Completion
 from anespec.runtime.options import GenerationOptions, LoadOptions
@@ -83,13 +84,15 @@ class Model(ServedArtifact):
             RequestError: as `generate` does, and where the model has no template or it refuses the messages.
             AnespecError: the model's output is not a number.
         """
-        return self._complete(self.chat_ids(messages), _options(options, changes))
+        prompt = self.chat_prompt(messages)
+        return self._complete(prompt.ids, _options(options, changes).ending_at(prompt.ends))
 
     def chat_stream(
         self, messages: Conversation, options: GenerationOptions | None = None, **changes: Any
     ) -> "Iterator[Chunk]":
         """Answer a conversation; the text as it comes. Raises as `chat` and `stream` do."""
-        return self._stream(self.chat_ids(messages), _options(options, changes))
+        prompt = self.chat_prompt(messages)
+        return self._stream(prompt.ids, _options(options, changes).ending_at(prompt.ends))
 
     async def agenerate(
         self, prompt: Prompt, options: GenerationOptions | None = None, **changes: Any
@@ -101,7 +104,8 @@ class Model(ServedArtifact):
         self, messages: Conversation, options: GenerationOptions | None = None, **changes: Any
     ) -> Completion:
         """`chat` for a program with an event loop."""
-        return await self._acomplete(lambda: self.chat_ids(messages), _options(options, changes))
+        chosen = _options(options, changes).ending_at(self.tokenizer.chat_ends)
+        return await self._acomplete(lambda: self.chat_ids(messages), chosen)
 
     def astream(
         self, prompt: Prompt, options: GenerationOptions | None = None, **changes: Any
@@ -113,7 +117,8 @@ class Model(ServedArtifact):
         self, messages: Conversation, options: GenerationOptions | None = None, **changes: Any
     ) -> "AsyncIterator[Chunk]":
         """`chat_stream` for a program with an event loop; raises at the first chunk."""
-        return self._achunks(lambda: self.chat_ids(messages), _options(options, changes))
+        chosen = _options(options, changes).ending_at(self.tokenizer.chat_ends)
+        return self._achunks(lambda: self.chat_ids(messages), chosen)
 
     def prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
         """The tokens that a prompt begins with.
@@ -216,11 +221,15 @@ def load_model(
         ArtifactError: the folder is missing, damaged or of another version.
         RequestError: an option is out of range, or there is no such backend.
     """
+    from anespec.model_path import model_name
+
     opened = open_artifact(path, options, watch, name)
     model = Model(opened, options, memories, preset)
+    model.name = name or model_name(path)
     try:
         if check is not None:
             check(model)
+        _tell_of_missing_tokens(model, options, watch)
         model.prove(watch)
     except BaseException:
         from anespec.leaving import keep
@@ -229,3 +238,17 @@ def load_model(
         raise
     model.load_seconds = time.monotonic() - opened.began
     return model
+
+
+def _tell_of_missing_tokens(model: Model, options: LoadOptions, watch: Watcher) -> None:
+    """Say where a chat template was chosen that the vocabulary was not made for."""
+    from anespec.runtime.text.chosen_template import missing_tokens
+
+    if options.chat_template is None:
+        return
+    missing = missing_tokens(model.tokenizer)
+    if missing:
+        watch.note(
+            f"the chat template {options.chat_template} writes {named(missing)}, which this vocabulary does "
+            "not have as tokens: they are written out as text, and the model may not know them"
+        )

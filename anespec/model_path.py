@@ -90,11 +90,17 @@ def placed(path: Path, folder: Path, where: str) -> Path:
     Raises:
         UsageError: it can be no path; the sentence begins with `where`.
     """
+    found = expanded(path, where)
+    return folder / found if is_path(found, folder) else found
+
+
+def expanded(path: Path, where: str) -> Path:
+    """Without a `~` at its beginning; raises UsageError for what can be no path, beginning with `where`."""
     try:
         require_possible(found := path.expanduser())
     except (RuntimeError, UsageError) as error:
         raise UsageError(f"{where}: {error}") from None
-    return folder / found if is_path(found, folder) else found
+    return found
 
 
 def is_path(model: Path, folder: Path) -> bool:

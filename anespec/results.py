@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from anespec.manifests.formatting import counted
+
 if TYPE_CHECKING:
     from anespec.runtime.completion import Summary
     from anespec.runtime.requests import FinishReason, OutputToken
@@ -59,3 +61,21 @@ class Completion:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        """As a notebook shows it."""
+        return f"<Completion {', '.join(map(_shown, self.choices))}>"
+
+
+def _shown(choice: Choice) -> str:
+    statistics = choice.statistics
+    seconds = statistics.decode_seconds
+    rate = f" at {statistics.decoded_tokens / seconds:.1f} tokens/s" if seconds else ""
+    tokens = counted(len(choice.output_ids), "token")
+    return f"{_shortened(choice.text)!r}: {tokens}{rate} ({choice.finish})"
+
+
+def _shortened(text: str, longest: int = 200) -> str:
+    """A text with its middle left out where it is longer."""
+    half = (longest - 1) // 2
+    return text if len(text) <= longest else f"{text[:half]}…{text[-half:]}"

@@ -1,6 +1,7 @@
 """An artifact that is served: an engine on a thread of its own, and what its prompts are asked and give."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,7 @@ from anespec.loading import (
     say_inexact,
     start_source,
 )
+from anespec.manifests.formatting import counted, listed
 from anespec.pending import Pending
 from anespec.presets import NO_PRESET, Preset
 from anespec.runtime.callers import Caller
@@ -52,9 +54,13 @@ class ServedArtifact:
         `memories` are those of the process, where it has several models; `preset` says how answers are made
         where a request does not.
         """
+        from anespec.model_path import model_name
         from anespec.runtime.drafters.memory.memories import Memories
         from anespec.runtime.proven import Proven
+        from anespec.runtime.text.chosen_template import with_template
 
+        if options.chat_template is not None:
+            opened = replace(opened, tokenizer=with_template(opened.tokenizer, options.chat_template))
         self._opened = opened
         self._options = options
         self._preset = preset
@@ -64,6 +70,20 @@ class ServedArtifact:
         )
         self._serve(Proven.nothing(opened.verifier.shape))
         self.load_seconds = 0.0
+        self.name = model_name(self.path)
+
+    def __repr__(self) -> str:
+        """As a notebook shows it: what it is, where it runs and what the exactness gate has proven there."""
+        proven = {
+            "speculation": self.speculates,
+            "prompt reuse": self.reuses_prompts,
+            "sequences side by side": self.sequences > 1 and self._proven.region_independent,
+        }
+        held = listed([what for what, holds in proven.items() if holds]) or "nothing"
+        return (
+            f"<Model {self.name} on {self.backend}: a context of {self.context}, "
+            f"{counted(self.sequences, 'sequence')}; proven: {held}>"
+        )
 
     def prove(self, watch: Watcher = SILENT) -> None:
         """Read or measure what the exactness gate allows here, and set up the engine accordingly."""

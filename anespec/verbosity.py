@@ -3,6 +3,7 @@
 import logging
 import platform
 import sys
+from typing import Any
 
 import click
 
@@ -10,6 +11,9 @@ from anespec import __version__
 
 _QUIET = "anespec.quiet"
 """The key of the command line's context."""
+
+_EARLY: dict[str, Any] = {"hidden": True, "expose_value": False, "is_eager": True}
+"""Before --log-file, which minds how much is shown."""
 
 _log = logging.getLogger("anespec")
 
@@ -41,8 +45,8 @@ def accept_verbosity(verb: click.Command) -> click.Command:
             set_verbosity(context, 0, quiet)
 
     verb.params += [
-        click.Option(["-v", "--verbose"], count=True, hidden=True, expose_value=False, callback=louder),
-        click.Option(["-q", "--quiet"], is_flag=True, hidden=True, expose_value=False, callback=quieter),
+        click.Option(["-v", "--verbose"], count=True, callback=louder, **_EARLY),
+        click.Option(["-q", "--quiet"], is_flag=True, callback=quieter, **_EARLY),
     ]
     return verb
 

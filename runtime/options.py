@@ -5,7 +5,7 @@ Declared once for Python, the command line and JSON lines.
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -51,6 +51,11 @@ NOT_KEPT = Path(os.devnull)
 def _or_none(value: Any) -> Any:
     """The folder that a person calls none."""
     return NOT_KEPT if str(value) == "none" else value
+
+
+def _or_endless(value: Any) -> Any:
+    """No limit where somebody says -1, as llama.cpp's programs do."""
+    return None if value in (-1, "-1") else value
 
 
 def _listed(value: Any) -> Any:
@@ -167,6 +172,12 @@ class LoadOptions(BackendOptions):
         le=1_000_000_000,
         description="How much drafting remembers of each owner, as in 32MB.",
     )
+    chat_template: Annotated[Path | None, Flag(metavar="NAME|FILE", default="the model's own")] = Field(
+        default=None,
+        description="How messages become a prompt: the Jinja template of a file, or one of those by name: "
+        "chatml, gemma, llama2, llama3, mistral, phi3; plain, lines of User: and Assistant:, is for models "
+        "that know no turns.",
+    )
     prompt_gate: float = Field(
         default=0.0,
         ge=0,
@@ -187,11 +198,15 @@ class LoadOptions(BackendOptions):
 class GenerationOptions(SamplingParameters):
     """How one prompt is continued. The defaults are greedy.
 
-    `max_tokens` of None means up to the context's end. Choice number i is sampled with `seed` + i.
+    `max_tokens` of None, or -1, means up to the context's end. Choice number i is sampled with `seed` + i.
     """
 
-    max_tokens: Annotated[int | None, Flag(names=("-n", "--max-tokens"))] = Field(
-        default=128, ge=1, description="Output length."
+    max_tokens: Annotated[
+        int | None, BeforeValidator(_or_endless), Flag(names=("-n", "--max-tokens"), metavar="N")
+    ] = Field(
+        default=128,
+        ge=1,
+        description="Output length; -1 goes on until the model ends or the context is full.",
     )
     stop: Annotated[
         tuple[str, ...], BeforeValidator(_listed), AfterValidator(_require_texts), Flag(multiple=True)
@@ -213,6 +228,10 @@ class GenerationOptions(SamplingParameters):
         description="Special tokens that the text shows where the output has them.",
     )
     choices: int = Field(default=1, ge=1, le=MOST_CHOICES, description="How many continuations.")
+
+    def ending_at(self, ends: tuple[str, ...]) -> Self:
+        """The same, with further texts to end before."""
+        return self.with_changes(stop=(*self.stop, *ends)) if ends else self
 
     @property
     def sampling(self) -> SamplingParameters:

@@ -38,7 +38,7 @@ class LoadedModel:
 
     def answer(self, prompt: ChatPrompt, options: GenerationOptions, attempt: int) -> Answer:
         """An answer; raises like `ChatModel.answer`."""
-        again = options.with_changes(seed=choice_seed(options.seed, attempt))
+        again = options.with_changes(seed=choice_seed(options.seed, attempt)).ending_at(prompt.ends)
         self._model.check(prompt.ids, again)
         (run,) = self._model.run(prompt.ids, again)
         return run

@@ -1,10 +1,14 @@
 """How a chat looks: answers as they come, reasoning dimmed, drafted tokens coloured; notes beside them."""
 
+from collections.abc import Iterable
+
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
 from anespec.manifests.formatting import counted, printable
 from anespec.runtime.text.reasoning import Piece
+from anespec.word_wrap import WordWrap
 
 DRAFTED, REASONING, NOTE, ERROR = "green", "dim", "yellow", "red"
 LONGEST_NAME = 30
@@ -19,17 +23,29 @@ class Screen:
         self._others = others
         self._notes = notes
         self._show_drafts = show_drafts
+        # A program that reads the answers gets them as they are, and at once.
+        self._wrap = WordWrap() if answers.is_terminal else None
 
     def piece(self, piece: Piece) -> None:
         """Some more of an answer."""
         styles = [REASONING] if piece.reasoning else []
         styles += [DRAFTED] if piece.drafted and self._show_drafts else []
-        self._answers.print(Text(piece.text, style=" ".join(styles)), end="")
-        self._answers.file.flush()
+        style = " ".join(styles)
+        if self._wrap is None:
+            self._show([(piece.text, style)])
+        else:
+            self._show(self._wrap.push(piece.text, style, self._answers.width))
 
     def end_answer(self) -> None:
         """What comes next begins a new line."""
+        if self._wrap is not None:
+            self._show(self._wrap.end(self._answers.width))
         self._answers.print()
+
+    def _show(self, pieces: Iterable[tuple[str, str]]) -> None:
+        for text, style in pieces:
+            self._answers.print(Text(text, style=style), end="")
+        self._answers.file.flush()
 
     def say(self, text: str, style: str = "") -> None:
         """What was asked for with a command."""
@@ -55,10 +71,11 @@ def status_line(name: str, used: int | None, context: int, speed: str, columns: 
     if used is not None:
         filled = f"context {used} of {context} ({100 * used // max(1, context)} %)"
     parts = [printable(name, LONGEST_NAME), filled, speed, "/help"]
-    while len(line := " · ".join(part for part in parts if part)) > columns - 2 and len(parts) > 1:
+    while cell_len(line := " · ".join(part for part in parts if part)) > columns - 2 and len(parts) > 1:
         # What matters most stays longest.
         parts.pop(0 if len(parts) == 2 else -1)
-    return f" {line[: max(0, columns - 2)]} "
+    room = max(0, columns - 2)
+    return f" {set_cell_size(line, room) if cell_len(line) > room else line} "
 
 
 def turns_text(count: int) -> str:

@@ -1,6 +1,5 @@
 """A conversation: its turns, what of them still fits into the context, and its file."""
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,14 +9,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from anespec.chat.model import ChatModel
-from anespec.manifests.errors import PromptTooLongError, RequestError, StorageError, UsageError
+from anespec.manifests.errors import RequestError, StorageError, UsageError
 from anespec.manifests.safe_files import Folder, read_bounded
 from anespec.runtime.text.chat_prompt import ChatPrompt
+from anespec.runtime.text.trimming import trim
 
 LARGEST_FILE = 1 << 26
-FULL, CUT = 0.75, 0.5
-"""A prompt of more than the first share of the context loses turns until it has no more than the second: it
-is not cut at every turn, since what the model has read is only reused up to the first change."""
 
 
 @dataclass(frozen=True)
@@ -44,32 +41,14 @@ class Transcript:
             PromptTooLongError: not even the text alone, after the system prompt, is in the context.
             RequestError: the model's template refuses it.
         """
-        first = self.forgotten
-        prompt = self._prompt(model, text, first, FULL)
-        if prompt is None:
-            # Each try takes as long as the conversation is, and that may have thousands of turns.
-            others = range(first + 1, len(self.turns))
-            first += 1 + bisect_left(
-                others, True, key=lambda turn: self._prompt(model, text, turn, CUT) is not None
-            )
-            prompt = self._prompt(model, text, first, CUT)
-        assert prompt is not None
-        self.forgotten = first
-        return prompt
-
-    def _prompt(self, model: ChatModel, text: str, first: int, share: float) -> ChatPrompt | None:
-        """The prompt after the turns from `first` on; None where it takes more than `share` of the context.
-
-        One without turns may take all of it. Raises like `fit`.
-        """
-        is_last = first == len(self.turns)
-        try:
-            prompt = model.prompt([*self._messages(first), {"role": "user", "content": text}])
-        except PromptTooLongError:
-            if is_last:
-                raise
-            return None
-        return prompt if is_last or len(prompt.ids) <= share * model.context else None
+        trimmed = trim(
+            lambda first: model.prompt([*self._messages(first), {"role": "user", "content": text}]),
+            len(self.turns),
+            model.context,
+            self.forgotten,
+        )
+        self.forgotten = trimmed.left_out
+        return trimmed.prompt
 
     def undo(self) -> Turn | None:
         """Take the last turn back; None where there is none."""

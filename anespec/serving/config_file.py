@@ -29,10 +29,11 @@ from anespec.manifests.errors import RequestError, StorageError, UsageError
 from anespec.manifests.formatting import LONGEST_REASON, listed, printable, quoted, shown
 from anespec.manifests.options import Options, flag_of, read_size, type_of
 from anespec.manifests.safe_files import read_bounded
-from anespec.model_path import placed, require_possible
+from anespec.model_path import expanded, placed
 from anespec.presets import find_preset, read_preset
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
+from anespec.runtime.text.built_in_templates import BUILT_IN_TEMPLATES
 from anespec.serving.options import ModelEntry, PoolOptions
 
 MODELS = "models"
@@ -102,7 +103,7 @@ def _options(path: Path, folder: Path, found: Mapping[str, Any]) -> dict[str, An
         group = known[name]
         checked = _checked(group, {name: value}, str(path))
         is_file = type_of(group.model_fields[name]) is Path
-        options[name] = folder / _expanded(getattr(checked, name), str(path)) if is_file else value
+        options[name] = _placed(name, getattr(checked, name), folder, str(path)) if is_file else value
     return options
 
 
@@ -125,7 +126,11 @@ def _entry(path: Path, folder: Path, name: str, value: object) -> ModelEntry:
             f"{where} has no path; write path = PATH in it, or preset = NAME of one with a model"
         )
     entry = _checked(ModelEntry, facts, where)
-    return entry.with_changes(path=placed(entry.path, folder, where))
+    template = entry.chat_template
+    return entry.with_changes(
+        path=placed(entry.path, folder, where),
+        chat_template=template and _placed("chat_template", template, folder, where),
+    )
 
 
 def _with_preset(facts: Mapping[str, Any], folder: Path, where: str) -> dict[str, Any]:
@@ -144,13 +149,10 @@ def _with_preset(facts: Mapping[str, Any], folder: Path, where: str) -> dict[str
     return {**said, **facts, "preset": str(path)}
 
 
-def _expanded(path: Path, where: str) -> Path:
-    """Without a `~` at its beginning; raises UsageError for what can be no path."""
-    try:
-        require_possible(found := path.expanduser())
-    except (RuntimeError, UsageError) as error:
-        raise UsageError(f"{where}: {error}") from None
-    return found
+def _placed(name: str, path: Path, folder: Path, where: str) -> Path:
+    """An option's path from the file's folder on, unless it is the name of a chat template."""
+    is_name = name == "chat_template" and str(path) in BUILT_IN_TEMPLATES
+    return path if is_name else folder / expanded(path, where)
 
 
 def _checked(group: type[OptionsT], values: Mapping[str, object], where: str) -> OptionsT:

@@ -35,8 +35,9 @@ def encode_chat(
     template = tokenizer.chat_template
     if template is None:
         raise RequestError(
-            "this model has no chat template, so it answers no messages; give it a plain "
-            "prompt to continue, as with `anespec generate -p TEXT`, or /v1/completions of a daemon"
+            "this model has no chat template, so it answers no messages; name one with --chat-template, as "
+            "in --chat-template chatml, or give it a plain prompt to continue, as with "
+            "`anespec generate -p TEXT`, or /v1/completions of a daemon"
         )
     messages = as_template_reads(conversation, template)
     stand_ins = NO_STAND_INS
@@ -54,7 +55,7 @@ def encode_chat(
     require_fitting(rendered, tokenizer, context)
     text = stand_ins.unescape(rendered)
     ids = tuple(tokenizer.encode(text, add_special=False, parse_special=True, stand_ins=stand_ins))
-    return ChatPrompt(ids, tokenizer.decode(ids[-TAIL:], skip_special=False))
+    return ChatPrompt(ids, tokenizer.decode(ids[-TAIL:], skip_special=False), tokenizer.chat_ends)
 
 
 def _protected(

@@ -8,7 +8,11 @@ TAIL = 16
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """What a conversation becomes in the model's template: its tokens, and the text of the last few."""
+    """What a conversation becomes in the model's template: its tokens, and the text of the last few.
+
+    An answer ends before the texts `ends`, too.
+    """
 
     ids: tuple[int, ...]
     tail: str
+    ends: tuple[str, ...] = ()

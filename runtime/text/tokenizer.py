@@ -1,5 +1,6 @@
 """Text to token ids and back, with the vocabulary of a GGUF and the results of llama.cpp."""
 
+import copy
 import hashlib
 from collections.abc import Iterable
 from functools import cached_property
@@ -79,6 +80,7 @@ class Tokenizer:
         self.adds_eos = adds_eos
         self.adds_space = adds_space
         self.chat_template = chat_template
+        self.chat_ends: tuple[str, ...] = ()
         self.infill_ids = infill_ids
 
     @classmethod
@@ -126,6 +128,12 @@ class Tokenizer:
             chat_template=file.text(template) if template in file.metadata else None,
             infill_ids=read_infill_ids(file, vocabulary),
         )
+
+    def with_chat_template(self, template: str, ends: tuple[str, ...] = ()) -> Self:
+        """The same with another chat template, whose answers also end before the texts `ends`."""
+        other = copy.copy(self)
+        other.chat_template, other.chat_ends = template, ends
+        return other
 
     @property
     def vocabulary_size(self) -> int:

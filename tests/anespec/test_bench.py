@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from commands import CommandResult, run
+from html_page import Page
 
 from anespec import bench_run_verb
 from anespec.embedded import model_path
@@ -267,3 +268,22 @@ def test_run_says_what_cannot_be_measured(
     assert outcome.code == code
     assert outcome.ends_in_one_sentence()
     assert sentence in outcome.err
+
+
+def test_a_replay_writes_a_page_with_the_figures_that_it_prints(tmp_path: Path) -> None:
+    trace = written(tmp_path / "<b>trace.jsonl", "tick tock " * 9, "never again")
+    page = tmp_path / "page.html"
+    given = ("bench", "replay", trace, "--vocab", model_path(), "--drafter", "lookup", "--json")
+    facts = run(*given, "--costs", "1=28,4=40", "-o", page).json
+    found = Page.of(page.read_text())
+    text = " ".join(" ".join(found.texts).split())
+    told = facts["categories"]["told"]
+    row = f"told {told['tokens']} {told['passes']} {told['tokens_per_pass']:.3f} {told['speedup']:.3f}"
+    assert row in text
+    assert "2 answers of <b>trace.jsonl, in the vocabulary of model; drafts as they pay" in text
+    assert f"lookup {facts['overall']['sources']['lookup']['proposed']}" in text
+    assert {"script", "link", "img"}.isdisjoint(found.tags) and "b" not in found.tags
+    alone = run(*given[:-3], "--drafter", "none", "-o", page, "--json")
+    assert alone.code == 0 and "no drafts" in " ".join(Page.of(page.read_text()).texts)
+    missing = run(*given, "-o", tmp_path / "no" / "page.html")
+    assert missing.is_one_sentence() and missing.code != 0

@@ -104,8 +104,9 @@ def test_a_shard_that_always_fails_ends_the_request_with_a_sentence(
 
 @pytest.mark.usefixtures("mac")
 def test_a_chat_answers_on_core_ml_as_on_torch(converted: Path) -> None:
+    options = ("-n", 6, "--threads", 1, "--temperature", 0)
     answers = [
-        verb("chat", converted, "-n", 6, "--threads", 1, "--backend", backend, answer="Hello\nAnd then?\n")
+        verb("chat", converted, *options, "--backend", backend, answer="Hello\nAnd then?\n")
         for backend in ("coreml", "torch")
     ]
     assert all(outcome.exit_code == 0 for outcome in answers), answers[0].output

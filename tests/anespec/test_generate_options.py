@@ -155,3 +155,24 @@ def test_an_output_matches_its_grammar_with_and_without_drafts(trained: Path, tm
     bad = run("generate", trained, "-p", "x", "--regex", "[0-9")
     assert (bad.code, bad.is_one_sentence()) == (7, True)
     assert "the regex is not valid" in bad.err
+
+
+def test_the_prompt_may_stand_behind_the_model(trained: Path) -> None:
+    options = ("-n", 4, "--threads", 1, "--json")
+    behind = run("generate", trained, "Once upon a time", *options).json
+    assert (
+        behind["output_ids"]
+        == run("generate", trained, "-p", "Once upon a time", *options).json["output_ids"]
+    )
+    for words in ((trained,), (trained, "Once", "-p", "Once")):
+        outcome = CliRunner().invoke(generate, [str(word) for word in words])
+        assert outcome.exit_code == 2
+        assert "prompt" in outcome.output
+
+
+def test_minus_one_goes_on_until_the_context_is_full(trained: Path) -> None:
+    found = run("generate", trained, "Once", "-n", -1, "--ignore-eos", "--threads", 1, "--json").json
+    assert len(found["prompt_ids"]) + len(found["output_ids"]) == 256
+    assert found["finish_reason"] == "context"
+    assert GenerationOptions(max_tokens=-1).max_tokens is None
+    assert CliRunner().invoke(generate, [str(trained), "Once", "-n", "-2"]).exit_code == 2

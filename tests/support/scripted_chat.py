@@ -33,12 +33,16 @@ class Piece:
 
 @dataclass(frozen=True)
 class Said:
-    """An answer; `seconds` between its tokens. An `endless` one goes on for as long as anybody listens."""
+    """An answer; `seconds` between its tokens. An `endless` one goes on for as long as anybody listens.
+
+    The model did not see the first `truncated` messages of the request.
+    """
 
     pieces: Sequence[Piece]
     seconds: float = 0.0
     endless: bool = False
     error: ApiError | None = None
+    truncated: int = 0
 
 
 def said(text: str, **how: Any) -> Said:
@@ -80,7 +84,7 @@ class Script:
     async def _events(self, answer: Said) -> AsyncIterator[bytes]:
         self.listeners += 1
         try:
-            yield _part({"role": "assistant"})
+            yield _part({"role": "assistant"}, truncated=answer.truncated)
             while True:
                 for piece in answer.pieces:
                     if answer.seconds:
@@ -101,8 +105,12 @@ class Script:
             self.listeners -= 1
 
 
-def _part(delta: dict[str, str], timings: dict[str, float] | None = None, **choice: object) -> bytes:
-    beside = {"timings": timings} if timings else {}
+def _part(
+    delta: dict[str, str], timings: dict[str, float] | None = None, truncated: int = 0, **choice: object
+) -> bytes:
+    beside: dict[str, object] = {"timings": timings} if timings else {}
+    if truncated:
+        beside["truncated_messages"] = truncated
     return event({"model": "fable-1", "choices": [{"index": 0, "delta": delta, **choice}], **beside})
 
 

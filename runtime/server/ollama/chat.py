@@ -74,8 +74,8 @@ async def chat(call: Call[OllamaChatBody]) -> Response:
     conversation = Conversation(messages, body.variables, tools, body.grammar)
 
     def begin(model: ServingModel, options: GenerationOptions) -> tuple[Sequence[TextStream], AnswerReader]:
-        runs, reading = conversation.begin(model, options, call.caller)
-        return runs, reading.reader()
+        begun = conversation.begin(model, options, call.caller)
+        return begun.runs, begun.reading.reader()
 
     return await reply(call, chat_line, begin)
 

@@ -64,8 +64,8 @@ async def generate(call: Call[GenerateBody]) -> Response:
         if body.raw or (model.chat_template is None and not body.system):
             held_to = options.with_changes(grammar=body.grammar)
             return model.run(model.prompt_ids(body.prompt), held_to, call.caller), None
-        runs, reading = conversation.begin(model, options, call.caller)
-        return runs, reading.reader()
+        begun = conversation.begin(model, options, call.caller)
+        return begun.runs, begun.reading.reader()
 
     return await reply(call, generate_line, begin)
 

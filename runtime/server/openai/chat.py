@@ -23,7 +23,11 @@ async def chat(call: Call[ChatBody]) -> Response:
     body = call.body
     body.require_text()
     conversation = Conversation(
-        template_messages(body.messages), body.variables, body.tool_use, body.wanted_grammar
+        template_messages(body.messages),
+        body.variables,
+        body.tool_use,
+        body.wanted_grammar,
+        trims=body.truncation == "auto",
     )
     logprobs = body.wanted_logprobs
     options = body.options(max_tokens=body.most_tokens, logprobs=logprobs, reference=body.reference)
@@ -34,8 +38,8 @@ async def chat(call: Call[ChatBody]) -> Response:
     )
 
     def prepare(leased: Leased) -> Prepared:
-        runs, reading = conversation.begin(leased.model, settled(options, leased.model), call.caller)
-        return Prepared(runs, ChatWriter(leased.id, leased.model.tokenizer, reading, wanted, len(runs)))
+        begun = conversation.begin(leased.model, settled(options, leased.model), call.caller)
+        return Prepared(begun.runs, ChatWriter(leased.id, leased.model.tokenizer, begun, wanted))
 
     try:
         return await answer(call, body.model, prepare, bool(body.stream), runs=options.choices)

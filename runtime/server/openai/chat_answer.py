@@ -79,7 +79,7 @@ class ChatChoice(BaseModel):
 
 
 class ChatAnswer(BaseModel):
-    """The answers."""
+    """The answers; `truncated_messages` of the request the model did not see, where some had no room."""
 
     id: str
     object: Literal["chat.completion"]
@@ -88,6 +88,7 @@ class ChatAnswer(BaseModel):
     choices: list[ChatChoice]
     usage: Usage
     timings: Timings
+    truncated_messages: int = 0
 
 
 class PartChoice(BaseModel):
@@ -101,7 +102,7 @@ class PartChoice(BaseModel):
 
 
 class ChatPart(BaseModel):
-    """One event of a stream."""
+    """One event of a stream; the first says of `truncated_messages`, as `ChatAnswer` does."""
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -110,6 +111,7 @@ class ChatPart(BaseModel):
     choices: list[PartChoice]
     usage: Usage | None = None
     timings: Timings | None = None
+    truncated_messages: int = 0
 
 
 def logprobs_of(tokens: Sequence[OutputToken], tokenizer: Tokenizer) -> ChatLogprobs:

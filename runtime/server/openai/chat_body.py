@@ -33,8 +33,9 @@ class Prediction(Body):
 class ChatBody(SamplingFields):
     """A request.
 
-    `chat_template_kwargs` are further names for the model's template, such as `enable_thinking`. With
-    `anespec` each part of a stream says where its tokens came from.
+    With a `truncation` of `auto` the first turns give way once they leave an answer too little of the
+    context. `chat_template_kwargs` are further names for the model's template, such as `enable_thinking`.
+    With `anespec` each part of a stream says where its tokens came from.
     """
 
     model: str | None = None
@@ -55,6 +56,7 @@ class ChatBody(SamplingFields):
     reasoning_effort: str | None = Field(default=None, max_length=32)
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, max_length=MOST_VARIABLES)
     modalities: list[str] | None = None
+    truncation: Literal["auto", "disabled"] = "disabled"
     anespec: bool = False
 
     @property

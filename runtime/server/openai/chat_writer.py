@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from anespec.runtime.completion import Chunk, Summary
 from anespec.runtime.requests import OutputToken
+from anespec.runtime.server.conversing import Begun
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.openai.chat_answer import (
     CallAnswer,
@@ -24,7 +25,7 @@ from anespec.runtime.server.openai.chat_answer import (
 from anespec.runtime.server.openai.finish import finish_reason
 from anespec.runtime.server.openai.usage import Usage, timings_of, usage_of
 from anespec.runtime.server.parts import AnswerPart, Argued, Called, Said, Thought
-from anespec.runtime.server.reading import AnswerReader, Reading
+from anespec.runtime.server.reading import AnswerReader
 from anespec.runtime.server.streams import DONE, event
 from anespec.runtime.text.tokenizer import Tokenizer
 
@@ -50,21 +51,25 @@ class _Choice:
 class ChatWriter:
     """Writes the answers to one request."""
 
-    def __init__(self, model: str, tokenizer: Tokenizer, reading: Reading, wanted: Wanted, runs: int) -> None:
-        """`reading` says how each of the `runs` answers is to be read."""
+    def __init__(self, model: str, tokenizer: Tokenizer, begun: Begun, wanted: Wanted) -> None:
+        """Of the runs that have `begun`."""
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._model = model
         self._tokenizer = tokenizer
-        self._reading = reading
+        self._reading = begun.reading
+        self._left_out = begun.left_out
         self._wanted = wanted
-        self._choices = [_Choice(reading.reader()) for _ in range(runs)]
+        self._choices = [_Choice(begun.reading.reader()) for _ in begun.runs]
 
     def begin(self) -> Iterable[bytes]:
         """Each answer's role."""
         for number in range(len(self._choices)):
             first = MessageAnswer(role="assistant", content=None if self._reading.calls else "")
-            yield event(self._part(PartChoice(index=number, delta=first, finish_reason=None)))
+            told = self._part(PartChoice(index=number, delta=first, finish_reason=None))
+            if self._left_out:
+                told.truncated_messages = self._left_out
+            yield event(told)
 
     def chunk(self, run: int, chunk: Chunk) -> Iterable[bytes]:
         """What the text adds to the message."""
@@ -96,7 +101,7 @@ class ChatWriter:
 
     def whole(self, summaries: Sequence[Summary]) -> ChatAnswer:
         """All answers at once."""
-        return ChatAnswer(
+        answer = ChatAnswer(
             id=self._id,
             object="chat.completion",
             created=self._created,
@@ -105,6 +110,9 @@ class ChatWriter:
             usage=self._usage(summaries),
             timings=timings_of(summaries[0]),
         )
+        if self._left_out:
+            answer.truncated_messages = self._left_out
+        return answer
 
     def _answer(self, number: int, summary: Summary) -> ChatChoice:
         reader = self._choices[number].reader

@@ -33,8 +33,8 @@ async def _respond(call: Call[ResponsesBody], unsaid: bool) -> Response:
 
     def prepare(leased: Leased) -> Prepared:
         chosen = settled(options, leased.model)
-        runs, reading = conversation.begin(leased.model, chosen, call.caller)
-        return Prepared(runs, ResponseWriter(begun(body, leased.id, unsaid, chosen), reading))
+        found = conversation.begin(leased.model, chosen, call.caller)
+        return Prepared(found.runs, ResponseWriter(begun(body, leased.id, unsaid, chosen), found.reading))
 
     try:
         return await answer(call, body.model, prepare, bool(body.stream))

@@ -89,7 +89,7 @@ def test_a_terminal_sees_reasoning_dimmed_and_drafts_coloured() -> None:
     seen = Seen(colours=True)
     conversation(ScriptedModel([["<think>a</think>", "b", "c"]]), seen).ask("?")
     dim, green = "\x1b[2m", "\x1b[32m"
-    assert f"{dim}a" in seen.answers
+    assert f"{dim}<think>a</think>" in seen.answers
     assert f"{green}b" in seen.answers
     assert seen.answers.endswith("c\n")
 

@@ -223,11 +223,7 @@ def test_the_cache_shows_and_removes_what_was_made(chatting: Path) -> None:
     assert "No model" in verb("list").output
 
 
-def test_a_model_without_a_template_is_refused_before_anything_is_measured(artifact: Path) -> None:
-    outcome = run("chat", artifact, stdin="Hello\n")
-    assert outcome.code == 7
-    assert outcome.is_one_sentence()
-    assert "no chat template" in outcome.err
+def test_a_context_is_only_chosen_for_a_gguf(artifact: Path) -> None:
     other = run("chat", artifact, "--context", "128")
     assert other.code == 2
     assert other.is_one_sentence()

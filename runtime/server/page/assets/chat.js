@@ -1,9 +1,11 @@
 // The conversations of this browser, and the answers that are being written in them.
 
-import { append, messageOf, newConversation, newId, newMessage, pathTo, show, toMessages, touch, variantsOf } from "./conversation.js";
+import { append, messageOf, newConversation, newId, newMessage, pathTo, show, toMessages, toSummarise, touch, unseenOf, variantsOf } from "./conversation.js";
 import { Run } from "./run.js";
 
 const SAVE_MILLISECONDS = 2000;
+const LONGEST_SUMMARY = 512;
+const SUMMARY_SHARE = 1 / 8;
 
 export class Chat {
   /**
@@ -17,6 +19,7 @@ export class Chat {
     this.views = views;
     this.conversations = [];
     this.runs = new Map();
+    this.contexts = new Map();
     this.current = newConversation(settings.get("system"));
   }
 
@@ -94,26 +97,55 @@ export class Chat {
   /** Has an answer written into a message. */
   write(conversation, message) {
     message.error = message.finish = null;
-    const messages = toMessages(conversation, pathTo(conversation, message.parent));
+    const path = pathTo(conversation, message.parent);
+    message.unseen = unseenOf(path, this.settings.get("model") || null);
+    const messages = toMessages(conversation, path, message.unseen);
+    const run = new Run({ ...this.settings.toFields(), messages }, message, this.writer(conversation, message));
+    this.follow(conversation, message, run, () => this.write(conversation, message));
+  }
+
+  /** Has what an answer was given without summarised; the summary goes with the question that follows the answer. */
+  summarise(id) {
+    const conversation = this.current;
+    const answer = messageOf(conversation, id);
+    if (!answer?.unseen || this.run) return;
+    const messages = toSummarise(conversation, pathTo(conversation, id));
+    const context = this.contexts.get(this.settings.get("model")) ?? Infinity;
+    const longest = Math.max(1, Math.min(LONGEST_SUMMARY, Math.floor(context * SUMMARY_SHARE)));
+    const { stop, ...fields } = this.settings.toFields();
+    const body = { ...fields, messages, max_completion_tokens: longest, reasoning_effort: "none" };
+    answer.summary = newMessage("assistant");
+    const run = new Run(body, answer.summary, this.writer(conversation, answer));
+    this.follow(conversation, answer, run, () => this.summarise(id));
+  }
+
+  /** What a run calls after each change of a message. */
+  writer(conversation, message) {
     let saved = performance.now();
-    const run = new Run({ ...this.settings.toFields(), messages }, message, () => {
+    return (run) => {
       this.views.written(conversation, message, run);
       if (performance.now() - saved < SAVE_MILLISECONDS) return;
       saved = performance.now();
       this.save(conversation);
-    });
+    };
+  }
+
+  /** Runs what is written into a message, or beside it; `retry` asks once more. */
+  follow(conversation, message, run, retry) {
     this.runs.set(conversation.id, run);
     this.views.busy();
     this.views.listed();
     this.views.opened();
     run.go().then(() => {
       this.runs.delete(conversation.id);
+      // A summary that was stopped says half of what there is to say.
+      if (message.summary?.finish === "stopped") message.summary = null;
       touch(conversation);
       this.save(conversation);
       this.views.busy();
       this.views.listed();
       this.views.written(conversation, message, run);
-      if (run.refusal?.status === 401) this.views.refused(run, () => this.write(conversation, message));
+      if (run.refusal?.status === 401) this.views.refused(run, retry);
     });
   }
 

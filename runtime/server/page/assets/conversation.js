@@ -3,6 +3,10 @@
 
 export const LONGEST_TITLE = 120;
 
+const SUMMARISE =
+  "Summarise our conversation so far in a few sentences, so that it can go on from there: what was asked, what was " +
+  "found or decided, and the names and numbers that matter.";
+
 /** Random letters and digits; crypto.randomUUID is only there over HTTPS and on this machine. */
 export function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(12));
@@ -25,6 +29,8 @@ export function newMessage(role, content = "") {
     marks: [],
     reasoningMarks: [],
     thought: 0,
+    unseen: 0,
+    summary: null,
     model: null,
     finish: null,
     error: null,
@@ -95,8 +101,39 @@ export function shortened(text, most) {
   return signs.length > most ? `${signs.slice(0, most - 1).join("").trimEnd()}…` : text;
 }
 
-/** The messages as the daemon is asked with them. */
-export function toMessages(conversation, path) {
+/**
+ * The first messages of a path that its next question is asked without: those that `model` had no room for when it
+ * answered last; another one may have room. For null: those that any model had none for.
+ */
+export function unseenOf(path, model = null) {
+  const isOf = (message) => message.role === "assistant" && (model === null || message.model === model);
+  return path.findLast(isOf)?.unseen ?? 0;
+}
+
+/** The messages as the daemon is asked with them, but for the first `unseen`; the last is always there. */
+export function toMessages(conversation, path, unseen) {
   const system = conversation.system.trim() ? [{ role: "system", content: conversation.system }] : [];
-  return [...system, ...path.map(({ role, content }) => ({ role, content }))];
+  return [...system, ...path.map(toMessage).slice(Math.min(unseen, path.length - 1))];
+}
+
+/** The summary that was made of what was left out goes with the question after it. */
+function toMessage({ role, content }, place, path) {
+  const summary = path[place - 1]?.summary;
+  if (role !== "user" || !isSummary(summary)) return { role, content };
+  return { role, content: `(What we said before, in short: ${summary.content.trim()})\n\n${content}` };
+}
+
+/**
+ * What is asked for a summary of what an answer was given without: all of it since the last summary, which is sent
+ * with it or still seen.
+ */
+export function toSummarise(conversation, path) {
+  const answer = path.at(-1);
+  const from = path.slice(0, -1).findLast(({ summary }) => isSummary(summary))?.unseen ?? 0;
+  const question = { role: "user", content: SUMMARISE };
+  return [...toMessages(conversation, path.slice(0, answer.unseen), from), question];
+}
+
+function isSummary(summary) {
+  return Boolean(summary?.finish) && summary.error === null && summary.content.trim() !== "";
 }

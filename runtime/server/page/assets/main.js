@@ -44,6 +44,8 @@ const thread = new ThreadView(byId("messages"), {
   previous: (id) => chat.turn(id, -1),
   next: (id) => chat.turn(id, 1),
   now: () => chat.run?.skip(),
+  summarise: (id) => chat.summarise(id),
+  anew: () => begin(),
 });
 
 const sidebar = new SidebarView(byId("conversations"), {
@@ -120,7 +122,9 @@ function drawSend() {
 
 /** Says an answer to a screen reader once it is there, not word by word. */
 function speak(message, run) {
-  if (run.state === "asking") shell.say("The model is answering.");
+  if (run.message !== message) {
+    if (run.state === "ended") shell.say(run.message.error ?? "The summary is there.");
+  } else if (run.state === "asking") shell.say("The model is answering.");
   else if (run.state === "waiting") shell.say(run.refusal.message);
   else if (run.state === "ended" && message.error) shell.say(message.error);
   else if (run.state === "ended") {
@@ -278,6 +282,7 @@ function connect() {
 
 async function fillModels() {
   const found = await models((said) => shell.notice(said), askKey);
+  chat.contexts = new Map(found.map(({ id, context }) => [id, context ?? Infinity]));
   const select = byId("model");
   select.replaceChildren(...found.map(({ id }) => h("option", { value: id }, id)));
   select.hidden = found.length === 0;

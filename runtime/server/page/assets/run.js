@@ -50,7 +50,8 @@ export class Run {
 
   /** The response; asked for again as long as the daemon says when. */
   async served() {
-    const body = { ...this.body, stream: true, stream_options: { include_usage: true }, anespec: true };
+    const how = { stream: true, stream_options: { include_usage: true }, truncation: "auto", anespec: true };
+    const body = { ...this.body, ...how };
     for (;;) {
       try {
         return await ask("v1/chat/completions", { body, signal: this.controller.signal });
@@ -93,6 +94,7 @@ export class Run {
     if (event.timings) message.timings = event.timings;
     if (event.usage) message.usage = event.usage;
     if (event.model) message.model = event.model;
+    if (event.truncated_messages) message.unseen += event.truncated_messages;
     if (choice?.finish_reason) message.finish = choice.finish_reason;
     const { content, reasoning_content: reasoning } = choice?.delta ?? {};
     for (const token of choice?.anespec ?? []) this.count(token.kind === "forced" ? "grammar" : token.source ?? null);

@@ -56,6 +56,8 @@ function checked(given) {
     marks: marksOf(given.marks),
     reasoningMarks: marksOf(given.reasoningMarks),
     thought: numberOf(given.thought) ?? 0,
+    unseen: Math.max(0, Math.trunc(numberOf(given.unseen) ?? 0)),
+    summary: given.summary ? checked({ ...given.summary, summary: null }) : null,
     model: textOf(given.model) || null,
     finish: textOf(given.finish) || null,
     error: textOf(given.error) || null,

@@ -1,9 +1,10 @@
 // The messages of a conversation, and the one that is being written.
 
-import { pathOf, shortened, variantsOf } from "../conversation.js";
+import { pathOf, shortened, unseenOf, variantsOf } from "../conversation.js";
 import { h, icon } from "../dom.js";
 import { MarkdownView } from "../markdown/render.js";
 import { numbers } from "./numbers.js";
+import { RoomView } from "./room.js";
 
 const FINISHES = new Map([
   ["stopped", "Stopped."],
@@ -25,20 +26,42 @@ export class ThreadView {
   /** Draws a conversation; `run` is the answer that is being written in it, if one is. */
   show(conversation, run) {
     this.conversation = conversation;
+    this.path = pathOf(conversation);
     this.shown.clear();
+    this.unseen = 0;
     this.element.replaceChildren(
-      ...pathOf(conversation).map((message) => {
+      ...this.path.map((message) => {
         const view = message.role === "user" ? new QuestionView(message) : new AnswerView(message);
         this.shown.set(message.id, view);
         return view.element;
       }),
     );
-    for (const message of pathOf(conversation)) this.update(message, run?.message === message ? run : null);
+    for (const message of this.path) this.update(message, run);
   }
 
-  /** Draws what has changed of a message. */
+  /** Draws what has changed of a message; `run` may write it, or the summary beside it. */
   update(message, run = null) {
-    this.shown.get(message.id)?.update(message, run, variantsOf(this.conversation, message));
+    this.draw(message, run);
+    const unseen = unseenOf(this.path);
+    if (unseen === this.unseen) return;
+    this.unseen = unseen;
+    this.path.forEach((each, place) => {
+      this.elementOf(each.id)?.classList.toggle("left-out", place < unseen);
+      // What was said of the room before has nothing to offer any more.
+      if (each !== message) this.draw(each, run);
+    });
+  }
+
+  draw(message, run) {
+    const variants = variantsOf(this.conversation, message);
+    this.shown.get(message.id)?.update(message, run, variants, this.roomOf(message));
+  }
+
+  /** What is to be said of the room in the context where an answer stands; null where nothing is. */
+  roomOf(message) {
+    if (!message.unseen || message.unseen <= unseenOf(this.path.slice(0, this.path.indexOf(message)))) return null;
+    const isOpen = !this.path.some((other) => other.unseen > message.unseen);
+    return { count: message.unseen, isOpen };
   }
 
   /** Where a question is edited: its place among the messages. */
@@ -74,11 +97,13 @@ class AnswerView {
     this.thoughts = h("div", { class: "thoughts" });
     this.summary = h("summary");
     this.reasoning = h("details", { class: "reasoning", hidden: true }, this.summary, this.thoughts);
+    this.room = new RoomView();
     this.wait = h("p", { class: "wait", hidden: true });
     this.tools = h("div", { class: "tools" });
     this.element = h(
       "article",
       { class: "message answer", "data-message": message.id, "aria-label": "Answer", tabindex: "-1" },
+      this.room.element,
       this.reasoning,
       this.said,
       this.wait,
@@ -88,8 +113,10 @@ class AnswerView {
     this.thinking = new MarkdownView(this.thoughts);
   }
 
-  update(message, run, variants) {
+  update(message, anyRun, variants, room) {
+    const run = anyRun?.message === message ? anyRun : null;
     const isOpen = run !== null && run.state !== "ended";
+    this.room.update(message, message.summary && anyRun?.message === message.summary ? anyRun : null, room);
     this.element.classList.toggle("writing", isOpen && run.state === "answering");
     this.element.setAttribute("aria-busy", String(isOpen));
     this.markdown.show(message.content, message.marks, isOpen);

@@ -1,0 +1,37 @@
+"""Which chat template a chat uses, settled before a model is converted: that takes minutes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from anespec.manifests.formatting import listed
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.runtime.options import LoadOptions
+from anespec.runtime.text.built_in_templates import BUILT_IN_TEMPLATES, PLAIN
+from anespec.runtime.text.chosen_template import read_template, require_renderable
+
+TEMPLATE_KEY = "tokenizer.chat_template"
+
+
+def with_chat_template(loading: LoadOptions, gguf: Path, tell: Callable[[str], None]) -> LoadOptions:
+    """`loading`, with the plain template where none was chosen and the file of the vocabulary has none.
+
+    `tell` hears of that.
+
+    Raises:
+        RequestError: there is no such template, or it refuses a first message.
+        GGUFError: the file is damaged.
+    """
+    if loading.chat_template is not None:
+        read_template(loading.chat_template)
+        return loading
+    with GGUFFile(gguf) as file:
+        template = file.text(TEMPLATE_KEY) if TEMPLATE_KEY in file.metadata else None
+    if template is not None:
+        require_renderable(template)
+        return loading
+    names = listed([name for name in BUILT_IN_TEMPLATES if name != PLAIN], "or")
+    tell(
+        "this model has no chat template, so it continues plain text, in lines of User: and Assistant:; "
+        f"--chat-template takes one that it knows ({names})"
+    )
+    return loading.with_changes(chat_template=Path(PLAIN))

@@ -1,0 +1,114 @@
+"""Text that comes in pieces, in lines of a terminal that end between words.
+
+Widths are those of a terminal's cells: two for what is Chinese, Japanese or Korean and for most emoji, none
+for what combines with the character before it.
+"""
+
+from collections.abc import Iterator
+from unicodedata import category
+
+from rich.cells import cell_len
+
+Piece = tuple[str, str]
+"""A text and its style."""
+
+FENCE = "```"
+ZERO_WIDTH_JOINER = "\u200d"
+CLOSING = frozenset({"Pe", "Pf", "Po", "Lm"})
+"""Kinds of characters that begin no line beside a wide one: what closes, points, and marks that lengthen."""
+
+
+class WordWrap:
+    """Holds a word back until it is whole, and begins a new line before one that does not fit.
+
+    Lines of a fenced block of code, and a word that is longer than a line, are left for the terminal to
+    break: there they can be copied as they are.
+    """
+
+    def __init__(self, fences: bool = True) -> None:
+        """At the beginning of a line; without `fences` nothing is code."""
+        self._fences = fences
+        self._column = 0
+        self._spaces: list[Piece] = []
+        self._word: list[Piece] = []
+        self._line = ""
+        self._in_code = False
+
+    def push(self, text: str, style: str, width: int) -> Iterator[Piece]:
+        """What can be shown once `text` has come; a line has `width` cells."""
+        for character in text:
+            if character == "\n":
+                yield from self._place(width)
+                yield from self._newline()
+            elif character.isspace() and character != "\u00a0":
+                yield from self._place(width)
+                self._spaces.append((character, style))
+            else:
+                if self._may_break_before(character):
+                    yield from self._place(width)
+                self._word.append((character, style))
+            if character != "\n":
+                self._line += character
+
+    def end(self, width: int) -> Iterator[Piece]:
+        """What was held back; the next text begins a line."""
+        yield from self._place(width)
+        self._spaces, self._column, self._line, self._in_code = [], 0, "", False
+
+    def _newline(self) -> Iterator[Piece]:
+        if self._fences and self._line.lstrip().startswith(FENCE):
+            self._in_code = not self._in_code
+        self._spaces, self._column, self._line = [], 0, ""
+        yield "\n", ""
+
+    def _place(self, width: int) -> Iterator[Piece]:
+        """The word, and the spaces before it or a new line in their stead."""
+        if not self._word:
+            return
+        spaces, word = _cells(self._spaces), _cells(self._word)
+        is_code = self._in_code or (self._fences and self._line.lstrip().startswith(FENCE))
+        if self._column and self._column + spaces + word > width and not is_code:
+            yield "\n", ""
+            self._column = 0
+        else:
+            yield from self._spaces
+            self._column += spaces
+        yield from _joined(self._word)
+        self._column += word
+        self._spaces, self._word = [], []
+
+    def _may_break_before(self, character: str) -> bool:
+        """Whether a line may end between the word so far and this: beside a wide character, mostly."""
+        if not self._word or category(character) in CLOSING or cell_len(character) == 0:
+            return False
+        last = self._word[-1][0]
+        if last == ZERO_WIDTH_JOINER or _joins_an_emoji(character):
+            return False
+        return cell_len(character) == 2 or cell_len(last) == 2
+
+
+def wrapped(text: str, width: int) -> str:
+    """A text in lines of `width` cells that end between words; a longer one, as a path, stays whole."""
+    wrap = WordWrap(fences=False)
+    return "".join(piece for piece, _ in (*wrap.push(text, "", width), *wrap.end(width)))
+
+
+def _cells(pieces: list[Piece]) -> int:
+    return cell_len("".join(text for text, _ in pieces))
+
+
+def _joined(pieces: list[Piece]) -> Iterator[Piece]:
+    """The pieces, those of one style together."""
+    held, style = "", ""
+    for text, own in pieces:
+        if own != style and held:
+            yield held, style
+            held = ""
+        held, style = held + text, own
+    if held:
+        yield held, style
+
+
+def _joins_an_emoji(character: str) -> bool:
+    """Whether it is half of a flag, or says the colour of the skin before it."""
+    return "\U0001f1e6" <= character <= "\U0001f1ff" or "\U0001f3fb" <= character <= "\U0001f3ff"

@@ -1,0 +1,99 @@
+"""Well-known chat templates by name, for models that come without one, or with a wrong one.
+
+Each is written after what the family's first models were published with. None writes the token that begins a
+text at its own beginning: whether a model wants that is said by its vocabulary.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+_SYSTEM_FIRST = (
+    "{% if messages[0].role == 'system' %}"
+    "{% set system = messages[0].content | trim %}{% set messages = messages[1:] %}"
+    "{% endif %}"
+)
+"""Sets `system` apart where a family has no turn for it; undefined where the system says nothing."""
+
+_CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+_LLAMA2 = _SYSTEM_FIRST + (
+    "{% for message in messages %}"
+    "{% if message.role == 'assistant' %}{{ ' ' + message.content | trim + ' ' + eos_token }}"
+    "{% else %}"
+    "{% if not loop.first %}{{ bos_token }}{% endif %}"
+    "{{ '[INST] ' }}"
+    "{% if loop.first and system %}{{ '<<SYS>>\\n' + system + '\\n<</SYS>>\\n\\n' }}{% endif %}"
+    "{{ message.content | trim + ' [/INST]' }}"
+    "{% endif %}{% endfor %}"
+)
+
+_LLAMA3 = (
+    "{% for message in messages %}"
+    "{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' }}"
+    "{{ message.content | trim + '<|eot_id|>' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
+)
+
+_GEMMA = _SYSTEM_FIRST + (
+    "{% for message in messages %}"
+    "{{ '<start_of_turn>' + ('model' if message.role == 'assistant' else message.role) + '\\n' }}"
+    "{% if loop.first and system %}{{ system + '\\n\\n' }}{% endif %}"
+    "{{ message.content | trim + '<end_of_turn>\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"
+)
+
+_PHI3 = (
+    "{% for message in messages %}"
+    "{{ '<|' + message.role + '|>\\n' + message.content + '<|end|>\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"
+)
+
+_MISTRAL = _SYSTEM_FIRST + (
+    "{% for message in messages %}"
+    "{% if message.role == 'assistant' %}{{ ' ' + message.content | trim + eos_token }}"
+    "{% else %}"
+    "{{ '[INST] ' }}"
+    "{% if loop.first and system %}{{ system + '\\n\\n' }}{% endif %}"
+    "{{ message.content + '[/INST]' }}"
+    "{% endif %}{% endfor %}"
+)
+
+_PLAIN = _SYSTEM_FIRST + (
+    "{% if system %}{{ system + '\\n\\n' }}{% endif %}"
+    "{% for message in messages %}"
+    "{{ ('Assistant: ' if message.role == 'assistant' else 'User: ') + message.content | trim + '\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class BuiltInTemplate:
+    """A template, and the texts of which each ends an answer where it is no token of the vocabulary."""
+
+    text: str
+    ends: tuple[str, ...] = ()
+
+
+PLAIN = "plain"
+
+BUILT_IN_TEMPLATES: Mapping[str, BuiltInTemplate] = MappingProxyType(
+    {
+        "chatml": BuiltInTemplate(_CHATML, ("<|im_end|>",)),
+        "gemma": BuiltInTemplate(_GEMMA, ("<end_of_turn>",)),
+        "llama2": BuiltInTemplate(_LLAMA2, ("[INST]",)),
+        "llama3": BuiltInTemplate(_LLAMA3, ("<|eot_id|>",)),
+        "mistral": BuiltInTemplate(_MISTRAL, ("[INST]",)),
+        "phi3": BuiltInTemplate(_PHI3, ("<|end|>",)),
+        PLAIN: BuiltInTemplate(_PLAIN, ("\nUser:",)),
+    }
+)

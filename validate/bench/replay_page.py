@@ -1,0 +1,81 @@
+"""The page of a replay: one HTML file in the style of that of `bench run`, which loads nothing."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from anespec.runtime.pass_costs import PassCosts
+from anespec.runtime.statistics import Statistics
+from anespec.validate.bench.replay import Replayed
+from anespec.validate.bench.timed_source import Samples
+from anespec.validate.page.templating import TEMPLATES as SHARED_TEMPLATES
+from anespec.validate.page.templating import page_environment
+
+TEMPLATES = Path(__file__).parent / "templates"
+LONGEST_TEXT = 2000
+
+
+@dataclass(frozen=True)
+class ReplayRow:
+    """One kind of session; `width` is where the bar of its tokens per pass ends, in percent of the longest.
+
+    `speedup` is None where nobody said what passes cost.
+    """
+
+    name: str
+    counts: Statistics
+    width: float
+    speedup: float | None
+
+    @property
+    def shares(self) -> list[float]:
+        """The share of drafts right at each position, of those that ran there."""
+        pairs = zip(self.counts.accepted_by_position, self.counts.proposed_by_position, strict=True)
+        return [accepted / proposed for accepted, proposed in pairs if proposed]
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """How a replay was asked for."""
+
+    files: tuple[str, ...]
+    vocabulary: str
+    drafter: str
+    block: int
+    costs: PassCosts | None = None
+
+
+def speedup(statistics: Statistics, costs: PassCosts) -> float:
+    """How much dearer the same tokens would have been without drafts; 1 where there were no passes."""
+    alone = statistics.decoded_tokens * costs.widths[0].seconds
+    return alone / statistics.decode_seconds if statistics.decode_seconds else 1.0
+
+
+def render_replay_page(result: Replayed, settings: ReplaySettings) -> str:
+    """The page as HTML. Whatever a file of sessions says is text here: everything is escaped."""
+    environment = page_environment([TEMPLATES, SHARED_TEMPLATES], LONGEST_TEXT)
+    found = {**result.categories, "overall": result.overall}
+    longest = max((counts.tokens_per_pass for counts in found.values()), default=0.0) or 1.0
+    rows = [
+        ReplayRow(
+            name,
+            counts,
+            round(100 * counts.tokens_per_pass / longest, 2),
+            None if settings.costs is None else speedup(counts, settings.costs),
+        )
+        for name, counts in found.items()
+    ]
+    taken = result.times
+    times: list[tuple[str, Samples]] = [
+        ("a proposal", taken.proposal),
+        ("a token learnt", taken.observing),
+        ("a token of a prompt", taken.opening),
+        ("an answer's end", taken.closing),
+    ]
+    return environment.get_template("replay.jinja").render(
+        result=result,
+        settings=settings,
+        rows=rows,
+        positions=max((len(row.shares) for row in rows), default=0),
+        sources=sorted(result.overall.by_source, key=lambda each: -each.accepted),
+        times=times if settings.drafter != "none" else [],
+    )
