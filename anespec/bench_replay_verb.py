@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
 WIDEST_BLOCK = 128
 MOST_SESSIONS = 1 << 40
-SHOWN_POSITIONS = 4
-"""Of a draft; --json has all."""
-
 OF_MODELS = (
     *BackendOptions.model_fields, "context", "sequences", "weights", "queue", "allow_inexact",
     "allow_special", "chat_template", "draft_memory",

@@ -149,8 +149,8 @@ class _Verb:
         if messages is None and not self.chat:
             return model.prompt_ids(text), options
         if messages is None:
-            said = [] if self.system is None else [Message(role="system", content=self.system)]
-            messages = [*said, Message(role="user", content=text)]
+            said = () if self.system is None else (Message(role="system", content=self.system),)
+            messages = (*said, Message(role="user", content=text))
         found = model.chat_prompt(messages)
         return found.ids, options.ending_at(found.ends)
 
