@@ -9,7 +9,6 @@ from anespec import __version__
 from anespec.conversion import open_plan
 from anespec.manifests.errors import GoldenGateError, Interrupted, StorageError
 from anespec.manifests.formatting import bytes_text, duration_text, printable
-from anespec.manifests.packages import require_package
 from anespec.model_cache import Build, Display, Entry
 
 if TYPE_CHECKING:
@@ -39,8 +38,6 @@ def prepare_model(
     from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
 
-    # Said now, and not after minutes of converting.
-    require_package("torch", "the golden gate of what is converted")
     _convert(gguf, output, build, display)
     artifact = Artifact(output, KnownHashes())
     try:

@@ -59,7 +59,6 @@ def attended_values(facts: LayerFacts, softcap: float | None, queries: Floats, s
     Consecutive query heads share a K/V head. The scores are bounded by `softcap`.
     """
     cache, rows = stretch.caches[facts.kv_layer], len(queries)
-    keys = cache.keys.swapaxes(1, 2)
     mixed: Floats = np.empty((rows, facts.heads * facts.head_dim), np.float32)
     for first in range(0, rows, QUERIES_AT_ONCE):
         some = slice(first, first + QUERIES_AT_ONCE)
@@ -67,10 +66,16 @@ def attended_values(facts: LayerFacts, softcap: float | None, queries: Floats, s
         shape = (-1, facts.kv_heads, facts.heads // facts.kv_heads, facts.head_dim)
         grouped = queries[some].reshape(shape).transpose(1, 2, 0, 3)
         heads = grouped.shape
-        scores = grouped.reshape(facts.kv_heads, -1, facts.head_dim) @ keys
+        seen = cache.visible(stretch.positions[some], facts.window)
+        # What no row of these sees, as all that comes after them, costs nothing.
+        any_sees = np.flatnonzero(seen.any(axis=0))
+        reach = slice(int(any_sees[0]), int(any_sees[-1]) + 1)
+        scores = grouped.reshape(facts.kv_heads, -1, facts.head_dim) @ cache.keys[:, reach].swapaxes(1, 2)
         scores *= facts.scale
         scores = softcapped(scores, softcap).reshape(*heads[:3], -1)
-        np.copyto(scores, -np.inf, where=~cache.visible(stretch.positions[some], facts.window))
-        weights = softmax(scores).reshape(facts.kv_heads, -1, len(cache.positions))
-        mixed[some] = (weights @ cache.values).reshape(heads).transpose(2, 0, 1, 3).reshape(heads[2], -1)
+        np.copyto(scores, -np.inf, where=~seen[:, reach])
+        weights = softmax(scores).reshape(facts.kv_heads, -1, reach.stop - reach.start)
+        mixed[some] = (
+            (weights @ cache.values[:, reach]).reshape(heads).transpose(2, 0, 1, 3).reshape(heads[2], -1)
+        )
     return mixed
