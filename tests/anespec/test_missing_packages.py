@@ -1,4 +1,4 @@
-"""Plain anespec has no torch and runs; what needs a package that is missing names the command that adds it."""
+"""Plain anespec runs without torch; what needs a missing package names the command that adds it."""
 
 import contextlib
 import json
