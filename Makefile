@@ -91,5 +91,5 @@ $(DEVELOPED): $(INSTALLED)
 	@touch $@
 
 $(BENCHMARKED): $(INSTALLED)
-	@$(PIP) install --constraint constraints.txt --editable '.[benchmark]'
+	@$(PIP) install --constraint constraints.txt --editable '.[benchmark,torch]'
 	@touch $@

@@ -231,9 +231,6 @@ def quality_gate(asked: Question, task: "QualityTask", text: "SampleText") -> "G
         return verdict
 
     def measure(report: "Progress") -> "QualityVerdict":
-        from anespec.manifests.packages import require_package
-
-        require_package("torch", "the quality gate's reference")
         from anespec.validate.quality import gate
 
         report("reading the source")

@@ -10,7 +10,6 @@ from anespec.build import Build, Entry
 from anespec.conversion import open_plan, stopped
 from anespec.manifests.errors import GoldenGateError, Interrupted, StorageError
 from anespec.manifests.formatting import bytes_text, duration_text, printable
-from anespec.manifests.packages import require_package
 from anespec.model_cache import Display, sequences_to_run
 
 if TYPE_CHECKING:
@@ -40,8 +39,6 @@ def prepare_model(
     from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
 
-    # Said now, and not after minutes of converting.
-    require_package("torch", "the golden gate of what is converted")
     _convert(gguf, output, build, display)
     # Judged as whoever asked will run it.
     artifact = Artifact(output, KnownHashes(), sequences_to_run(output, build.sequences))

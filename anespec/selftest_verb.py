@@ -111,6 +111,7 @@ def _run(
     quick: bool, only: tuple[str, ...], layers: int | None, again: bool, output: Path, as_json: bool
 ) -> "SelftestReport":
     from anespec.manifests.interrupts import ends_as_interrupts
+    from anespec.manifests.packages import require_package
     from anespec.manifests.safe_files import require_writable
     from anespec.manifests.user_folders import cache_folder, private_folder
     from anespec.validate.selftest.archive import clean, write_archive
@@ -119,6 +120,7 @@ def _run(
 
     steps = chosen_steps(only)
     require_writable(output)
+    require_package("torch", "what the self-test compares with")
     device = device_here()
     # Else a quick run would begin by removing what an interrupted whole one has found.
     folder = cache_folder() / _named(FOLDER_NAME, quick, (step.id for step in steps) if only else ())

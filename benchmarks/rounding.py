@@ -118,7 +118,7 @@ def _expected(gguf: Path, tokens: Sequence[int]) -> Floats:
         hidden = reference.layers(
             0, layers, reference.embed(tokens), range(count), reference.caches(), tokens
         )
-        logits: Floats = reference.logits(hidden).numpy()
+        logits: Floats = reference.logits(hidden)
     return logits
 
 

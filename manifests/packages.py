@@ -1,17 +1,23 @@
-"""Packages that an installation may lack, and the extra of anespec that brings each."""
+"""Packages that an installation may lack, and the command that adds one to the installation that runs."""
 
+import json
+import shlex
+import shutil
+import sys
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from anespec.manifests.errors import MissingPackageError
 
-EXTRAS: Mapping[str, str] = MappingProxyType(
-    {"coremltools": "convert", "torch": "validate", "openvino": "openvino", "huggingface_hub": "hub"}
+EXTRAS: Mapping[str, str | None] = MappingProxyType(
+    {"torch": "torch", "coremltools": None, "huggingface_hub": None, "openvino": None}
 )
-"""By what is imported. Plain `anespec` asks for all but the last; a smaller installation may go without."""
-
-NOT_IN_PLAIN = frozenset({"huggingface_hub"})
+"""By what is imported, the extra of anespec that brings it; None where plain anespec does."""
 
 
 def missing_package(name: str) -> str | None:
@@ -21,7 +27,7 @@ def missing_package(name: str) -> str | None:
     """
     if find_spec(name) is not None:
         return None
-    return f"{name} is not installed; install it with: pip install 'anespec[{EXTRAS[name]}]'"
+    return f"{name} is not installed; install it with: {install_command(EXTRAS[name])}"
 
 
 def require_package(name: str, purpose: str) -> None:
@@ -32,3 +38,47 @@ def require_package(name: str, purpose: str) -> None:
     """
     if (reason := missing_package(name)) is not None:
         raise MissingPackageError(f"{purpose} needs what is not here: {reason}")
+
+
+def install_command(extra: str | None) -> str:
+    """The shell command that completes this installation: with an extra, or with what plain anespec needs.
+
+    A clone that is installed in place is installed again, since its extras may be newer than what is recorded
+    of it.
+    """
+    wanted = "" if extra is None else f"[{extra}]"
+    if (clone := _clone()) is None:
+        return f"{_install()} {shlex.quote(f'anespec{wanted}')}"
+    folder = "." if clone == Path.cwd() else str(clone)
+    return f"{_install()} -e {shlex.quote(f'{folder}{wanted}')}"
+
+
+def _install() -> str:
+    """What installs into the environment that runs, which need not be the one that `pip` alone means."""
+    if (Path(sys.prefix) / "pipx_metadata.json").exists():
+        return "pipx runpip anespec install"
+    if find_spec("pip") is None:
+        return f"uv pip install --python {_python()}"
+    found = shutil.which("pip")
+    ours = found is not None and Path(found).parent == Path(sys.executable).parent
+    return "pip install" if ours else f"{_python()} -m pip install"
+
+
+def _python() -> str:
+    executable = Path(sys.executable)
+    here = executable.relative_to(Path.cwd()) if executable.is_relative_to(Path.cwd()) else executable
+    return shlex.quote(str(here))
+
+
+def _clone() -> Path | None:
+    """The folder of the sources where anespec is installed in place (`pip install -e`), else None."""
+    try:
+        recorded = distribution("anespec").read_text("direct_url.json")
+    except PackageNotFoundError:
+        return None
+    if recorded is None:
+        return None
+    facts = json.loads(recorded)
+    if not facts.get("dir_info", {}).get("editable", False):
+        return None
+    return Path(url2pathname(urlsplit(facts["url"]).path))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from anespec.manifests.errors import ArtifactError, GGUFError, StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.machine import processors
-from anespec.manifests.packages import require_package
 from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
@@ -72,13 +71,11 @@ def golden_gate(
     """Run the golden gate and record its verdict in gates/golden.json; a failed one does not raise.
 
     Raises:
-        MissingPackageError: torch is not installed.
         GGUFError: the source and the artifact disagree on sizes.
         ArtifactError: the manifest and the shards disagree.
         StorageError: the verdict cannot be written.
     """
-    require_package("torch", "the golden gate's reference")
-    # Loaded here, since who only generates uses this module too: torch takes seconds, and may be missing.
+    # Loaded here, since who only generates uses this module too, and needs nothing of `convert`.
     from anespec.validate.golden import compare_computed
     from anespec.validate.reference import Reference
     from anespec.validate.stored_weights import StoredWeights

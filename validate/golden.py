@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Protocol, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from anespec.manifests.consistency import tiles
@@ -26,7 +25,7 @@ from anespec.runtime.passes import Row
 from anespec.validate.closeness import Closeness, Floats, closeness
 from anespec.validate.figures import LOUDER, ShardFigures, StackFigures, Stimulus
 from anespec.validate.progress import StepReport
-from anespec.validate.reference import Reference
+from anespec.validate.reference import Reference, split_rows
 from anespec.validate.shard_passes import ShardPass, ShardPasses, plan_passes
 from anespec.validate.stack_passes import PromptRun
 
@@ -92,27 +91,27 @@ def compare_computed(
     stretched = reference.stretches([*begun, *((tokens, plan.positions) for plan in plans)])
     texts, alone = stretched[: len(begun)], stretched[len(begun) :]
     read = reference.embed([*(token for prompt in prompt_runs for token in prompt.rows), *tokens])
-    states, given = read[:-count], _rounded(read[-count:].numpy(), manifest.hidden_scale)
+    states, given = read[:-count], _rounded(read[-count:], manifest.hidden_scale)
     figures: list[ShardFigures] = []
     for shard in manifest.layer_shards:
         inputs = _inputs_like(given, rng)
         stretches = [*texts, *(replace(stretch, caches=reference.caches()) for stretch in alone)]
-        rows = torch.cat((states, *map(torch.from_numpy, inputs)))
+        rows = np.concatenate((states, *inputs))
         for index in range(shard.first_layer, shard.end_layer):
             progress(f"reference: layer {index + 1} of {len(reference.facts.layers)}")
             rows = reference.layer(index, rows, stretches)
-        states, *expected = torch.split(rows, [len(states), *map(len, inputs)])
+        states, *expected = split_rows(rows, [len(states), *map(len, inputs)])
         progress(f"shard {Path(shard.path).stem}")
         figures += bench.judge(shard, open_shard, inputs, expected)
-        given = _rounded(expected[0].numpy(), manifest.hidden_scale)
+        given = _rounded(expected[0], manifest.hidden_scale)
     logits: Floats = np.empty((len(states), reference.facts.vocabulary), np.float32)
     for head in manifest.head_shards:
         inputs = _inputs_like(given, rng)
         progress(f"reference: logits from {head.first_token} of {reference.facts.vocabulary}")
-        rows = torch.cat((states, *map(torch.from_numpy, inputs)))
+        rows = np.concatenate((states, *inputs))
         rows = reference.logits(rows, head.first_token, head.end_token)
-        its_logits, *expected = torch.split(rows, [len(states), *map(len, inputs)])
-        logits[:, head.first_token : head.end_token] = its_logits.numpy()
+        its_logits, *expected = split_rows(rows, [len(states), *map(len, inputs)])
+        logits[:, head.first_token : head.end_token] = its_logits
         progress(f"shard {Path(head.path).stem}")
         figures += bench.judge(head, open_shard, inputs, expected)
     ends = np.cumsum([len(prompt.rows) for prompt in prompt_runs])
@@ -144,15 +143,15 @@ class _Bench:
     hidden_scale: float
 
     def judge(
-        self, shard: Shard, open_shard: OpenShard, inputs: Sequence[Floats], expected: Sequence[torch.Tensor]
+        self, shard: Shard, open_shard: OpenShard, inputs: Sequence[Floats], expected: Sequence[Floats]
     ) -> list[ShardFigures]:
         """The shard's figures on each stimulus: what it is given, and what the reference makes of that."""
         runner = open_shard(shard)
         try:
             return [
-                _layer_figures(shard, runner, self, plan, given, wanted.numpy())
+                _layer_figures(shard, runner, self, plan, given, wanted)
                 if isinstance(shard, LayerShard)
-                else _head_figures(shard, runner, self, plan, given, wanted.numpy())
+                else _head_figures(shard, runner, self, plan, given, wanted)
                 for plan, given, wanted in zip(self.plans, inputs, expected, strict=True)
             ]
         finally:

@@ -9,20 +9,20 @@ All rows of a layer are computed together, so that each weight is read once. Row
 there a row sees what positions say that it sees: of its own sequence, those not after it that its window
 reaches. That is all there is to batching here, and a test (tests/validate/row_by_row.py) holds it against
 the same functions taken one row at a time, for every family.
+
+All of it is numpy, which executes no shard: what judges a backend shares no library of numbers with it.
 """
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from anespec.convert.architectures.family import Activation, HeadNorm, RopeStyle, WeightlessNorm
+from anespec.convert.architectures.family import HeadNorm, RopeStyle, WeightlessNorm
 from anespec.convert.source.facts import EMBEDDING, LayerFacts
 from anespec.convert.source.model import (
     ATTENTION_OUTPUT,
@@ -48,6 +48,9 @@ from anespec.convert.source.model import (
 )
 from anespec.manifests.errors import GGUFError
 from anespec.manifests.gguf_file import GGUFFile
+from anespec.validate.closeness import Floats
+from anespec.validate.reference_attention import Caches, LayerCache, Stretch, attended_values
+from anespec.validate.reference_functions import activated, rms_norm, softcapped
 
 HEAD_ROWS_AT_ONCE = 16384
 """Rows of the output projection that are held at once."""
@@ -55,64 +58,34 @@ HEAD_ROWS_AT_ONCE = 16384
 ROWS_AT_ONCE = 1024
 """Rows of hidden states that go through an MLP at once."""
 
-QUERIES_AT_ONCE = 128
-"""Rows of one sequence whose attention scores are held at once, for all heads."""
+Positions = NDArray[np.float64]
+"""Of rows, [rows, 1, 1]; or of one row, no axis."""
 
 
-class LayerCache:
-    """Keys (after rope) and values of one layer for one sequence's rows so far: [n_kv, rows, head_dim]."""
-
-    def __init__(self, layer: LayerFacts) -> None:
-        self.keys = torch.zeros(layer.kv_heads, 0, layer.head_dim)
-        self.values = torch.zeros(layer.kv_heads, 0, layer.head_dim)
-        self.positions = torch.zeros(0, dtype=torch.int64)
-
-    def append(self, keys: Tensor, values: Tensor, positions: Tensor) -> None:
-        """Add rows: `keys` and `values` are [rows, n_kv, head_dim]."""
-        self.keys = torch.cat((self.keys, keys.transpose(0, 1)), dim=1)
-        self.values = torch.cat((self.values, values.transpose(0, 1)), dim=1)
-        self.positions = torch.cat((self.positions, positions))
-
-    def visible(self, positions: Tensor, window: int | None) -> Tensor:
-        """Whether the rows at `positions` (first axis) attend to those in the cache (second axis)."""
-        distance = positions[:, None] - self.positions
-        return (distance >= 0) if window is None else (distance >= 0) & (distance < window)
-
-
-Caches = dict[int, LayerCache]
-"""By the layer that owns the keys and values."""
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """Rows of one sequence at `positions`, int64 [rows], and what earlier rows of it left.
-
-    The caches grow. `own` is what the rows take from embeddings that layers have of their own,
-    [rows, layers, width].
-    """
-
-    positions: Tensor
-    caches: Caches
-    own: Tensor | None
+_SILENT = np.errstate(all="ignore")
+"""What comes of weights that are not finite is the judge's to see, without a warning of numpy."""
 
 
 @dataclass(frozen=True)
 class _Projection:
-    weight: Tensor
-    bias: Tensor | None
+    weight: Floats
+    bias: Floats | None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Floats) -> Floats:
         """Of rows [..., columns]."""
-        return torch.nn.functional.linear(x, self.weight, self.bias)
+        product: Floats = x @ self.weight.T
+        if self.bias is not None:
+            product += self.bias
+        return product
 
 
 @dataclass(frozen=True)
 class Layer:
     """The tensors of one layer by role; what it does not have is not there."""
 
-    projections: dict[str, _Projection]
-    norms: dict[str, Tensor]
-    frequencies: Tensor
+    projections: Mapping[str, _Projection]
+    norms: Mapping[str, Floats]
+    frequencies: NDArray[np.float64]
     magnitude: float
     output_scale: float
 
@@ -120,7 +93,7 @@ class Layer:
 class Matrices(Protocol):
     """Where the reference takes its projections from: the GGUF, or what a conversion made of them."""
 
-    def rows(self, name: str, rows: slice | None = None) -> NDArray[np.float32]:
+    def rows(self, name: str, rows: slice | None = None) -> Floats:
         """Rows of a tensor in the GGUF's order, float32 (rows, in)."""
         ...
 
@@ -155,7 +128,8 @@ class Reference:
         """Empty caches for one sequence."""
         return {layer.index: LayerCache(layer) for layer in self.facts.layers if layer.owns_kv}
 
-    def embed(self, ids: Sequence[int]) -> Tensor:
+    @_SILENT
+    def embed(self, ids: Sequence[int]) -> Floats:
         """The first hidden state: float32 [len(ids), d]; raises GGUFError where one is not finite."""
         return self._rows(EMBEDDING, ids) * self.facts.embedding_scale
 
@@ -163,13 +137,14 @@ class Reference:
         """Sequences that begin: the token ids and the positions of each one's rows."""
         own = self._per_layer_inputs([token for ids, _ in sequences for token in ids])
         counts = [len(ids) for ids, _ in sequences]
-        parts = [None] * len(counts) if own is None else torch.split(own, counts)
+        parts = [None] * len(counts) if own is None else split_rows(own, counts)
         return [
-            Stretch(torch.tensor(positions, dtype=torch.int64), self.caches(), part)
+            Stretch(np.array(positions, np.int64), self.caches(), part)
             for (_, positions), part in zip(sequences, parts, strict=True)
         ]
 
-    def layer(self, index: int, hidden: Tensor, stretches: Sequence[Stretch]) -> Tensor:
+    @_SILENT
+    def layer(self, index: int, hidden: Floats, stretches: Sequence[Stretch]) -> Floats:
         """Run one layer over the rows of several sequences, one stretch's after the other's.
 
         A row attends to the rows of its own sequence, in the cache and beside it, that stand at its position
@@ -179,22 +154,22 @@ class Reference:
         layer, facts = self._layer(index), self.facts.layers[index]
         hidden = self._attention(layer, facts, hidden, stretches)
         parts = [stretch.own[:, index] for stretch in stretches if stretch.own is not None]
-        own = torch.cat(parts) if parts else None
+        own = np.concatenate(parts) if parts else None
         done = []
         for first in range(0, len(hidden), ROWS_AT_ONCE):
             some = slice(first, first + ROWS_AT_ONCE)
             done.append(self._after_attention(layer, hidden[some], None if own is None else own[some]))
-        return torch.cat(done)
+        return np.concatenate(done)
 
     def layers(
         self,
         first: int,
         end: int,
-        hidden: Tensor,
+        hidden: Floats,
         positions: Sequence[int],
         caches: Caches,
         ids: Sequence[int],
-    ) -> Tensor:
+    ) -> Floats:
         """Run layers first..end-1 over rows of one sequence, float32 [rows, d].
 
         Row i stands at `positions[i]` and attends to what its window reaches of the rows in the caches, which
@@ -207,7 +182,7 @@ class Reference:
             hidden = self.layer(index, hidden, [stretch])
         return hidden
 
-    def hidden_states(self, windows: Sequence[Sequence[int]]) -> list[Tensor]:
+    def hidden_states(self, windows: Sequence[Sequence[int]]) -> list[Floats]:
         """What the last layer makes of each window, which starts at position 0: float32 [rows, d] each.
 
         Every layer is loaded once. All windows' hidden states are held at once; keys and values only as long
@@ -221,102 +196,83 @@ class Reference:
             if last_reader[facts.kv_layer] == facts.index:
                 for stretch in stretches:
                     del stretch.caches[facts.kv_layer]
-        return list(torch.split(hidden, [len(ids) for ids in windows]))
+        return split_rows(hidden, [len(ids) for ids in windows])
 
-    def logits(self, hidden: Tensor, first_token: int = 0, end_token: int | None = None) -> Tensor:
+    @_SILENT
+    def logits(self, hidden: Floats, first_token: int = 0, end_token: int | None = None) -> Floats:
         """Final norm and rows first_token..end_token-1 of the output projection.
 
         `hidden` is float32 [rows, d]; returns float32 [rows, end_token - first_token].
         """
         end_token = self.facts.vocabulary if end_token is None else end_token
         normed = self._norm(hidden, self._vector(OUTPUT_NORM))
-        pieces = []
+        logits: Floats = np.empty((len(hidden), end_token - first_token), np.float32)
         for start in range(first_token, end_token, HEAD_ROWS_AT_ONCE):
             stop = min(start + HEAD_ROWS_AT_ONCE, end_token)
-            weight = _tensor(self._matrices.rows(self._model.head_tensor, slice(start, stop)))
-            pieces.append(normed @ weight.T)
-        return softcapped(torch.cat(pieces, dim=1) * self.facts.logit_scale, self.facts.logit_softcap)
+            weight = self._matrices.rows(self._model.head_tensor, slice(start, stop))
+            logits[:, start - first_token : stop - first_token] = normed @ weight.T
+        logits *= self.facts.logit_scale
+        return softcapped(logits, self.facts.logit_softcap)
 
-    def _attention(self, layer: Layer, facts: LayerFacts, x: Tensor, stretches: Sequence[Stretch]) -> Tensor:
+    def _attention(self, layer: Layer, facts: LayerFacts, x: Floats, stretches: Sequence[Stretch]) -> Floats:
         """Attention of the rows [rows, d] of several sequences, each among its own rows alone."""
         counts = [len(stretch.positions) for stretch in stretches]
-        positions = torch.cat([stretch.positions for stretch in stretches]).double()[:, None, None]
+        positions = np.concatenate([stretch.positions for stretch in stretches]).astype(np.float64)
+        positions = positions[:, None, None]
         taken = self._attention_input(layer, x)
-        queries = torch.split(self._queries(layer, facts, taken, positions), counts)
+        queries = split_rows(self._queries(layer, facts, taken, positions), counts)
         if facts.owns_kv:
-            keys = torch.split(self._keys(layer, facts, taken, positions), counts)
-            values = torch.split(self._values(layer, facts, taken), counts)
+            keys = split_rows(self._keys(layer, facts, taken, positions), counts)
+            values = split_rows(self._values(layer, facts, taken), counts)
             for stretch, its_keys, its_values in zip(stretches, keys, values, strict=True):
                 stretch.caches[facts.index].append(its_keys, its_values, stretch.positions)
-        mixed = [self._mixed(facts, *pair) for pair in zip(queries, stretches, strict=True)]
-        return self._attended(layer, x, torch.cat(mixed))
-
-    def _mixed(self, facts: LayerFacts, queries: Tensor, stretch: Stretch) -> Tensor:
-        """The values that one sequence's queries [rows, heads, head_dim] attend to: [rows, heads * head_dim].
-
-        Consecutive query heads share a K/V head.
-        """
-        cache, parts = stretch.caches[facts.kv_layer], []
-        for some, positions in zip(
-            torch.split(queries, QUERIES_AT_ONCE),
-            torch.split(stretch.positions, QUERIES_AT_ONCE),
-            strict=True,
-        ):
-            # [rows, n_kv, heads of each, head_dim] -> [n_kv, heads of each * rows, head_dim]
-            shape = (len(some), facts.kv_heads, facts.heads // facts.kv_heads, facts.head_dim)
-            grouped = some.reshape(shape).permute(1, 2, 0, 3).reshape(facts.kv_heads, -1, facts.head_dim)
-            scores = softcapped(
-                grouped @ cache.keys.transpose(1, 2) * facts.scale, self.facts.attention_softcap
-            )
-            unseen = ~cache.visible(positions, facts.window).repeat(shape[2], 1)
-            weights = torch.softmax(scores.masked_fill(unseen, -torch.inf), dim=-1)
-            mixed = (weights @ cache.values).view(shape[1], shape[2], shape[0], shape[3])
-            parts.append(mixed.permute(2, 0, 1, 3).reshape(len(some), -1))
-        return torch.cat(parts)
+        softcap = self.facts.attention_softcap
+        mixed = [attended_values(facts, softcap, *pair) for pair in zip(queries, stretches, strict=True)]
+        return self._attended(layer, x, np.concatenate(mixed))
 
     # What follows takes rows [rows, d] at positions [rows, 1, 1], or one row [d] at one position.
 
-    def _attention_input(self, layer: Layer, x: Tensor) -> Tensor:
+    def _attention_input(self, layer: Layer, x: Floats) -> Floats:
         norm = self.facts.family.norms.attention
         return x if norm is None else self._norm(x, layer.norms[norm])
 
-    def _queries(self, layer: Layer, facts: LayerFacts, x: Tensor, position: Tensor) -> Tensor:
+    def _queries(self, layer: Layer, facts: LayerFacts, x: Floats, position: Positions) -> Floats:
         """Queries, rotated and as warm as their position: [..., heads, head_dim]."""
         return self._heads(layer, facts, Q, x, position) * self._temperature(position)
 
-    def _keys(self, layer: Layer, facts: LayerFacts, x: Tensor, position: Tensor) -> Tensor:
+    def _keys(self, layer: Layer, facts: LayerFacts, x: Floats, position: Positions) -> Floats:
         """Keys, rotated: [..., n_kv, head_dim]."""
         return self._heads(layer, facts, K, x, position)
 
-    def _values(self, layer: Layer, facts: LayerFacts, x: Tensor) -> Tensor:
+    def _values(self, layer: Layer, facts: LayerFacts, x: Floats) -> Floats:
         """Values: [..., n_kv, head_dim]."""
         projected = layer.projections[V if V in layer.projections else K](x)
-        value = projected.view(*x.shape[:-1], facts.kv_heads, facts.head_dim)
+        value = projected.reshape(*x.shape[:-1], facts.kv_heads, facts.head_dim)
         if self.facts.family.value_norm is WeightlessNorm.EACH_HEAD:
-            value = self._norm(value, torch.ones(facts.head_dim))
+            value = rms_norm(value, self.facts.epsilon)
         return value
 
-    def _attended(self, layer: Layer, x: Tensor, mixed: Tensor) -> Tensor:
+    def _attended(self, layer: Layer, x: Floats, mixed: Floats) -> Floats:
         """The hidden state after attention; `mixed` are the heads' sums, side by side."""
         norm, mixed = self.facts.family.norms.after_attention, layer.projections[ATTENTION_OUTPUT](mixed)
         if norm is not None:
             mixed = self._norm(mixed, layer.norms[norm])
         return x + mixed * self.facts.residual_scale
 
-    def _after_attention(self, layer: Layer, x: Tensor, own: Tensor | None) -> Tensor:
+    def _after_attention(self, layer: Layer, x: Floats, own: Floats | None) -> Floats:
         """The rest of a layer; `own` is what it takes from embeddings of its own."""
         x = self._mlp(layer, x)
         if own is not None:
             x = self._add_own_input(layer, x, own)
         return x * layer.output_scale
 
-    def _heads(self, layer: Layer, facts: LayerFacts, role: str, x: Tensor, position: Tensor) -> Tensor:
+    def _heads(self, layer: Layer, facts: LayerFacts, role: str, x: Floats, position: Positions) -> Floats:
         """Queries or keys, normalised and rotated: [..., heads, head_dim]."""
         kind, norm = self.facts.family.head_norm, layer.norms.get(Q_NORM if role == Q else K_NORM)
         projected = layer.projections[role](x)
         if norm is not None and kind is HeadNorm.ALL_HEADS:
             projected = self._norm(projected, norm)
-        heads = projected.view(*x.shape[:-1], -1, facts.head_dim)
+        heads = projected.reshape(*x.shape[:-1], -1, facts.head_dim)
         if norm is not None and kind is HeadNorm.BEFORE_ROPE:
             heads = self._norm(heads, norm)
         heads = self._rotate(layer, heads, position)
@@ -324,60 +280,54 @@ class Reference:
             heads = self._norm(heads, norm)
         return heads
 
-    def _mlp(self, layer: Layer, x: Tensor) -> Tensor:
+    def _mlp(self, layer: Layer, x: Floats) -> Floats:
         norms = self.facts.family.norms
         taken = x if norms.mlp is None else self._norm(x, layer.norms[norms.mlp])
-        gate = self._activate(layer.projections[GATE](taken))
+        gate = activated(layer.projections[GATE](taken), self.facts.family.activation)
         mixed = layer.projections[DOWN](gate * layer.projections[UP](taken))
         if norms.after_mlp is not None:
             mixed = self._norm(mixed, layer.norms[norms.after_mlp])
         return x + mixed * self.facts.residual_scale
 
-    def _add_own_input(self, layer: Layer, x: Tensor, own: Tensor) -> Tensor:
-        gate = self._activate(layer.projections[INPUT_GATE](x))
+    def _add_own_input(self, layer: Layer, x: Floats, own: Floats) -> Floats:
+        gate = activated(layer.projections[INPUT_GATE](x), self.facts.family.activation)
         return x + self._norm(layer.projections[INPUT_PROJECTION](gate * own), layer.norms[INPUT_NORM])
 
-    def _per_layer_inputs(self, ids: Sequence[int]) -> Tensor | None:
+    def _per_layer_inputs(self, ids: Sequence[int]) -> Floats | None:
         """What layers with embeddings of their own take: [rows, layers, width]."""
         width = self.facts.per_layer_width
         if not width:
             return None
-        weight = _tensor(self._matrices.rows(PER_LAYER_PROJECTION))
+        weight = self._matrices.rows(PER_LAYER_PROJECTION)
         norm, shape = self._vector(PER_LAYER_NORM), (len(ids), len(self.facts.layers), width)
-        projected = (self.embed(ids) @ weight.T / math.sqrt(self.facts.d)).view(shape)
-        looked_up = self._rows(PER_LAYER_EMBEDDING, ids).view(shape) * math.sqrt(width)
+        projected = (self.embed(ids) @ weight.T / math.sqrt(self.facts.d)).reshape(shape)
+        looked_up = self._rows(PER_LAYER_EMBEDDING, ids).reshape(shape) * math.sqrt(width)
         return (self._norm(projected, norm) + looked_up) / math.sqrt(2)
 
-    def _activate(self, x: Tensor) -> Tensor:
-        match self.facts.family.activation:
-            case Activation.SILU:
-                return torch.nn.functional.silu(x)
-            case Activation.GELU:
-                return torch.nn.functional.gelu(x, approximate="tanh")
+    def _norm(self, x: Floats, weight: Floats) -> Floats:
+        return rms_norm(x, self.facts.epsilon) * weight
 
-    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.facts.epsilon) * weight
-
-    def _temperature(self, position: Tensor) -> Tensor:
+    def _temperature(self, position: Positions) -> Floats:
         temperature = self._model.temperature(self._context)
         if temperature is None:
-            return torch.ones(())
-        return (1 + temperature.scale * torch.log1p(position // temperature.step)).float()
+            return np.ones((), np.float32)
+        growth = 1 + temperature.scale * np.log1p(position // temperature.step)
+        return np.asarray(growth, np.float32)
 
-    def _rotate(self, layer: Layer, heads: Tensor, position: Tensor) -> Tensor:
+    def _rotate(self, layer: Layer, heads: Floats, position: Positions) -> Floats:
         """Turn each pair of the rotary part by position * its frequency; [..., heads, head_dim]."""
         angles = position * layer.frequencies
-        cos = (torch.cos(angles) * layer.magnitude).float()
-        sin = (torch.sin(angles) * layer.magnitude).float()
+        cos = (np.cos(angles) * layer.magnitude).astype(np.float32)
+        sin = (np.sin(angles) * layer.magnitude).astype(np.float32)
         half = len(layer.frequencies)
-        rotary, passing = heads[..., : 2 * half], heads[..., 2 * half :]
-        if self.facts.rope_style is RopeStyle.GPTJ:
-            first, second = rotary[..., 0::2], rotary[..., 1::2]
-            turned = torch.stack((first * cos - second * sin, first * sin + second * cos), dim=-1).flatten(-2)
-        else:
-            first, second = rotary[..., :half], rotary[..., half:]
-            turned = torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
-        return torch.cat((turned, passing), dim=-1)
+        rotated: Floats = heads.copy()
+        pairs = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
+        if self.facts.rope_style is not RopeStyle.GPTJ:
+            pairs = slice(0, half), slice(half, 2 * half)
+        first, second = (heads[..., some] for some in pairs)
+        rotated[..., pairs[0]] = first * cos - second * sin
+        rotated[..., pairs[1]] = first * sin + second * cos
+        return rotated
 
     def _layer(self, index: int) -> Layer:
         if index in self._loaded:
@@ -393,7 +343,7 @@ class Reference:
         layer = Layer(
             projections={role: self._projection(facts, role) for role in model.matrices(facts)},
             norms={role: self._vector(tensor_name(facts, role)) for role in norms},
-            frequencies=torch.tensor(angles.frequencies if angles else (), dtype=torch.float64),
+            frequencies=np.array(angles.frequencies if angles else (), np.float64),
             magnitude=angles.magnitude if angles else 1.0,
             output_scale=float(self._vector(scale)[0]) if scale in self._file.tensors else 1.0,
         )
@@ -404,25 +354,20 @@ class Reference:
         found = self._model.tensor_rows(facts, role)
         rows, bias = slice(found.rows.start, found.rows.stop), bias_name(found.name)
         return _Projection(
-            _tensor(self._matrices.rows(found.name, rows)),
+            self._matrices.rows(found.name, rows),
             self._vector(bias)[rows] if bias in self._file.tensors else None,
         )
 
-    def _rows(self, name: str, ids: Sequence[int]) -> Tensor:
+    def _rows(self, name: str, ids: Sequence[int]) -> Floats:
         rows = self._file.rows(name, np.asarray(ids, dtype=np.int64))
         if not np.isfinite(rows).all():
             raise GGUFError(f"{self._file.path}: tensor {name!r} holds values that are not finite")
-        return torch.from_numpy(rows)
+        return rows
 
-    def _vector(self, name: str) -> Tensor:
-        return torch.tensor(self._file.rows(name)).flatten()
-
-
-def softcapped(x: Tensor, cap: float | None) -> Tensor:
-    """Scores or logits softly bounded by `cap`, where there is one."""
-    return x if cap is None else cap * torch.tanh(x / cap)
+    def _vector(self, name: str) -> Floats:
+        return self._file.rows(name).flatten()
 
 
-def _tensor(values: NDArray[np.float32]) -> Tensor:
-    """A tensor of the same memory, or of a copy where that is the file's own."""
-    return torch.from_numpy(values if values.flags.writeable else values.copy())
+def split_rows(rows: Floats, counts: Sequence[int]) -> list[Floats]:
+    """Cut rows into so many each, which together are all of them."""
+    return np.split(rows, np.cumsum(counts)[:-1])

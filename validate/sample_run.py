@@ -118,7 +118,7 @@ def _read(
         readings: list[ReferenceReading | None] = []
         for text, hidden in zip(written, states, strict=True):
             rows = hidden[len(text.prompt_ids) - 1 :][: len(text.ids)]
-            others = _others(log_softmax(reference.logits(rows).numpy()), text.ids, tokenizer)
+            others = _others(log_softmax(reference.logits(rows)), text.ids, tokenizer)
             own = None
             if others and small:
                 progress("the reference writes its own")

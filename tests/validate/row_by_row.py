@@ -7,19 +7,20 @@ picked one by one out of a list of earlier ones; nothing is masked.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from anespec.convert.source.facts import LayerFacts
-from anespec.validate.reference import Layer, Reference, softcapped
+from anespec.validate.closeness import Floats
+from anespec.validate.reference import Layer, Reference
+from anespec.validate.reference_functions import softcapped
 
 
 @dataclass
 class PastRows:
     """Keys and values of one layer, [n_kv, head_dim] for each row so far, and where the rows stand."""
 
-    keys: list[Tensor] = field(default_factory=list)
-    values: list[Tensor] = field(default_factory=list)
+    keys: list[Floats] = field(default_factory=list)
+    values: list[Floats] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
 
     def visible(self, position: int, window: int | None) -> list[int]:
@@ -30,7 +31,7 @@ class PastRows:
 
 def row_by_row(
     reference: Reference, ids: Sequence[int], positions: Sequence[int], end: int | None = None
-) -> Tensor:
+) -> Floats:
     """What layers 0..end-1 make of one sequence's rows: float32 [rows, d]."""
     layers = reference.facts.layers[:end]
     past = {facts.index: PastRows() for facts in layers}
@@ -42,14 +43,14 @@ def row_by_row(
             row = attention(reference, layer, facts, row, position, past[facts.kv_layer])
             row = reference._after_attention(layer, row, None if own is None else own[0, facts.index])
         rows.append(row)
-    return torch.stack(rows)
+    return np.stack(rows)
 
 
 def attention(
-    reference: Reference, layer: Layer, facts: LayerFacts, x: Tensor, position: int, past: PastRows
-) -> Tensor:
+    reference: Reference, layer: Layer, facts: LayerFacts, x: Floats, position: int, past: PastRows
+) -> Floats:
     """Attention of one row [d], which joins `past` where the layer has keys and values of its own."""
-    taken, place = reference._attention_input(layer, x), torch.tensor(position, dtype=torch.float64)
+    taken, place = reference._attention_input(layer, x), np.array(position, np.float64)
     queries = reference._queries(layer, facts, taken, place)
     if facts.owns_kv:
         past.keys.append(reference._keys(layer, facts, taken, place))
@@ -58,14 +59,15 @@ def attention(
     seen, mixed = past.visible(position, facts.window), []
     for head, query in enumerate(queries):
         source = head // (facts.heads // facts.kv_heads)
-        scores = torch.stack([past.keys[row][source] @ query for row in seen]) * facts.scale
-        weights = torch.softmax(softcapped(scores, reference.facts.attention_softcap), dim=0)
+        scores = np.stack([past.keys[row][source] @ query for row in seen]) * np.float32(facts.scale)
+        weights = np.exp(softcapped(scores, reference.facts.attention_softcap))
         mixed.append(
             sum((w * past.values[row][source] for w, row in zip(weights, seen, strict=True)), 0 * query)
+            / weights.sum()
         )
-    return reference._attended(layer, x, torch.cat(mixed))
+    return reference._attended(layer, x, np.concatenate(mixed))
 
 
-def row_logits(reference: Reference, hidden: Tensor) -> Tensor:
+def row_logits(reference: Reference, hidden: Floats) -> Floats:
     """Logits of each row by itself."""
-    return torch.cat([reference.logits(row[None]) for row in hidden])
+    return np.concatenate([reference.logits(row[None]) for row in hidden])

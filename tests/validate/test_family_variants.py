@@ -24,7 +24,7 @@ def reference_logits(path: Path, ids: list[int]) -> np.ndarray:
         reference = Reference(file, CONTEXT, resident_layers=1)
         layers = len(reference.facts.layers)
         hidden = reference.layers(0, layers, reference.embed(ids), range(len(ids)), reference.caches(), ids)
-        return reference.logits(hidden[-1:]).numpy()[0]
+        return reference.logits(hidden[-1:])[0]
 
 
 @pytest.mark.parametrize("name", CASES)

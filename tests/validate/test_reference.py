@@ -1,27 +1,32 @@
-"""The reference against answers that other implementations computed (transformers, numpy, llama.cpp)."""
+"""The reference against answers of other implementations: transformers, numpy, llama.cpp, torch."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from anespec.manifests.errors import UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
+from anespec.validate.closeness import Floats
 from anespec.validate.reference import Reference
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 STORIES = SHARED / "models" / "stories260K.F32.gguf"
 FAMILIES = Path(__file__).resolve().parents[1] / "data" / "families"
 EMBEDDED = Path(__file__).resolve().parents[2] / "embedded" / "model.gguf"
+FORMER = Path(__file__).resolve().parents[1] / "data" / "torch_reference.npz"
+"""Logits of rows 0, 20 and 43 of one text and row 8 of another, [4, vocabulary], by the name of the file:
+what the reference computed as long as it ran on torch (2.13.0, up to commit 6b2c96d)."""
+ROUNDING = 1e-5
+"""Of the largest value: fp32 sums in another order."""
 MARGIN = 0.03
 CONTEXT = 512
 
 needs_shared = pytest.mark.skipif(not STORIES.exists(), reason="needs shared/ beside the repository")
 
 
-def greedy(reference: Reference, prompt: list[int], count: int) -> tuple[list[int], torch.Tensor]:
+def greedy(reference: Reference, prompt: list[int], count: int) -> tuple[list[int], Floats]:
     """`count` greedy tokens after `prompt`, and the logits of its last row."""
     caches = reference.caches()
     layers = len(reference.facts.layers)
@@ -55,13 +60,30 @@ def test_families(family: str) -> None:
         tokens, first = greedy(
             Reference(file, CONTEXT, resident_layers=4), answers["prompt_ids"], len(answers["greedy"])
         )
-    np.testing.assert_allclose(first.numpy(), answers["first_logits"], atol=0.01)
+    np.testing.assert_allclose(first, answers["first_logits"], atol=0.01)
     sure = next((i for i, m in enumerate(answers["margins"]) if m < MARGIN), len(tokens))
     assert sure > 0
     assert tokens[:sure] == answers["greedy"][:sure]
 
 
-def hidden_at(file: GGUFFile, positions: list[int]) -> torch.Tensor:
+@pytest.mark.parametrize("name", ["embedded", *sorted(path.stem for path in FAMILIES.glob("*.gguf"))])
+def test_the_logits_are_those_of_the_former_reference(name: str) -> None:
+    expected = np.load(FORMER)[name]
+    with GGUFFile(EMBEDDED if name == "embedded" else FAMILIES / f"{name}.gguf") as file:
+        reference = Reference(file, CONTEXT, resident_layers=8)
+        vocabulary = reference.facts.vocabulary
+        texts = [
+            [(7 * i * i + 3 * i + seed) % vocabulary for i in range(count)]
+            for count, seed in ((44, 5), (9, 1))
+        ]
+        first, second = reference.hidden_states(texts)
+        logits = reference.logits(np.stack((*first[[0, 20, 43]], second[8])))
+    assert first.dtype == logits.dtype == np.float32
+    assert logits.shape == expected.shape == (4, vocabulary)
+    assert np.abs(logits - expected).max() < ROUNDING * np.abs(expected).max()
+
+
+def hidden_at(file: GGUFFile, positions: list[int]) -> Floats:
     reference = Reference(file, CONTEXT)
     caches = reference.caches()
     return reference.layers(0, 2, reference.embed([5, 9, 12, 40]), positions, caches, [5, 9, 12, 40])
@@ -71,10 +93,10 @@ def test_linear_scaling_divides_positions() -> None:
     with GGUFFile(EMBEDDED) as file:
         plain = hidden_at(file, [0, 3, 4, 9])
         file.metadata |= {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0}
-        torch.testing.assert_close(hidden_at(file, [0, 6, 8, 18]), plain, atol=1e-5, rtol=1e-5)
-        assert not torch.allclose(hidden_at(file, [0, 3, 4, 9]), plain, atol=1e-3)
+        np.testing.assert_allclose(hidden_at(file, [0, 6, 8, 18]), plain, atol=1e-5, rtol=1e-5)
+        assert not np.allclose(hidden_at(file, [0, 3, 4, 9]), plain, atol=1e-3)
         file.metadata["llama.rope.scaling.type"] = "none"
-        torch.testing.assert_close(hidden_at(file, [0, 3, 4, 9]), plain)
+        np.testing.assert_allclose(hidden_at(file, [0, 3, 4, 9]), plain, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -95,9 +117,11 @@ def test_layer_ranges_and_head_slices_join_to_the_whole() -> None:
         whole = reference.layers(0, layers, reference.embed(ids), range(3), reference.caches(), ids)
         caches = reference.caches()
         hidden = reference.layers(0, 2, reference.embed(ids), range(3), caches, ids)
-        hidden = torch.cat(
+        hidden = np.concatenate(
             [reference.layers(2, layers, row[None], [p], caches, [ids[p]]) for p, row in enumerate(hidden)]
         )
-        torch.testing.assert_close(hidden, whole, atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(hidden, whole, atol=1e-5, rtol=1e-5)
         parts = [reference.logits(hidden, 0, 100), reference.logits(hidden, 100)]
-        torch.testing.assert_close(torch.cat(parts, dim=1), reference.logits(hidden), atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(
+            np.concatenate(parts, axis=1), reference.logits(hidden), atol=1e-5, rtol=1e-5
+        )

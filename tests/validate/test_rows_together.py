@@ -4,15 +4,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_by_row import row_by_row, row_logits
 
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.validate import reference as module
-from anespec.validate.reference import Reference
+from anespec.validate import reference_attention
+from anespec.validate.closeness import Floats
+from anespec.validate.reference import Reference, split_rows
 
 FAMILIES = sorted((Path(__file__).resolve().parents[1] / "data" / "families").glob("*.gguf"))
 CONTEXT = 512
@@ -28,9 +30,9 @@ def opened(path: Path) -> Iterator[Reference]:
         yield Reference(file, CONTEXT, resident_layers=8)
 
 
-def require_same(found: torch.Tensor, expected: torch.Tensor) -> None:
+def require_same(found: Floats, expected: Floats) -> None:
     assert found.shape == expected.shape
-    assert (found - expected).abs().max() < ROUNDING * expected.abs().max()
+    assert np.abs(found - expected).max() < ROUNDING * np.abs(expected).max()
 
 
 def some_ids(reference: Reference, count: int, seed: int = 5) -> list[int]:
@@ -41,7 +43,7 @@ def some_ids(reference: Reference, count: int, seed: int = 5) -> list[int]:
 def test_several_sequences_equal_single_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where rows and queries are cut into pieces."""
     monkeypatch.setattr(module, "ROWS_AT_ONCE", 13)
-    monkeypatch.setattr(module, "QUERIES_AT_ONCE", 7)
+    monkeypatch.setattr(reference_attention, "QUERIES_AT_ONCE", 7)
     with opened(path) as reference:
         windows = [some_ids(reference, ROWS), some_ids(reference, 9, 1)]
         for window, hidden in zip(windows, reference.hidden_states(windows), strict=True):
@@ -72,7 +74,7 @@ def test_any_positions_in_any_two_calls_equal_single_rows(case: tuple[Path, list
         together = reference.embed([token for row in ids for token in row])
         for index in range(layers):
             together = reference.layer(index, together, stretches)
-        parts = together.split([len(positions) for positions in places])
+        parts = split_rows(together, [len(positions) for positions in places])
         for row, positions, part in zip(ids, places, parts, strict=True):
             expected = row_by_row(reference, row, positions)
             require_same(part, expected)
@@ -81,7 +83,7 @@ def test_any_positions_in_any_two_calls_equal_single_rows(case: tuple[Path, list
                 if row[some]:
                     hidden = reference.embed(row[some])
                     found.append(reference.layers(0, layers, hidden, positions[some], caches, row[some]))
-            require_same(torch.cat(found), expected)
+            require_same(np.concatenate(found), expected)
 
 
 def test_some_family_has_a_window_that_is_shorter_than_the_text() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from anespec.manifests.errors import StorageError
 from anespec.manifests.formatting import bytes_text, counted
+from anespec.manifests.packages import EXTRAS, install_command
 from anespec.manifests.user_folders import cache_folder
 from anespec.runtime.backends.coreml.library import FIRST_MACOS
 from anespec.runtime.backends.worker.build import LEAST_SWIFT
@@ -124,7 +125,7 @@ def _translated(system: System) -> Iterator[Finding]:
 def _packages(system: System) -> Iterator[Finding]:
     found = system.version("coremltools")
     if found is None:
-        yield _fail("coremltools", "coremltools is not installed", "pip install 'anespec[convert]'")
+        yield _fail("coremltools", "coremltools is not installed", install_command(EXTRAS["coremltools"]))
     elif tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < COREMLTOOLS:
         yield _fail(
             "coremltools", f"coremltools {found} is too old", "pip install --upgrade 'coremltools>=9.0,<10'"
@@ -138,11 +139,22 @@ def _packages(system: System) -> Iterator[Finding]:
     else:
         native = ", with its native library" if is_mac(system) else ""
         yield _ok("coremltools", f"coremltools {found}{native}")
-    for package, use in (("openvino", "the portable backend"), ("torch", "the golden gate")):
-        if (found := system.version(package)) is None:
-            yield _warn(package, f"{package} is not installed, which {use} needs", f"pip install {package}")
-        else:
-            yield _ok(package, f"{package} {found}")
+    if (found := system.version("openvino")) is None:
+        yield _warn(
+            "openvino",
+            "openvino is not installed, which the portable backend needs",
+            install_command(EXTRAS["openvino"]),
+        )
+    else:
+        yield _ok("openvino", f"openvino {found}")
+    if (found := system.version("torch")) is None:
+        yield _not_here(
+            "torch",
+            "torch is not installed, which the self-test and the backend torch need: "
+            f"{install_command(EXTRAS['torch'])}",
+        )
+    else:
+        yield _ok("torch", f"torch {found}")
 
 
 def _tools(system: System) -> Iterator[Finding]:

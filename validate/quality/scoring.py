@@ -82,7 +82,7 @@ def compare_on_text(
             for first, found in _logits(verifier, window.inputs, widths):
                 rows = slice(first, first + len(found))
                 targets = np.array(window.targets[rows], dtype=np.int64)
-                parts.append(diverge(reference.logits(hidden[rows]).numpy(), found, targets))
+                parts.append(diverge(reference.logits(hidden[rows]), found, targets))
                 done += len(found)
                 if progress is not None:
                     progress(f"{done} of {total} tokens", done / total)

@@ -41,6 +41,13 @@ def test_a_worker_that_was_never_built_is_no_fault_and_says_how_to_build_it() ->
     assert "anespec worker build" in finding.text
 
 
+def test_a_plain_installation_has_no_torch_and_says_how_to_add_it() -> None:
+    finding = found(replace(MAC, versions={"coremltools": "9.0", "openvino": "2026.1"}), "torch")
+    assert finding.level is Level.NOT_HERE
+    assert "self-test" in finding.text
+    assert "[torch]" in finding.text
+
+
 def test_nothing_that_names_the_machine_is_said() -> None:
     said = " ".join(finding.text for finding in look_at(MAC))
     for secret in ("KXJ2P0QRST", "0A1B2C3D", "00006041", "Z1FW0008XD"):
@@ -59,7 +66,7 @@ def test_nothing_that_names_the_machine_is_said() -> None:
         ("coremltools", Level.FAIL, lambda s: replace(s, versions={"torch": "2"}), "not installed", "pip"),
         ("coremltools", Level.FAIL, lambda s: replace(s, versions={"coremltools": "8.3"}), "too old", "9.0"),
         ("coremltools", Level.FAIL, lambda s: replace(s, modules=()), "no native library", "3.12"),
-        ("torch", Level.WARN, lambda s: replace(s, versions={"coremltools": "9.0"}), "golden gate", "pip"),
+        ("openvino", Level.WARN, lambda s: replace(s, versions={"torch": "2"}), "portable backend", "pip"),
         ("xcode", Level.WARN, lambda s: s.saying("xcode-select -p", None), "no developer", "--install"),
         ("swift", Level.WARN, lambda s: s.saying("swift --version", None), "no Swift", "--install"),
         ("swift", Level.WARN, lambda s: s.saying("swift --version", "Swift version 5.10"), "too old", "6.0"),
