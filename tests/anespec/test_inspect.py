@@ -62,7 +62,7 @@ def phi_4_mini(path: Path) -> Path:
 
 
 def test_a_large_model_is_explained(tmp_path: Path) -> None:
-    facts = run("inspect", big_llama(tmp_path / "m.gguf"), "--plan", "--json").json
+    facts = run("inspect", big_llama(tmp_path / "m.gguf"), "--target", "mac", "--plan", "--json").json
     assert facts["topology"] == [8, 8, 7, 7]
     assert facts["topology_from"] == "planned"
     plan = facts["plan"]
@@ -78,7 +78,7 @@ def test_a_large_model_is_explained(tmp_path: Path) -> None:
 
 def test_the_explanation_reads_well(tmp_path: Path) -> None:
     path = big_llama(tmp_path / "m.gguf")
-    flat = " ".join(run("inspect", path, "--plan", "--topology", "24,6").out.split())
+    flat = " ".join(run("inspect", path, "--target", "mac", "--plan", "--topology", "24,6").out.split())
     for words in (
         "layers 0 to 23", "24 full", "2.42 GB", "--topology asks for 24+6 layers",
         "head x 4", "warning: Layers 0-23", "2.3 GB ran wholly on the CPU",
@@ -92,7 +92,7 @@ def test_the_explanation_reads_well(tmp_path: Path) -> None:
 
 def test_convert_warns_of_an_override_out_of_band(tmp_path: Path) -> None:
     source = write_gguf(tmp_path / "m.gguf", TinyModel())
-    noisy = run("convert", source, "-o", tmp_path / "b.anespec", "--topology", "1,1")
+    noisy = run("convert", source, "-o", tmp_path / "b.anespec", "--target", "mac", "--topology", "1,1")
     assert noisy.code == 0
     assert "note: Layers 0, 1" in noisy.err
 
@@ -100,13 +100,13 @@ def test_convert_warns_of_an_override_out_of_band(tmp_path: Path) -> None:
 @pytest.mark.skipif("phi3" not in FAMILIES, reason="the phi3 architecture does not convert yet")
 def test_phi_4_mini_gets_its_preset(tmp_path: Path) -> None:
     path = phi_4_mini(tmp_path / "m.gguf")
-    facts = run("inspect", path, "--plan", "--json").json
+    facts = run("inspect", path, "--target", "mac", "--plan", "--json").json
     assert facts["topology"] == [20, 4, 6, 2]
     assert (facts["topology_from"], facts["preset"]) == ("preset", "phi-4-mini")
     assert facts["plan"]["preset"]["differences"] == []
     assert len(facts["head_shards"]) == 13
     for options in (("--preset", "none"), ("--target", "cpu"), ("--weights", "fp16")):
-        assert run("inspect", path, *options, "--json").json["topology_from"] == "planned"
+        assert run("inspect", path, "--target", "mac", *options, "--json").json["topology_from"] == "planned"
 
 
 def test_a_preset_for_another_model_is_refused(tmp_path: Path) -> None:

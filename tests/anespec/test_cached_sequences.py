@@ -1,0 +1,78 @@
+"""One artifact of the cache for all verbs: how many of its sequences run, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+from converting import build
+from tiny_model import TinyModel, write_gguf
+
+import anespec
+from anespec.manifests.errors import UsageError
+from anespec.manifests.schema import Target
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import ExactnessFile
+from anespec.manifests.weight_choice import WeightChoice
+from anespec.model_cache import ModelCache, resolve_artifact, sequences_to_run
+from anespec.validate.figures import GoldenFile
+
+
+def test_an_artifact_must_be_what_is_wanted_of_it(artifact: Path, trained: Path) -> None:
+    assert resolve_artifact(artifact) == artifact
+    manifest = Artifact(trained).manifest
+    assert resolve_artifact(trained, context=manifest.context, sequences=1) == trained
+    assert resolve_artifact(trained, context=250, weights=WeightChoice()) == trained
+    for wanted, said in (
+        ({"context": 512}, "was converted with a context of 256 tokens, not 512; leave that out, or give"),
+        ({"sequences": 4}, "was converted with 1 sequence at a time, not 4"),
+        (
+            {"weights": WeightChoice.parse("lut6")},
+            "was converted with weights stored as int8-channel, not lut6",
+        ),
+    ):
+        with pytest.raises(UsageError, match=said):
+            resolve_artifact(trained, **wanted)
+    assert resolve_artifact(artifact, weights=WeightChoice.parse("fp16")) == artifact
+
+
+def test_one_of_the_cache_runs_as_many_sequences_as_are_wanted(
+    tmp_path: Path, artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    gguf, output = artifact_of_four(tmp_path)
+    assert sequences_to_run(output, None) == 1
+    assert sequences_to_run(output, None, 4) is None
+    assert sequences_to_run(output, 2, 4) == 2
+    assert sequences_to_run(artifact, None) is None
+    assert resolve_artifact(output, sequences=2) == output
+    with pytest.raises(UsageError, match="4 sequences at a time, not 8"):
+        resolve_artifact(output, sequences=8)
+    assert gguf.is_file()
+
+
+def artifact_of_four(folder: Path) -> tuple[Path, Path]:
+    """A GGUF, and an artifact of it for four sequences that lies where the cache has one."""
+    gguf = folder / "tiny.gguf"
+    write_gguf(gguf, TinyModel(context=256))
+    output = ModelCache().root / "0123456789abcdef" / "model.anespec"
+    output.parent.mkdir(parents=True)
+    build(gguf, output, target=Target.CPU, context=256, sequences=4)
+    return gguf, output
+
+
+def test_a_verb_opens_one_of_the_cache_for_as_many_as_it_needs(
+    tmp_path: Path, gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with anespec.load(gguf, threads=1, context=128, drafter="none") as alone:
+        assert (alone.sequences, alone.manifest.sequences, alone.context) == (1, 4, 128)
+        text = alone.generate("def ", max_tokens=6).text
+        made = alone.path
+    with anespec.load(gguf, threads=1, context=128, sequences=4, drafter="none") as several:
+        assert (several.path, several.sequences) == (made, 4)
+        assert several.generate("def ", max_tokens=6).text == text
+    golden = Artifact(made).read_verdicts(GoldenFile).verdicts
+    exactness = Artifact(made).read_verdicts(ExactnessFile).verdicts
+    assert [verdict.circumstances.sequences for verdict in golden] == [None]
+    assert [verdict.circumstances.sequences for verdict in exactness] == [1, None]
+    with pytest.raises(UsageError, match="a context of 128 tokens, not 256"):
+        anespec.load("llama", context=256)
