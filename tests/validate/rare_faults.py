@@ -31,7 +31,7 @@ Touches = Callable[["Fault", Row, int, PassPlan], bool]
 
 @dataclass(frozen=True)
 class Fault:
-    """Rows whose bits depend on what they must not depend on: a row in a lane of a pass, if `touches` says so.
+    """Rows whose bits depend on what they must not: a row in a lane of a pass, if `touches` says so.
 
     `number` is whatever the fault is about: a lane, a width, a span, a region.
     """
