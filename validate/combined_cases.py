@@ -119,7 +119,8 @@ class _Plan:
     def _wanted(self, rows: Sequence[CaseRow]) -> dict[int, Need]:
         """Needs by lane."""
         recorded = [lane for lane, row in enumerate(rows) if row.recorded]
-        match next(self._wants):
+        wanted = next(self._wants)
+        match wanted:
             case _Wanted.EVERYTHING:
                 return dict.fromkeys(range(len(rows)), ALL_LOGITS)
             case _Wanted.OF_THE_PROBE:
