@@ -119,16 +119,14 @@ class _Plan:
     def _wanted(self, rows: Sequence[CaseRow]) -> dict[int, Need]:
         """Needs by lane."""
         recorded = [lane for lane, row in enumerate(rows) if row.recorded]
-        wanted = next(self._wants)
-        match wanted:
+        match next(self._wants):
             case _Wanted.EVERYTHING:
                 return dict.fromkeys(range(len(rows)), ALL_LOGITS)
             case _Wanted.OF_THE_PROBE:
                 return dict.fromkeys(recorded, ALL_LOGITS)
             case _Wanted.OF_ONE_ROW:
                 return {int(self._rng.choice(recorded)): ALL_LOGITS}
-            case _Wanted.REDUCED:
-                return {lane: self._next_reduced() for lane in recorded}
+        return {lane: self._next_reduced() for lane in recorded}
 
     def _next_reduced(self) -> Need:
         self._reduced += 1
