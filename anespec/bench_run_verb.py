@@ -115,6 +115,7 @@ def _run_cases(
 ) -> "BenchReport":
     from anespec.manifests.machine import Surroundings
     from anespec.runtime.engine import Engine
+    from anespec.runtime.running_costs import RunningCosts
     from anespec.runtime.sampling import SamplingParameters
     from anespec.runtime.spending import MOST_DRAFTS
     from anespec.validate.bench.bounded_source import BoundedSource
@@ -132,7 +133,7 @@ def _run_cases(
         )
     prompts = list(bench_prompts(opened.tokenizer, options.classes, shape.context - options.lengths[-1]))
     bounded = BoundedSource(source, drafts[-1])
-    costs = costs_here(opened, proven, watcher(shown=not quiet))
+    costs = RunningCosts(costs_here(opened, proven, watcher(shown=not quiet)))
     surroundings, began = Surroundings.here(), time.monotonic()
     measurement = Measurement(
         spending=Engine(opened.verifier, proven, bounded, costs=costs, prompt_gate=options.prompt_gate),
@@ -154,7 +155,7 @@ def _run_cases(
         runs=options.runs,
         lengths=options.lengths,
         drafts=drafts,
-        costs=costs,
+        costs=costs.current,
         surroundings=surroundings,
         seconds=time.monotonic() - began,
         cases=tuple(cases),

@@ -1,5 +1,6 @@
 """An artifact that is served: an engine on a thread of its own, and what its prompts are asked and give."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -16,6 +17,7 @@ from anespec.loading import (
     say_inexact,
     start_source,
 )
+from anespec.manifests.errors import StorageError
 from anespec.manifests.formatting import counted, listed
 from anespec.pending import Pending
 from anespec.presets import NO_PRESET, Preset
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from anespec.runtime.pass_costs import PassCosts
     from anespec.runtime.proven import Proven
     from anespec.runtime.requests import Request
+    from anespec.runtime.running_costs import RunningCosts
     from anespec.runtime.sampling import GrammarTokens
     from anespec.runtime.text.tokenizer import Tokenizer
 
@@ -68,6 +71,7 @@ class ServedArtifact:
         self._source = start_source(
             options, opened.tokenizer, lambda learner: open_memory(opened, options, shared, learner)
         )
+        self._costs: RunningCosts | None = None
         self._serve(Proven.nothing(opened.verifier.shape))
         self.load_seconds = 0.0
         self.name = model_name(self.path)
@@ -111,11 +115,13 @@ class ServedArtifact:
     def _serve(self, proven: "Proven", costs: "PassCosts | None" = None) -> None:
         """Set up an engine on a thread of its own that uses what is proven."""
         from anespec.runtime.engine import Engine
+        from anespec.runtime.running_costs import RunningCosts
         from anespec.runtime.service import Service
 
         self._proven = proven
+        self._costs = None if costs is None else RunningCosts(costs)
         gate = self._options.prompt_gate
-        engine = Engine(self._opened.verifier, proven, self._source, costs=costs, prompt_gate=gate)
+        engine = Engine(self._opened.verifier, proven, self._source, costs=self._costs, prompt_gate=gate)
         self._service = Service(engine, self._options.queue)
 
     def __enter__(self) -> Self:
@@ -127,10 +133,23 @@ class ServedArtifact:
         self.close()
 
     def stop(self) -> None:
-        """End all that runs, and let the draft source keep what it learnt; nothing can be run afterwards."""
+        """End all that runs, and keep what passes cost and what the draft source learnt; nothing can be run
+        afterwards."""
         self._service.close()
+        self._keep_costs()
         if self._source is not None:
             self._source.close()
+
+    def _keep_costs(self) -> None:
+        """Record what passes cost, where use has taught something else; an artifact that cannot be written
+        stays as it is."""
+        if self._costs is None:
+            return
+        from anespec.validate.costs import keep_learned
+
+        costs, self._costs = self._costs, None
+        with contextlib.suppress(StorageError):
+            keep_learned(self._opened.artifact, self._opened.here, costs.learned)
 
     def close(self) -> None:
         """Release the model's memory; it cannot be used afterwards."""

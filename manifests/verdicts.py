@@ -155,13 +155,16 @@ class ExactnessVerdict(Verdict):
     `proven_widths` are the numbers of rows that a pass may have, ascending, since they leave the same bits as
     the block's: the block itself, and narrower and wider ones. `proven_spans` are the numbers of slots that
     it may look at, for each pool in the manifest's order, all of its slots last. Both are empty in a verdict
-    of before they were noted.
+    of before they were noted. `seed` is what the cases were drawn with, `left_out` says which
+    were not run; None and empty in a verdict of before cases were drawn.
     """
 
     form: Literal["quick", "full"]
     invariances: tuple[InvarianceVerdict, ...]
     proven_widths: tuple[Count, ...] = ()
     proven_spans: tuple[tuple[Count, ...], ...] = ()
+    seed: Index | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:

@@ -1,7 +1,7 @@
 """Times passes of every width, once on each machine."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from time import perf_counter
 
@@ -15,6 +15,10 @@ from anespec.runtime.rows import chain_rows
 ROUNDS = 3
 """Every width is run twice a round. The fastest second pass counts, since others only disturb, and what
 disturbs for a while disturbs all widths; and the fastest first one, which comes after another width."""
+
+AGAIN = 3
+"""More rounds, at most, of widths that seem cheaper than a narrower one: few are, and a busy machine makes it
+look so."""
 
 ENOUGH = 0.3
 """Seconds of a pass that is not timed again."""
@@ -45,6 +49,11 @@ def measure_pass_costs(
     pair = [block, *(width for width in proven.widths if width > block)][:2]
     far_plans = [_plan(verifier.shape, width, far) for width in pair] if far > near else []
     first, times = _fastest(verifier, (*plans, *far_plans), progress, clock)
+    for _ in range(AGAIN):
+        doubtful = _falling(plans, times)
+        if not doubtful:
+            break
+        _time_again(verifier, doubtful, times, clock)
     changes = [max(0.0, first[key] - times[key]) for key in first]
     slopes = [
         (width, max(0.0, (times[width, far] - times[width, near]) / (far - near)))
@@ -95,6 +104,34 @@ def _fastest(
                 if number or fastest is found:
                     fastest[key] = min(fastest.get(key, math.inf), clock() - began)
     return first, found
+
+
+def _falling(plans: Sequence[PassPlan], times: Mapping[tuple[int, int], float]) -> list[PassPlan]:
+    """The plans, ascending in width, that took longer than a wider one, and took so little that they may run
+    again."""
+    found: list[PassPlan] = []
+    cheapest = math.inf
+    for plan in reversed(plans):
+        took = times[plan.width, plan.spans[0]]
+        if cheapest < took <= ENOUGH:
+            found.insert(0, plan)
+        cheapest = min(cheapest, took)
+    return found
+
+
+def _time_again(
+    verifier: Verifier,
+    plans: Sequence[PassPlan],
+    times: dict[tuple[int, int], float],
+    clock: Callable[[], float],
+) -> None:
+    """Take the fastest of two more passes of each plan, the second of which comes after its like."""
+    for plan in plans:
+        key = plan.width, plan.spans[0]
+        for _ in range(2):
+            began = clock()
+            run_pass(verifier, plan)
+            times[key] = min(times[key], clock() - began)
 
 
 def _plan(shape: VerifierShape, width: int, span: int) -> PassPlan:

@@ -17,7 +17,7 @@ from anespec.runtime.commit import Committed, commit_rows, look_ahead
 from anespec.runtime.drafters import DraftSource, RowTops
 from anespec.runtime.load import OwnerCounts, PassCounts, PoolLoad
 from anespec.runtime.next_pass import SequenceRows, next_pass
-from anespec.runtime.pass_costs import PassCosts
+from anespec.runtime.pass_costs import CostSource
 from anespec.runtime.passes import (
     PassPlan,
     PassResult,
@@ -60,7 +60,7 @@ class Engine:
         proven: Proven,
         source: DraftSource | None = None,
         *,
-        costs: PassCosts | None = None,
+        costs: CostSource | None = None,
         prompt_gate: float = 0.0,
         least_reach: int | None = None,
         ring_bytes: int = RING_BYTES,
@@ -68,7 +68,8 @@ class Engine:
     ) -> None:
         """Use what is `proven` of the verifier, and drafts of `source` where drafts are.
 
-        `costs` say which drafts are worth their rows (see Planner), `prompt_gate` which prompts are.
+        `costs` say which drafts are worth their rows (see Planner), and hear what passes take; `prompt_gate`
+        says which prompts are.
         Drafts are asked for `least_reach` tokens ahead at least, None for as many as a block has room for.
         `ring_bytes` is the budget for what is kept of rings where prompts end; `clock` gives seconds.
         """
@@ -77,6 +78,7 @@ class Engine:
         self.clock = clock
         self.counts = PassCounts()
         self.counts_of = OwnerCounts()
+        self._costs = costs
         self._planner = Planner(verifier.shape, proven, costs)
         self._store = RegionStore(verifier, proven, ring_bytes)
         self._scheduler = Scheduler(verifier.shape, self._store, proven.reuse_prefixes, clock)
@@ -247,9 +249,13 @@ class Engine:
         )
         for part in parts:
             self._store.will_write(part.sequence.region, part.end)
+        began = self.clock()
         self._verifier.submit(plan)
         meanwhile()
         found = self._verifier.wait()
+        if self._costs is not None and plan.wanted:
+            # Without a head a pass is shorter, and what it takes says nothing of others.
+            self._costs.observe(plan.width, plan.spans[0], self.clock() - began)
         self._count(parts, plan)
         kept = [self._commit(part, found) for part in parts]
         for part, rows in zip(parts, kept, strict=True):

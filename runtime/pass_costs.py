@@ -7,7 +7,8 @@ much, they must be worth it. Figures decide how rows are spent, never which toke
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 CLEARLY = 0.8
 """Of what a pass took: less is no disturbance of a measurement."""
@@ -26,16 +27,42 @@ class WidthCost:
 class PassCosts:
     """Seconds of passes by width; `widths` ascend.
 
-    `change` is what a pass takes more whose width is not that of the pass before it.
+    `change` is what a pass takes more whose width is not that of the pass before it. `pace` is how many times
+    as long as when they were timed passes take at present.
     """
 
     widths: tuple[WidthCost, ...]
     change: float = 0.0
+    pace: float = 1.0
 
     @classmethod
     def of(cls, widths: Sequence[WidthCost], change: float = 0.0) -> "PassCosts":
         """From what was measured, in any order."""
         return cls(tuple(sorted(widths, key=lambda cost: cost.width)), change)
+
+    @property
+    def current(self) -> Self:
+        """These: what is known here does not change with use. See CostSource."""
+        return self
+
+    def observe(self, width: int, span: int, seconds: float) -> None:
+        """Learn nothing from a pass."""
+
+    def overdue(self, width: int) -> bool:
+        """No width is ever to be tried again."""
+        return False
+
+    def smoothed(self) -> "PassCosts":
+        """The same where a usable width costs no less than a narrower usable one: the nearest such costs.
+
+        Widths that are not usable, since a wider one is clearly cheaper, stay as they are.
+        """
+        usable = self.usable([cost.width for cost in self.widths])
+        rising = dict(zip(usable, _rising([self.seconds(width, 0) for width in usable]), strict=True))
+        return replace(
+            self,
+            widths=tuple(replace(cost, seconds=rising.get(cost.width, cost.seconds)) for cost in self.widths),
+        )
 
     def usable(self, widths: Sequence[int]) -> tuple[int, ...]:
         """Those of these widths in whose place no wider one is clearly cheaper.
@@ -54,3 +81,32 @@ class PassCosts:
         """What a pass of one of the widths costs that looks at so many slots of the first pool."""
         cost = self.widths[bisect_left(self.widths, width, key=lambda cost: cost.width)]
         return cost.seconds + span * cost.per_slot
+
+
+class CostSource(Protocol):
+    """Where the planner learns what passes cost now: constant costs, or a running estimate."""
+
+    @property
+    def current(self) -> PassCosts:
+        """What passes cost as far as is known now."""
+        ...
+
+    def observe(self, width: int, span: int, seconds: float) -> None:
+        """A pass of a width that looked at so many slots of the first pool took so many seconds."""
+        ...
+
+    def overdue(self, width: int) -> bool:
+        """Whether a width was not run for so long that it should be, though another seems to pay more."""
+        ...
+
+
+def _rising(values: Sequence[float]) -> list[float]:
+    """The nearest values, by least squares, that never fall (pool adjacent violators)."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        total, count = value, 1
+        while pools and pools[-1][0] / pools[-1][1] >= total / count:
+            before, many = pools.pop()
+            total, count = total + before, count + many
+        pools.append((total, count))
+    return [total / count for total, count in pools for _ in range(count)]

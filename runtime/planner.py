@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anespec.runtime.drafters import Draft
-from anespec.runtime.pass_costs import PassCosts
+from anespec.runtime.pass_costs import CostSource
 from anespec.runtime.passes import Need, PassPlan, Row, RowKind, VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.regions import RegionMap
@@ -65,15 +65,20 @@ class LaidOut:
 
 
 class Planner:
-    """Plans passes for a verifier within what is proven of it. Holds sizes and no state."""
+    """Plans passes for a verifier within what is proven of it. Holds sizes, and where to ask for costs."""
 
-    def __init__(self, shape: VerifierShape, proven: Proven, costs: PassCosts | None = None) -> None:
+    def __init__(self, shape: VerifierShape, proven: Proven, costs: CostSource | None = None) -> None:
         """`costs` say which drafts are worth their rows, and how many prompt rows others can bear."""
-        widths = proven.widths if costs is None else costs.usable(proven.widths)
-        self._spending = Spending(shape.block, widths, costs)
+        self._widths = proven.widths if costs is None else costs.current.usable(proven.widths)
+        self._block, self._costs = shape.block, costs
         self._map = RegionMap.of(shape)
         self._widest = proven.widths[-1]
         self._spans_by_pool = usable_spans(shape, proven)
+
+    @property
+    def _spending(self) -> Spending:
+        """How rows are spent at what passes cost now."""
+        return Spending(self._block, self._widths, None if self._costs is None else self._costs.current)
 
     @property
     def longest_run(self) -> int:
@@ -128,9 +133,16 @@ class Planner:
     def spend(
         self, drafts: Sequence[Draft], shares: Shares, span: int = 0, changes: WidthChanges | None = None
     ) -> list[int]:
-        """How many tokens of each sequence's draft run: the likeliest ones, as many as pay (see Spending)."""
+        """How many tokens of each sequence's draft run: the likeliest ones, as many as pay (see Spending).
+
+        Where nobody has seen for long what the pass takes without them, none runs beyond its width.
+        """
         guesses = likeliest(drafts, shares.lanes_left)
-        count = self._spending.paying(guesses, sum(shares.rows), shares.sure, span, changes)
+        scheduled = sum(shares.rows)
+        narrowest = self._spending.width(scheduled)
+        if self._costs is not None and self._costs.overdue(narrowest):
+            guesses = guesses[: narrowest - scheduled]
+        count = self._spending.paying(guesses, scheduled, shares.sure, span, changes)
         lengths = [0] * len(drafts)
         for guess in guesses[:count]:
             lengths[guess.draft] += 1

@@ -15,6 +15,7 @@ from anespec.runtime.calibration import Belief, Calibration
 from anespec.runtime.draft_sessions import BackOff, Drafting, Opener, catch_up
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
 from anespec.runtime.prompt_gate import repetition
+from anespec.runtime.purse import Earnings, Purse
 from anespec.runtime.reach import Reach, told
 from anespec.runtime.sequences import ActiveSequence
 
@@ -66,6 +67,7 @@ class Speculation:
         self._vocabulary = vocabulary
         self._clock = clock
         self._calibration = Calibration()
+        self._earnings = Earnings()
         self._drafting: dict[int, Drafting] = {}
         self._back_off = BackOff()
         self._passes = 0
@@ -80,7 +82,9 @@ class Speculation:
         if self._source is None or not sequence.request.speculate:
             return
         if not self._prompt_gate or repetition(sequence.request.prompt) >= self._prompt_gate:
-            self._drafting[sequence.number] = Drafting(Reach(self._least_reach), Belief(self._calibration))
+            self._drafting[sequence.number] = Drafting(
+                Reach(self._least_reach), Belief(self._calibration), Purse(self._earnings)
+            )
             self._session(sequence)
 
     def wants_top(self, sequence: ActiveSequence) -> int:

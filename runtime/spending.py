@@ -139,7 +139,7 @@ class Spending:
         for width in self.widths[bisect_left(self.widths, scheduled) :]:
             fitting = min(len(guesses), width - scheduled)
             tokens = sure + sum(guess.chance for guess in guesses[:fitting])
-            seconds = self.costs.seconds(width, span) + DRAFT_ROW_SECONDS * fitting
+            seconds = self.costs.seconds(width, span) + DRAFT_ROW_SECONDS * self.costs.pace * fitting
             choices.append(_Choice(width, fitting, tokens, seconds))
             if fitting == len(guesses):
                 break

@@ -52,11 +52,16 @@ class CaseRunner:
             self.verifier.import_slots(pool, first, [np.zeros(shape, np.float16) for shape in shapes])
 
     def prepare(self, probe: Probe, region: int = 0) -> None:
-        """Clear everything, then fill positions 0..start-1 of a region, and `keep`.
+        """Clear everything, then `lay_past` and `keep`."""
+        self.clear()
+        self.lay_past(probe, region)
+        self.keep(probe, region)
+
+    def lay_past(self, probe: Probe, region: int = 0) -> None:
+        """Fill positions 0..start-1 of a region; what stands elsewhere stays.
 
         `past` is run in whole blocks, the first time in a region; its K/V is repeated as often as it takes.
         """
-        self.clear()
         past = probe.past[: probe.start]
         if (past, region) not in self._computed:
             self._computed[past, region] = self._compute_past(past, region)
@@ -65,7 +70,6 @@ class CaseRunner:
         if past:
             for pool in self._pools:
                 self._tile_past(pool, region, len(past), probe.start)
-        self.keep(probe, region)
 
     def _compute_past(self, past: tuple[int, ...], region: int) -> list[_Excerpt]:
         """What the model makes of the first tokens of a region, on slots that are zeros."""
@@ -133,13 +137,13 @@ class CaseRunner:
             ):
                 self.verifier.copy_slots(pool, there.start, here.start, len(there))
 
-    def lay(self, recording: Recording) -> None:
-        """Put the K/V of a recording back to where it was recorded, in region 0."""
+    def lay(self, recording: Recording, region: int = 0) -> None:
+        """Put the K/V of a recording back to where it was recorded, in that region."""
         for position, arrays in sorted(recording.states.items()):
             left = list(arrays)
             for pool in self._pools:
                 mine = [left.pop(0)[:, :, None] for _ in self._one_slot[pool]]
-                self.verifier.import_slots(pool, self.map.slot(pool, 0, position), mine)
+                self.verifier.import_slots(pool, self.map.slot(pool, region, position), mine)
 
     def run(self, case: InvarianceCase, probe: Probe, region: int = 0) -> Recording:
         """Run every pass of `case` and record the probe's positions in `region`."""

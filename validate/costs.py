@@ -76,3 +76,29 @@ def recorded_costs(
     except StorageError as error:
         unkept(error)
     return costs
+
+
+CHANGED = 0.1
+"""Of a width's cost: what was learned is not written for less."""
+
+
+def keep_learned(artifact: Artifact, here: Circumstances, learned: PassCosts | None) -> bool:
+    """Put what use has taught in place of what is recorded; whether it said something else.
+
+    For a quiet moment: it reads and writes a file, as one step.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    known = artifact.read_verdicts(CostFile).find(here)
+    if learned is None or (known is not None and not _differ(known.costs, learned)):
+        return False
+    artifact.record_verdict(CostFile, CostVerdict.of(learned, here))
+    return True
+
+
+def _differ(known: PassCosts, learned: PassCosts) -> bool:
+    before = {cost.width: cost.seconds for cost in known.widths}
+    return before.keys() <= {cost.width for cost in learned.widths} and any(
+        abs(cost.seconds - before.get(cost.width, 0.0)) > CHANGED * cost.seconds for cost in learned.widths
+    )

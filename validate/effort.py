@@ -14,9 +14,10 @@ class Effort:
 
     `depths` says where probes start, as a share of the context; `tokens` is the length of a probe
     beyond one block; `past` how many tokens the model itself computes before it; `repeats` how often the same
-    pass runs. What is not `thorough`
-    visits every lane, width and span, but not each with every token: a pass costs seconds where a large
-    model runs slowly, and `generate` waits for the quick form.
+    pass runs; `alone` how many tokens run one row a pass, and `together` in how many cases of a probe
+    everything else changes at once. What is not `thorough` visits every lane, width and span, but not each
+    with every token: a pass costs seconds where a large model runs slowly, and `generate` waits for the quick
+    form.
     """
 
     depths: tuple[float, ...]
@@ -25,11 +26,24 @@ class Effort:
     mixed_cuts: int
     thorough: bool
     repeats: int
+    alone: int
+    together: int
 
 
 EFFORTS: Mapping[Form, Effort] = MappingProxyType(
     {
-        "quick": Effort(depths=(0.5,), past=8, tokens=1, mixed_cuts=1, thorough=False, repeats=8),
-        "full": Effort(depths=(0.0, 0.5, 1.0), past=32, tokens=28, mixed_cuts=4, thorough=True, repeats=80),
+        "quick": Effort(
+            depths=(0.5,), past=8, tokens=1, mixed_cuts=1, thorough=False, repeats=8, alone=5, together=2
+        ),
+        "full": Effort(
+            depths=(0.0, 0.5, 1.0),
+            past=32,
+            tokens=28,
+            mixed_cuts=4,
+            thorough=True,
+            repeats=80,
+            alone=16,
+            together=4,
+        ),
     }
 )

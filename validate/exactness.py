@@ -1,8 +1,8 @@
 """Gate (b): every invariance of DESIGN.md section 5, measured bit by bit on logits and K/V.
 
-Nothing here knows a model or a backend. How the same tokens are run in two ways is in invariance_cases.py,
-what is tried in
-invariance_checks.py, width_checks.py, region_checks.py, span_checks.py and repeat_checks.py.
+Nothing here knows a model or a backend. How the same tokens are run in two ways is in invariance_cases.py
+and combined_cases.py, what is tried in probe_checks.py, invariance_checks.py, width_checks.py,
+region_checks.py, span_checks.py and repeat_checks.py.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,12 @@ from anespec.validate.bit_comparison import Difference
 from anespec.validate.case_runner import CaseRunner
 from anespec.validate.effort import EFFORTS, Effort, Form
 from anespec.validate.invariance_cases import Probe
-from anespec.validate.invariance_checks import ProbeChecks, not_finite
+from anespec.validate.left_out import left_out
+from anespec.validate.probe_checks import STEPS, ProbeChecks, not_finite
 from anespec.validate.progress import Progress, in_steps
 from anespec.validate.region_checks import REGION_ROWS, measure_regions
 from anespec.validate.repeat_checks import Elsewhere, measure_repeats
-from anespec.validate.span_checks import measure_spans, proven_spans
+from anespec.validate.span_checks import measure_spans, proven_spans, span_plan
 from anespec.validate.width_checks import long_probe
 
 
@@ -57,25 +58,29 @@ def exactness_gate(
         probes = _probes(shape, effort, prompts, rng)
         # Regions and spans are measured where they end, so one probe per depth of the others is enough.
         deep = [long_probe(shape, probe, REGION_ROWS, rng) for probe in probes[: len(effort.depths)]]
-        steps = len(probes) * (len(Invariance) - 3) + 2 * len(deep) + 1
+        steps = len(probes) * STEPS + 2 * len(deep) + 1
         report = in_steps(progress, steps) if progress is not None else lambda _: None
         report(Invariance.REPEAT)
         if elsewhere is None:
             del total[Invariance.REPEAT]
         else:
             total[Invariance.REPEAT] += measure_repeats(runner, prompts, effort.repeats, elsewhere)
+        together = 0
         for probe in probes:
             checks = ProbeChecks(runner, probe, effort, rng)
-            for invariance, difference in checks.measure(report):
+            refuted = [width for width, difference in widths.items() if difference.unequal]
+            for invariance, difference in checks.measure(report, refuted):
                 total[invariance] += difference
-            for width, difference in checks.widths.items():
+            for width, difference in checks.widths.by_width.items():
                 widths[width] += difference
+            together += checks.together
         proven = [width for width in shape.widths if width == shape.block or widths[width].equal]
-        for probe in deep:
+        plan = span_plan(shape, proven, effort, len(deep), rng)
+        for number, probe in enumerate(deep):
             report(Invariance.REGION)
-            total[Invariance.REGION] += measure_regions(runner, probe, proven, effort)
+            total[Invariance.REGION] += measure_regions(runner, probe, proven, effort, number)
             report(Invariance.SPAN)
-            for spans, difference in measure_spans(runner, probe, proven, effort, rng).items():
+            for spans, difference in measure_spans(runner, probe, plan, number, rng).items():
                 spans_found[spans] = spans_found.get(spans, Difference()) + difference
                 total[Invariance.SPAN] += difference
     finally:
@@ -95,6 +100,8 @@ def exactness_gate(
         ),
         proven_widths=tuple(proven),
         proven_spans=proven_spans(shape, spans_found),
+        seed=seed,
+        left_out=left_out(effort, together, plan, proven),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the exactness gate tries on one probe, an invariance after the other.
+"""What the exactness gate tries on a probe that differs, one circumstance after the other.
 
 Each check runs the probe in two ways that must agree: the plain way, one row a pass in lane 0 beside pads,
 and a way in which one circumstance differs. In the plain way all logits of every row are wanted, and a pass
@@ -11,9 +11,10 @@ from functools import cached_property
 import numpy as np
 
 from anespec.manifests.verdicts import Invariance
-from anespec.runtime.passes import ALL_LOGITS, Need
+from anespec.runtime.passes import ALL_LOGITS
 from anespec.validate.bit_comparison import Difference, Recording, compare
 from anespec.validate.case_runner import CaseRunner
+from anespec.validate.combined_cases import reduced_need
 from anespec.validate.effort import Effort
 from anespec.validate.invariance_cases import (
     InvarianceCase,
@@ -27,21 +28,10 @@ from anespec.validate.invariance_cases import (
     with_made_up_pads,
     with_random_pads,
 )
-from anespec.validate.width_checks import long_probe, measure_widths
-
-KNOWN_ROWS = 32
-"""Rows that were run in blocks, which other cuts and widths are compared with. Kernels that round differently
-do so in few rows, so a handful of them would prove nothing."""
-
-LIKELIEST = 5
-"""How many of the largest logits a check asks for."""
 
 
-class ProbeChecks:
-    """The checks of one probe, but for region and span.
-
-    `widths` has what is found of each width, once that is measured.
-    """
+class SeparateChecks:
+    """The checks of one probe of what a combined case changes at once, each by itself."""
 
     def __init__(self, runner: CaseRunner, probe: Probe, effort: Effort, rng: np.random.Generator) -> None:
         self.runner, self.probe, self.effort, self.rng = runner, probe, effort, rng
@@ -50,23 +40,19 @@ class ProbeChecks:
         self.runner.prepare(probe)
         self.expected = self._fresh(self.plain)
         self.turning = lane_after_lane(probe, self.shape.block)
-        self.long = long_probe(self.shape, probe, KNOWN_ROWS, rng)
-        self.widths: Mapping[int, Difference] = {}
 
     def measure(self, report: Callable[[str], None]) -> Iterator[tuple[Invariance, Difference]]:
-        """Every invariance with what was found; a slot that is not finite at the end counts as stale."""
+        """Each of these invariances with what was found. The runner is left with the probe prepared."""
         checks: Mapping[Invariance, Callable[[], Difference]] = {
             Invariance.LANE: self._lane,
             Invariance.NEIGHBOURS: self._neighbours,
             Invariance.STALE: self._stale,
             Invariance.PARTITION: self._partition,
             Invariance.WANTED: self._wanted,
-            Invariance.WIDTH: self._width,
         }
         for invariance, check in checks.items():
             report(invariance)
             yield invariance, check()
-        yield Invariance.STALE, not_finite(self.runner, "afterwards")
 
     @cached_property
     def _in_turn(self) -> Recording:
@@ -148,28 +134,13 @@ class ProbeChecks:
         for _ in range(self.effort.mixed_cuts):
             cases.append(cut(probe, self._random_sizes(block), block))
             cases.append(self._speculated([size - 1 for size in self._random_sizes(block)]))
-        return self._against_plain(cases) + self._shifted()
-
-    def _shifted(self) -> Difference:
-        """Many rows in blocks that begin one row later: each row in another lane and beside others."""
-        if self.shape.block == 1:
-            return Difference()
-        self.runner.prepare(self.long)
-        expected, first = self._known, self._first
-        case = cut(first, [1, *[self.shape.block] * len(first.tokens)], self.shape.block)
-        difference = compare(expected, self._fresh(case, first), "cut into blocks a row later")
-        self.runner.prepare(self.probe)
-        return difference
+        return self._against_plain(cases)
 
     def _wanted(self) -> Difference:
-        """Passes of a block, and if thorough of the most rows, of which not all logits are wanted."""
-        if not self.effort.thorough:
-            return self._wanted_of(self.probe.part(0, self.shape.block), self.shape.block)
-        widths = dict.fromkeys((self.shape.block, self.shape.widths[-1]))
-        return sum((self._wanted_of(self.probe, width) for width in widths), Difference())
-
-    def _wanted_of(self, part: Probe, width: int) -> Difference:
-        """Full passes of which logits of no row, of few, of most, or only what was reduced is wanted."""
+        """Full passes of a block of which logits of no row, of few, of most, or only what was reduced is
+        wanted."""
+        width = self.shape.block
+        part = self.probe if self.effort.thorough else self.probe.part(0, width)
         most = min(width, self.runner.map.longest_run)
         full = cut(part, [most], width)
         expected = self._fresh(full, part)
@@ -178,34 +149,12 @@ class ProbeChecks:
             lanes = sorted(int(lane) for lane in self.rng.choice(most, size=count, replace=False))
             case = wanting(full, dict.fromkeys(lanes, ALL_LOGITS), f"logits of lanes {lanes} wanted")
             total += compare(expected, self._fresh(case, part), case.name)
-        reduced = wanting(full, {lane: self._reduced(lane) for lane in range(most)}, "likeliest wanted")
+        reduced = wanting(
+            full,
+            {lane: reduced_need(lane, self.shape.vocabulary, self.rng) for lane in range(most)},
+            "likeliest wanted",
+        )
         return total + compare(expected, self._fresh(reduced, part), reduced.name)
-
-    def _reduced(self, lane: int) -> Need:
-        """Each kind of need but all logits, in turn."""
-        chosen = tuple(int(token) for token in self.rng.integers(self.shape.vocabulary, size=LIKELIEST))
-        return (Need(best=True), Need(top=LIKELIEST), Need(chosen=chosen))[lane % 3]
-
-    def _width(self) -> Difference:
-        """Every other width that the engine may run."""
-        if self.shape.widths == (self.shape.block,):
-            return Difference()
-        self.runner.prepare(self.long)
-        self.widths = measure_widths(self.runner, self.long, self._known, self.effort, self.rng)
-        return sum(self.widths.values(), Difference())
-
-    @cached_property
-    def _known(self) -> Recording:
-        """What blocks leave of the first tokens of the long probe, which is prepared."""
-        return self._fresh(self._blocks, self._first)
-
-    @property
-    def _first(self) -> Probe:
-        return self.long.part(0, KNOWN_ROWS)
-
-    @property
-    def _blocks(self) -> InvarianceCase:
-        return cut(self._first, [self.shape.block], self.shape.block)
 
     def _speculated(self, accepted: Sequence[int], probe: Probe | None = None) -> InvarianceCase:
         """The probe, or a part of it, by drafts, of which so many are right, within the context."""
@@ -216,9 +165,3 @@ class ProbeChecks:
 
     def _random_sizes(self, limit: int) -> list[int]:
         return [int(size) for size in self.rng.integers(1, limit + 1, size=len(self.probe.tokens))]
-
-
-def not_finite(runner: CaseRunner, when: str) -> Difference:
-    """A slot that holds what is not finite, as a difference; none where all are."""
-    problem = runner.not_finite_slot()
-    return Difference(1, 1, 0.0, f"{when} {problem}") if problem else Difference()

@@ -180,8 +180,11 @@ def exactness_table(verdict: ExactnessVerdict) -> Table:
             f"{v.largest_difference:.4g}",
             Text(invariance_words(v.invariance, v.standing), style=_mark(v.standing, required).style),
         )
-    if verdict.proven_widths:
-        table.caption, table.caption_justify = equal_widths(verdict), "left"
+    captions = [equal_widths(verdict)] if verdict.proven_widths else []
+    if verdict.left_out:
+        captions.append(f"cases drawn with seed {verdict.seed}: {'; '.join(verdict.left_out)}")
+    if captions:
+        table.caption, table.caption_justify = "\n".join(captions), "left"
     return table
 
 

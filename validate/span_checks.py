@@ -20,6 +20,9 @@ from anespec.validate.invariance_cases import InvarianceCase, Probe, at_spans, c
 EDGE_ROWS = 32
 """Rows of a pass at an edge, where passes may be as wide."""
 
+PASSES_AT_AN_EDGE = 2
+"""Of widths other than the usual one."""
+
 
 @dataclass(frozen=True)
 class SpanEdge:
@@ -57,38 +60,86 @@ def _spans(shape: VerifierShape, home: RegionMap, region: int, end: int) -> tupl
     )
 
 
+@dataclass(frozen=True)
+class SpanPlan:
+    """What runs at each edge, by its place among `edges`: the `usual` width everywhere, for every probe.
+
+    `others` has the widths beyond that, by probe and edge; `alone` the edges, by probe, at which one pool's
+    span is partial at a time. `pairs` is how many pairs of a width and an edge there are.
+    """
+
+    edges: tuple[SpanEdge, ...]
+    usual: int
+    others: tuple[tuple[tuple[int, ...], ...], ...]
+    alone: tuple[frozenset[int], ...]
+    pairs: int
+
+    @property
+    def planned(self) -> int:
+        """How many pairs of a width and an edge run."""
+        of_others = {
+            (edge, width) for probe in self.others for edge, each in enumerate(probe) for width in each
+        }
+        return len(self.edges) + len(of_others)
+
+
+def span_plan(
+    shape: VerifierShape, widths: Sequence[int], effort: Effort, probes: int, rng: np.random.Generator
+) -> SpanPlan:
+    """Deal the other `widths`, those that proved equal, out to edges and probes.
+
+    The usual one is the widest up to EDGE_ROWS. If thorough, every width up to that runs at every edge, for
+    one probe, and wider ones at the least and the largest partial span and one more; else the widest alone at
+    those two.
+    """
+    edges = tuple(span_edges(shape))
+    usual = max(width for width in widths if width <= max(EDGE_ROWS, shape.block))
+    dealt: list[list[list[int]]] = [[[] for _ in edges] for _ in range(probes)]
+    extremes = {0, len(edges) - 1} if edges else set()
+    others = [width for width in widths if width != usual]
+    for width in others if effort.thorough else others[-1:]:
+        wide = width > EDGE_ROWS or not effort.thorough
+        at = extremes | ({int(rng.integers(len(edges)))} if effort.thorough and edges else set())
+        for edge in at if wide else range(len(edges)):
+            dealt[int(rng.integers(probes))][edge].append(width)
+    several_pools = effort.thorough and len(shape.pools) > 1
+    alone = [
+        frozenset(e for e in range(len(edges)) if several_pools and (e + number) % probes == 0)
+        for number in range(probes)
+    ]
+    return SpanPlan(
+        edges,
+        usual,
+        tuple(tuple(tuple(each) for each in probe) for probe in dealt),
+        tuple(alone),
+        len(edges) * len(widths),
+    )
+
+
 def measure_spans(
-    runner: CaseRunner,
-    probe: Probe,
-    widths: Sequence[int],
-    effort: Effort,
-    rng: np.random.Generator,
+    runner: CaseRunner, probe: Probe, plan: SpanPlan, number: int, rng: np.random.Generator
 ) -> Mapping[tuple[int, ...], Difference]:
     """What differs where a pass looks at no more than it needs, by its spans; empty where none are partial.
 
-    `widths` are those that proved equal: the widest up to EDGE_ROWS runs at every edge, the widest of all at
-    the least and at the largest partial span too, and if thorough each of them at all. The runner is left
-    with another past.
+    `number` is the probe's in the plan. The runner is left with another past.
     """
-    edges = span_edges(runner.shape)
-    if not edges:
+    if not plan.edges:
         return {}
-    _lay_past(runner, probe, edges)
-    usual = max(width for width in widths if width <= max(EDGE_ROWS, runner.shape.block))
-    trials = [_EdgeTrial(runner, probe, edge, usual) for edge in edges]
+    _lay_past(runner, probe, plan.edges)
+    trials = [_EdgeTrial(runner, probe, edge, plan.usual) for edge in plan.edges]
     whole = runner.shape.whole_spans
     found: dict[tuple[int, ...], Difference] = {}
     behind = whole
-    for trial in reversed(trials):
-        for pool, (first, end) in enumerate(zip(trial.edge.spans, behind, strict=True)):
+    for place, trial in reversed([*enumerate(trials)]):
+        own = trial.edge.spans
+        for pool, (first, end) in enumerate(zip(own, behind, strict=True)):
             runner.fill(pool, np.arange(first, end), rng, trials[0].probe.start)
-        behind = trial.edge.spans
-        extreme = trial in (trials[0], trials[-1])
-        others = widths if effort.thorough else widths[-1:] if extreme else ()
-        alone = _one_pool_at_a_time(trial.edge.spans, whole) if effort.thorough and len(whole) > 1 else []
-        for spans in (trial.edge.spans, *alone):
-            tried = (usual, *others) if spans == trial.edge.spans else (usual,)
-            found[spans] = found.get(spans, Difference()) + trial.measure(spans, tried)
+        behind = own
+        tried = {own: (plan.usual, *plan.others[number][place])}
+        if place in plan.alone[number]:
+            tried |= {spans: (plan.usual,) for spans in _one_pool_at_a_time(own, whole) if spans != own}
+        for spans, widths in tried.items():
+            found[spans] = found.get(spans, Difference()) + trial.measure(spans, widths)
     return found
 
 
@@ -125,28 +176,35 @@ def _lay_past(runner: CaseRunner, probe: Probe, edges: Sequence[SpanEdge]) -> No
 
 
 class _EdgeTrial:
-    """The rows at one edge, and what a pass that looks at every slot makes of them."""
+    """The rows at one edge, and what passes of the usual width that look at every slot make of them."""
 
     def __init__(self, runner: CaseRunner, probe: Probe, edge: SpanEdge, width: int) -> None:
         count = min(width, edge.end, len(probe.tokens))
-        self.runner, self.edge = runner, edge
+        self.runner, self.edge, self.usual = runner, edge, width
         self.probe = Probe((), edge.end - count, probe.tokens[:count])
-        self.expected = self._run(self._case(width))
+        self.expected = self._run(self._case(self.probe, width), self.probe)
 
     def measure(self, spans: tuple[int, ...], widths: Sequence[int]) -> Difference:
-        """Compare passes of those spans and of each width, which hold the edge's rows."""
-        total = Difference()
+        """Compare passes of those spans and of each width, which hold the edge's rows.
+
+        Of a width that is not the usual one the last rows alone run, on the K/V that is expected before them.
+        """
+        total, count = Difference(), len(self.probe.tokens)
         for width in dict.fromkeys(widths):
-            case = at_spans(self._case(width), spans)
-            total += compare(self.expected, self._run(case), case.name)
+            rows = count if width == self.usual else min(count, PASSES_AT_AN_EDGE * width)
+            part = self.probe.part(count - rows, count)
+            case = at_spans(self._case(part, width), spans)
+            total += compare(self.expected, self._run(case, part), case.name)
         return total
 
-    def _case(self, width: int) -> InvarianceCase:
-        return in_region(cut(self.probe, [min(width, self.runner.map.longest_run)], width), self.edge.region)
+    def _case(self, part: Probe, width: int) -> InvarianceCase:
+        return in_region(cut(part, [min(width, self.runner.map.longest_run)], width), self.edge.region)
 
-    def _run(self, case: InvarianceCase) -> Recording:
-        """Run a case, and put back what it has overwritten."""
+    def _run(self, case: InvarianceCase, part: Probe) -> Recording:
+        """Run a case of the last rows, and put back what it has overwritten."""
         self.runner.keep(self.probe, self.edge.region)
-        recorded = self.runner.run(case, self.probe, self.edge.region)
+        if part != self.probe:
+            self.runner.lay(self.expected, self.edge.region)
+        recorded = self.runner.run(case, part, self.edge.region)
         self.runner.restore()
         return recorded

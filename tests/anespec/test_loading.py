@@ -1,6 +1,7 @@
 """Opening an artifact: what is read of it, and what is closed where that fails."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -131,3 +132,20 @@ def test_what_was_measured_once_is_known_and_what_measuring_took_is_given_back(
     with anespec.load(artifact.root, threads=1) as model:
         assert model.generate("Once upon a time", max_tokens=8).text == first
     assert len(times) == 4
+
+
+def test_what_use_taught_of_costs_is_written_back_when_a_model_is_closed(artifact: Artifact) -> None:
+    here = backends.circumstances(artifact, "openvino", 1)
+    with anespec.load(artifact.root, threads=1) as model:
+        model.generate("Once", max_tokens=2)
+    known = artifact.read_verdicts(CostFile).find(here)
+    assert known is not None
+    slow = PassCosts(tuple(replace(cost, seconds=100.0) for cost in known.costs.widths))
+    artifact.record_verdict(CostFile, CostVerdict.of(slow, here))
+    with anespec.load(artifact.root, threads=1) as model:
+        model.generate("Once upon a time", max_tokens=80, ignore_eos=True)
+    learned = artifact.read_verdicts(CostFile).find(here)
+    assert learned is not None
+    assert all(cost.seconds < 1.0 for cost in learned.costs.widths)
+    assert not costs.keep_learned(artifact, here, learned.costs), "what is known is not written again"
+    assert not costs.keep_learned(artifact, here, None)

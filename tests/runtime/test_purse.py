@@ -13,7 +13,7 @@ from anespec.runtime.drafters import Draft, DraftSession, Outcome, RowTops
 from anespec.runtime.engine import Engine
 from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind
-from anespec.runtime.purse import SMALL_SHARE, Purse
+from anespec.runtime.purse import SMALL_SHARE, Earnings, Purse
 from anespec.runtime.requests import Request
 from anespec.runtime.spending import MOST_DRAFTS
 
@@ -51,11 +51,38 @@ def test_a_right_guess_after_a_rest_is_followed_by_another_ask_at_once() -> None
     assert purse.allows()
 
 
-def test_it_is_asked_as_long_as_a_right_guess_would_pay_for_the_wrong_ones() -> None:
+def test_it_is_asked_as_long_as_right_guesses_pay_for_all_asks() -> None:
     purse = Purse()
-    for number in range(30):
+    for number in range(300):
         assert purse.allows(), number
-        purse.learn(3e-4, number % 4 == 3, PASS)
+        purse.learn(3e-4, number % 3 == 2, PASS)
+
+
+def test_it_rests_where_a_right_guess_now_and_then_does_not_pay_for_all_asks() -> None:
+    """A guess in six is right, and six asks take 2.4 tokens' time."""
+    purse, asks = Purse(), 0
+    for _ in range(600):
+        if purse.allows():
+            purse.learn(4e-4, asks % 6 == 5, PASS)
+            asks += 1
+    assert asks * 4e-4 - (asks // 6) * PASS < 0.02 * 600 * PASS
+
+
+def test_where_no_sequence_s_asks_paid_the_next_one_s_may_take_less() -> None:
+    earnings = Earnings()
+    spent: list[float] = []
+    for _ in range(30):
+        purse, own = Purse(earnings), 0
+        for _ in range(48):
+            if purse.allows():
+                purse.learn(1e-4, 0, PASS)
+                own += 1
+        spent.append(own * 1e-4)
+    assert spent[0] > 0.9 * PASS
+    assert spent[-1] < 0.02 * 48 * PASS
+    for _ in range(400):
+        earnings.learn(0.1, 1)
+    assert earnings.credit == 1.0, "what pays again is trusted again"
 
 
 def test_an_ask_that_was_disturbed_is_no_dear_one() -> None:

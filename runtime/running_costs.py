@@ -1,0 +1,131 @@
+"""What passes cost now: the fastest recent passes of each width, corrected by every pass that runs.
+
+Costs that were timed on a busy machine would be wrong for good, and costs that were timed on an idle one are
+wrong while it is busy. So the engine says what each pass took, and the estimate follows.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from anespec.runtime.pass_costs import PassCosts
+
+RECENT = 9
+"""Passes of a width that count: on a machine that became slower, so many later all are slow."""
+
+ENOUGH = 3
+"""Passes of a width before they count, so that one that was disturbed never does."""
+
+STALE = 64
+"""Passes of other widths after which earlier ones of a width tell nothing of now."""
+
+FIRST_TRIAL, RAREST_TRIAL = 32, 1024
+"""Passes after which a width that others are weighed against is run again, each time twice as many. A trial
+is ENOUGH passes, so that all of them together take little."""
+
+
+@dataclass
+class _Width:
+    """What is known of one width, in times of what was recorded.
+
+    `factor` was found when the factors of all widths were `beside`, and its last pass was number `last`.
+    """
+
+    beside: dict[int, float]
+    factor: float = 1.0
+    last: int = 0
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    next_trial: int = FIRST_TRIAL
+    patience: int = FIRST_TRIAL
+
+
+class RunningCosts:
+    """Implements CostSource: begins with what was recorded, and learns from passes.
+
+    A width's estimate is the second least of its recent passes: the least would be a single mistake's. Where
+    others ran since, it is taken to have become as much dearer or cheaper as the width of the last pass has.
+    """
+
+    def __init__(self, recorded: PassCosts) -> None:
+        """Begin with costs of every width that will be run."""
+        self._recorded = recorded
+        ones = {cost.width: 1.0 for cost in recorded.widths}
+        self._widths = {width: _Width(dict(ones)) for width in ones}
+        self._passes = 0
+        self._latest: int | None = None
+        self._current = recorded.smoothed()
+        self._best: PassCosts | None = None
+
+    @property
+    def current(self) -> PassCosts:
+        """What passes cost now; a wider pass never less than a narrower one, see PassCosts.smoothed."""
+        return self._current
+
+    @property
+    def learned(self) -> PassCosts | None:
+        """What is worth recording: the curve of the fastest time there was. None before enough passes.
+
+        It may be dearer than what was recorded for some widths, but not for all together: then the machine
+        was busy throughout, and costs say how widths compare.
+        """
+        if self._best is None:
+            return None
+        return _scaled(self._best, min(1.0, _total(self._recorded) / _total(self._best)))
+
+    def observe(self, width: int, span: int, seconds: float) -> None:
+        """Learn from a pass; see CostSource."""
+        own = self._widths.get(width)
+        if own is None or seconds <= 0:
+            return
+        self._passes += 1
+        if self._passes - own.last > STALE:
+            own.factor = self._factor(width)
+            own.recent.clear()
+        own.recent.append(seconds / self._recorded.seconds(width, span))
+        if len(own.recent) >= ENOUGH:
+            own.factor = sorted(own.recent)[1]
+        own.last = self._passes
+        own.beside = {each: known.factor for each, known in self._widths.items()}
+        self._latest = width
+        self._plan_trial(own)
+        self._current = self._estimate()
+        if self._passes >= FIRST_TRIAL and (self._best is None or _total(self._current) < _total(self._best)):
+            self._best = replace(self._current, pace=1.0)
+
+    def overdue(self, width: int) -> bool:
+        """Whether a width should be run for its cost's sake; see CostSource."""
+        own = self._widths.get(width)
+        return own is not None and self._passes >= own.next_trial
+
+    def _plan_trial(self, own: _Width) -> None:
+        """Put a width's next trial off, where enough of its recent passes are known."""
+        if len(own.recent) >= ENOUGH:
+            if self._passes >= own.next_trial:
+                own.patience = min(2 * own.patience, RAREST_TRIAL)
+            own.next_trial = self._passes + own.patience
+
+    def _factor(self, width: int) -> float:
+        """What a width takes now, in times of what was recorded."""
+        own = self._widths[width]
+        if self._latest is None or width == self._latest:
+            return own.factor
+        return own.factor * self._widths[self._latest].factor / own.beside[self._latest]
+
+    def _estimate(self) -> PassCosts:
+        pace = 1.0 if self._latest is None else self._widths[self._latest].factor
+        widths = tuple(
+            replace(cost, seconds=cost.seconds * factor, per_slot=cost.per_slot * factor)
+            for cost in self._recorded.widths
+            for factor in (self._factor(cost.width),)
+        )
+        return PassCosts(widths, self._recorded.change * pace, pace).smoothed()
+
+
+def _total(costs: PassCosts) -> float:
+    return sum(cost.seconds for cost in costs.widths)
+
+
+def _scaled(costs: PassCosts, factor: float) -> PassCosts:
+    widths = (
+        replace(cost, seconds=cost.seconds * factor, per_slot=cost.per_slot * factor) for cost in costs.widths
+    )
+    return PassCosts(tuple(widths), costs.change * factor)
