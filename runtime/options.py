@@ -77,10 +77,10 @@ class BackendOptions(Options):
     backend: Annotated[str, Flag(choices=BACKEND_CHOICES)] = Field(
         default="auto",
         description="Who executes: openvino, the fast one on processors; torch, every operation rounded; "
-        "torch-flush, the same but that subnormal fp16 numbers are zero, as they may be to a Neural Engine; "
-        "coreml, which is Core ML with the Neural Engine, or coreml-cpu without it; worker, which is Core ML in "
-        "native processes (anespec worker build). auto is worker, else coreml, on a Mac that has a Neural Engine, "
-        "else openvino.",
+        "torch-flush, the same but that subnormal fp16 numbers are zero, as they may be to a "
+        "Neural Engine; coreml, which is Core ML with the Neural Engine, or coreml-cpu without "
+        "it; worker, which is Core ML in native processes (anespec worker build). auto is "
+        "worker, else coreml, on a Mac that has a Neural Engine, else openvino.",
     )
     threads: Annotated[int | None, Flag(default="all")] = Field(
         default=None, ge=1, le=MOST_THREADS, description="Processor threads."

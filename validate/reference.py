@@ -302,7 +302,8 @@ class Reference:
         norm, shape = self._vector(PER_LAYER_NORM), (len(ids), len(self.facts.layers), width)
         projected = (self.embed(ids) @ weight.T / math.sqrt(self.facts.d)).reshape(shape)
         looked_up = self._rows(PER_LAYER_EMBEDDING, ids).reshape(shape) * math.sqrt(width)
-        return (self._norm(projected, norm) + looked_up) / math.sqrt(2)
+        both = self._norm(projected, norm) + looked_up
+        return np.asarray(both / math.sqrt(2), np.float32)
 
     def _norm(self, x: Floats, weight: Floats) -> Floats:
         return rms_norm(x, self.facts.epsilon) * weight
