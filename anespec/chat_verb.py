@@ -80,9 +80,6 @@ def _loaded(path: Path, context: int | None, loading: LoadOptions) -> "Iterator[
     watch = watcher(shown=True)
     artifact = resolve_artifact(
         path,
-        backend=loading.backend,
-        threads=loading.threads,
-        workers=loading.workers,
         context=context,
         display=watch.shares,
     )

@@ -16,6 +16,7 @@ from anespec.served import GREEDY, ServedArtifact
 from anespec.watching import Watcher
 
 if TYPE_CHECKING:
+    from anespec.checks import Checks
     from anespec.runtime.completion import Chunk, TextStream
     from anespec.runtime.drafters.memory.memories import Memories
 
@@ -196,18 +197,20 @@ def load_model(
     check: Callable[[Model], None] | None = None,
     name: str | None = None,
     memories: "Memories | None" = None,
+    checks: "Checks | None" = None,
 ) -> Model:
     """Open an artifact and make it ready to generate; `check` may refuse before anything is measured.
 
-    `name` is what a person calls it, None for its path. `memories` are those that other models of the process
-    draw from, too.
+    `name` is what a person calls it, None for its path. `memories` and `checks` are those that other models
+    of the process share.
 
     Raises:
         ArtifactError: the folder is missing, damaged or of another version.
         RequestError: an option is out of range, or there is no such backend.
+        GoldenGateError: the artifact computes something else than its GGUF, as far as that is known.
     """
     opened = open_artifact(path, options, watch, name)
-    model = Model(opened, options, memories)
+    model = Model(opened, options, memories, checks)
     try:
         if check is not None:
             check(model)

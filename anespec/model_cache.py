@@ -1,7 +1,7 @@
-"""GGUFs that were given where an artifact is wanted: each is converted and gated once, and found by content.
+"""GGUFs that were given where an artifact is wanted: each is converted once, and found by content.
 
     CACHE/anespec/models/KEY/model.anespec   the artifact
-    CACHE/anespec/models/KEY/entry.json      written when it is gated; its time says when it was last used
+    CACHE/anespec/models/KEY/entry.json      written when it is there; its time says when it was last used
     CACHE/anespec/models/KEY.lock            held while that is done
 
 KEY follows from the GGUF's hash, from how it is converted and from anespec's version. Without an entry the
@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from anespec import __version__
 from anespec.hub_name import is_hub_name
-from anespec.manifests.errors import ArtifactError, GoldenGateError, StorageError, UsageError
+from anespec.manifests.errors import ArtifactError, StorageError, UsageError
 from anespec.manifests.formatting import listed, quoted
 from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.safe_files import Folder, open_file
@@ -35,7 +35,6 @@ from anespec.manifests.user_folders import cache_folder, private_folder
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-    from anespec.runtime.backends.worker.sharing import WorkerLimits
     from anespec.validate.progress import Progress
 
 Display = Callable[[str], "AbstractContextManager[Progress]"]
@@ -79,7 +78,7 @@ class Build:
 
 
 class Entry(Record):
-    """What a finished model of the cache is; `failure` is why it must not be used, where a gate failed."""
+    """What a finished model of the cache is."""
 
     name: Name
     source_sha256: str
@@ -90,7 +89,6 @@ class Entry(Record):
     target: Target
     context: Count
     version: str
-    failure: str | None = None
 
 
 @dataclass(frozen=True)
@@ -139,25 +137,20 @@ class CachedModel:
 def resolve_artifact(
     path: Path,
     *,
-    backend: str = "auto",
-    threads: int | None = None,
-    workers: "WorkerLimits | None" = None,
     context: int | None = None,
     sequences: int | None = None,
     display: Display = no_display,
 ) -> Path:
     """The artifact that `path` stands for: its own folder, or one of the cache.
 
-    One of the hub is downloaded. A GGUF is converted for this machine and gated on `backend` first, where
-    that was never done. A path that leads nowhere may be the name of a model in the cache. A folder is
-    returned as it is, for `Artifact` to refuse. `workers` are the limits of a backend that has some;
-    `context` and `sequences` are those of the conversion.
+    One of the hub is downloaded. A GGUF is converted for this machine first, where that was never done. A
+    path that leads nowhere may be the name of a model in the cache. A folder is returned as it is, for
+    `Artifact` to refuse. `context` and `sequences` are those of the conversion.
 
     Raises:
         ArtifactError: it is none of these.
         UsageError: one of them is given for what is converted already, or a name is that of several models.
         GGUFError, UnsupportedModelError, RequestError: the GGUF cannot be converted, or not so.
-        GoldenGateError: what was converted does not compute what the GGUF means.
         StorageError: the cache cannot be used, or has no room.
         MissingPackageError: a package is needed that is not installed.
         Interrupted: someone pressed ^C; what is finished is kept.
@@ -170,7 +163,7 @@ def resolve_artifact(
         build = Build.here(context, sequences)
         cache = ModelCache()
         cache.require_whole(path)
-        return cache.artifact_of(path, build, backend, threads, display, workers)
+        return cache.artifact_of(path, build, display)
     artifact = path if path.exists() else cached_artifact(path)
     if artifact is None:
         raise ArtifactError(f"{path}: is no file, no folder and no model in the cache (`anespec list`)")
@@ -193,6 +186,11 @@ def cached_artifact(name: Path) -> Path | None:
         found = ModelCache().named(str(name))
         return None if found is None else found.artifact
     return None
+
+
+def is_in_cache(artifact: Path) -> bool:
+    """Whether an artifact is one that was made of a GGUF for the cache."""
+    return artifact.resolve().is_relative_to((cache_folder() / MODELS_FOLDER).resolve())
 
 
 def is_gguf(path: Path) -> bool:
@@ -228,16 +226,8 @@ class ModelCache:
         with GGUFFile(gguf):
             pass
 
-    def artifact_of(
-        self,
-        gguf: Path,
-        build: Build,
-        backend: str,
-        threads: int | None,
-        display: Display,
-        workers: "WorkerLimits | None" = None,
-    ) -> Path:
-        """The gated artifact of a GGUF, made first where there is none; raises like `resolve_artifact`."""
+    def artifact_of(self, gguf: Path, build: Build, display: Display) -> Path:
+        """The artifact of a GGUF, made first where there is none; raises like `resolve_artifact`."""
         with private_folder(self.root) as root:
             key = build.key(self._hash(gguf, display))
             model = self._model(root, key)
@@ -245,15 +235,10 @@ class ModelCache:
                 with self._lock(key, gguf, display):
                     model = self._model(root, key)
                     if model.entry is None or not model.artifact.is_dir():
-                        model = self._make(root, key, gguf, build, backend, threads, workers, display)
+                        model = self._make(root, key, gguf, build, display)
             else:
                 _log.info("%s was converted before: %s", gguf, model.artifact)
         assert model.entry is not None
-        if model.entry.failure is not None:
-            raise GoldenGateError(
-                f"{gguf}: was converted, but does not compute what it should ({model.entry.failure}); "
-                "please report it; `anespec rm` removes it"
-            )
         with contextlib.suppress(OSError):
             os.utime(model.folder / ENTRY_NAME)
         return model.artifact
@@ -318,24 +303,14 @@ class ModelCache:
             entry = None
         return CachedModel(key, self.root / key, entry)
 
-    def _make(
-        self,
-        root: Folder,
-        key: str,
-        gguf: Path,
-        build: Build,
-        backend: str,
-        threads: int | None,
-        workers: "WorkerLimits | None",
-        display: Display,
-    ) -> CachedModel:
+    def _make(self, root: Folder, key: str, gguf: Path, build: Build, display: Display) -> CachedModel:
         from anespec.prepare_model import prepare_model
 
         with root.folder(key, create=True) as folder:
             folder.make_private()
             try:
                 output = self.root / key / ARTIFACT_NAME
-                entry = prepare_model(gguf, output, build, backend, threads, display, workers)
+                entry = prepare_model(gguf, output, build, display)
             except BaseException:
                 # What could not even be begun is no interrupted conversion.
                 with contextlib.suppress(OSError):

@@ -22,7 +22,7 @@ class Scheduler:
         """`shares_prefixes`: one prompt may go on from what another one left. `clock` gives seconds."""
         self._shape = shape
         self._store = store
-        self._shares_prefixes = shares_prefixes
+        self.shares_prefixes = shares_prefixes
         self._clock = clock
         self._queue = WaitingQueue()
         self._active: dict[int, ActiveSequence] = {}
@@ -134,7 +134,7 @@ class Scheduler:
         its K/V do not stand any more, and its text stays the same.
         """
         waiting = next(self._queue.in_turn(), None)
-        if waiting is None or self._store.idle or not self._shares_prefixes:
+        if waiting is None or self._store.idle or not self.shares_prefixes:
             return
         request = waiting.request
         owner = max((each.request.owner for each in self._active.values()), key=self._queue.running)
@@ -154,7 +154,7 @@ class Scheduler:
         other. So waiting costs nothing, unless the rows are so few that they would fit into lanes that stay
         empty: those of one block.
         """
-        if not self._shares_prefixes:
+        if not self.shares_prefixes:
             return False
         prompt, owner = waiting.tokens, waiting.request.owner
         awaited = 0

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from anespec.checks import Checks
 from anespec.hub import fetched
 from anespec.manifests.errors import StorageError
 from anespec.model_cache import is_gguf, resolve_artifact
@@ -27,10 +28,11 @@ class ArtifactLoader:
         from anespec.runtime.drafters.memory.memories import Memories
 
         self._watch = watch
+        self._checks = Checks()
         self._memories = Memories()
 
     def find(self, source: ModelSource) -> Found:
-        """Where a source leads; a GGUF is converted and gated first, where that was never done."""
+        """Where a source leads; a GGUF is converted first, where that was never done."""
         from anespec.manifests.store import MANIFEST_NAME, Artifact
         from anespec.runtime.backends import resolve_backend
 
@@ -40,9 +42,6 @@ class ArtifactLoader:
             sequences = USUAL_SEQUENCES
         path = resolve_artifact(
             model,
-            backend=source.loading.backend,
-            threads=source.loading.threads,
-            workers=source.loading.workers,
             context=source.context,
             sequences=sequences,
             display=display,
@@ -62,4 +61,6 @@ class ArtifactLoader:
         from anespec.model import load_model
 
         name = model_name(source.path)
-        return load_model(found.path, source.loading, self._watch(), name=name, memories=self._memories)
+        return load_model(
+            found.path, source.loading, self._watch(), name=name, memories=self._memories, checks=self._checks
+        )
