@@ -108,12 +108,13 @@ def load(
 ) -> Model:
     """Open an artifact to generate from. Use it in a `with` block, or close it.
 
-    `changes` are fields of LoadOptions, which hold before those of `options`. Where speculation was never
-    measured here, a quick form of the exactness gate is run first; `watch` hears of it.
+    `changes` are fields of LoadOptions, which hold before those of `options`. What the gates have not said
+    here is asked beside what runs, or as `gates` says; `watch` hears of it.
 
     Raises:
         ArtifactError: the folder is missing, damaged or of another version.
         RequestError: an option is out of range, or there is no such backend.
+        GoldenGateError: it computes something else than its GGUF, as far as that is known.
     """
     from anespec.runtime.options import LoadOptions
 

@@ -48,8 +48,10 @@ def chat(
 ) -> None:
     """Talk with MODEL: an artifact, a GGUF, hf:OWNER/REPO/FILE.gguf, or the name of a model in the cache.
 
-    A GGUF is converted and gated once, and kept in the cache. /help lists the commands of a chat. Without a
-    terminal every line of standard input is a message, and standard output gets the answers.
+    A GGUF is converted once, and kept in the cache. The gates are asked beside the chat (--gates).
+
+    /help lists the commands of a chat. Without a terminal every line of standard input is a message, and
+    standard output gets the answers.
 
     \b
     Example:
@@ -68,6 +70,7 @@ def chat(
                 show_drafts=not hide_drafts,
                 keep_history=not no_history,
             )
+            loaded.require_right()
     except KeyboardInterrupt:
         raise Interrupted("interrupted") from None
 

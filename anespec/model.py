@@ -198,11 +198,12 @@ def load_model(
     name: str | None = None,
     memories: "Memories | None" = None,
     checks: "Checks | None" = None,
+    beside: bool = True,
 ) -> Model:
     """Open an artifact and make it ready to generate; `check` may refuse before anything is measured.
 
     `name` is what a person calls it, None for its path. `memories` and `checks` are those that other models
-    of the process share.
+    of the process share. Not `beside`, whoever loads it calls `close_and_check` (see ServedArtifact.prove).
 
     Raises:
         ArtifactError: the folder is missing, damaged or of another version.
@@ -214,7 +215,7 @@ def load_model(
     try:
         if check is not None:
             check(model)
-        model.prove(watch)
+        model.prove(watch, beside)
     except BaseException:
         from anespec.leaving import keep
 

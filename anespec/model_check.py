@@ -9,12 +9,15 @@ from anespec.checks import Check, Checks
 from anespec.loading import Opened
 from anespec.manifests.errors import AnespecError, GoldenGateError
 from anespec.manifests.verdicts import ExactnessVerdict
+from anespec.watching import Watcher
 
 if TYPE_CHECKING:
     from anespec.runtime.options import LoadOptions
     from anespec.runtime.pass_costs import PassCosts
     from anespec.runtime.proven import Proven
     from anespec.validate.check_parts import CheckAsked, CheckReport
+
+SECONDS_BETWEEN_LOOKS = 0.2
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +44,38 @@ def memory_needed(opened: Opened) -> int:
     from anespec.serving.room import memory_of
 
     return memory_of(opened.artifact.manifest, opened.here.backend)
+
+
+def run_check(asked: "CheckAsked", opened: Opened, watch: Watcher) -> None:
+    """Ask the gates and wait for them, unless ^C comes.
+
+    Raises:
+        GoldenGateError: the artifact computes something else than its GGUF.
+    """
+    failures: list[str] = []
+    troubles: list[str] = []
+
+    def hear(report: "CheckReport") -> None:
+        if report.failure is not None:
+            failures.append(report.failure)
+
+    def end(trouble: str | None) -> None:
+        if trouble is not None:
+            troubles.append(trouble)
+
+    check = Checks().begin(asked, memory_needed(opened), hear, end)
+    try:
+        with watch.shares("checking, for the next start") as report:
+            while not check.wait(SECONDS_BETWEEN_LOOKS):
+                report(f"{check.progress}, {check.doing} (^C leaves it)", check.share)
+    except KeyboardInterrupt:
+        check.stop()
+        watch.note("the check was left; the next start begins it anew")
+        return
+    for failure in failures:
+        raise GoldenGateError(f"{opened.artifact.root}: {failure}")
+    for trouble in troubles:
+        watch.note(f"it could not be checked: {trouble}")
 
 
 class ModelCheck:

@@ -18,7 +18,7 @@ from anespec.loading import (
     say_inexact,
     start_source,
 )
-from anespec.model_check import ModelCheck, check_asked
+from anespec.model_check import ModelCheck, check_asked, run_check
 from anespec.pending import Pending
 from anespec.runtime.callers import Caller
 from anespec.runtime.options import GenerationOptions, LoadOptions, WhenGates
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from anespec.runtime.proven import Proven
     from anespec.runtime.requests import Request
     from anespec.runtime.sampling import GrammarTokens
+    from anespec.runtime.service import Service
     from anespec.runtime.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -45,6 +46,8 @@ PREFILL_ALONE = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True
 
 class ServedArtifact:
     """Runs prompts of token ids. Safe to use from several threads."""
+
+    _service: "Service"
 
     def __init__(
         self,
@@ -72,8 +75,10 @@ class ServedArtifact:
         self._serve(Proven.nothing(opened.verifier.shape, options.allow_inexact))
         self.load_seconds = 0.0
 
-    def prove(self, watch: Watcher = SILENT) -> None:
+    def prove(self, watch: Watcher = SILENT, beside: bool = True) -> None:
         """Use what the gates have proven here. What they have not said, they are asked when the options say.
+
+        Not `beside`, somebody calls `close_and_check` afterwards where the options say later.
 
         Raises:
             GoldenGateError: the artifact computes something else than its GGUF.
@@ -84,9 +89,9 @@ class ServedArtifact:
         if self._options.when_gates is WhenGates.NOW:
             self._prove_now(watch)
         else:
-            self._prove_later(watch)
+            self._prove_later(watch, beside)
 
-    def _prove_later(self, watch: Watcher) -> None:
+    def _prove_later(self, watch: Watcher, beside: bool) -> None:
         """Begin with what is known."""
         from anespec.runtime.proven import Proven
         from anespec.validate.costs import kept_costs
@@ -96,7 +101,8 @@ class ServedArtifact:
         verdict = kept_exactness(artifact, here, "quick")
         is_later = self._options.when_gates is WhenGates.LATER
         if verdict is None:
-            then = "the gates are asked beside" if is_later else "`anespec validate` asks the gates"
+            when = "beside" if beside else "afterwards"
+            then = f"the gates are asked {when}" if is_later else "`anespec validate` asks the gates"
             watch.note(
                 f"{why_exactness_is_unknown(artifact, here)}, so this runs without drafts"
                 f"{' and one sequence at a time' if shape.sequences > 1 else ''}; {then}"
@@ -107,11 +113,22 @@ class ServedArtifact:
             self._service.close()
             proven = Proven.of(verdict, shape, self._options.allow_inexact)
             self._serve(proven, kept_costs(artifact, here, proven))
-        asked = check_asked(self._opened, self._options) if is_later else None
+        asked = check_asked(self._opened, self._options) if is_later and beside else None
         if asked is not None:
             self._check = ModelCheck(
                 self._opened, self._options, asked, verdict, self._checks, self._take_up, self._refuse
             )
+
+    def close_and_check(self, watch: Watcher = SILENT) -> None:
+        """Release the model's memory, and ask the gates what they have not said here; ^C leaves that undone.
+
+        Raises:
+            GoldenGateError: the artifact computes something else than its GGUF.
+        """
+        asked = check_asked(self._opened, self._options)
+        self.close()
+        if asked is not None:
+            run_check(asked, self._opened, watch)
 
     def _take_up(self, proven: "Proven", costs: "PassCosts | None") -> None:
         """Use what was proven meanwhile, between two passes."""
@@ -135,7 +152,7 @@ class ServedArtifact:
 
     @property
     def checking(self) -> str | None:
-        """How far the gates are that are asked beside, as in `3 of 11`; None where none are."""
+        """See ServingModel."""
         return None if self._check is None else self._check.progress
 
     def _prove_now(self, watch: Watcher) -> None:

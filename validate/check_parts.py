@@ -70,8 +70,7 @@ def missing_parts(artifact: Artifact, here: Circumstances, shape: VerifierShape)
 
 
 def may_ask_golden(artifact: Artifact, here: Circumstances) -> bool:
-    """Whether the golden gate has no verdict here, and there is what it needs: its packages, and a file that may
-    be the GGUF."""
+    """Whether the golden gate has no verdict here, and has what it needs: packages and the GGUF."""
     if recorded_golden(artifact, here) is not None or missing_package("torch") is not None:
         return False
     size = artifact.manifest.source.bytes

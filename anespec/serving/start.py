@@ -31,7 +31,7 @@ from anespec.serving.config_file import read_config
 from anespec.serving.loader import ArtifactLoader
 from anespec.serving.notify import READY, STOPPING, tell_system
 from anespec.serving.pool import ModelLoadError, ModelPool
-from anespec.serving.records import daemon_at, recorded
+from anespec.serving.records import KeptRecord, daemon_at, recorded
 from anespec.serving.request import ServeRequest, missing
 from anespec.serving.room import MemoryLimit
 from anespec.serving.sources import Names
@@ -39,6 +39,7 @@ from anespec.verbosity import is_quiet
 from anespec.watching import Watcher
 
 SWITCH_SECONDS = 0.0005
+SECONDS_BETWEEN_NOTES = 1.0
 
 ONE_PASS = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True)
 
@@ -83,7 +84,7 @@ async def serve(asked: ServeRequest) -> None:
         _listening(options) as listening,
         recorded(address_text(listening), options, models.names) as record,
     ):
-        said.append(record)
+        said.append(record.serves)
 
         async def begin() -> None:
             watch.note(f"listening on {address_text(listening)}")
@@ -102,10 +103,19 @@ async def serve(asked: ServeRequest) -> None:
         # Who waits for the interpreter gets it from a long computation after so many seconds. With Python's
         # own 5 ms, one thread that reads a long text makes each step of a pass wait as long.
         sys.setswitchinterval(SWITCH_SECONDS)
+        noting = asyncio.create_task(_note_checks(models, record))
         try:
             await serve_until_ended(daemon, build_app(daemon, ENDPOINTS), listening, begin)
         finally:
+            noting.cancel()
             tell_system(STOPPING)
+
+
+async def _note_checks(models: ModelPool, record: KeptRecord) -> None:
+    """Have `anespec ps` say how far the gates are that are asked beside."""
+    while True:
+        await asyncio.sleep(SECONDS_BETWEEN_NOTES)
+        record.checks({card.id: card.checking for card in models.cards if card.checking is not None})
 
 
 def _keys(options: ServeOptions) -> KeyRing:

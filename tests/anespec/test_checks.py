@@ -1,0 +1,325 @@
+"""A model that no gate has judged runs at once, and what the gates prove beside it is taken up."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from click.testing import CliRunner
+from daemons import started, until_true
+
+import anespec
+from anespec.chat_verb import chat
+from anespec.checks import Checks
+from anespec.generate_verb import generate
+from anespec.loading import open_artifact
+from anespec.manifests.errors import GoldenGateError
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import ExactnessFile
+from anespec.model import Model
+from anespec.model_check import check_asked, run_check
+from anespec.runtime.backends import circumstances
+from anespec.runtime.options import LoadOptions, WhenGates
+from anespec.validate.check_parts import Part
+from anespec.validate.costs import CostFile
+from anespec.validate.figures import GoldenFile
+from anespec.watching import SILENT, Watcher
+
+PROMPT = "def area("
+PATIENCE = 240.0
+LATER = LoadOptions(gates=WhenGates.LATER, threads=1)
+
+
+@pytest.fixture
+def artifact(trained: Path, tmp_path: Path) -> Path:
+    """The embedded model, whose drafts come true, without a verdict."""
+    path = tmp_path / "own.anespec"
+    shutil.copytree(trained, path)
+    shutil.rmtree(path / "gates", ignore_errors=True)
+    return path
+
+
+@pytest.fixture(scope="module")
+def judged(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with all verdicts, and the text that it gives without drafts."""
+    path = tmp_path_factory.mktemp("judged") / "own.anespec"
+    shutil.copytree(trained, path)
+    opened = open_artifact(path, LATER, SILENT)
+    asked = check_asked(opened, LATER)
+    opened.verifier.close()
+    assert asked is not None
+    assert asked.parts == (Part.GOLDEN, Part.EXACTNESS, Part.COSTS)
+    run_check(asked, opened, SILENT)
+    return path
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def fail_golden(artifact: Path) -> None:
+    """Let the golden gate's verdict be that of a wrong model."""
+    path = artifact / "gates" / "golden.json"
+    golden = json.loads(path.read_text())
+    golden["verdicts"][0]["stack"][0]["error"] = 9.0
+    path.write_text(json.dumps(golden))
+
+
+def children() -> list[psutil.Process]:
+    found = psutil.Process().children(recursive=True)
+    return [each for each in found if "anespec.validate.check_process" in " ".join(each.cmdline())]
+
+
+def test_texts_are_the_same_over_the_moment_of_the_change(artifact: Path) -> None:
+    """A soak: one request after another from before the first proof until after the last."""
+    notes: list[str] = []
+    with anespec.load(artifact, LATER, watch=Watcher(note=notes.append)) as model:
+        (note,) = notes
+        assert note.startswith("exactness was never measured for this artifact, so this runs without drafts")
+        assert note.endswith("the gates are asked beside")
+        assert not model.speculates
+        first = model.generate(PROMPT, max_tokens=100)
+        assert first.statistics.proposed == 0, "nothing is guessed before that is proven"
+        assert model.checking is not None
+        seen: set[str] = set()
+        accepted = []
+        # Requests follow one another so closely that the check is stopped nearly all the time, so it gets its
+        # time between them.
+        while (checking := model.checking) is not None:
+            seen.add(checking)
+            found = model.generate(PROMPT, max_tokens=100)
+            assert found.text == first.text
+            accepted.append(found.statistics.accepted)
+            time.sleep(0.3)
+        last = model.generate(PROMPT, max_tokens=100)
+        assert last.text == first.text
+        assert last.statistics.accepted > 0
+        assert model.speculates
+        assert len(seen) > 2
+        assert seen <= {f"{done} of 11" for done in range(12)}
+    own = Artifact(artifact)
+    here = circumstances(own, "openvino", 1)
+    for kind in (GoldenFile, ExactnessFile, CostFile):
+        assert own.read_verdicts(kind).find(here) is not None, kind
+    with anespec.load(artifact, LATER) as model:
+        assert model.checking is None, "nothing is asked twice"
+        assert model.speculates
+        assert model.generate(PROMPT, max_tokens=100).text == first.text
+
+
+def test_a_request_that_runs_while_it_is_proven_goes_on_with_drafts(judged: Path, artifact: Path) -> None:
+    """The proofs come in the midst of one long text, by the same hand-over as those of a check."""
+    with anespec.load(judged, LATER) as proven:
+        verdict, costs = proven._proven, None
+        expected = proven.generate(PROMPT, max_tokens=200, ignore_eos=True)
+    assert expected.statistics.accepted > 0
+    with anespec.load(artifact, LATER, gates=WhenGates.NEVER) as model:
+        chunks = model.stream(PROMPT, max_tokens=200, ignore_eos=True)
+        before = [next(chunks) for _ in range(20)]
+        assert not any(chunk.drafted for chunk in before)
+        model._take_up(verdict, costs)
+        after = list(chunks)
+        assert any(chunk.drafted for chunk in after), "drafts are accepted from then on"
+        assert "".join(chunk.text for chunk in [*before, *after]) == expected.text
+
+
+def test_the_check_is_stopped_while_a_request_runs(artifact: Path) -> None:
+    with anespec.load(artifact, LATER) as model:
+        until(lambda: bool(children()))
+        (child,) = children()
+        assert child.nice() == 19
+        chunks = model.stream(PROMPT, max_tokens=200, ignore_eos=True)
+        next(chunks)
+        until(lambda: child.status() == psutil.STATUS_STOPPED)
+        chunks.close()
+        until(lambda: child.status() != psutil.STATUS_STOPPED)
+    until(lambda: not children())
+
+
+def test_never_asks_nothing_and_says_who_does(artifact: Path) -> None:
+    notes: list[str] = []
+    with anespec.load(artifact, gates="never", threads=1, watch=Watcher(note=notes.append)) as model:
+        assert model.checking is None
+        assert model.generate(PROMPT, max_tokens=20).statistics.proposed == 0
+    assert "`anespec validate` asks the gates" in notes[0]
+    assert not (artifact / "gates").exists()
+
+
+def test_a_model_that_the_golden_gate_fails_is_not_used(judged: Path, tmp_path: Path) -> None:
+    wrong = shutil.copytree(judged, tmp_path / "wrong.anespec")
+    fail_golden(wrong)
+    with pytest.raises(GoldenGateError, match="does not compute what its GGUF means"):
+        anespec.load(wrong, LATER)
+
+
+@pytest.fixture
+def failing(artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An artifact whose golden gate fails once it is asked: a weight is another than the GGUF's.
+
+    The manifest has the changed shard's hash, as if it had been converted so.
+    """
+    from anespec.manifests.store import package_sha256
+
+    shard = json.loads((artifact / "manifest.json").read_text())["shards"][0]
+    weights = next((artifact / shard["path"]).rglob("weight.bin"))
+    content = bytearray(weights.read_bytes())
+    for place in range(len(content) // 2, len(content) // 2 + 4096):
+        content[place] ^= 0x15
+    weights.write_bytes(content)
+    manifest = (artifact / "manifest.json").read_text()
+    changed = manifest.replace(shard["sha256"], package_sha256(artifact / shard["path"]))
+    assert changed != manifest
+    (artifact / "manifest.json").write_text(changed)
+    yield artifact
+
+
+def test_a_failure_that_is_found_beside_ends_the_use(failing: Path) -> None:
+    with anespec.load(failing, LATER) as model:
+        model.generate(PROMPT, max_tokens=5)
+        until(lambda: model.checking is None)
+        for ask in (
+            lambda: model.generate(PROMPT),
+            lambda: next(iter(model.stream(PROMPT))),
+            model.require_right,
+        ):
+            with pytest.raises(GoldenGateError, match="does not compute what its GGUF means"):
+                ask()
+        assert not model.speculates
+
+
+def test_a_chat_ends_with_the_code_of_the_gate(failing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lines() -> Iterator[str]:
+        yield "/stats\n"
+        time.sleep(0.1)
+        until(lambda: not children())
+        yield "/stats\n"
+
+    monkeypatch.setattr("anespec.chat_verb.standard_input_lines", lines)
+    monkeypatch.setattr(Model, "chat_ids", lambda self, messages: self.prompt_ids("def"))
+    result = CliRunner().invoke(chat, [str(failing), "--threads", "1", "--gates", "later"])
+    assert isinstance(result.exception, GoldenGateError), result.output
+    assert result.exception.exit_code == 12
+
+
+def invoke_generate(artifact: Path, *more: object) -> object:
+    arguments = [artifact, "-p", PROMPT, "-n", 5, "--threads", 1, *more]
+    return CliRunner().invoke(generate, [str(each) for each in arguments])
+
+
+def test_generate_prints_first_and_checks_afterwards(artifact: Path) -> None:
+    result = invoke_generate(artifact, "--gates", "later")
+    assert result.exception is None, result.output  # type: ignore[attr-defined]
+    assert "the gates are asked afterwards" in result.stderr  # type: ignore[attr-defined]
+    assert result.stdout.strip()  # type: ignore[attr-defined]
+    assert (artifact / "gates" / "costs.json").exists()
+    again = invoke_generate(artifact, "--gates", "later")
+    assert "asked" not in again.stderr  # type: ignore[attr-defined]
+
+
+def test_generate_keeps_nobody_waiting_who_does_not_watch(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANESPEC_GATES")
+    result = invoke_generate(artifact)
+    assert result.exception is None, result.output  # type: ignore[attr-defined]
+    assert "`anespec validate` asks the gates" in result.stderr  # type: ignore[attr-defined]
+    assert not (artifact / "gates").exists()
+
+
+def test_generate_ends_with_the_code_of_a_golden_gate_that_fails(failing: Path) -> None:
+    result = invoke_generate(failing, "--gates", "later")
+    assert isinstance(result.exception, GoldenGateError)  # type: ignore[attr-defined]
+    assert result.stdout.strip()  # type: ignore[attr-defined]
+
+
+def test_an_interrupt_leaves_the_check_and_nothing_else(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = open_artifact(artifact, LATER, SILENT)
+    asked = check_asked(opened, LATER)
+    opened.verifier.close()
+    assert asked is not None
+    notes: list[str] = []
+    monkeypatch.setattr("anespec.checks.Check.wait", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    run_check(asked, opened, Watcher(note=notes.append))
+    assert notes == ["the check was left; the next start begins it anew"]
+    until(lambda: not children())
+
+
+def test_nothing_is_checked_beside_where_memory_would_not_suffice(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("anespec.checks.free_memory", lambda: 1000)
+    with anespec.load(artifact, LATER) as model:
+        until(lambda: model.checking is None)
+        assert model.generate(PROMPT, max_tokens=5).text
+    assert "is not checked beside what runs" in caplog.text
+    assert "1000 B are free" in caplog.text or "1.0 kB are free" in caplog.text
+
+
+def test_checks_of_several_models_take_turns(artifact: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(artifact, tmp_path / "other.anespec")
+    checks = Checks()
+    first, second = (
+        Model(open_artifact(path, LATER, SILENT), LATER, checks=checks) for path in (artifact, other)
+    )
+    try:
+        first.prove()
+        second.prove()
+        until(lambda: first.checking != "0 of 11")
+        assert second.checking == "0 of 11"
+        assert len(children()) == 1
+        first.stop()
+        until(lambda: second.checking != "0 of 11")
+    finally:
+        first.close()
+        second.close()
+    until(lambda: not children())
+
+
+def test_a_wrong_word_in_the_environment_is_said(monkeypatch: pytest.MonkeyPatch, artifact: Path) -> None:
+    monkeypatch.setenv("ANESPEC_GATES", "soon")
+    with pytest.raises(anespec.AnespecError, match="ANESPEC_GATES is 'soon'; it must be now, later or never"):
+        anespec.load(artifact, threads=1)
+
+
+def test_a_daemon_shows_how_far_it_is_and_ends_it_with_itself(artifact: Path, tmp_path: Path) -> None:
+    with started(tmp_path, artifact, ANESPEC_GATES="later") as daemon:
+        assert daemon.get("/health").json()["status"] == "ok"
+        assert daemon.get("/health").json()["checking"].endswith(" of 11")
+        assert daemon.get("/v1/models").json()["data"][0]["checking"].endswith(" of 11")
+        assert daemon.get("/stats").json()["models"]["own"]["checking"].endswith(" of 11")
+        until_true(lambda: "own (checking: " in daemon.command("ps").out)
+        child = next(
+            each
+            for each in psutil.Process(daemon.process.pid).children(recursive=True)
+            if "anespec.validate.check_process" in " ".join(each.cmdline())
+        )
+        os.kill(daemon.process.pid, signal.SIGKILL)
+        until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_daemon_answers_503_for_a_model_that_is_found_wrong(failing: Path, tmp_path: Path) -> None:
+    import httpx
+
+    with started(tmp_path, failing, ANESPEC_GATES="later") as daemon:
+        until(lambda: "checking" not in daemon.get("/health").json())
+        body = {"prompt": PROMPT, "max_tokens": 2}
+        answer = httpx.post(f"{daemon.url}/v1/completions", json=body, timeout=60)
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "model_wrong"
+        assert "does not compute what its GGUF means" in daemon.log.read_text()
+
+
+def test_now_asks_before_anything_runs(artifact: Path) -> None:
+    with anespec.load(artifact, gates="now", threads=1) as model:
+        assert model.speculates
+        assert model.checking is None
