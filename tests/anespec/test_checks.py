@@ -12,14 +12,16 @@ import psutil
 import pytest
 from click.testing import CliRunner
 from daemons import started, until_true
+from gguf import GGUFReader
 
 import anespec
 from anespec.chat_verb import chat
 from anespec.checks import Checks
+from anespec.embedded import model_path
 from anespec.generate_verb import generate
 from anespec.loading import open_artifact
 from anespec.manifests.errors import GoldenGateError
-from anespec.manifests.store import Artifact
+from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.verdicts import ExactnessFile
 from anespec.model import Model
 from anespec.model_check import check_asked, run_check
@@ -136,24 +138,21 @@ def test_never_asks_nothing_and_says_who_does(artifact: Path) -> None:
 
 
 @pytest.fixture
-def failing(artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An artifact whose golden gate fails once it is asked: a weight is another than the GGUF's.
-
-    The manifest has the changed shard's hash, as if it had been converted so.
-    """
-    from anespec.manifests.store import package_sha256
-
-    shard = json.loads((artifact / "manifest.json").read_text())["layer_shards"][0]
-    weights = next((artifact / shard["path"]).rglob("weight.bin"))
-    content = bytearray(weights.read_bytes())
-    for place in range(len(content) // 2, len(content) // 2 + 4096):
-        content[place] ^= 0x15
-    weights.write_bytes(content)
-    manifest = (artifact / "manifest.json").read_text()
-    changed = manifest.replace(shard["sha256"], package_sha256(artifact / shard["path"]))
-    assert changed != manifest
-    (artifact / "manifest.json").write_text(changed)
-    yield artifact
+def failing(artifact: Path, tmp_path: Path) -> Path:
+    """An artifact whose manifest names another GGUF, in which the halves of a weight have changed places."""
+    path = artifact / "manifest.json"
+    manifest = json.loads(path.read_text())
+    content = bytearray(model_path().read_bytes())
+    weight = next(each for each in GGUFReader(model_path()).tensors if "ffn_down" in each.name)
+    first, half = int(weight.data_offset), int(weight.n_bytes) // 2
+    content[first : first + 2 * half] = (
+        content[first + half : first + 2 * half] + content[first : first + half]
+    )
+    other = tmp_path / "other.gguf"
+    other.write_bytes(content)
+    manifest["source"] |= {"read_from": str(other), "sha256": file_sha256(other)}
+    path.write_text(json.dumps(manifest))
+    return artifact
 
 
 def test_a_failure_that_is_found_beside_ends_the_use(failing: Path) -> None:
