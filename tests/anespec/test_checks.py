@@ -1,5 +1,6 @@
 """A model that no gate has judged runs at once, and what the gates prove beside it is taken up."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -60,8 +61,13 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def children() -> list[psutil.Process]:
-    found = psutil.Process().children(recursive=True)
-    return [each for each in found if "anespec.validate.check_process" in " ".join(each.cmdline())]
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        # One that has just ended has no command line any more.
+        with contextlib.suppress(psutil.Error):
+            if "anespec.validate.check_process" in " ".join(each.cmdline()):
+                found.append(each)
+    return found
 
 
 def test_texts_are_the_same_over_the_moment_of_the_change(artifact: Path) -> None:
@@ -172,7 +178,7 @@ def test_a_failure_that_is_found_beside_ends_the_use(failing: Path) -> None:
 def test_a_chat_ends_with_the_code_of_the_gate(failing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def lines() -> Iterator[str]:
         yield "/stats\n"
-        time.sleep(0.1)
+        until(lambda: bool(children()))
         until(lambda: not children())
         yield "/stats\n"
 
