@@ -115,14 +115,15 @@ def load(
     """Open an artifact, or a GGUF, which is converted first, to generate from. Use it in a `with` block, or
     close it.
 
-    `changes` are fields of LoadOptions, which hold before those of `options`. Where speculation was never
-    measured here, a quick form of the exactness gate is run first. A terminal and a notebook show how far it
-    is, unless `progress` is False; a function is called instead with what is being done and the share done,
-    from 0 to 1, None where nobody knows. A `watch` hears of all that, and of notes, in their stead.
+    `changes` are fields of LoadOptions, which hold before those of `options`. What the gates have not said
+    here is asked beside what runs, or as `gates` says. A terminal and a notebook show how far loading is,
+    unless `progress` is False; a function is called instead with what is being done and the share done, from
+    0 to 1, None where nobody knows. A `watch` hears of all that, and of notes, in their stead.
 
     Raises:
         ArtifactError: the folder is missing, damaged or of another version.
         RequestError: an option is out of range, or there is no such backend.
+        GoldenGateError: it computes something else than its GGUF, as far as that is known.
     """
     from anespec.load_progress import watcher_of
     from anespec.runtime.options import LoadOptions

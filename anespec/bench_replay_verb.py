@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 WIDEST_BLOCK = 128
 MOST_SESSIONS = 1 << 40
 OF_MODELS = (
-    *BackendOptions.model_fields, "context", "sequences", "weights", "queue", "allow_inexact",
+    *BackendOptions.model_fields, "context", "sequences", "weights", "gates", "queue", "allow_inexact",
     "allow_special", "chat_template", "draft_memory",
 )  # fmt: skip
 """The options of loading that say nothing of who guesses, and one that says something else here."""

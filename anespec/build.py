@@ -34,7 +34,7 @@ KEY_DIGITS = 6
 
 
 class Entry(Record):
-    """What a finished model of the cache is; `failure` is why it must not be used, where a gate failed.
+    """What a finished model of the cache is.
 
     `weight_choice` is what was asked for, `weights` which formats came of it. `usual_context` is whether
     nobody asked for the context.
@@ -53,7 +53,6 @@ class Entry(Record):
     sequences: Count = 1
     weight_choice: str = str(USUAL_WEIGHTS)
     usual_context: bool = False
-    failure: str | None = None
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,11 @@ def chat(
 ) -> None:
     """Talk with MODEL: an artifact, a GGUF, hf:OWNER/REPO, a URL, or the name of a model in the cache.
 
-    A GGUF is converted and gated once, and kept in the cache. A model without a chat template continues plain
-    text, or takes the --chat-template that it knows. /help lists the commands of a chat. Without a terminal
-    every line of standard input is a message, and standard output gets the answers.
+    A GGUF is converted once, and kept in the cache; the gates are asked beside the chat (--gates). A model
+    without a chat template continues plain text, or takes the --chat-template that it knows.
+
+    /help lists the commands of a chat. Without a terminal every line of standard input is a message, and
+    standard output gets the answers.
 
     \b
     Example:
@@ -83,6 +85,7 @@ def chat(
                 show_drafts=not hide_drafts,
                 keep_history=not no_history,
             )
+            loaded.require_right()
     except KeyboardInterrupt:
         raise Interrupted("interrupted") from None
 

@@ -14,7 +14,7 @@ from anespec.manifests.errors import ExactnessGateError, Interrupted, UsageError
 from anespec.manifests.formatting import bytes_text, counted, listed
 from anespec.model import Model, load_model
 from anespec.option_flags import flags_of
-from anespec.runtime.options import NOT_KEPT, BackendOptions, GenerationOptions, LoadOptions
+from anespec.runtime.options import NOT_KEPT, BackendOptions, GenerationOptions, LoadOptions, WhenGates
 from anespec.watching import SILENT
 
 if TYPE_CHECKING:
@@ -181,7 +181,9 @@ class _Pair:
 
 
 def _generate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
-    model = load_model(artifact, LoadOptions(backend=backend, draft_memory=NOT_KEPT), SILENT)
+    model = load_model(
+        artifact, LoadOptions(backend=backend, draft_memory=NOT_KEPT, gates=WhenGates.NOW), SILENT
+    )
     try:
         pairs = [
             _Pair(prompt, _complete(model, prompt, False), _complete(model, prompt, True))

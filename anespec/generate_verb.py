@@ -21,7 +21,7 @@ from anespec.preset_option import preset_option
 from anespec.prompt_cache import require_own_file, use_prompt_cache
 from anespec.prompts import Prompt, PromptFile, read_standard_input
 from anespec.results import Choice
-from anespec.runtime.options import GenerationOptions, LoadOptions
+from anespec.runtime.options import GenerationOptions, LoadOptions, WhenGates, usual_gates
 from anespec.runtime.text.messages import Message
 from anespec.text_options import read_texts, text_options
 
@@ -80,7 +80,8 @@ def generate(
     It may be a GGUF, too, hf:OWNER/REPO of the Hugging Face hub, a URL, or the name of a model in the cache.
 
     Speculation never changes a token: it is only used where the exactness gate has proven so for this
-    artifact, backend and machine. Where it was never measured here, a quick form is run first.
+    artifact, backend and machine. Where nobody asked it here, the text comes without; --gates says when it is
+    asked.
 
     \b
     Example:
@@ -131,14 +132,30 @@ class _Verb:
 
     @contextlib.contextmanager
     def opened(self, check: "Callable[[Model], None]") -> "Iterator[Model]":
-        """The model, once `check` has had nothing against what is to be generated."""
+        """The model, once `check` has had nothing against what is to be generated.
+
+        What the gates have not said is asked afterwards, where somebody chose that or watches.
+        """
         from anespec.model import load_model
 
-        model = load_model(self.artifact, self.loading, watcher(shown=not self.quiet), check)
+        watch, loading = watcher(shown=not self.quiet), self.loading
+        if loading.when_gates is WhenGates.LATER and not self._asks_afterwards:
+            loading = loading.with_changes(gates=WhenGates.NEVER)
+        model = load_model(self.artifact, loading, watch, check, beside=False)
         try:
             yield model
-        finally:
+        except BaseException:
             keep(model)
+            raise
+        if loading.when_gates is WhenGates.LATER:
+            model.close_and_check(watch)
+        else:
+            keep(model)
+
+    @property
+    def _asks_afterwards(self) -> bool:
+        is_chosen = (self.loading.gates or usual_gates()) is WhenGates.LATER
+        return is_chosen or (not self.quiet and notes().is_terminal)
 
     def asked(self, model: "Model", prompt: Prompt) -> tuple[tuple[int, ...], GenerationOptions]:
         """The prompt's tokens, and how they are continued."""

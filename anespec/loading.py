@@ -64,9 +64,6 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher, name: s
     wanted = options if isinstance(options, LoadOptions) else LoadOptions()
     root = resolve_artifact(
         fetched(path, watch),
-        backend=options.backend,
-        threads=options.threads,
-        workers=options.workers,
         context=wanted.context,
         sequences=wanted.sequences,
         weights=wanted.weights,
@@ -147,6 +144,36 @@ def start_source(
     from anespec.runtime.drafters import registry
 
     return registry.start_source(options, tokenizer, open_memory)
+
+
+def golden_here(opened: Opened, options: "BackendOptions", watch: Watcher) -> Opened:
+    """Ask the golden gate of a model of the cache, where it has said nothing here.
+
+    The artifact is closed meanwhile and opened again, so that it stands in memory once.
+
+    Raises:
+        GoldenGateError: it computes something else than its GGUF.
+        ArtifactError: the artifact cannot be opened any more.
+    """
+    from anespec.model_cache import is_in_cache
+    from anespec.runtime.backends import open_verifier
+    from anespec.validate.check_parts import may_ask_golden
+    from anespec.validate.figures import require_golden
+    from anespec.validate.gates import find_source, golden_gate
+
+    artifact, here = opened.artifact, opened.here
+    if not is_in_cache(artifact.root) or not may_ask_golden(artifact, here):
+        return opened
+    opened.verifier.close()
+    with watch.shares(f"golden gate of {artifact.manifest.source.name}") as report:
+        report("reading the source")
+        source = find_source(artifact)
+        verdict = golden_gate(artifact, source, here.backend, options.threads, report, options.workers)
+        require_golden(verdict)
+    with watch.steps("golden") as step:
+        step("loading the shards again")
+        verifier = open_verifier(artifact, here.backend, options.threads, options.workers)
+    return replace(opened, verifier=verifier)
 
 
 def run_elsewhere(opened: Opened, options: "BackendOptions", watch: Watcher) -> Opened:

@@ -18,6 +18,7 @@ from anespec.served import GREEDY, ServedArtifact
 from anespec.watching import Watcher
 
 if TYPE_CHECKING:
+    from anespec.checks import Checks
     from anespec.runtime.completion import Chunk, TextStream
     from anespec.runtime.drafters.memory.memories import Memories
 
@@ -211,26 +212,30 @@ def load_model(
     name: str | None = None,
     memories: "Memories | None" = None,
     preset: Preset = NO_PRESET,
+    checks: "Checks | None" = None,
+    beside: bool = True,
 ) -> Model:
     """Open an artifact and make it ready to generate; `check` may refuse before anything is measured.
 
-    `name` is what a person calls it, None for its path. `memories` are those that other models of the process
-    draw from, too; `preset` says how answers are made where a request does not.
+    `name` is what a person calls it, None for its path. `memories` and `checks` are those that other models
+    of the process share; `preset` says how answers are made where a request does not. Not `beside`, whoever
+    loads it calls `close_and_check` (see ServedArtifact.prove).
 
     Raises:
         ArtifactError: the folder is missing, damaged or of another version.
         RequestError: an option is out of range, or there is no such backend.
+        GoldenGateError: the artifact computes something else than its GGUF, as far as that is known.
     """
     from anespec.model_path import model_name
 
     opened = open_artifact(path, options, watch, name)
-    model = Model(opened, options, memories, preset)
+    model = Model(opened, options, memories, preset, checks)
     model.name = name or model_name(path)
     try:
         if check is not None:
             check(model)
         _tell_of_missing_tokens(model, options, watch)
-        model.prove(watch)
+        model.prove(watch, beside)
     except BaseException:
         from anespec.leaving import keep
 

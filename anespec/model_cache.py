@@ -1,7 +1,7 @@
-"""GGUFs that were given where an artifact is wanted: each is converted and gated once, and found by content.
+"""GGUFs that were given where an artifact is wanted: each is converted once, and found by content.
 
     CACHE/anespec/models/KEY/model.anespec   the artifact
-    CACHE/anespec/models/KEY/entry.json      written when it is gated; its time says when it was last used
+    CACHE/anespec/models/KEY/entry.json      written when it is there; its time says when it was last used
     CACHE/anespec/models/KEY.lock            held while that is done
 
 KEY follows from the GGUF's hash, from how it is converted and from anespec's version. Without an entry the
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from anespec.build import Build, Entry, free_name, require_agreement
-from anespec.manifests.errors import ArtifactError, GoldenGateError, StorageError, UsageError
+from anespec.manifests.errors import ArtifactError, StorageError, UsageError
 from anespec.manifests.formatting import listed, quoted
 from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.safe_files import Folder, open_file
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
     from anespec.manifests.weight_choice import WeightChoice
-    from anespec.runtime.backends.worker.sharing import WorkerLimits
     from anespec.validate.progress import Progress
 
 Display = Callable[[str], "AbstractContextManager[Progress]"]
@@ -101,9 +100,6 @@ class CachedModel:
 def resolve_artifact(
     path: Path,
     *,
-    backend: str = "auto",
-    threads: int | None = None,
-    workers: "WorkerLimits | None" = None,
     context: int | None = None,
     sequences: int | None = None,
     weights: "WeightChoice | None" = None,
@@ -111,16 +107,15 @@ def resolve_artifact(
 ) -> Path:
     """The artifact that `path` stands for: its own folder, or one of the cache.
 
-    One of another machine is downloaded. A GGUF is converted for this machine and gated on `backend` first,
-    where that was never done. A path that leads nowhere may be the name of a model in the cache. A folder is
-    returned as it is, for `Artifact` to refuse. `workers` are the limits of a backend that has some;
-    `context`, `sequences` and `weights` are what is wanted of it, None for anything: see Build.
+    One of another machine is downloaded. A GGUF is converted for this machine first, where that was never
+    done. A path that leads nowhere may be the name of a model in the cache. A folder is returned as it is,
+    for `Artifact` to refuse. `context`, `sequences` and `weights` are what is wanted of it, None for
+    anything: see Build.
 
     Raises:
         ArtifactError: it is none of these.
         UsageError: it is converted already, and otherwise than wanted, or a name is that of several models.
         GGUFError, UnsupportedModelError, RequestError: the GGUF cannot be converted, or not so.
-        GoldenGateError: what was converted does not compute what the GGUF means.
         StorageError: the cache cannot be used, or has no room.
         MissingPackageError: a package is needed that is not installed.
         Interrupted: someone pressed ^C; what is finished is kept.
@@ -130,7 +125,7 @@ def resolve_artifact(
     if is_gguf(path):
         cache = ModelCache()
         cache.require_whole(path)
-        return cache.artifact_of(path, build, backend, threads, display, workers)
+        return cache.artifact_of(path, build, display)
     artifact = path if path.exists() else cached_artifact(path)
     if artifact is None:
         raise ArtifactError(f"{path}: is no file, no folder and no model in the cache (`anespec list`)")
@@ -184,6 +179,11 @@ def cached_artifact(name: Path) -> Path | None:
     return None
 
 
+def is_in_cache(artifact: Path) -> bool:
+    """Whether an artifact is one that was made of a GGUF for the cache."""
+    return artifact.resolve().is_relative_to((cache_folder() / MODELS_FOLDER).resolve())
+
+
 def is_gguf(path: Path) -> bool:
     """Whether `path` is a file that begins like a GGUF; raises StorageError where it is a pipe or device."""
     try:
@@ -217,32 +217,17 @@ class ModelCache:
         with GGUFFile(gguf):
             pass
 
-    def artifact_of(
-        self,
-        gguf: Path,
-        build: Build,
-        backend: str,
-        threads: int | None,
-        display: Display,
-        workers: "WorkerLimits | None" = None,
-    ) -> Path:
-        """The gated artifact of a GGUF, made first where there is none; raises like `resolve_artifact`."""
+    def artifact_of(self, gguf: Path, build: Build, display: Display) -> Path:
+        """The artifact of a GGUF, made first where there is none; raises like `resolve_artifact`."""
         with private_folder(self.root) as root:
             sha256 = self._hash(gguf, display)
             model = self._serving(root, build, sha256)
             if model is None:
                 key = build.key(sha256)
                 with self._lock(key, gguf, display):
-                    model = self._serving(root, build, sha256) or self._make(
-                        root, key, gguf, build, backend, threads, workers, display
-                    )
+                    model = self._serving(root, build, sha256) or self._make(root, key, gguf, build, display)
             else:
                 _log.info("%s was converted before: %s", gguf, model.artifact)
-        if model.entry is not None and model.entry.failure is not None:
-            raise GoldenGateError(
-                f"{gguf}: was converted, but does not compute what it should ({model.entry.failure}); "
-                "please report it; `anespec rm` removes it"
-            )
         with contextlib.suppress(OSError):
             os.utime(model.folder / ENTRY_NAME)
         return model.artifact
@@ -320,24 +305,14 @@ class ModelCache:
             entry = None
         return CachedModel(key, self.root / key, entry)
 
-    def _make(
-        self,
-        root: Folder,
-        key: str,
-        gguf: Path,
-        build: Build,
-        backend: str,
-        threads: int | None,
-        workers: "WorkerLimits | None",
-        display: Display,
-    ) -> CachedModel:
+    def _make(self, root: Folder, key: str, gguf: Path, build: Build, display: Display) -> CachedModel:
         from anespec.prepare_model import prepare_model
 
         with root.folder(key, create=True) as folder:
             folder.make_private()
             try:
                 output = self.root / key / ARTIFACT_NAME
-                entry = prepare_model(gguf, output, build, backend, threads, display, workers)
+                entry = prepare_model(gguf, output, build, display)
             except BaseException:
                 # What could not even be begun is no interrupted conversion.
                 with contextlib.suppress(OSError):

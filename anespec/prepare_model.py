@@ -1,4 +1,4 @@
-"""A GGUF becomes an artifact of the cache: converted with the defaults, and judged by the gates."""
+"""A GGUF becomes an artifact of the cache, converted with the defaults."""
 
 import logging
 import shutil
@@ -8,44 +8,25 @@ from typing import TYPE_CHECKING
 from anespec import __version__
 from anespec.build import Build, Entry
 from anespec.conversion import open_plan, stopped
-from anespec.manifests.errors import GoldenGateError, Interrupted, StorageError
+from anespec.manifests.errors import StorageError
 from anespec.manifests.formatting import bytes_text, duration_text, printable
-from anespec.model_cache import Display, sequences_to_run
+from anespec.model_cache import Display
 
 if TYPE_CHECKING:
-    from anespec.asked_gates import Gate
     from anespec.convert.plan import ConversionPlan
-    from anespec.manifests.store import Artifact
-    from anespec.manifests.verdicts import VerdictT
-    from anespec.runtime.backends.worker.sharing import WorkerLimits
 
 _log = logging.getLogger(__name__)
 
 
-def prepare_model(
-    gguf: Path,
-    output: Path,
-    build: Build,
-    backend: str,
-    threads: int | None,
-    display: Display,
-    workers: "WorkerLimits | None" = None,
-) -> Entry:
-    """Convert `gguf` to `output` and ask the gates; what an interrupted run has finished is kept.
+def prepare_model(gguf: Path, output: Path, build: Build, display: Display) -> Entry:
+    """Convert `gguf` to `output`; what an interrupted run has finished is kept.
 
-    A failing golden gate does not raise, but stands in the entry; a model runs without exactness too.
     Raises like `resolve_artifact`.
     """
-    from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
 
     _convert(gguf, output, build, display)
-    # Judged as whoever asked will run it.
-    artifact = Artifact(output, KnownHashes(), sequences_to_run(output, build.sequences))
-    try:
-        failure = _gate(artifact, gguf, backend, threads, workers, display)
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted; what was converted is kept, and the next run goes on there") from None
+    artifact = Artifact(output)
     manifest = artifact.manifest
     formats = {kind.value for shard in manifest.shards for kind in shard.formats}
     return Entry(
@@ -62,7 +43,6 @@ def prepare_model(
         sequences=manifest.sequences,
         weight_choice=str(build.weights),
         usual_context=build.context is None,
-        failure=failure,
     )
 
 
@@ -106,36 +86,3 @@ def _require_room(plan: "ConversionPlan", gguf: Path, folder: Path) -> None:
             f"{folder}: has room for {bytes_text(room)}, and {gguf.name} takes about {bytes_text(needed)}; "
             "make some (`anespec list` shows what `anespec rm` would free)"
         )
-
-
-def _gate(
-    artifact: "Artifact",
-    gguf: Path,
-    backend: str,
-    threads: int | None,
-    workers: "WorkerLimits | None",
-    display: Display,
-) -> str | None:
-    """Ask the gates that were not asked yet; why the artifact must not be used, None where it may."""
-    from anespec.asked_gates import Question, exactness_gate, golden_gate, residency_gate
-    from anespec.runtime.backends import resolve_backend
-
-    resolved = resolve_backend(backend, artifact.manifest.target)
-    asked = Question(artifact, resolved, threads, gguf, workers)
-
-    def verdict_of(name: str, gate: "Gate[VerdictT]") -> "VerdictT":
-        verdict = gate.kept()
-        if verdict is None:
-            with display(f"{name} gate of {gguf.name}") as report:
-                verdict = gate.measure(report)
-        _log.info("%s: %s gate: %s", gguf, name, gate.answer(verdict).standing)
-        return verdict
-
-    golden = golden_gate(asked)
-    try:
-        golden.answer(verdict_of("golden", golden)).require()
-    except GoldenGateError as error:
-        return str(error)
-    verdict_of("exactness", exactness_gate(asked, "quick"))
-    verdict_of("residency", residency_gate(asked, False, None, None))
-    return None

@@ -32,7 +32,7 @@ def show_daemons(as_json: bool) -> None:
     for title in ("pid", "address", "models", "since"):
         table.add_column(title, overflow="fold")
     for record in found:
-        models = ", ".join(map(printable, record.models))
+        models = ", ".join(_shown_model(record, model) for model in record.models)
         table.add_row(str(record.pid), printable(record.address), models, f"{_began(record):%Y-%m-%d %H:%M}")
     out().print(table)
 
@@ -73,8 +73,14 @@ def _facts(record: DaemonRecord) -> dict[str, Any]:
         "started": _began(record).isoformat(timespec="seconds"),
         "address": record.address,
         "models": list(record.models),
+        "checking": record.checking,
         "anespec": record.version,
     }
+
+
+def _shown_model(record: DaemonRecord, model: str) -> str:
+    checking = record.checking.get(model)
+    return printable(model) + (f" (checking: {printable(checking)})" if checking is not None else "")
 
 
 def _began(record: DaemonRecord) -> datetime:

@@ -11,8 +11,11 @@ from anespec.manifests.formatting import bytes_text
 from anespec.model_path import ModelPath
 from anespec.option_flags import flags_of, read_flags
 from anespec.remote import Fetched, fetch
-from anespec.runtime.options import BackendOptions
+from anespec.runtime.options import LoadOptions
 from anespec.url_name import is_url
+
+OF_RUNNING = tuple(set(LoadOptions.model_fields) - {"context", "sequences", "weights"})
+"""Options that say nothing of what is built."""
 
 
 @click.command(short_help="Download a model and make it ready.")
@@ -21,14 +24,9 @@ from anespec.url_name import is_url
 @click.option(
     "--allow-http", is_flag=True, help="Take a URL with http, where anybody between could change what comes."
 )
-@click.option(
-    "--context", type=click.IntRange(1), help="Tokens of the context that a GGUF is converted with."
-)
-@flags_of(BackendOptions)
+@flags_of(LoadOptions, without=OF_RUNNING)
 @json_option
-def pull(
-    model: Path, no_convert: bool, allow_http: bool, context: int | None, as_json: bool, **chosen: Any
-) -> None:
+def pull(model: Path, no_convert: bool, allow_http: bool, as_json: bool, **chosen: Any) -> None:
     """Download MODEL and convert it, so that `run`, `chat`, `generate` and `serve` begin at once.
 
     MODEL is hf:OWNER/REPO/FILE.gguf of the Hugging Face hub, hf:OWNER/REPO:Q8_0 for its file of that
@@ -41,7 +39,7 @@ def pull(
       anespec pull hf:Qwen/Qwen3-0.6B-GGUF:Q8_0 --no-convert
       anespec pull https://example.org/model.gguf
     """
-    options, watch = read_flags(BackendOptions, chosen), watcher(shown=not as_json)
+    wanted, watch = read_flags(LoadOptions, chosen), watcher(shown=not as_json)
     from anespec.model_cache import is_gguf, resolve_artifact
 
     try:
@@ -57,10 +55,9 @@ def pull(
         if not no_convert:
             artifact = resolve_artifact(
                 found.path,
-                backend=options.backend,
-                threads=options.threads,
-                workers=options.workers,
-                context=context,
+                context=wanted.context,
+                sequences=wanted.sequences,
+                weights=wanted.weights,
                 display=watch.shares,
             )
     except KeyboardInterrupt:

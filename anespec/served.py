@@ -1,6 +1,7 @@
 """An artifact that is served: an engine on a thread of its own, and what its prompts are asked and give."""
 
 import contextlib
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -8,24 +9,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from anespec.checks import Checks
 from anespec.draft_memory import open_memory
 from anespec.loading import (
     Opened,
     costs_here,
     exactness_here,
+    golden_here,
     run_elsewhere,
     say_inexact,
     start_source,
 )
 from anespec.manifests.errors import StorageError
 from anespec.manifests.formatting import counted, listed
+from anespec.model_check import ModelCheck, check_asked, run_check
 from anespec.pending import Pending
 from anespec.presets import NO_PRESET, Preset
 from anespec.runtime.callers import Caller
-from anespec.runtime.options import GenerationOptions, LoadOptions
+from anespec.runtime.options import GenerationOptions, LoadOptions, WhenGates
 from anespec.watching import SILENT, Watcher
 
 if TYPE_CHECKING:
+    from anespec.manifests.errors import GoldenGateError
     from anespec.manifests.schema import Manifest
     from anespec.runtime.completion import TextStream
     from anespec.runtime.drafters.memory.memories import Memories
@@ -35,7 +40,10 @@ if TYPE_CHECKING:
     from anespec.runtime.requests import Request
     from anespec.runtime.running_costs import RunningCosts
     from anespec.runtime.sampling import GrammarTokens
+    from anespec.runtime.service import Service
     from anespec.runtime.text.tokenizer import Tokenizer
+
+_log = logging.getLogger(__name__)
 
 NOBODY = Caller()
 GREEDY = GenerationOptions()
@@ -45,17 +53,20 @@ PREFILL_ALONE = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True
 class ServedArtifact:
     """Runs prompts of token ids. Safe to use from several threads."""
 
+    _service: "Service"
+
     def __init__(
         self,
         opened: Opened,
         options: LoadOptions,
         memories: "Memories | None" = None,
         preset: Preset = NO_PRESET,
+        checks: Checks | None = None,
     ) -> None:
         """One that checks requests; `prove` makes it one that runs them.
 
-        `memories` are those of the process, where it has several models; `preset` says how answers are made
-        where a request does not.
+        `memories` and `checks` are those of the process, where it has several models; `preset` says how
+        answers are made where a request does not.
         """
         from anespec.model_path import model_name
         from anespec.runtime.drafters.memory.memories import Memories
@@ -67,12 +78,15 @@ class ServedArtifact:
         self._opened = opened
         self._options = options
         self._preset = preset
+        self._checks = checks or Checks()
+        self._check: ModelCheck | None = None
+        self._failure: GoldenGateError | None = None
         shared = memories or Memories()
         self._source = start_source(
             options, opened.tokenizer, lambda learner: open_memory(opened, options, shared, learner)
         )
         self._costs: RunningCosts | None = None
-        self._serve(Proven.nothing(opened.verifier.shape))
+        self._serve(Proven.nothing(opened.verifier.shape, options.allow_inexact))
         self.load_seconds = 0.0
         self.name = model_name(self.path)
 
@@ -89,11 +103,95 @@ class ServedArtifact:
             f"{counted(self.sequences, 'sequence')}; proven: {held}>"
         )
 
-    def prove(self, watch: Watcher = SILENT) -> None:
-        """Read or measure what the exactness gate allows here, and set up the engine accordingly."""
+    def prove(self, watch: Watcher = SILENT, beside: bool = True) -> None:
+        """Use what the gates have proven here. What they have not said, they are asked when the options say.
+
+        Not `beside`, somebody calls `close_and_check` afterwards where the options say later.
+
+        Raises:
+            GoldenGateError: the artifact computes something else than its GGUF.
+        """
+        from anespec.validate.check_parts import require_no_golden_failure
+
+        require_no_golden_failure(self._opened.artifact, self._opened.here)
+        if self._options.when_gates is WhenGates.NOW:
+            self._prove_now(watch)
+        else:
+            self._prove_later(watch, beside)
+
+    def _prove_later(self, watch: Watcher, beside: bool) -> None:
+        """Begin with what is known."""
+        from anespec.runtime.proven import Proven
+        from anespec.validate.costs import kept_costs
+        from anespec.validate.kept import kept_exactness, why_exactness_is_unknown
+
+        artifact, here, shape = self._opened.artifact, self._opened.here, self._opened.verifier.shape
+        verdict = kept_exactness(artifact, here, "quick")
+        is_later = self._options.when_gates is WhenGates.LATER
+        if verdict is None:
+            when = "beside" if beside else "afterwards"
+            then = f"the gates are asked {when}" if is_later else "`anespec validate` asks the gates"
+            watch.note(
+                f"{why_exactness_is_unknown(artifact, here)}, so this runs without drafts"
+                f"{' and one sequence at a time' if shape.sequences > 1 else ''}; {then}"
+            )
+        else:
+            say_inexact(verdict, self._options, watch)
+            self._await_source(watch)
+            self._service.close()
+            proven = Proven.of(verdict, shape, self._options.allow_inexact)
+            self._serve(proven, kept_costs(artifact, here, proven))
+        asked = check_asked(self._opened, self._options) if is_later and beside else None
+        if asked is not None:
+            self._check = ModelCheck(
+                self._opened, self._options, asked, verdict, self._checks, self._take_up, self._refuse
+            )
+
+    def close_and_check(self, watch: Watcher = SILENT) -> None:
+        """Release the model's memory, and ask the gates what they have not said here; ^C leaves that undone.
+
+        Raises:
+            GoldenGateError: the artifact computes something else than its GGUF.
+        """
+        asked = check_asked(self._opened, self._options)
+        self.close()
+        if asked is not None:
+            run_check(asked, self._opened, watch)
+
+    def _take_up(self, proven: "Proven", costs: "PassCosts | None") -> None:
+        """Use what was proven meanwhile, between two passes."""
+        from anespec.runtime.running_costs import RunningCosts
+
+        self._costs = None if costs is None else RunningCosts(costs)
+        self._service.use(proven, self._costs)
+        self._proven = proven
+
+    def _refuse(self, error: "GoldenGateError") -> None:
+        """Answer nothing any more: what was said so far may be wrong, too."""
+        _log.error("%s", error)
+        self._failure = error
+        self._service.refuse(error)
+
+    def require_right(self) -> None:
+        """Do nothing where the golden gate has not failed since the model was loaded.
+
+        Raises:
+            GoldenGateError: it has.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def checking(self) -> str | None:
+        """See ServingModel."""
+        return None if self._check is None else self._check.progress
+
+    def _prove_now(self, watch: Watcher) -> None:
+        """Ask the gates that have said nothing here, and set up the engine accordingly."""
         from anespec.runtime.proven import Proven
 
         self._service.close()
+        self._opened = golden_here(self._opened, self._options, watch)
         self._opened = run_elsewhere(self._opened, self._options, watch)
         self._opened, verdict = exactness_here(self._opened, self._options, watch)
         say_inexact(verdict, self._options, watch)
@@ -122,7 +220,7 @@ class ServedArtifact:
         self._costs = None if costs is None else RunningCosts(costs)
         gate = self._options.prompt_gate
         engine = Engine(self._opened.verifier, proven, self._source, costs=self._costs, prompt_gate=gate)
-        self._service = Service(engine, self._options.queue)
+        self._service = Service(engine, self._options.queue, self._checks.tell_busy)
 
     def __enter__(self) -> Self:
         return self
@@ -135,6 +233,8 @@ class ServedArtifact:
     def stop(self) -> None:
         """End all that runs, and keep what passes cost and what the draft source learnt; nothing can be run
         afterwards."""
+        if self._check is not None:
+            self._check.stop()
         self._service.close()
         self._keep_costs()
         if self._source is not None:

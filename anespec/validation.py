@@ -140,9 +140,6 @@ def run_validation(
     path = fetched(path, watch)
     root = resolve_artifact(
         path,
-        backend=options.backend,
-        threads=options.threads,
-        workers=options.workers,
         display=watch.shares,
     )
     source = path if options.gguf is None and is_gguf(path) else options.gguf

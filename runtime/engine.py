@@ -79,6 +79,7 @@ class Engine:
         self.counts = PassCounts()
         self.counts_of = OwnerCounts()
         self._costs = costs
+        self._source = source
         self._planner = Planner(verifier.shape, proven, costs)
         self._store = RegionStore(verifier, proven, ring_bytes)
         self._scheduler = Scheduler(verifier.shape, self._store, proven.reuse_prefixes, clock)
@@ -89,6 +90,7 @@ class Engine:
             prompt_gate,
             least_reach or max(1, verifier.shape.block - 1),
         )
+        self._speculates = proven.speculate
         self._numbers = itertools.count()
         self._width_changes = WidthChanges()
         self._losses = 0
@@ -123,6 +125,21 @@ class Engine:
     def busy(self) -> bool:
         """Whether a step would do anything."""
         return bool(self._scheduler.waiting or self._scheduler.active or self._events)
+
+    def use(self, proven: Proven, costs: CostSource | None = None) -> None:
+        """Use from the next pass on what was proven meanwhile, which is no less than before.
+
+        Sequences that run go on where they are, with drafts from now on where those are proven.
+        """
+        self._costs = costs
+        self._planner = Planner(self._shape, proven, costs)
+        self._store.use(proven)
+        self._scheduler.shares_prefixes = proven.reuse_prefixes
+        if proven.speculate and not self._speculates and self._source is not None:
+            self._speculation.use_source(self._source)
+            for sequence in self._scheduler.active:
+                self._speculation.begin(sequence)
+        self._speculates = proven.speculate
 
     def prepare(self, request: Request, alike: WaitingRequest | None = None) -> WaitingRequest:
         """Check a request and give it a number; safe from any thread.

@@ -4,12 +4,14 @@ Declared once for Python, the command line and JSON lines.
 """
 
 import os
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from anespec.manifests.errors import RequestError
+from anespec.manifests.formatting import listed, quoted
 from anespec.manifests.options import Flag, Options, read_size
 from anespec.manifests.weight_choice import WeightChoice, read_choice
 from anespec.runtime.sampling.parameters import SamplingParameters
@@ -21,6 +23,7 @@ BACKEND_CHOICES = ("auto", "torch", "openvino", "torch-flush", "coreml", "coreml
 """What runtime.backends knows, said here so that nothing heavy is loaded for it."""
 
 DRAFTER_CHOICES = ("none", "auto", "mix", "lookup", "mod", "suffix", "datastore", "recycle", "jacobi")
+GATES_VARIABLE = "ANESPEC_GATES"
 MOD_MATCH = 24
 MOD_ENTRIES = 4 << 20
 LONGEST_MATCH = 64
@@ -111,6 +114,32 @@ class BackendOptions(Options):
         return WorkerLimits(self.worker_budget or BUDGET, self.worker_timeout or PASS_SECONDS)
 
 
+class WhenGates(StrEnum):
+    """When the gates are asked of a model that they have said nothing of here: before anything runs, beside
+    what runs (with `generate` afterwards), or not at all."""
+
+    NOW = "now"
+    LATER = "later"
+    NEVER = "never"
+
+
+def usual_gates() -> WhenGates | None:
+    """What the environment says of them; None where it says nothing.
+
+    Raises:
+        RequestError: it is none of the words.
+    """
+    said = os.environ.get(GATES_VARIABLE)
+    if not said:
+        return None
+    try:
+        return WhenGates(said)
+    except ValueError:
+        raise RequestError(
+            f"{GATES_VARIABLE} is {quoted(said)}; it must be {listed(list(WhenGates), 'or')}"
+        ) from None
+
+
 class LoadOptions(BackendOptions):
     """How a model is loaded.
 
@@ -129,6 +158,11 @@ class LoadOptions(BackendOptions):
         BeforeValidator(read_choice),
         Flag(metavar="FORMAT[,KIND=FORMAT…]", default="int8-channel"),
     ] = Field(default=None, description="How a GGUF's weights are stored, as `convert --weights` takes it.")
+    gates: Annotated[WhenGates | None, Flag(default=f"later, or what {GATES_VARIABLE} says")] = Field(
+        default=None,
+        description="When a model that was never checked here is: now, before anything runs; later, while it "
+        "runs without drafts (with generate afterwards, where somebody watches); never.",
+    )
     drafter: Annotated[str, Flag(choices=DRAFTER_CHOICES)] = Field(
         default="auto",
         description="Who guesses. mix weighs what followed many kinds of context, here and in earlier "
@@ -187,6 +221,16 @@ class LoadOptions(BackendOptions):
     queue: Annotated[int | None, Flag(shown=False)] = Field(
         default=None, ge=1, description="Requests that may wait; more are refused."
     )
+
+    @property
+    def when_gates(self) -> WhenGates:
+        """What was chosen, or else what the environment says, or else later.
+
+        Raises:
+            RequestError: the environment says something else.
+        """
+        return self.gates or usual_gates() or WhenGates.LATER
+
     allow_inexact: bool = Field(default=False, description="Speculate even where it may change the text.")
     allow_special: bool = Field(
         default=False,

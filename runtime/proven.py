@@ -27,9 +27,9 @@ class Proven:
     reuse_prefixes: bool = True
 
     @classmethod
-    def nothing(cls, shape: VerifierShape) -> "Proven":
-        """For a verifier that was never measured."""
-        return cls(speculate=False, widths=(shape.block,), reuse_prefixes=False)
+    def nothing(cls, shape: VerifierShape, allow_inexact: bool = False) -> "Proven":
+        """For a verifier that was never measured; `allow_inexact` is as in `of`."""
+        return cls(speculate=allow_inexact, widths=(shape.block,), reuse_prefixes=allow_inexact)
 
     @classmethod
     def of(cls, verdict: ExactnessVerdict, shape: VerifierShape, allow_inexact: bool = False) -> "Proven":

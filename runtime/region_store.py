@@ -27,13 +27,20 @@ class RegionStore:
         self._verifier = verifier
         self._shape = shape
         self._map = RegionMap.of(shape)
-        self._reuse = proven.reuse_prefixes
-        self._capacity = shape.sequences if proven.region_independent else 1
-        self._regions = Regions(self._capacity)
+        self._capacity = 0
+        self._regions = Regions(0)
+        self.use(proven)
         self._rings = RingStates(self._map, ring_bytes)
         self._prefixes = Prefixes(self._map, self._rings)
         self._prompts: dict[int, tuple[int, ...]] = {}
         """By region: the prompt at whose end its rings are worth keeping."""
+
+    def use(self, proven: Proven) -> None:
+        """Use what is proven by now, which is no less than before; what regions hold stays."""
+        capacity = self._shape.sequences if proven.region_independent else 1
+        self._reuse = proven.reuse_prefixes
+        self._regions.grow(self._capacity, capacity - self._capacity)
+        self._capacity = capacity
 
     @property
     def capacity(self) -> int:

@@ -117,6 +117,10 @@ class Regions:
         """Regions without an active sequence, the least recently used first."""
         return tuple(self._idle)
 
+    def grow(self, first: int, count: int) -> None:
+        """Have `count` more regions, idle ones from number `first` on."""
+        self._idle += range(first, first + count)
+
     def take(self, region: int) -> None:
         """Make an idle region busy; ValueError if it is not idle."""
         self._idle.remove(region)

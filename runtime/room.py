@@ -37,6 +37,10 @@ class Room:
         self._by_owner: Counter[str] = Counter()
         self._run_seconds = 0.0
 
+    def widen(self, capacity: int) -> None:
+        """Let so many requests run from now on."""
+        self._capacity = capacity
+
     @property
     def waiting(self) -> int:
         """How many wait for others to end."""

@@ -22,7 +22,7 @@ class Scheduler:
         """`shares_prefixes`: one prompt may go on from what another one left. `clock` gives seconds."""
         self._shape = shape
         self._store = store
-        self._shares_prefixes = shares_prefixes
+        self.shares_prefixes = shares_prefixes
         self._clock = clock
         self._queue = WaitingQueue()
         self._active: dict[int, ActiveSequence] = {}
@@ -133,7 +133,7 @@ class Scheduler:
         most running sequences, at least two, has the shortest of them paused: it is prefilled again if its
         K/V are overwritten meanwhile, and its text stays the same.
         """
-        if self._store.idle or not self._shares_prefixes:
+        if self._store.idle or not self.shares_prefixes:
             return
         waiting = next(self._queue.in_turn(), None)
         if waiting is None:
@@ -156,7 +156,7 @@ class Scheduler:
         other. So waiting costs nothing, unless the rows are so few that they would fit into lanes that stay
         empty: those of one block.
         """
-        if not self._shares_prefixes:
+        if not self.shares_prefixes:
             return False
         prompt, owner = waiting.tokens, waiting.request.owner
         awaited = 0

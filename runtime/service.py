@@ -10,7 +10,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -18,7 +18,9 @@ from anespec.manifests.errors import AnespecError
 from anespec.runtime.engine import Engine
 from anespec.runtime.event_stream import Stream
 from anespec.runtime.load import ServiceLoad
+from anespec.runtime.pass_costs import CostSource
 from anespec.runtime.passes import VerifierShape
+from anespec.runtime.proven import Proven
 from anespec.runtime.requests import Event, FinishReason, Request
 from anespec.runtime.room import Room
 from anespec.runtime.sequences import WaitingRequest
@@ -47,9 +49,12 @@ class _Client:
 class Service:
     """Runs an engine on a thread of its own until it is closed. Safe for use from several threads."""
 
-    def __init__(self, engine: Engine, queue: int | None = None) -> None:
+    def __init__(
+        self, engine: Engine, queue: int | None = None, on_busy: Callable[[bool], None] = lambda busy: None
+    ) -> None:
         """Nobody else may use the engine from now on. At most `queue` requests of an owner wait; None is no
-        limit."""
+        limit. `on_busy` hears, in the service's thread, before passes begin to run and after they have ended.
+        """
         self._engine = engine
         self._room = Room(engine.capacity, queue, engine.running)
         self._commands: deque[Callable[[], None]] = deque()
@@ -59,6 +64,9 @@ class Service:
         self._clients: dict[int, _Client] = {}
         self._unpublished: list[Event] = []
         self._failures = 0
+        self._refusal: AnespecError | None = None
+        self._on_busy = on_busy
+        self._was_busy = False
         self._thread = threading.Thread(target=self._run, name="anespec engine", daemon=True)
         self._thread.start()
 
@@ -100,14 +108,19 @@ class Service:
         """Do nothing where `count` more of an owner's requests can be taken, with `ahead` before them.
 
         Raises:
+            AnespecError: the one of `refuse`.
             RequestError: so many can never wait.
             QueueFullError: there is no room for all of them now.
         """
+        if self._refusal is not None:
+            raise self._refusal
         self._room.require_possible(count)
         self._room.require(Counter({owner: ahead + count}))
 
     def check(self, request: Request) -> None:
-        """Raise the RequestError that submitting the request would raise."""
+        """Raise the RequestError, or the error of `refuse`, that submitting the request would raise."""
+        if self._refusal is not None:
+            raise self._refusal
         self._engine.prepare(request)
 
     def prepare(self, request: Request, alike: WaitingRequest | None = None) -> WaitingRequest:
@@ -136,11 +149,14 @@ class Service:
             RequestError: so many can never wait.
             QueueFullError: there is no room for all of them now.
             ClosedError: the service was closed.
+            AnespecError: the one of `refuse`.
         """
         streams = [Stream(waiting.number, self._cancel) for waiting in prepared]
         owners = [waiting.request.owner for waiting in prepared]
 
         def take() -> None:
+            if self._refusal is not None:
+                raise self._refusal
             self._room.take(Counter(owners))
             for waiting, owner, stream in zip(prepared, owners, streams, strict=True):
                 waiting.since = self._engine.clock()
@@ -169,6 +185,35 @@ class Service:
 
         self._require(self._command(answer))
         return done.result()
+
+    def use(self, proven: Proven, costs: CostSource | None = None) -> None:
+        """Use what was proven meanwhile, between two passes; see Engine.use.
+
+        Raises:
+            ClosedError: the service was closed.
+        """
+
+        def take_up(engine: Engine) -> None:
+            engine.use(proven, costs)
+            with self._wake:
+                self._room.widen(engine.capacity)
+
+        self.call(take_up)
+
+    def refuse(self, error: AnespecError) -> None:
+        """End all that runs or waits as FAILED, with this error, and raise it for whatever is asked later."""
+
+        def end() -> None:
+            for number in tuple(self._clients):
+                last = self._engine.cancel(number, FinishReason.FAILED)
+                if last is not None and last.finish is FinishReason.FAILED:
+                    self._note([replace(last, error=last.error or str(error))])
+                else:
+                    self._note([last])
+
+        with self._wake:
+            self._refusal = error
+        self._command(end)
 
     def close(self, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """End what is left for this reason, and wait for the thread; verifier and source stay their owner's.
@@ -217,10 +262,12 @@ class Service:
     def _run(self) -> None:
         try:
             while self._obey():
+                self._tell_busy(self._engine.busy)
                 if self._engine.busy:
                     self._step()
                 if not self._engine.busy:
                     self._publish()
+                    self._tell_busy(False)
             self._note(self._engine.cancel(number, self._reason) for number in tuple(self._clients))
             self._publish()
             self._engine.close()
@@ -228,6 +275,13 @@ class Service:
             # Such as SystemExit out of a draft source. Clients would wait for ever.
             _log.exception("the engine's thread ends")
             self._give_up(_sentence(error))
+        finally:
+            self._tell_busy(False)
+
+    def _tell_busy(self, busy: bool) -> None:
+        if busy is not self._was_busy:
+            self._was_busy = busy
+            self._on_busy(busy)
 
     def _give_up(self, reason: str) -> None:
         """Fail whoever waits for the thread, or is about to."""

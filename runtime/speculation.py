@@ -77,6 +77,11 @@ class Speculation:
         self._running: Future[list[Draft]] | None = None
         self._opener = Opener(source) if source is not None else None
 
+    def use_source(self, source: DraftSource) -> None:
+        """Have a source from now on, where there was none; `begin` then takes sequences that run, too."""
+        if self._source is None:
+            self._source, self._opener = source, Opener(source)
+
     def begin(self, sequence: ActiveSequence) -> None:
         """Open a session for a sequence that wants drafts, and whose prompt is worth it."""
         if self._source is None or not sequence.request.speculate:

@@ -1,6 +1,7 @@
 """What passes cost here, kept beside the verdicts."""
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import Self
 
 from pydantic import Field
@@ -68,9 +69,10 @@ def recorded_costs(
     proven: Proven,
     progress: Progress,
     unkept: Callable[[StorageError], None],
+    clock: Callable[[], float] = perf_counter,
 ) -> PassCosts:
     """Time passes of every width and keep the figures; `unkept` is told where they cannot be written."""
-    costs = measure_pass_costs(verifier, proven, lambda done, of: progress("passes", done / of))
+    costs = measure_pass_costs(verifier, proven, lambda done, of: progress("passes", done / of), clock)
     try:
         artifact.record_verdict(CostFile, CostVerdict.of(costs, here))
     except StorageError as error:

@@ -43,10 +43,7 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
     if given is not None and not given.is_file():
         raise StorageError(f"{given}: no such file; --gguf takes the GGUF that was converted")
     source = artifact.manifest.source
-    places = [given] if given else [
-        Path(source.read_from), artifact.root.resolve().parent / source.name, Path(source.name)
-    ]  # fmt: skip
-    for path in places:
+    for path in [given] if given else source_places(artifact):
         if (
             path.is_file()
             and path.stat().st_size == source.bytes
@@ -58,6 +55,12 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
         f"{artifact.root}: the gates compare with {source.name}, which is not {where}; "
         "give the GGUF that was converted, with --gguf PATH"
     )
+
+
+def source_places(artifact: Artifact) -> tuple[Path, ...]:
+    """Where an artifact's GGUF is looked for: where it lay at conversion, beside the artifact and here."""
+    source = artifact.manifest.source
+    return Path(source.read_from), artifact.root.resolve().parent / source.name, Path(source.name)
 
 
 def golden_gate(

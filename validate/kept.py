@@ -35,10 +35,16 @@ def kept_residency(artifact: Artifact, coreml: PlanMaker | None) -> ResidencyVer
 
 def kept_golden(artifact: Artifact, here: Circumstances) -> GoldenVerdict | None:
     """The golden verdict of here on all stimuli, judged by today's thresholds."""
+    verdict = recorded_golden(artifact, here)
+    return None if verdict is None else _intact(artifact, verdict)
+
+
+def recorded_golden(artifact: Artifact, here: Circumstances) -> GoldenVerdict | None:
+    """The same of the files as they were then."""
     verdict = artifact.read_verdicts(GoldenFile).find(here.with_all_sequences())
     if verdict is None or not verdict.complete or verdict.thresholds != dict(THRESHOLDS):
         return None
-    return _intact(artifact, verdict)
+    return verdict
 
 
 def kept_exactness(artifact: Artifact, here: Circumstances, form: Form) -> ExactnessVerdict | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from anespec.chat.model import ChatModel
 from anespec.chat.rendering import Screen, first_turns_text
 from anespec.chat.transcript import Transcript, Turn
-from anespec.manifests.errors import PromptTooLongError, RequestError
+from anespec.manifests.errors import AnespecError, PromptTooLongError, RequestError
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.text.reasoning import ReasoningSplitter
 
@@ -153,6 +153,9 @@ class Conversation:
                 for piece in splitter.flush():
                     begun = True
                     self.screen.piece(piece)
+            except AnespecError:
+                self.model.require_right()
+                raise
             finally:
                 if begun:
                     self.screen.end_answer()

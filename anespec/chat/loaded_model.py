@@ -26,6 +26,15 @@ class LoadedModel:
         """Tokens that a conversation and its answer may have together."""
         return self._model.context
 
+    @property
+    def checking(self) -> str | None:
+        """See ChatModel."""
+        return self._model.checking
+
+    def require_right(self) -> None:
+        """See ChatModel."""
+        self._model.require_right()
+
     def prompt(self, messages: Messages) -> ChatPrompt:
         """The conversation in the model's template; raises like `ChatModel.prompt`."""
         prompt = self._model.chat_prompt(messages)

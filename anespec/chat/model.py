@@ -43,6 +43,19 @@ class ChatModel(Protocol):
         """Tokens that a conversation and its answer may have together."""
         ...
 
+    @property
+    def checking(self) -> str | None:
+        """How far the gates are that are asked beside the chat, as in `3 of 11`; None where none are."""
+        ...
+
+    def require_right(self) -> None:
+        """Do nothing where the model computes what it should, as far as the gates have said by now.
+
+        Raises:
+            GoldenGateError: it does not.
+        """
+        ...
+
     def prompt(self, messages: Messages) -> ChatPrompt:
         """The conversation in the model's template, up to where the answer begins.
 

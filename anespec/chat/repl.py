@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from anespec.chat.commands import Then, take_line
 from anespec.chat.conversation import Conversation
-from anespec.manifests.errors import AnespecError, RequestError
+from anespec.manifests.errors import AnespecError, GoldenGateError, RequestError
 from anespec.manifests.formatting import bytes_text
 from anespec.prompts import LONGEST_PROMPT
 
@@ -55,9 +55,14 @@ def run_lines(conversation: Conversation, lines: Iterable[str]) -> None:
 
 
 def run_terminal(conversation: Conversation, read: Read) -> None:
-    """Answer until the end, or until ^C twice in a row; what cannot be done is said, and it goes on."""
+    """Answer until the end, or until ^C twice in a row; what cannot be done is said, and it goes on.
+
+    Raises:
+        GoldenGateError: it turned out that the model computes what it should not.
+    """
     warned = False
     while True:
+        conversation.model.require_right()
         try:
             line = read()
         except EOFError:
@@ -75,5 +80,7 @@ def run_terminal(conversation: Conversation, read: Read) -> None:
                     return
         except KeyboardInterrupt:
             conversation.screen.say("stopped", style="dim")
+        except GoldenGateError:
+            raise
         except AnespecError as error:
             conversation.screen.error(str(error))

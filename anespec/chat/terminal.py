@@ -25,6 +25,9 @@ HISTORY_NAME = "chat_history"
 LARGEST_HISTORY = 1 << 20
 """Bytes; of a longer one the newer half stays."""
 
+SECONDS_BETWEEN_LOOKS = 1.0
+"""At what the line below the prompt says."""
+
 PROMPT, CONTINUED = ">>> ", "... "
 STYLE = Style.from_dict({"bottom-toolbar": "noreverse", "prompt": "bold"})
 
@@ -127,6 +130,7 @@ def reader(conversation: Conversation, remembered: History) -> Callable[[], str]
         key_bindings=key_bindings(),
         bottom_toolbar=lambda: toolbar(conversation),
         style=STYLE,
+        refresh_interval=SECONDS_BETWEEN_LOOKS,
     )
     return session.prompt
 
@@ -137,5 +141,8 @@ def toolbar(conversation: Conversation) -> str:
     if last is not None and last.statistics.decode_seconds:
         rate = last.statistics.decoded_tokens / last.statistics.decode_seconds
         speed = f"{rate:.1f} tokens/s, {last.statistics.per_pass_text('per pass')}"
+    checking = conversation.model.checking
+    if checking is not None:
+        speed = " · ".join(part for part in (f"checking: {checking}", speed) if part)
     columns = shutil.get_terminal_size().columns
     return status_line(conversation.model.name, conversation.used, conversation.model.context, speed, columns)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from anespec.build import USUAL_SEQUENCES
+from anespec.checks import Checks
 from anespec.manifests.errors import StorageError
 from anespec.model_cache import is_cached, is_gguf, resolve_artifact, sequences_to_run
 from anespec.model_path import model_name
@@ -25,10 +26,11 @@ class ArtifactLoader:
         from anespec.runtime.drafters.memory.memories import Memories
 
         self._watch = watch
+        self._checks = Checks()
         self._memories = Memories()
 
     def find(self, source: ModelSource) -> Found:
-        """Where a source leads; a GGUF is converted and gated first, where that was never done."""
+        """Where a source leads; a GGUF is converted first, where that was never done."""
         from anespec.manifests.store import MANIFEST_NAME, Artifact
         from anespec.runtime.backends import resolve_backend
 
@@ -37,9 +39,6 @@ class ArtifactLoader:
         sequences = USUAL_SEQUENCES if wanted.sequences is None and is_gguf(model) else wanted.sequences
         path = resolve_artifact(
             model,
-            backend=wanted.backend,
-            threads=wanted.threads,
-            workers=wanted.workers,
             context=wanted.context,
             sequences=sequences,
             weights=wanted.weights,
@@ -70,4 +69,5 @@ class ArtifactLoader:
             name=name,
             memories=self._memories,
             preset=source.preset,
+            checks=self._checks,
         )

@@ -71,6 +71,7 @@ class ModelPool:
                 each.created,
                 each.resident is not None,
                 None if each.resident is None else each.resident.model.context,
+                None if each.resident is None else each.resident.model.checking,
             )
             for each in self._served.values()
         ]

@@ -9,7 +9,7 @@ One that cannot be read, as another version's may not, is left alone.
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -38,7 +38,8 @@ _log = logging.getLogger("anespec.serve")
 class DaemonRecord(Record):
     """A daemon: `started` is when its process began, seconds since 1970; `models` are its names.
 
-    `birth` tells its process from a later one with the same number.
+    `birth` tells its process from a later one with the same number. `checking` is how far the gates are
+    of models that they are asked of.
     """
 
     pid: int = Field(gt=0)
@@ -46,6 +47,7 @@ class DaemonRecord(Record):
     started: float = Field(ge=0, le=LATEST)
     address: str
     models: tuple[str, ...]
+    checking: dict[str, str] = Field(default_factory=dict)
     drain_seconds: float = Field(ge=0, le=LONGEST_WAIT)
     version: str
 
@@ -77,14 +79,30 @@ def _birth(pid: int) -> str:
     return repr(psutil.Process(pid).create_time())
 
 
-@contextlib.contextmanager
-def recorded(
-    address: str, options: ServeOptions, models: Sequence[str]
-) -> Iterator[Callable[[Sequence[str]], None]]:
-    """Keep this process's record while the block lasts; where that cannot be, it is logged.
+class KeptRecord:
+    """The record of this process, which is written anew where something else is served or checked."""
 
-    Call the result with other models once they are what is served.
-    """
+    def __init__(self, record: DaemonRecord) -> None:
+        """It is written as it is."""
+        self._record = record
+
+    def serves(self, models: Sequence[str]) -> None:
+        """Note what is served by now."""
+        self._change(models=tuple(models))
+
+    def checks(self, checking: Mapping[str, str]) -> None:
+        """Note how far the gates are, by model."""
+        if checking != self._record.checking:
+            self._change(checking=dict(checking))
+
+    def _change(self, **changes: object) -> None:
+        self._record = self._record.model_copy(update=changes)
+        _write(self._record)
+
+
+@contextlib.contextmanager
+def recorded(address: str, options: ServeOptions, models: Sequence[str]) -> Iterator["KeptRecord"]:
+    """Keep this process's record while the block lasts; where that cannot be, it is logged."""
     found = DaemonRecord(
         pid=os.getpid(),
         birth=_birth(os.getpid()),
@@ -96,7 +114,7 @@ def recorded(
     )
     _write(found)
     try:
-        yield lambda models: _write(found.model_copy(update={"models": tuple(models)}))
+        yield KeptRecord(found)
     finally:
         _remove(found.file_name)
 

@@ -31,7 +31,7 @@ from anespec.serving.config_file import read_config
 from anespec.serving.loader import ArtifactLoader
 from anespec.serving.notify import READY, STOPPING, tell_system
 from anespec.serving.pool import ModelLoadError, ModelPool
-from anespec.serving.records import daemon_at, recorded
+from anespec.serving.records import KeptRecord, daemon_at, recorded
 from anespec.serving.request import ServeRequest, missing
 from anespec.serving.room import MemoryLimit
 from anespec.serving.sources import Names
@@ -41,6 +41,8 @@ from anespec.watching import Watcher
 SWITCH_SECONDS = 0.0005
 """How long a thread may keep Python's interpreter when another one asks for it. With Python's own 5 ms,
 a thread that encodes a long text delays every step of a pass by that much."""
+
+SECONDS_BETWEEN_NOTES = 1.0
 
 ONE_PASS = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True)
 
@@ -85,7 +87,7 @@ async def serve(asked: ServeRequest) -> None:
         _listening(options) as listening,
         recorded(address_text(listening), options, models.names) as record,
     ):
-        said.append(record)
+        said.append(record.serves)
 
         async def begin() -> None:
             watch.note(f"listening on {address_text(listening)}")
@@ -102,10 +104,19 @@ async def serve(asked: ServeRequest) -> None:
             out().print(_ready(listening, models.names))
 
         sys.setswitchinterval(SWITCH_SECONDS)
+        noting = asyncio.create_task(_note_checks(models, record))
         try:
             await serve_until_ended(daemon, build_app(daemon, ENDPOINTS), listening, begin)
         finally:
+            noting.cancel()
             tell_system(STOPPING)
+
+
+async def _note_checks(models: ModelPool, record: KeptRecord) -> None:
+    """Have `anespec ps` say how far the gates are that are asked beside."""
+    while True:
+        await asyncio.sleep(SECONDS_BETWEEN_NOTES)
+        record.checks({card.id: card.checking for card in models.cards if card.checking is not None})
 
 
 def _keys(options: ServeOptions) -> KeyRing:

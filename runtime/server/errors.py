@@ -7,7 +7,13 @@ from types import MappingProxyType
 
 from pydantic import BaseModel
 
-from anespec.manifests.errors import AnespecError, GrammarError, PromptTooLongError, RequestError
+from anespec.manifests.errors import (
+    AnespecError,
+    GoldenGateError,
+    GrammarError,
+    PromptTooLongError,
+    RequestError,
+)
 from anespec.runtime.room import QueueFullError
 from anespec.runtime.service import ClosedError
 
@@ -96,6 +102,11 @@ def api_error(error: Exception) -> ApiError:
             return ApiError(400, str(error), "invalid_grammar")
         case RequestError():
             return ApiError(400, str(error), "invalid_value")
+        case GoldenGateError() | AnespecError(__cause__=GoldenGateError()):
+            message = (
+                "the model does not compute what it should, so it is not used; the server's log says why"
+            )
+            return ApiError(503, message, "model_wrong")
         case ClosedError():
             return ending()
         case AnespecError():

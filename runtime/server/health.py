@@ -13,10 +13,17 @@ async def live(call: Call[None]) -> Response:
 
 
 async def health(call: Call[None]) -> Response:
-    """Whether requests are served now: 200, or 503 while models are loaded or the daemon ends."""
+    """Whether requests are served now: 200, or 503 while models are loaded or the daemon ends.
+
+    `checking` is how far the gates are of a model that they are asked of, where there is one.
+    """
     phase = call.daemon.lifecycle.phase
     ready = phase is Phase.READY
-    return JSONResponse({"status": "ok" if ready else phase.value}, 200 if ready else 503)
+    said = {"status": "ok" if ready else phase.value}
+    progress = [model.checking for model in call.daemon.models.loaded.values() if model.checking]
+    if progress:
+        said["checking"] = progress[0]
+    return JSONResponse(said, 200 if ready else 503)
 
 
 async def metrics(call: Call[None]) -> Response:

@@ -33,6 +33,11 @@ class ServingModel(Protocol):
         ...
 
     @property
+    def checking(self) -> str | None:
+        """How far the gates are that are asked beside, as in `3 of 11`; None where none are."""
+        ...
+
+    @property
     def context(self) -> int:
         """Tokens of a sequence, prompt and output."""
         ...
@@ -107,12 +112,16 @@ class Leased:
 
 @dataclass(frozen=True)
 class ModelCard:
-    """A model that can be asked for; `created` is seconds since 1970, `context` known once it was loaded."""
+    """A model that can be asked for; `created` is seconds since 1970, `context` known once it was loaded.
+
+    `checking` is how far its gates are, where they are asked (see ServingModel).
+    """
 
     id: str
     created: int
     loaded: bool
     context: int | None = None
+    checking: str | None = None
 
 
 class Models(Protocol):

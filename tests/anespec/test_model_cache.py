@@ -7,12 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-import anespec.asked_gates as asked_gates
+import anespec
 import anespec.prepare_model as preparing
 from anespec import __version__
 from anespec.build import USUAL_SEQUENCES, Build, Entry, free_name
@@ -24,7 +23,6 @@ from anespec.manifests.user_folders import private_folder
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.model_cache import Display, ModelCache, no_display, resolve_artifact
 from anespec.prepare_model import prepare_model
-from anespec.runtime.backends.worker.sharing import WorkerLimits
 
 BUILD = Build(Target.CPU)
 
@@ -32,10 +30,8 @@ BUILD = Build(Target.CPU)
 class Maker:
     """Stands for conversion and gates: writes a file, and counts."""
 
-    def __init__(self, fails: str | None = None) -> None:
+    def __init__(self) -> None:
         self.made: list[str] = []
-        self.limits: list[WorkerLimits | None] = []
-        self.fails = fails
         self.before_writing: Callable[[], None] = lambda: None
 
     def __call__(
@@ -43,13 +39,9 @@ class Maker:
         gguf: Path,
         output: Path,
         build: Build,
-        backend: str,
-        threads: int | None,
         display: Display,
-        workers: WorkerLimits | None,
     ) -> Entry:
         self.made.append(gguf.name)
-        self.limits.append(workers)
         self.before_writing()
         output.mkdir(exist_ok=True)
         (output / "weights").write_bytes(gguf.read_bytes())
@@ -57,7 +49,7 @@ class Maker:
             name=gguf.stem, source_sha256=file_sha256(gguf), source_bytes=4, quantisation="Q8_0",
             weights=("fp16",), bytes=4, target=build.target, context=build.context or 64,
             version=__version__, schema_version=SCHEMA_VERSION, sequences=build.built_sequences,
-            weight_choice=str(build.weights), usual_context=build.context is None, failure=self.fails,
+            weight_choice=str(build.weights), usual_context=build.context is None,
         )  # fmt: skip
 
 
@@ -81,7 +73,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def ask(cache: ModelCache, gguf: Path, build: Build = BUILD) -> Path:
-    return cache.artifact_of(gguf, build, "auto", None, no_display)
+    return cache.artifact_of(gguf, build, no_display)
 
 
 def test_a_model_is_made_once_and_found_by_content(
@@ -124,7 +116,7 @@ def test_two_at_once_convert_once(cache: ModelCache, model: Path, maker: Maker) 
     # The first is held up until the second waits for it.
     maker.before_writing = lambda: None if waiting.wait(20) else pytest.fail("nobody waits")
     with ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(cache.artifact_of, model, BUILD, "auto", None, Shown) for _ in range(2)]
+        both = [pool.submit(cache.artifact_of, model, BUILD, Shown) for _ in range(2)]
         assert both[0].result(60) == both[1].result(60)
     assert maker.made == ["tiny.gguf"]
 
@@ -207,16 +199,6 @@ def test_a_planted_link_is_not_written_through(
     assert not list((tmp_path / "other").iterdir())
 
 
-def test_a_model_that_fails_its_gate_is_refused_each_time(
-    cache: ModelCache, model: Path, maker: Maker
-) -> None:
-    maker.fails = "layers 0-1 err by 3"
-    for _ in range(2):
-        with pytest.raises(GoldenGateError, match=r"layers 0-1 err by 3.*anespec rm"):
-            ask(cache, model)
-    assert len(maker.made) == 1
-
-
 def test_names_and_keys_find_models(cache: ModelCache, model: Path, maker: Maker) -> None:
     first, second = ask(cache, model), ask(cache, model, Build(Target.CPU, 128))
     found = cache.named(first.parent.name[:8])
@@ -280,9 +262,7 @@ def test_a_finished_model_goes_by_its_name(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = tmp_path / "tiny.gguf"
     model.write_bytes(gguf.read_bytes())
-    limits = WorkerLimits(budget=10**9)
-    made = resolve_artifact(model, workers=limits)
-    assert maker.limits == [limits]
+    made = resolve_artifact(model)
     model.unlink()
     assert resolve_artifact(Path("tiny")) == made
 
@@ -293,38 +273,23 @@ def test_too_little_room_is_told_before_anything_is_written(
     usage = type(shutil.disk_usage(tmp_path))(1000, 900, 100)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(StorageError, match="anespec rm"):
-        prepare_model(gguf, tmp_path / "out" / "model.anespec", BUILD, "auto", None, no_display)
+        prepare_model(gguf, tmp_path / "out" / "model.anespec", BUILD, no_display)
     assert not list(tmp_path.iterdir())
 
 
-def test_what_an_interrupted_run_has_finished_is_not_done_again(
+def test_the_golden_gate_is_asked_of_a_gguf_that_is_loaded_and_what_it_fails_is_refused_each_time(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output = tmp_path / "model.anespec"
-    shown: list[str] = []
-
-    def display(title: str) -> Any:
-        shown.append(title.split(" of ")[0])
-        return no_display(title)
-
-    real = asked_gates.exactness_gate
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(asked_gates, "exactness_gate", interrupted)
-    with pytest.raises(BaseException, match="what was converted is kept"):
-        prepare_model(gguf, output, BUILD, "auto", 1, display)
-    monkeypatch.setattr(asked_gates, "exactness_gate", real)
-    del shown[:]
-    entry = prepare_model(gguf, output, BUILD, "auto", 1, display)
-    assert entry.failure is None
-    assert [title for title in shown if "gate" in title] == ["exactness gate", "residency gate"]
-    # And a golden verdict that fails stands in the entry.
-    golden = json.loads((output / "gates" / "golden.json").read_text())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with anespec.load(gguf, gates="now", threads=1) as model:
+        path = model.path / "gates" / "golden.json"
+        assert model.generate("one", max_tokens=2).text
+    golden = json.loads(path.read_text())
     golden["verdicts"][0]["stack"][0]["error"] = 9.0
-    (output / "gates" / "golden.json").write_text(json.dumps(golden))
-    assert prepare_model(gguf, output, BUILD, "auto", 1, display).failure is not None
+    path.write_text(json.dumps(golden))
+    for when in ("now", "later", "never"):
+        with pytest.raises(GoldenGateError, match="does not compute what its GGUF means"):
+            anespec.load(gguf, gates=when, threads=1)
 
 
 def test_asking_from_another_users_cache_is_refused(

@@ -132,6 +132,7 @@ class _ScriptedModel:
 
     script: Script
     context: int = 4096
+    checking: str | None = None
 
     @property
     def load(self) -> ServiceLoad:

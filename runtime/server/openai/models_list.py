@@ -12,7 +12,8 @@ from anespec.runtime.server.streams import json_answer
 
 
 class ModelAnswer(BaseModel):
-    """A model. `loaded` and `context` (tokens) are ours."""
+    """A model. `loaded`, `context` (tokens) and `checking` (how far its gates are, null where none are asked)
+    are ours."""
 
     id: str
     object: Literal["model"]
@@ -20,6 +21,7 @@ class ModelAnswer(BaseModel):
     owned_by: Literal["anespec"]
     loaded: bool
     context: int | None
+    checking: str | None
 
     @classmethod
     def of(cls, card: ModelCard) -> "ModelAnswer":
@@ -31,6 +33,7 @@ class ModelAnswer(BaseModel):
             created=card.created,
             loaded=card.loaded,
             context=card.context,
+            checking=card.checking,
         )
 
 

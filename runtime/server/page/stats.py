@@ -12,7 +12,8 @@ from anespec.runtime.server.streams import json_answer
 class ModelStats(BaseModel):
     """Requests that wait, sequences that run of those that can, and what was run since the model was loaded.
 
-    `rows` of passes by kind, pads not counted; `accepted` draft rows were right.
+    `rows` of passes by kind, pads not counted; `accepted` draft rows were right. `checking` is how far its
+    gates are, where they are asked.
     """
 
     waiting: int
@@ -21,9 +22,10 @@ class ModelStats(BaseModel):
     passes: int
     rows: dict[str, int]
     accepted: int
+    checking: str | None
 
     @classmethod
-    def of(cls, load: ServiceLoad) -> "ModelStats":
+    def of(cls, load: ServiceLoad, checking: str | None) -> "ModelStats":
         """Of a service's load."""
         return cls(
             waiting=load.waiting,
@@ -32,6 +34,7 @@ class ModelStats(BaseModel):
             passes=load.passes,
             rows={rows.kind.value: rows.count for rows in load.rows if rows.kind is not RowKind.PAD},
             accepted=load.accepted,
+            checking=checking,
         )
 
 
@@ -44,7 +47,9 @@ class StatsAnswer(BaseModel):
 async def stats(call: Call[None]) -> Response:
     """How busy the models are now with what the caller asked for, or for an administrator with all."""
     models = call.daemon.models.loaded
-    loads = {name: ModelStats.of(model.load_of(call.caller)) for name, model in models.items()}
+    loads = {
+        name: ModelStats.of(model.load_of(call.caller), model.checking) for name, model in models.items()
+    }
     return json_answer(StatsAnswer(models=loads))
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from anespec.chat.conversation import Conversation, Stoppable, stopped_by_nothing
 from anespec.chat.model import Answer, Messages
 from anespec.chat.rendering import Screen
-from anespec.manifests.errors import PromptTooLongError
+from anespec.manifests.errors import GoldenGateError, PromptTooLongError
 from anespec.runtime.completion import Chunk, Summary
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.passes import RowKind
@@ -62,6 +62,12 @@ class ScriptedModel:
     during: Callable[[], None] = lambda: None
     seen: list[Messages] = field(default_factory=list)
     asked: list[tuple[GenerationOptions, int]] = field(default_factory=list)
+    checking: str | None = None
+    failure: GoldenGateError | None = None
+
+    def require_right(self) -> None:
+        if self.failure is not None:
+            raise self.failure
 
     def prompt(self, messages: Messages) -> ChatPrompt:
         words = [word for message in messages for word in str(message["content"]).split()]

@@ -38,7 +38,7 @@ def own_cache(chatting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_next_turn_reuses_what_the_model_has_read(chatting: Path) -> None:
     import anespec
 
-    with anespec.load(resolve_artifact(chatting, threads=1), threads=1) as model:
+    with anespec.load(resolve_artifact(chatting), threads=1) as model:
         chat = Conversation(
             LoadedModel(model, "embedded"),
             Seen().screen,
@@ -204,7 +204,7 @@ def verb(*arguments: str, answer: str = "") -> Result:
 
 
 def test_the_cache_shows_and_removes_what_was_made(chatting: Path) -> None:
-    resolve_artifact(chatting, threads=1)
+    resolve_artifact(chatting)
     (listed,) = json.loads(verb("list", "--json").output)["models"]
     assert (listed["name"], listed["finished"]) == ("chatty", True)
     assert {"golden", "exactness", "residency"} == set(listed["gates"])

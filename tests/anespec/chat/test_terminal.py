@@ -17,8 +17,10 @@ from scripted import ScriptedModel, Seen, conversation
 import anespec.chat.terminal as terminal
 from anespec.chat.commands import take_line
 from anespec.chat.rendering import status_line
+from anespec.chat.repl import run_terminal
 from anespec.chat.terminal import CommandCompleter, history, reader, toolbar
 from anespec.chat.transcript import Turn
+from anespec.manifests.errors import AnespecError, GoldenGateError
 from anespec.runtime.statistics import Statistics
 
 Type = Callable[..., str]
@@ -188,3 +190,30 @@ def test_the_line_below_fits(columns: int) -> None:
     assert "\x1b" not in line
     if columns >= 40:
         assert "context 10 of 2048" in line
+
+
+def test_the_line_says_how_far_the_gates_are() -> None:
+    chat = conversation(ScriptedModel(checking="3 of 11"), Seen())
+    assert " · checking: 3 of 11 · " in toolbar(chat)
+    chat = conversation(ScriptedModel(), Seen())
+    assert "checking" not in toolbar(chat)
+
+
+def test_a_chat_ends_where_its_model_is_found_wrong() -> None:
+    """Before the next message is asked for, and in the midst of an answer; other failures do not end it."""
+    wrong = GoldenGateError("it computes something else")
+    model = ScriptedModel([AnespecError("not now"), AnespecError("it failed")])
+    chat = conversation(model, Seen())
+    lines = iter(["one", "two", "three"])
+
+    def read() -> str:
+        line = next(lines)
+        if line == "two":
+            model.failure = wrong
+        return line
+
+    with pytest.raises(GoldenGateError, match="something else"):
+        run_terminal(chat, read)
+    assert next(lines) == "three"
+    with pytest.raises(GoldenGateError, match="something else"):
+        run_terminal(chat, read)

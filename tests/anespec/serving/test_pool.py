@@ -29,6 +29,7 @@ class FakeModel:
     version: str
     is_open: bool = True
     context: int = 64
+    checking: str | None = None
 
     def stop(self) -> None:
         pass

@@ -29,7 +29,7 @@ export async function models(tell, askForKey) {
   }
 }
 
-/** Asks how busy a model is while somebody looks: often while `isBusy()`, now and then otherwise. */
+/** Asks how busy a model is while somebody looks: often while `isBusy()` or it is checked, else now and then. */
 export class LoadWatch {
   constructor(isBusy, model, ontold) {
     this.isBusy = isBusy;
@@ -54,6 +54,7 @@ export class LoadWatch {
       this.ontold(null, null);
     }
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.soon(), this.isBusy() ? BUSY_MILLISECONDS : IDLE_MILLISECONDS);
+    const isMoving = this.isBusy() || Boolean(this.last[this.model()]?.checking);
+    this.timer = setTimeout(() => this.soon(), isMoving ? BUSY_MILLISECONDS : IDLE_MILLISECONDS);
   }
 }

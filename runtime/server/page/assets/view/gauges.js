@@ -37,6 +37,7 @@ export class Gauges {
       ...figure("rows/pass", this.busy?.rows ?? null),
       ...figure("drafts right", right ?? null),
       ...figure("in use", load ? `${load.active} of ${load.sequences}` : null),
+      ...(load?.checking ? figure("checking", load.checking) : []),
       ...(load?.waiting ? figure("waiting", numbers.whole(load.waiting)) : []),
     );
   }

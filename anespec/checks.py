@@ -1,0 +1,177 @@
+"""The gates asked beside requests: one process for each model, one after another, only while nothing runs."""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from anespec.manifests.formatting import bytes_text
+from anespec.manifests.machine import free_memory
+from anespec.manifests.yielding_child import YieldingChild
+
+if TYPE_CHECKING:
+    from anespec.validate.check_parts import CheckAsked, CheckReport
+
+_log = logging.getLogger(__name__)
+
+SECONDS_TO_END = 10.0
+"""For a process that was killed; more is a system that swaps."""
+
+
+class Checks:
+    """The checks of a process's models, which share its processors. Safe for use from several threads."""
+
+    def __init__(self) -> None:
+        """None is under way, and nothing runs."""
+        self._changed = threading.Condition()
+        self._busy = 0
+        self._turn: Check | None = None
+        self._child: YieldingChild | None = None
+
+    def begin(
+        self,
+        asked: "CheckAsked",
+        memory: int,
+        hear: "Callable[[CheckReport], None]",
+        end: Callable[[str | None], None],
+    ) -> "Check":
+        """Ask what is asked, in a process that takes about `memory` bytes, once no other check is under way.
+
+        `hear` is told what it reports, and at last `end` why it could not be asked to its end, None where it
+        was; both in the check's own thread, and neither once it was stopped.
+        """
+        return Check(self, asked, memory, hear, end)
+
+    def tell_busy(self, busy: bool) -> None:
+        """Note that one more model runs requests, or one fewer: while any does, the process is stopped."""
+        with self._changed:
+            self._busy += 1 if busy else -1
+            if self._child is None:
+                return
+            if self._busy:
+                self._child.pause()
+            else:
+                self._child.resume()
+
+    def take_turn(self, check: "Check") -> bool:
+        """Wait for a check's turn; False where it was stopped before."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._turn is None or check.is_stopped)
+            if check.is_stopped:
+                return False
+            self._turn = check
+            return True
+
+    def run_child(self, check: "Check", child: YieldingChild) -> None:
+        """Let the process of the check whose turn it is run while nothing else does."""
+        with self._changed:
+            self._child = child
+            if self._busy:
+                child.pause()
+            if check.is_stopped:
+                child.kill()
+
+    def end_turn(self) -> None:
+        """Let the next one have its turn."""
+        with self._changed:
+            self._turn = self._child = None
+            self._changed.notify_all()
+
+    def stop(self, check: "Check") -> None:
+        """End a check, whose turn it may be."""
+        with self._changed:
+            check.is_stopped = True
+            if self._turn is check and self._child is not None:
+                self._child.kill()
+            self._changed.notify_all()
+
+
+class Check:
+    """The gates that are asked of one model; `is_stopped` belongs to its Checks."""
+
+    def __init__(
+        self,
+        checks: Checks,
+        asked: "CheckAsked",
+        memory: int,
+        hear: "Callable[[CheckReport], None]",
+        end: Callable[[str | None], None],
+    ) -> None:
+        """See Checks.begin."""
+        self.is_stopped = False
+        self._checks = checks
+        self._asked = asked
+        self._memory = memory
+        self._hear = hear
+        self._end = end
+        self._last: CheckReport | None = None
+        self._has_ended = False
+        self._thread = threading.Thread(target=self._run, name="anespec check", daemon=True)
+        self._thread.start()
+
+    @property
+    def progress(self) -> str | None:
+        """How far it is, as in `3 of 11`; None once it has ended."""
+        if self._has_ended:
+            return None
+        return f"{self._last.done if self._last is not None else 0} of {self._asked.steps}"
+
+    @property
+    def share(self) -> float:
+        """What part of it is behind: 0 to 1."""
+        return 0.0 if self._last is None else self._last.done / max(1, self._asked.steps)
+
+    @property
+    def doing(self) -> str:
+        """What it asks now."""
+        return "starting" if self._last is None else self._last.doing
+
+    def stop(self) -> None:
+        """End it now; what it has recorded stays."""
+        self._checks.stop(self)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(SECONDS_TO_END)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for its end, at most for so long; whether it has ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        if not self._checks.take_turn(self):
+            return
+        try:
+            trouble = self._ask()
+        except OSError as error:
+            trouble = str(error)
+        except Exception as error:
+            _log.exception("the check of %s ends", self._asked.artifact)
+            trouble = repr(error)
+        finally:
+            self._checks.end_turn()
+        self._has_ended = True
+        if not self.is_stopped:
+            self._end(trouble)
+
+    def _ask(self) -> str | None:
+        from anespec.validate.check_parts import CheckReport
+        from anespec.validate.check_process import MODULE
+
+        if (free := free_memory()) < self._memory:
+            return (
+                f"it would take about {bytes_text(self._memory)} of memory beside what runs, and "
+                f"{bytes_text(free)} are free"
+            )
+        child = YieldingChild(MODULE, (self._asked.model_dump_json(),))
+        try:
+            self._checks.run_child(self, child)
+            for line in child.lines():
+                self._last = CheckReport.model_validate_json(line)
+                if not self.is_stopped:
+                    self._hear(self._last)
+        except BaseException:
+            child.kill()
+            raise
+        finally:
+            why = child.wait()
+        return why

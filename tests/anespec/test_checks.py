@@ -1,0 +1,309 @@
+"""A model that no gate has judged runs at once, and what the gates prove beside it is taken up."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from click.testing import CliRunner
+from daemons import started, until_true
+from gguf import GGUFReader
+
+import anespec
+from anespec.chat_verb import chat
+from anespec.checks import Checks
+from anespec.embedded import model_path
+from anespec.generate_verb import generate
+from anespec.loading import open_artifact
+from anespec.manifests.errors import GoldenGateError
+from anespec.manifests.store import Artifact, file_sha256
+from anespec.manifests.verdicts import ExactnessFile
+from anespec.model import Model
+from anespec.model_check import check_asked, run_check
+from anespec.runtime.backends import circumstances
+from anespec.runtime.options import LoadOptions, WhenGates
+from anespec.runtime.proven import Proven
+from anespec.validate.costs import CostFile
+from anespec.validate.figures import GoldenFile
+from anespec.watching import SILENT, Watcher
+
+PROMPT = "def area("
+PATIENCE = 240.0
+LATER = LoadOptions(gates=WhenGates.LATER, threads=1)
+
+
+@pytest.fixture
+def artifact(trained: Path, tmp_path: Path) -> Path:
+    """The embedded model, whose drafts come true, without a verdict."""
+    path = tmp_path / "own.anespec"
+    shutil.copytree(trained, path)
+    shutil.rmtree(path / "gates", ignore_errors=True)
+    return path
+
+
+@pytest.fixture
+def without_golden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the golden gate needs is not installed: then a check is a quarter of the work, and of 10 steps."""
+    monkeypatch.setattr("anespec.validate.check_parts.missing_package", lambda name: f"{name} is missing")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def children() -> list[psutil.Process]:
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        # One that has just ended has no command line any more.
+        with contextlib.suppress(psutil.Error):
+            if "anespec.validate.check_process" in " ".join(each.cmdline()):
+                found.append(each)
+    return found
+
+
+def test_texts_are_the_same_over_the_moment_of_the_change(artifact: Path) -> None:
+    """A soak: one request after another from before the first proof until after the last."""
+    notes: list[str] = []
+    with anespec.load(artifact, LATER, watch=Watcher(note=notes.append)) as model:
+        (note,) = notes
+        assert note.startswith("exactness was never measured for this artifact, so this runs without drafts")
+        assert note.endswith("the gates are asked beside")
+        assert not model.speculates
+        first = model.generate(PROMPT, max_tokens=100)
+        assert first.statistics.proposed == 0, "nothing is guessed before that is proven"
+        assert model.checking is not None
+        seen: set[str] = set()
+        # Requests follow one another so closely that the check is stopped nearly all the time, so it gets its
+        # time between them.
+        while (checking := model.checking) is not None:
+            seen.add(checking)
+            assert model.generate(PROMPT, max_tokens=100).text == first.text
+            time.sleep(1.0)
+        # Where the machine was busy when passes were timed, drafts may not pay, and then none is run.
+        model._take_up(model._proven, None)
+        last = model.generate(PROMPT, max_tokens=100)
+        assert last.text == first.text
+        assert last.statistics.accepted > 0
+        assert model.speculates
+        assert len(seen) > 2
+        assert seen <= {f"{done} of 11" for done in range(12)}
+    own = Artifact(artifact)
+    here = circumstances(own, "openvino", 1)
+    for kind in (GoldenFile, ExactnessFile, CostFile):
+        assert own.read_verdicts(kind).find(here) is not None, kind
+    with anespec.load(artifact, LATER) as model:
+        assert model.checking is None, "nothing is asked twice"
+        assert model.speculates
+        assert model.generate(PROMPT, max_tokens=100).text == first.text
+
+
+def test_a_request_that_runs_while_it_is_proven_goes_on_with_drafts(artifact: Path) -> None:
+    """The proofs come in the midst of one long text, by the same hand-over as those of a check."""
+    with anespec.load(artifact, LATER, gates=WhenGates.NEVER) as model:
+        plain = model.generate(PROMPT, max_tokens=200, ignore_eos=True)
+        assert plain.statistics.proposed == 0
+        chunks = model.stream(PROMPT, max_tokens=200, ignore_eos=True)
+        before = [next(chunks) for _ in range(20)]
+        assert not any(chunk.drafted for chunk in before)
+        model._take_up(Proven(speculate=True, widths=(model.manifest.block,)), None)
+        after = list(chunks)
+        assert any(chunk.drafted for chunk in after), "drafts are accepted from then on"
+        assert "".join(chunk.text for chunk in [*before, *after]) == plain.text
+
+
+@pytest.mark.usefixtures("without_golden")
+def test_the_check_is_stopped_while_a_request_runs(artifact: Path) -> None:
+    with anespec.load(artifact, LATER) as model:
+        until(lambda: bool(children()))
+        (child,) = children()
+        assert child.nice() == 19
+        chunks = model.stream(PROMPT, max_tokens=200, ignore_eos=True)
+        next(chunks)
+        until(lambda: child.status() == psutil.STATUS_STOPPED)
+        chunks.close()
+        until(lambda: child.status() != psutil.STATUS_STOPPED)
+    until(lambda: not children())
+
+
+def test_never_asks_nothing_and_says_who_does(artifact: Path) -> None:
+    notes: list[str] = []
+    with anespec.load(artifact, gates="never", threads=1, watch=Watcher(note=notes.append)) as model:
+        assert model.checking is None
+        assert model.generate(PROMPT, max_tokens=20).statistics.proposed == 0
+    assert "`anespec validate` asks the gates" in notes[0]
+    assert not (artifact / "gates").exists()
+
+
+@pytest.fixture
+def failing(artifact: Path, tmp_path: Path) -> Path:
+    """An artifact whose manifest names another GGUF, in which the halves of a weight have changed places."""
+    path = artifact / "manifest.json"
+    manifest = json.loads(path.read_text())
+    content = bytearray(model_path().read_bytes())
+    weight = next(each for each in GGUFReader(model_path()).tensors if "ffn_down" in each.name)
+    first, half = int(weight.data_offset), int(weight.n_bytes) // 2
+    content[first : first + 2 * half] = (
+        content[first + half : first + 2 * half] + content[first : first + half]
+    )
+    other = tmp_path / "other.gguf"
+    other.write_bytes(content)
+    manifest["source"] |= {"read_from": str(other), "sha256": file_sha256(other)}
+    path.write_text(json.dumps(manifest))
+    return artifact
+
+
+def test_a_failure_that_is_found_beside_ends_the_use(failing: Path) -> None:
+    with anespec.load(failing, LATER) as model:
+        model.generate(PROMPT, max_tokens=5)
+        until(lambda: model.checking is None)
+        for ask in (
+            lambda: model.generate(PROMPT),
+            lambda: next(iter(model.stream(PROMPT))),
+            model.require_right,
+        ):
+            with pytest.raises(GoldenGateError, match="does not compute what its GGUF means"):
+                ask()
+        assert not model.speculates
+
+
+def test_a_chat_ends_with_the_code_of_the_gate(failing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lines() -> Iterator[str]:
+        yield "/stats\n"
+        until(lambda: bool(children()))
+        until(lambda: not children())
+        yield "/stats\n"
+
+    monkeypatch.setattr("anespec.chat_verb.standard_input_lines", lines)
+    monkeypatch.setattr(Model, "chat_ids", lambda self, messages: self.prompt_ids("def"))
+    result = CliRunner().invoke(chat, [str(failing), "--threads", "1", "--gates", "later"])
+    assert isinstance(result.exception, GoldenGateError), result.output
+    assert result.exception.exit_code == 12
+
+
+def invoke_generate(artifact: Path, *more: object) -> object:
+    arguments = [artifact, "-p", PROMPT, "-n", 5, "--threads", 1, *more]
+    return CliRunner().invoke(generate, [str(each) for each in arguments])
+
+
+@pytest.mark.usefixtures("without_golden")
+def test_generate_prints_first_and_checks_afterwards(artifact: Path) -> None:
+    result = invoke_generate(artifact, "--gates", "later")
+    assert result.exception is None, result.output  # type: ignore[attr-defined]
+    assert "the gates are asked afterwards" in result.stderr  # type: ignore[attr-defined]
+    assert result.stdout.strip()  # type: ignore[attr-defined]
+    assert (artifact / "gates" / "costs.json").exists()
+    again = invoke_generate(artifact, "--gates", "later")
+    assert "asked" not in again.stderr  # type: ignore[attr-defined]
+
+
+def test_generate_keeps_nobody_waiting_who_does_not_watch(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANESPEC_GATES")
+    result = invoke_generate(artifact)
+    assert result.exception is None, result.output  # type: ignore[attr-defined]
+    assert "`anespec validate` asks the gates" in result.stderr  # type: ignore[attr-defined]
+    assert not (artifact / "gates").exists()
+
+
+def test_generate_ends_with_the_code_of_a_golden_gate_that_fails(failing: Path) -> None:
+    result = invoke_generate(failing, "--gates", "later")
+    assert isinstance(result.exception, GoldenGateError)  # type: ignore[attr-defined]
+    assert result.stdout.strip()  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("without_golden")
+def test_an_interrupt_leaves_the_check_and_nothing_else(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = open_artifact(artifact, LATER, SILENT)
+    asked = check_asked(opened, LATER)
+    opened.verifier.close()
+    assert asked is not None
+    notes: list[str] = []
+    monkeypatch.setattr("anespec.checks.Check.wait", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    run_check(asked, opened, Watcher(note=notes.append))
+    assert notes == ["the check was left; the next start begins it anew"]
+    until(lambda: not children())
+
+
+@pytest.mark.usefixtures("without_golden")
+def test_nothing_is_checked_beside_where_memory_would_not_suffice(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("anespec.checks.free_memory", lambda: 1000)
+    with anespec.load(artifact, LATER) as model:
+        until(lambda: model.checking is None)
+        assert model.generate(PROMPT, max_tokens=5).text
+    assert "is not checked beside what runs" in caplog.text
+    assert "1000 B are free" in caplog.text or "1.0 kB are free" in caplog.text
+
+
+@pytest.mark.usefixtures("without_golden")
+def test_checks_of_several_models_take_turns(artifact: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(artifact, tmp_path / "other.anespec")
+    checks = Checks()
+    first, second = (
+        Model(open_artifact(path, LATER, SILENT), LATER, checks=checks) for path in (artifact, other)
+    )
+    try:
+        first.prove()
+        second.prove()
+        until(lambda: first.checking != "0 of 10")
+        assert second.checking == "0 of 10"
+        assert len(children()) == 1
+        first.stop()
+        until(lambda: second.checking != "0 of 10")
+    finally:
+        first.close()
+        second.close()
+    until(lambda: not children())
+
+
+def test_a_wrong_word_in_the_environment_is_said(monkeypatch: pytest.MonkeyPatch, artifact: Path) -> None:
+    monkeypatch.setenv("ANESPEC_GATES", "soon")
+    with pytest.raises(anespec.AnespecError, match="ANESPEC_GATES is 'soon'; it must be now, later or never"):
+        anespec.load(artifact, threads=1)
+
+
+def test_a_daemon_shows_how_far_it_is_and_ends_it_with_itself(artifact: Path, tmp_path: Path) -> None:
+    with started(tmp_path, artifact, ANESPEC_GATES="later") as daemon:
+        assert daemon.get("/health").json()["status"] == "ok"
+        assert daemon.get("/health").json()["checking"].endswith(" of 11")
+        assert daemon.get("/v1/models").json()["data"][0]["checking"].endswith(" of 11")
+        assert daemon.get("/stats").json()["models"]["own"]["checking"].endswith(" of 11")
+        until_true(lambda: "own (checking: " in daemon.command("ps").out)
+        child = next(
+            each
+            for each in psutil.Process(daemon.process.pid).children(recursive=True)
+            if "anespec.validate.check_process" in " ".join(each.cmdline())
+        )
+        os.kill(daemon.process.pid, signal.SIGKILL)
+        until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_daemon_answers_503_for_a_model_that_is_found_wrong(failing: Path, tmp_path: Path) -> None:
+    import httpx
+
+    with started(tmp_path, failing, ANESPEC_GATES="later") as daemon:
+        until(lambda: "checking" not in daemon.get("/health").json())
+        body = {"prompt": PROMPT, "max_tokens": 2}
+        answer = httpx.post(f"{daemon.url}/v1/completions", json=body, timeout=60)
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "model_wrong"
+        assert "does not compute what its GGUF means" in daemon.log.read_text()
+
+
+def test_now_asks_before_anything_runs(artifact: Path) -> None:
+    with anespec.load(artifact, gates="now", threads=1) as model:
+        assert model.speculates
+        assert model.checking is None

@@ -1,0 +1,102 @@
+"""A process that yields: stopped with all that it has started, and gone with whoever started it."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pytest
+
+from anespec.manifests.yielding_child import YieldingChild
+
+PATIENCE = 60.0
+PARENT = Path(__file__).parents[1] / "support" / "yielding_parent.py"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_stopped(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.fixture
+def child() -> Iterator[YieldingChild]:
+    it = YieldingChild("yielding_program", ("runs",))
+    yield it
+    it.kill()
+    it.wait()
+
+
+def test_it_has_the_lowest_priority_and_stops_with_what_it_has_started(child: YieldingChild) -> None:
+    _, priority, helper = next(child.lines()).split()
+    assert int(priority) == 19
+    child.pause()
+    child.pause()
+    until(lambda: is_stopped(child.pid) and is_stopped(int(helper)))
+    child.resume()
+    until(lambda: not is_stopped(child.pid) and not is_stopped(int(helper)))
+
+
+def test_its_clock_stands_still_while_it_is_stopped(child: YieldingChild) -> None:
+    lines = child.lines()
+    next(lines)
+    child.pause()
+    until(lambda: is_stopped(child.pid))
+    began = time.perf_counter()
+    time.sleep(1.5)
+    child.resume()
+    clocks = [float(next(lines).split()[0])]
+    while len(clocks) < 20:
+        clocks.append(float(next(lines).split()[0]))
+    # Lines that were printed before the stop come first, so the widest step is the one across it.
+    assert time.perf_counter() - began > 1.5
+    assert max(later - earlier for earlier, later in pairwise(clocks)) < 1.4
+
+
+@pytest.mark.parametrize("state", ["running", "stopped"])
+def test_it_ends_with_whoever_started_it(state: str) -> None:
+    """By SIGKILL, which nobody can answer; a stopped process could not answer anything either."""
+    parent = subprocess.Popen([sys.executable, str(PARENT), state], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid, helper = map(int, parent.stdout.readline().split())
+    if state == "stopped":
+        until(lambda: is_stopped(pid))
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    until(lambda: is_gone(pid))
+    if state == "running" and not is_gone(helper):
+        # One that runs sees by itself that its own lifeline ends; this one has none.
+        psutil.Process(helper).kill()
+    until(lambda: is_gone(helper))
+
+
+def test_what_it_had_started_is_gone_once_it_is_waited_for() -> None:
+    child = YieldingChild("yielding_program", ("runs",))
+    helper = int(next(child.lines()).split()[2])
+    child.kill()
+    assert child.wait() == "it was ended by SIGKILL"
+    until(lambda: is_gone(helper))
+    child.pause()  # whose number it is by now nobody knows
+    child.kill()
+
+
+def test_its_last_words_say_why_it_failed() -> None:
+    child = YieldingChild("yielding_program", ("fails",))
+    assert list(child.lines()) == []
+    assert child.wait() == "it cannot go on"

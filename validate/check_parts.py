@@ -1,0 +1,86 @@
+"""What the gates have not said of an artifact that runs: what they are asked beside, and what they answer."""
+
+from enum import StrEnum
+
+from anespec.manifests.schema import Index, Record
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import Circumstances, ExactnessVerdict, Invariance
+from anespec.runtime.passes import VerifierShape
+from anespec.runtime.proven import Proven
+from anespec.validate.costs import CostVerdict, kept_costs
+from anespec.validate.figures import require_golden
+from anespec.validate.gates import source_places
+from anespec.validate.kept import kept_exactness, recorded_golden
+from anespec.validate.opening import Opening
+
+
+class Part(StrEnum):
+    """What a check asks, in this order."""
+
+    GOLDEN = "golden"
+    EXACTNESS = "exactness"
+    COSTS = "costs"
+
+    @property
+    def steps(self) -> int:
+        """How many steps of a check it is: exactness is one for each invariance."""
+        return len(Invariance) if self is Part.EXACTNESS else 1
+
+
+class CheckAsked(Opening):
+    """What the process of a check is told: the artifact, what runs it, and which parts are to be asked."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def steps(self) -> int:
+        """Of how many steps it is."""
+        return sum(part.steps for part in self.parts)
+
+
+class CheckReport(Record):
+    """A line of a check's process: how many steps are behind it and what it does, and what it has found.
+
+    `failure` is how the golden gate failed; with it the check ends. `trouble` is why a part was not
+    asked.
+    """
+
+    done: Index = 0
+    doing: str = ""
+    failure: str | None = None
+    trouble: str | None = None
+    exactness: ExactnessVerdict | None = None
+    costs: CostVerdict | None = None
+
+
+def missing_parts(artifact: Artifact, here: Circumstances, shape: VerifierShape) -> tuple[Part, ...]:
+    """The parts that have no verdict here, and can be asked.
+
+    Raises:
+        ArtifactError: a verdict is on record, and the files are not those that it is about.
+    """
+    parts = [Part.GOLDEN] if may_ask_golden(artifact, here) else []
+    verdict = kept_exactness(artifact, here, "quick")
+    if verdict is None:
+        return (*parts, Part.EXACTNESS, Part.COSTS)
+    if kept_costs(artifact, here, Proven.of(verdict, shape)) is None:
+        parts.append(Part.COSTS)
+    return tuple(parts)
+
+
+def may_ask_golden(artifact: Artifact, here: Circumstances) -> bool:
+    """Whether the golden gate has no verdict here, and has what it needs: the GGUF."""
+    if recorded_golden(artifact, here) is not None:
+        return False
+    size = artifact.manifest.source.bytes
+    return any(path.is_file() and path.stat().st_size == size for path in source_places(artifact))
+
+
+def require_no_golden_failure(artifact: Artifact, here: Circumstances) -> None:
+    """Do nothing where no golden verdict of here says that the artifact computes something else.
+
+    Raises:
+        GoldenGateError: one does.
+    """
+    if (verdict := recorded_golden(artifact, here)) is not None:
+        require_golden(verdict)

@@ -1,0 +1,158 @@
+"""Asks the gates of an artifact beside whoever runs it, and prints how far it is; a process of its own.
+
+    python -P -m anespec.validate.check_process DESCRIPTOR CHECK
+
+CHECK is a CheckAsked as JSON; each line that it prints is a CheckReport. Verdicts are recorded in gates/ as
+`validate` does; where they cannot be, the lines have them all the same.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anespec.manifests.child_python import answer_stream
+from anespec.manifests.yielding_child import yield_to_others
+
+if TYPE_CHECKING:
+    from anespec.manifests.store import Artifact
+    from anespec.manifests.verdicts import Circumstances, ExactnessVerdict
+    from anespec.runtime.passes import Verifier
+    from anespec.validate.check_parts import CheckAsked, CheckReport
+    from anespec.validate.progress import Progress
+    from anespec.validate.repeat_checks import Elsewhere
+
+MODULE = "anespec.validate.check_process"
+
+
+class _Telling:
+    """Reports how many of the steps are behind, as parts go on, each step once."""
+
+    def __init__(self, say: "Callable[[CheckReport], None]") -> None:
+        self._say = say
+        self._before = 0
+        self._told: tuple[int, str] | None = None
+
+    def of_part(self, name: str, steps: int) -> "Progress":
+        """What takes the progress of a part of so many steps, which comes after those that have ended."""
+        from anespec.validate.check_parts import CheckReport
+
+        def take(note: str, share: float | None = None, /) -> None:
+            done = self._before + min(int((share or 0.0) * steps), max(0, steps - 1))
+            if self._told != (done, name):
+                self._told = done, name
+                self._say(CheckReport(done=done, doing=name))
+
+        take("")
+        return take
+
+    def ended(self, steps: int) -> int:
+        """So many steps more are behind; how many in all."""
+        self._before += steps
+        return self._before
+
+
+def check(asked: "CheckAsked", clock: Callable[[], float], say: "Callable[[CheckReport], None]") -> None:
+    """Ask the parts in their order; the golden gate's failure ends it.
+
+    Raises:
+        AnespecError: the artifact does not run.
+    """
+    from anespec.manifests.errors import AnespecError, GoldenGateError
+    from anespec.manifests.known_hashes import KnownHashes
+    from anespec.manifests.store import Artifact
+    from anespec.runtime.backends import circumstances, open_verifier
+    from anespec.validate.check_parts import CheckReport, Part
+    from anespec.validate.costs import CostVerdict, recorded_costs
+    from anespec.validate.kept import kept_exactness
+
+    artifact = Artifact(Path(asked.artifact), KnownHashes(), asked.sequences)
+    here = circumstances(artifact, asked.backend, asked.threads)
+    telling = _Telling(say)
+    if Part.GOLDEN in asked.parts:
+        report, trouble = telling.of_part(Part.GOLDEN, Part.GOLDEN.steps), None
+        try:
+            _golden(artifact, asked, report)
+        except GoldenGateError as error:
+            say(CheckReport(doing=Part.GOLDEN, failure=str(error)))
+            return
+        except AnespecError as error:
+            trouble = str(error)
+        say(CheckReport(done=telling.ended(Part.GOLDEN.steps), doing=Part.GOLDEN, trouble=trouble))
+    verdict = None if Part.EXACTNESS in asked.parts else kept_exactness(artifact, here, "quick")
+    if verdict is None:
+        report = telling.of_part(Part.EXACTNESS, Part.EXACTNESS.steps)
+        # Before it is opened here, so that it stands in this process's memory once.
+        elsewhere, trouble = _elsewhere(artifact, here, asked)
+    with closing(open_verifier(artifact, asked.backend, asked.threads, asked.workers)) as verifier:
+        if verdict is None:
+            verdict = _exactness(artifact, verifier, here, elsewhere, report)
+            done = telling.ended(Part.EXACTNESS.steps)
+            say(CheckReport(done=done, doing=Part.EXACTNESS, exactness=verdict, trouble=trouble))
+        from anespec.runtime.proven import Proven
+
+        report = telling.of_part(Part.COSTS, Part.COSTS.steps)
+        proven = Proven.of(verdict, verifier.shape)
+        costs = recorded_costs(artifact, verifier, here, proven, report, lambda error: None, clock)
+    done = telling.ended(Part.COSTS.steps)
+    say(CheckReport(done=done, doing=Part.COSTS, costs=CostVerdict.of(costs, here)))
+
+
+def _golden(artifact: "Artifact", asked: "CheckAsked", report: "Progress") -> None:
+    from anespec.validate.figures import require_golden
+    from anespec.validate.gates import find_source, golden_gate
+
+    source = find_source(artifact)
+    require_golden(golden_gate(artifact, source, asked.backend, asked.threads, report, asked.workers))
+
+
+def _elsewhere(
+    artifact: "Artifact", here: "Circumstances", asked: "CheckAsked"
+) -> "tuple[Elsewhere | None, str | None]":
+    from anespec.manifests.errors import AnespecError
+    from anespec.validate.repeat_process import run_elsewhere
+
+    try:
+        return run_elsewhere(artifact, here, asked.workers), None
+    except AnespecError as error:
+        return None, str(error)
+
+
+def _exactness(
+    artifact: "Artifact",
+    verifier: "Verifier",
+    here: "Circumstances",
+    elsewhere: "Elsewhere | None",
+    report: "Progress",
+) -> "ExactnessVerdict":
+    """What the quick form finds, or a full verdict of before that it does not refute."""
+    from anespec.validate.gates import recorded_exactness
+    from anespec.validate.kept import kept_exactness
+
+    found = recorded_exactness(artifact, verifier, here, "quick", report, elsewhere, lambda error: None)
+    return kept_exactness(artifact, here, "quick") or found
+
+
+def main() -> None:
+    """Print the reports, or one sentence on standard error."""
+    clock = yield_to_others(int(sys.argv[1]))
+    answers = answer_stream()
+    # Heavy libraries are loaded from here on, at the lowest priority.
+    from anespec.manifests.errors import AnespecError
+    from anespec.validate.check_parts import CheckAsked, CheckReport
+
+    def say(report: CheckReport) -> None:
+        answers.write(report.model_dump_json().encode() + b"\n")
+        answers.flush()
+
+    try:
+        check(CheckAsked.model_validate_json(sys.argv[2]), clock, say)
+    except AnespecError as error:
+        raise SystemExit(str(error)) from None
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
