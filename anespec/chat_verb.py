@@ -96,12 +96,12 @@ def loaded_to_talk(path: Path, loading: LoadOptions, shown: bool = True) -> "Ite
     from anespec.chat.template_choice import with_chat_template
     from anespec.manifests.store import Artifact
     from anespec.model import load_model
-    from anespec.model_cache import is_gguf, resolve_artifact
+    from anespec.model_cache import is_gguf
     from anespec.remote import fetched
 
     watch = watcher(shown)
     found = fetched(path, watch)
-    tokens = found if is_gguf(found) else Artifact(resolve_artifact(found)).tokens_path()
+    tokens = found if is_gguf(found) else Artifact(_artifact(found, loading)).tokens_path()
     loading = with_chat_template(loading, tokens, watch.note)
     trial = [{"role": "user", "content": "Hello"}]
     loaded = load_model(
@@ -111,6 +111,14 @@ def loaded_to_talk(path: Path, loading: LoadOptions, shown: bool = True) -> "Ite
         yield loaded
     finally:
         keep(loaded)
+
+
+def _artifact(path: Path, loading: LoadOptions) -> Path:
+    """The converted model that a path stands for; raises UsageError where it is not what is wanted."""
+    from anespec.model_cache import resolve_artifact
+
+    wanted = {name: getattr(loading, name) for name in ("context", "sequences", "weights")}
+    return resolve_artifact(path, **wanted)
 
 
 def talk(

@@ -10,8 +10,9 @@ from anespec.runtime.proven import Proven
 from anespec.validate.costs import CostVerdict, kept_costs
 from anespec.validate.figures import require_golden
 from anespec.validate.gates import source_places
-from anespec.validate.kept import kept_exactness, recorded_golden
+from anespec.validate.kept import kept_exactness, kept_residency, recorded_golden
 from anespec.validate.opening import Opening
+from anespec.validate.residency.compute_plan import neural_engine
 
 
 class Part(StrEnum):
@@ -20,6 +21,7 @@ class Part(StrEnum):
     GOLDEN = "golden"
     EXACTNESS = "exactness"
     COSTS = "costs"
+    RESIDENCY = "residency"
 
     @property
     def steps(self) -> int:
@@ -62,9 +64,11 @@ def missing_parts(artifact: Artifact, here: Circumstances, shape: VerifierShape)
     parts = [Part.GOLDEN] if may_ask_golden(artifact, here) else []
     verdict = kept_exactness(artifact, here, "quick")
     if verdict is None:
-        return (*parts, Part.EXACTNESS, Part.COSTS)
-    if kept_costs(artifact, here, Proven.of(verdict, shape)) is None:
+        parts += [Part.EXACTNESS, Part.COSTS]
+    elif kept_costs(artifact, here, Proven.of(verdict, shape)) is None:
         parts.append(Part.COSTS)
+    if kept_residency(artifact, neural_engine()) is None:
+        parts.append(Part.RESIDENCY)
     return tuple(parts)
 
 

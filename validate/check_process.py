@@ -63,10 +63,8 @@ def check(asked: "CheckAsked", clock: Callable[[], float], say: "Callable[[Check
     from anespec.manifests.errors import AnespecError, GoldenGateError
     from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
-    from anespec.runtime.backends import circumstances, open_verifier
+    from anespec.runtime.backends import circumstances
     from anespec.validate.check_parts import CheckReport, Part
-    from anespec.validate.costs import CostVerdict, recorded_costs
-    from anespec.validate.kept import kept_exactness
 
     artifact = Artifact(Path(asked.artifact), KnownHashes(), asked.sequences)
     here = circumstances(artifact, asked.backend, asked.threads)
@@ -81,6 +79,29 @@ def check(asked: "CheckAsked", clock: Callable[[], float], say: "Callable[[Check
         except AnespecError as error:
             trouble = str(error)
         say(CheckReport(done=telling.ended(Part.GOLDEN.steps), doing=Part.GOLDEN, trouble=trouble))
+    if Part.EXACTNESS in asked.parts or Part.COSTS in asked.parts:
+        _measure(artifact, here, asked, clock, telling, say)
+    if Part.RESIDENCY in asked.parts:
+        trouble = _residency(artifact, telling.of_part(Part.RESIDENCY, Part.RESIDENCY.steps))
+        done = telling.ended(Part.RESIDENCY.steps)
+        say(CheckReport(done=done, doing=Part.RESIDENCY, trouble=trouble))
+
+
+def _measure(
+    artifact: "Artifact",
+    here: "Circumstances",
+    asked: "CheckAsked",
+    clock: Callable[[], float],
+    telling: _Telling,
+    say: "Callable[[CheckReport], None]",
+) -> None:
+    """Ask what passes prove, where that is asked, and what they cost: both of one open verifier."""
+    from anespec.runtime.backends import open_verifier
+    from anespec.runtime.proven import Proven
+    from anespec.validate.check_parts import CheckReport, Part
+    from anespec.validate.costs import CostVerdict, recorded_costs
+    from anespec.validate.kept import kept_exactness
+
     verdict = None if Part.EXACTNESS in asked.parts else kept_exactness(artifact, here, "quick")
     if verdict is None:
         report = telling.of_part(Part.EXACTNESS, Part.EXACTNESS.steps)
@@ -91,13 +112,25 @@ def check(asked: "CheckAsked", clock: Callable[[], float], say: "Callable[[Check
             verdict = _exactness(artifact, verifier, here, elsewhere, report)
             done = telling.ended(Part.EXACTNESS.steps)
             say(CheckReport(done=done, doing=Part.EXACTNESS, exactness=verdict, trouble=trouble))
-        from anespec.runtime.proven import Proven
-
         report = telling.of_part(Part.COSTS, Part.COSTS.steps)
         proven = Proven.of(verdict, verifier.shape)
         costs = recorded_costs(artifact, verifier, here, proven, report, lambda error: None, clock)
     done = telling.ended(Part.COSTS.steps)
     say(CheckReport(done=done, doing=Part.COSTS, costs=CostVerdict.of(costs, here)))
+
+
+def _residency(artifact: "Artifact", report: "Progress") -> str | None:
+    """Ask where operations would run; why that cannot be told, where it cannot. Nothing depends on it."""
+    from anespec.manifests.errors import AnespecError
+    from anespec.validate.progress import in_steps
+    from anespec.validate.residency.compute_plan import neural_engine
+    from anespec.validate.residency.gate import residency_gate
+
+    try:
+        residency_gate(artifact, in_steps(report, 1 + len(artifact.manifest.shards)), neural_engine())
+    except AnespecError as error:
+        return str(error)
+    return None
 
 
 def _golden(artifact: "Artifact", asked: "CheckAsked", report: "Progress") -> None:

@@ -49,8 +49,8 @@ def artifact(trained: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def without_golden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the golden gate needs is not installed: then a check is a quarter of the work, and of 10 steps."""
-    monkeypatch.setattr("anespec.validate.check_parts.missing_package", lambda name: f"{name} is missing")
+    """The GGUF is not there: then a check is a quarter of the work, and of 11 steps."""
+    monkeypatch.setattr("anespec.validate.check_parts.source_places", lambda artifact: ())
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -95,7 +95,7 @@ def test_texts_are_the_same_over_the_moment_of_the_change(artifact: Path) -> Non
         assert last.statistics.accepted > 0
         assert model.speculates
         assert len(seen) > 2
-        assert seen <= {f"{done} of 11" for done in range(12)}
+        assert seen <= {f"{done} of 12" for done in range(13)}
     own = Artifact(artifact)
     here = circumstances(own, "openvino", 1)
     for kind in (GoldenFile, ExactnessFile, CostFile):
@@ -278,9 +278,9 @@ def test_a_wrong_word_in_the_environment_is_said(monkeypatch: pytest.MonkeyPatch
 def test_a_daemon_shows_how_far_it_is_and_ends_it_with_itself(artifact: Path, tmp_path: Path) -> None:
     with started(tmp_path, artifact, ANESPEC_GATES="later") as daemon:
         assert daemon.get("/health").json()["status"] == "ok"
-        assert daemon.get("/health").json()["checking"].endswith(" of 11")
-        assert daemon.get("/v1/models").json()["data"][0]["checking"].endswith(" of 11")
-        assert daemon.get("/stats").json()["models"]["own"]["checking"].endswith(" of 11")
+        assert daemon.get("/health").json()["checking"].endswith(" of 12")
+        assert daemon.get("/v1/models").json()["data"][0]["checking"].endswith(" of 12")
+        assert daemon.get("/stats").json()["models"]["own"]["checking"].endswith(" of 12")
         until_true(lambda: "own (checking: " in daemon.command("ps").out)
         child = next(
             each

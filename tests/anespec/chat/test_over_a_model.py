@@ -16,6 +16,7 @@ from commands import command_of, run
 from file_server import FileServer, serving_file
 from scripted import Seen
 
+import anespec
 from anespec.chat.conversation import Conversation
 from anespec.chat.loaded_model import LoadedModel
 from anespec.main import cli
@@ -36,7 +37,6 @@ def own_cache(chatting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_next_turn_reuses_what_the_model_has_read(chatting: Path) -> None:
-    import anespec
 
     with anespec.load(resolve_artifact(chatting), threads=1) as model:
         chat = Conversation(
@@ -112,14 +112,14 @@ def test_run_needs_something_to_answer(chatting: Path) -> None:
 def test_pull_brings_and_converts(chatting: Path) -> None:
     with serving_file(FileServer(chatting.read_bytes())) as server:
         url = f"{server.url}/files/pulled.gguf"
-        first = run("pull", url, "--threads", "1", "--json").json
+        first = run("pull", url, "--json").json
         assert first["downloaded_bytes"] == first["bytes"] == chatting.stat().st_size
         assert Path(first["artifact"]).is_dir()
         assert Path(first["file"]).read_bytes() == chatting.read_bytes()
         only = run("pull", url, "--no-convert")
         assert only.out.startswith(f"{first['file']}: lies here, and {url} has no newer one.")
         assert "converted" not in only.out
-        ready = run("pull", url, "--threads", "1").out
+        ready = run("pull", url).out
         assert f"{first['artifact']}: converted and ready. Next: anespec run {url}" in ready
     refused = run("pull", "nothing-there")
     assert refused.code == 5
@@ -204,10 +204,10 @@ def verb(*arguments: str, answer: str = "") -> Result:
 
 
 def test_the_cache_shows_and_removes_what_was_made(chatting: Path) -> None:
-    resolve_artifact(chatting)
+    anespec.load(resolve_artifact(chatting), gates="now", threads=1).close()
     (listed,) = json.loads(verb("list", "--json").output)["models"]
     assert (listed["name"], listed["finished"]) == ("chatty", True)
-    assert {"golden", "exactness", "residency"} == set(listed["gates"])
+    assert set(listed["gates"]) >= {"golden", "exactness"}
     shown = verb("list").output
     assert "4 x 1024" in shown
     assert "pass" in shown
