@@ -125,7 +125,7 @@ def test_the_check_is_stopped_while_a_request_runs(artifact: Path) -> None:
     with anespec.load(artifact, LATER) as model:
         until(lambda: bool(children()))
         (child,) = children()
-        assert child.nice() == 19
+        until(lambda: child.nice() == 19)
         chunks = model.stream(PROMPT, max_tokens=200, ignore_eos=True)
         next(chunks)
         until(lambda: child.status() == psutil.STATUS_STOPPED)
@@ -258,11 +258,11 @@ def test_checks_of_several_models_take_turns(artifact: Path, tmp_path: Path) -> 
     try:
         first.prove()
         second.prove()
-        until(lambda: first.checking != "0 of 10")
-        assert second.checking == "0 of 10"
+        until(lambda: first.checking != "0 of 11")
+        assert second.checking == "0 of 11"
         assert len(children()) == 1
         first.stop()
-        until(lambda: second.checking != "0 of 10")
+        until(lambda: second.checking != "0 of 11")
     finally:
         first.close()
         second.close()
