@@ -32,7 +32,7 @@ def chatting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def own_cache(chatting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def cache_of_this_test(chatting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(chatting.parent))
 
 

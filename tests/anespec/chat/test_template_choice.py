@@ -18,7 +18,7 @@ from anespec.watching import Watcher
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache_of_this_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path
 
@@ -42,13 +42,15 @@ def test_what_the_model_has_and_what_was_chosen_stays(tmp_path: Path) -> None:
     assert told(chosen, model_path()) == (chosen, [])
 
 
-def test_a_template_that_cannot_be_used_is_refused_before_anything_is_converted(own_cache: Path) -> None:
-    refusing = write_chatty(own_cache / "refusing.gguf", "{{ raise_exception('never') }}")
+def test_a_template_that_cannot_be_used_is_refused_before_anything_is_converted(
+    cache_of_this_test: Path,
+) -> None:
+    refusing = write_chatty(cache_of_this_test / "refusing.gguf", "{{ raise_exception('never') }}")
     for arguments, words in (((refusing,), "never"), ((model_path(), "--chat-template", "chatlm"), "chatlm")):
         outcome = run("chat", *arguments, stdin="Hello\n")
         assert outcome.code == 7 and words in outcome.err
         assert "converting" not in outcome.err
-    assert not list(own_cache.rglob("*.anespec"))
+    assert not list(cache_of_this_test.rglob("*.anespec"))
 
 
 def test_plain_text_goes_on_and_the_next_line_of_the_user_ends_an_answer(trained: Path) -> None:
