@@ -57,12 +57,16 @@ class PassCosts:
 
         Widths that are not usable, since a wider one is clearly cheaper, stay as they are.
         """
-        usable = self.usable([cost.width for cost in self.widths])
-        rising = dict(zip(usable, _rising([self.seconds(width, 0) for width in usable]), strict=True))
-        return replace(
-            self,
-            widths=tuple(replace(cost, seconds=rising.get(cost.width, cost.seconds)) for cost in self.widths),
-        )
+        found, usable = self, self.usable([cost.width for cost in self.widths])
+        while True:
+            rising = dict(zip(usable, _rising([found.seconds(width, 0) for width in usable]), strict=True))
+            widths = (replace(cost, seconds=rising.get(cost.width, cost.seconds)) for cost in found.widths)
+            found = replace(found, widths=tuple(widths))
+            # What made a narrower width unusable may cost more now.
+            now = found.usable([cost.width for cost in found.widths])
+            if set(now) <= set(usable):
+                return found
+            usable = tuple(sorted({*usable, *now}))
 
     def usable(self, widths: Sequence[int]) -> tuple[int, ...]:
         """Those of these widths in whose place no wider one is clearly cheaper.

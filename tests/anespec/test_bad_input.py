@@ -118,14 +118,17 @@ def test_a_model_that_overflows_has_a_red_gate_and_no_text(tmp_path: Path, backe
     source = write_gguf(tmp_path / "m.gguf", tensors={"blk.0.ffn_up.weight": huge})
     artifact = build(source, tmp_path / "m.anespec").path
     common = ("--backend", backend, "--threads", 1, "--json")
+    asked = ("generate", artifact, "-p", "t1", "--drafter", "none", *common)
+    text = run(*asked, "--gates", "never")
+    assert text.code == text.json["exit_code"] == 1
+    assert "not finite" in text.json["error"]
     gate = run("validate", artifact, "--gate", "golden", *common)
     assert gate.code == gate.json["exit_code"] == 12
     assert gate.json["standing"] == "fail"
     assert gate.json["gates"][0]["failures"]
     assert gate.is_one_sentence()
-    text = run("generate", artifact, "-p", "t1", "--drafter", "none", *common)
-    assert text.code == text.json["exit_code"] == 1
-    assert "not finite" in text.json["error"]
+    refused = run(*asked)
+    assert refused.code == refused.json["exit_code"] == 12
     assert "Warning" not in text.err
 
 

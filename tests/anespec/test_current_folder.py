@@ -155,6 +155,8 @@ def test_no_verb_touches_what_it_was_not_told(trapped: Trapped, artifact: Path) 
         "validate": (artifact, "--gguf", gguf, "--quick"),
         "generate": (artifact, "-p", "def", "-n", 8, "--json-schema", '{"type": "boolean"}'),
         "chat": (artifact, "--max-tokens", 8),
+        "run": (artifact, "--max-tokens", 8, "two words"),
+        "pull": (gguf, "--no-convert"),
         "datastore": ("build", traces, "--vocab", gguf, "-o", base / "store"),
         "bench": ("replay", traces, "--vocab", gguf),
         "doctor": (artifact,),

@@ -51,7 +51,7 @@ def test_every_option_and_file_that_a_page_names_is_there(page: Path) -> None:
 
 def test_the_examples_run(gguf: Path, artifact: Path, tmp_path: Path) -> None:
     found = [*examples("README.md"), *examples("docs/library.md")]
-    assert len(found) == 8
+    assert len(found) == 9
     shutil.copy(gguf, tmp_path / "model.gguf")
     shutil.copytree(artifact, tmp_path / "model.anespec")
     chat = write_gguf(tmp_path / "chat.gguf", metadata={"tokenizer.chat_template": TEMPLATE})

@@ -117,7 +117,8 @@ def test_a_daemons_model_answers_by_a_preset(folder: Path, tmp_path: Path) -> No
     asked = ServeRequest(None, ServeOptions(), PoolOptions(), LoadOptions(), found)
     sources = asked.names(found)
     writer, mine = sources["writer"], sources["mine"]
-    assert (writer.path, writer.context, writer.loading.threads) == (Path("hf:owner/repo:Q8_0"), 2048, 2)
+    assert writer.path == Path("hf:owner/repo:Q8_0")
+    assert (writer.loading.context, writer.loading.threads) == (2048, 2)
     assert (writer.preset.system, writer.preset.options.temperature) == ("You write.", 1.0)
     assert (mine.path, mine.preset.system) == (tmp_path / "small.gguf", "Mine.")
     assert sources["plain"].preset.system is None

@@ -120,7 +120,7 @@ def test_no_value_is_more_than_a_sentence(
 def test_every_flag_but_those_about_the_file_may_stand_in_it() -> None:
     assert isinstance(cli, click.Group)
     flags = {parameter.name for parameter in cli.commands["serve"].params}
-    about_the_run = {"config", "show_config", "model", "models", "verbose", "quiet"}
+    about_the_run = {"config", "show_config", "model", "models", "verbose", "quiet", "log_file"}
     about_the_run |= {"install", "uninstall", "print_it", "force"} & flags
     assert flags - about_the_run == set(file_options())
 

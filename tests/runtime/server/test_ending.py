@@ -217,7 +217,7 @@ def test_a_daemon_that_takes_no_connections_any_more_keeps_its_socket(tmp_path: 
             client.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 client.connect(str(path))
-        with pytest.raises(UsageError, match="another daemon listens there"):
+        with pytest.raises(UsageError, match="another program listens there; choose another --unix path"):
             listen_on(ServeOptions(unix=path))
 
 
@@ -225,7 +225,7 @@ def test_a_unix_socket_is_its_owners_alone_and_one_at_a_time(tmp_path: Path) -> 
     path = tmp_path / "socket"
     with contextlib.closing(listen_on(ServeOptions(unix=path))):
         assert path.stat().st_mode & 0o777 == 0o600
-        with pytest.raises(UsageError, match="another daemon listens there"):
+        with pytest.raises(UsageError, match="another program listens there; choose another --unix path"):
             listen_on(ServeOptions(unix=path))
     # What a daemon that was killed has left gives way.
     with contextlib.closing(listen_on(ServeOptions(unix=path))):

@@ -9,6 +9,7 @@ import pytest
 from pydantic_core import PydanticUndefined
 from serving import Running
 
+from anespec.presets import presets_folder
 from anespec.runtime.server.options import ServeOptions
 from anespec.serving.config_file import read_config
 
@@ -47,12 +48,15 @@ def test_the_examples_of_openais_client_run(served: Running) -> None:
     assert re.search(r"\{\s*\"sunny\"|\{\s{100}", done.stdout)
 
 
-def test_the_file_of_options_is_one(tmp_path: Path) -> None:
+def test_the_file_of_options_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    presets_folder().mkdir(parents=True)
+    (presets_folder() / "writer.toml").write_text('model = "large.gguf"\n')
     (example,) = blocks("toml")
     path = tmp_path / "serve.toml"
     path.write_text(example)
     found = read_config(path)
-    assert list(found.models) == ["large", "small"]
+    assert list(found.models) == ["large", "small", "writer"]
     assert (found.models["small"].sequences, found.options["port"]) == (8, 8081)
 
 
