@@ -111,7 +111,7 @@ class Check:
 
     @property
     def progress(self) -> str | None:
-        """How far it is, as in `3 of 11`; None once it has ended."""
+        """How far it is, as in `3 of 12`; None once it has ended."""
         if self._has_ended:
             return None
         return f"{self._last.done if self._last is not None else 0} of {self._asked.steps}"

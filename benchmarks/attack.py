@@ -96,7 +96,7 @@ def kills(attack: Attack) -> str:
     )
     found = [f"{v.name} {survive(v, attack.options.kills, source, attack.cache)}" for v in victims]
     daemon = 0
-    with anespec.load(artifact) as model:
+    with anespec.load(artifact, gates="now") as model:
         while daemon < attack.options.kills:
             folder = attack.folder / f"daemon-{daemon}"
             folder.mkdir()

@@ -44,7 +44,7 @@ class Daemon:
         self.log = log
         with log.open("ab") as said:
             self.process = subprocess.Popen(
-                [*program, "serve", str(model), "--port", str(self.port), *options],
+                [*program, "serve", str(model), "--port", str(self.port), "--gates", "now", *options],
                 stdout=said,
                 stderr=said,
                 env={**os.environ, **(environment or {})},

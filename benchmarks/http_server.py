@@ -74,5 +74,6 @@ def _answers(url: str) -> bool:
 
 
 def anespec_command(model: Path, port: int, *options: str) -> list[str]:
-    """The command that serves `model` with this Python's anespec."""
-    return [sys.executable, "-m", "anespec", "serve", str(model), "--port", str(port), *options]
+    """The command that serves `model`, once its gates are asked, with this Python's anespec."""
+    command = [sys.executable, "-m", "anespec", "serve", str(model), "--port", str(port)]
+    return [*command, "--gates", "now", *options]

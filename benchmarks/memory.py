@@ -132,7 +132,19 @@ class Start:
 
 def start(artifact: Path, memory: str) -> Start:
     """Run the command; raises SystemExit where it fails."""
-    command = [sys.executable, "-m", "anespec", "generate", str(artifact), "-p", "Once", "-n", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "anespec",
+        "generate",
+        str(artifact),
+        "-p",
+        "Once",
+        "-n",
+        "1",
+        "--gates",
+        "now",
+    ]
     options = ["--threads", "1", "--drafter", "auto", "--draft-memory", memory]
     began = time.perf_counter()
     nowhere = subprocess.DEVNULL

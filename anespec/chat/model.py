@@ -45,7 +45,7 @@ class ChatModel(Protocol):
 
     @property
     def checking(self) -> str | None:
-        """How far the gates are that are asked beside the chat, as in `3 of 11`; None where none are."""
+        """How far the gates are that are asked beside the chat, as in `3 of 12`; None where none are."""
         ...
 
     def require_right(self) -> None:

@@ -34,7 +34,7 @@ class ServingModel(Protocol):
 
     @property
     def checking(self) -> str | None:
-        """How far the gates are that are asked beside, as in `3 of 11`; None where none are."""
+        """How far the gates are that are asked beside, as in `3 of 12`; None where none are."""
         ...
 
     @property
