@@ -87,14 +87,14 @@ def test_texts_are_the_same_over_the_moment_of_the_change(artifact: Path) -> Non
         while (checking := model.checking) is not None:
             seen.add(checking)
             assert model.generate(PROMPT, max_tokens=100).text == first.text
-            time.sleep(1.0)
+            time.sleep(0.3)
         # Where the machine was busy when passes were timed, drafts may not pay, and then none is run.
         model._take_up(model._proven, None)
         last = model.generate(PROMPT, max_tokens=100)
         assert last.text == first.text
         assert last.statistics.accepted > 0
         assert model.speculates
-        assert len(seen) > 2
+        assert len(seen) > 1
         assert seen <= {f"{done} of 12" for done in range(13)}
     own = Artifact(artifact)
     here = circumstances(own, "openvino", 1)
