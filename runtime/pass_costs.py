@@ -8,6 +8,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Protocol, Self
 
 CLEARLY = 0.8
@@ -57,6 +58,8 @@ class PassCosts:
 
         Widths that are not usable, since a wider one is clearly cheaper, stay as they are.
         """
+        if all(before.seconds <= behind.seconds for before, behind in pairwise(self.widths)):
+            return self
         found, usable = self, self.usable([cost.width for cost in self.widths])
         while True:
             rising = dict(zip(usable, _rising([found.seconds(width, 0) for width in usable]), strict=True))

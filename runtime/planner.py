@@ -99,8 +99,8 @@ class Planner:
         are shared fairly by owners and then by each one's sequences, so that many prompts of one owner do not
         hold up another's either. `span` is what the pass will look at of the first pool, for its cost.
         """
-        waiting = sum(not demand.is_prompt for demand in demands)
-        prompt_rows = self._spending.prompt_rows(waiting, span)
+        spending, waiting = self._spending, sum(not demand.is_prompt for demand in demands)
+        prompt_rows = spending.prompt_rows(waiting, span)
         wants = [min(demand.rows, self._map.longest_run) for demand in demands]
         shares = [0] * len(demands)
         left = self._widest
@@ -125,9 +125,9 @@ class Planner:
         of_prompts = sum(share for demand, share in served if demand.is_prompt)
         return Shares(
             tuple(shares),
-            self._spending.draft_lanes(waiting, scheduled, span),
-            tokens + self._spending.worth(of_prompts, span),
-            self._spending.token_seconds(tokens, span),
+            spending.draft_lanes(waiting, scheduled, span),
+            tokens + spending.worth(of_prompts, span),
+            spending.token_seconds(tokens, span),
         )
 
     def spend(
@@ -137,12 +137,12 @@ class Planner:
 
         Where nobody has seen for long what the pass takes without them, none runs beyond its width.
         """
-        guesses = likeliest(drafts, shares.lanes_left)
+        spending, guesses = self._spending, likeliest(drafts, shares.lanes_left)
         scheduled = sum(shares.rows)
-        narrowest = self._spending.width(scheduled)
+        narrowest = spending.width(scheduled)
         if self._costs is not None and self._costs.overdue(narrowest):
             guesses = guesses[: narrowest - scheduled]
-        count = self._spending.paying(guesses, scheduled, shares.sure, span, changes)
+        count = spending.paying(guesses, scheduled, shares.sure, span, changes)
         lengths = [0] * len(drafts)
         for guess in guesses[:count]:
             lengths[guess.draft] += 1

@@ -5,9 +5,10 @@ wrong while it is busy. So the engine says what each pass took, and the estimate
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from anespec.runtime.pass_costs import PassCosts
+from anespec.runtime.pass_costs import PassCosts, WidthCost
 
 RECENT = 9
 """Passes of a width that count: on a machine that became slower, so many later all are slow."""
@@ -25,13 +26,10 @@ is ENOUGH passes, so that all of them together take little."""
 
 @dataclass
 class _Width:
-    """What is known of one width, in times of what was recorded.
+    """What is known of one width. After its last pass, number `last`, the factors found of all widths were
+    `beside`."""
 
-    `factor` was found when the factors of all widths were `beside`, and its last pass was number `last`.
-    """
-
-    beside: dict[int, float]
-    factor: float = 1.0
+    beside: Mapping[int, float]
     last: int = 0
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     next_trial: int = FIRST_TRIAL
@@ -48,10 +46,12 @@ class RunningCosts:
     def __init__(self, recorded: PassCosts) -> None:
         """Begin with costs of every width that will be run."""
         self._recorded = recorded
-        ones = {cost.width: 1.0 for cost in recorded.widths}
-        self._widths = {width: _Width(dict(ones)) for width in ones}
+        # What each width took when it ran last, in times of what was recorded; replaced, never changed.
+        self._found: Mapping[int, float] = {cost.width: 1.0 for cost in recorded.widths}
+        self._widths = {width: _Width(self._found) for width in self._found}
         self._passes = 0
         self._latest: int | None = None
+        self._factors = tuple(self._found.values())
         self._current = recorded.smoothed()
         self._best: PassCosts | None = None
 
@@ -77,17 +77,19 @@ class RunningCosts:
         if own is None or seconds <= 0:
             return
         self._passes += 1
+        factor = self._found[width]
         if self._passes - own.last > STALE:
-            own.factor = self._factor(width)
+            factor = self._factor(width)
             own.recent.clear()
         own.recent.append(seconds / self._recorded.seconds(width, span))
         if len(own.recent) >= ENOUGH:
-            own.factor = sorted(own.recent)[1]
-        own.last = self._passes
-        own.beside = {each: known.factor for each, known in self._widths.items()}
+            factor = sorted(own.recent)[1]
+        if factor != self._found[width]:
+            self._found = {**self._found, width: factor}
+        own.beside, own.last = self._found, self._passes
         self._latest = width
         self._plan_trial(own)
-        self._current = self._estimate()
+        self._estimate()
         if self._passes >= FIRST_TRIAL and (self._best is None or _total(self._current) < _total(self._best)):
             self._best = replace(self._current, pace=1.0)
 
@@ -105,19 +107,22 @@ class RunningCosts:
 
     def _factor(self, width: int) -> float:
         """What a width takes now, in times of what was recorded."""
-        own = self._widths[width]
         if self._latest is None or width == self._latest:
-            return own.factor
-        return own.factor * self._widths[self._latest].factor / own.beside[self._latest]
+            return self._found[width]
+        return self._found[width] * self._found[self._latest] / self._widths[width].beside[self._latest]
 
-    def _estimate(self) -> PassCosts:
-        pace = 1.0 if self._latest is None else self._widths[self._latest].factor
+    def _estimate(self) -> None:
+        """Bring the curve up to date. Most passes change nothing, and this runs after each of them."""
+        factors = tuple(self._factor(width) for width in self._found)
+        pace = 1.0 if self._latest is None else self._found[self._latest]
+        if (factors, pace) == (self._factors, self._current.pace):
+            return
+        self._factors = factors
         widths = tuple(
-            replace(cost, seconds=cost.seconds * factor, per_slot=cost.per_slot * factor)
-            for cost in self._recorded.widths
-            for factor in (self._factor(cost.width),)
+            WidthCost(cost.width, cost.seconds * factor, cost.per_slot * factor)
+            for cost, factor in zip(self._recorded.widths, factors, strict=True)
         )
-        return PassCosts(widths, self._recorded.change * pace, pace).smoothed()
+        self._current = PassCosts(widths, self._recorded.change * pace, pace).smoothed()
 
 
 def _total(costs: PassCosts) -> float:
