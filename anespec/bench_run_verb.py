@@ -12,11 +12,11 @@ from rich.table import Table
 from anespec.console import json_option, out, result_as_json, timed_progress, watcher
 from anespec.draft_memory import memory_for_measuring
 from anespec.loading import (
+    ask_while_closed,
     costs_here,
     exactness_here,
     make_source,
     open_artifact,
-    run_elsewhere,
 )
 from anespec.manifests.errors import ExactnessGateError, Interrupted, RequestError, StorageError
 from anespec.manifests.formatting import counted, duration_text
@@ -89,7 +89,7 @@ def _measured(artifact: Path, options: BenchOptions, quiet: bool) -> "BenchRepor
     watch = watcher(shown=not quiet)
     with ExitStack() as stack:
         opened = open_artifact(artifact, options, watch)
-        opened = run_elsewhere(opened, options, watch)
+        opened = ask_while_closed(opened, options, watch)
         stack.callback(lambda: opened.verifier.close())
         opened, verdict = exactness_here(opened, options, watch)
         proven = Proven.of(verdict, opened.verifier.shape, options.allow_inexact)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import counted, duration_text
-from anespec.model_cache import resolve_artifact, sequences_to_run
+from anespec.model_cache import is_cached, resolve_artifact, sequences_to_run
 from anespec.remote import fetched
 from anespec.watching import Watcher
 
@@ -146,8 +146,9 @@ def start_source(
     return registry.start_source(options, tokenizer, open_memory)
 
 
-def golden_here(opened: Opened, options: "BackendOptions", watch: Watcher) -> Opened:
-    """Ask the golden gate of a model of the cache, where it has said nothing here.
+def ask_while_closed(opened: Opened, options: "BackendOptions", watch: Watcher) -> Opened:
+    """Ask what others run the artifact for: the golden gate of a model of the cache, and the same pass in a
+    new process, where nothing is known of these here.
 
     The artifact is closed meanwhile and opened again, so that it stands in memory once.
 
@@ -155,57 +156,51 @@ def golden_here(opened: Opened, options: "BackendOptions", watch: Watcher) -> Op
         GoldenGateError: it computes something else than its GGUF.
         ArtifactError: the artifact cannot be opened any more.
     """
-    from anespec.model_cache import is_in_cache
-    from anespec.runtime.backends import open_verifier
     from anespec.validate.check_parts import may_ask_golden
+    from anespec.validate.kept import kept_exactness
+
+    artifact, here = opened.artifact, opened.here
+    asks_golden = is_cached(artifact.root) and may_ask_golden(artifact, here)
+    asks_repeat = kept_exactness(artifact, here, "quick") is None
+    if not asks_golden and not asks_repeat:
+        return opened
+    opened.verifier.close()
+    if asks_golden:
+        _require_golden(opened, options, watch)
+    elsewhere = _run_elsewhere(opened, options, watch) if asks_repeat else None
+    return replace(_opened_again(opened, options, watch, "loading the shards again"), elsewhere=elsewhere)
+
+
+def _require_golden(opened: Opened, options: "BackendOptions", watch: Watcher) -> None:
     from anespec.validate.figures import require_golden
     from anespec.validate.gates import find_source, golden_gate
 
-    artifact, here = opened.artifact, opened.here
-    if not is_in_cache(artifact.root) or not may_ask_golden(artifact, here):
-        return opened
-    opened.verifier.close()
+    artifact, backend = opened.artifact, opened.here.backend
     with watch.shares(f"golden gate of {artifact.manifest.source.name}") as report:
         report("reading the source")
         source = find_source(artifact)
-        verdict = golden_gate(artifact, source, here.backend, options.threads, report, options.workers)
+        verdict = golden_gate(artifact, source, backend, options.threads, report, options.workers)
         require_golden(verdict)
-    with watch.steps("golden") as step:
-        step("loading the shards again")
-        verifier = open_verifier(artifact, here.backend, options.threads, options.workers)
-    return replace(opened, verifier=verifier)
 
 
-def run_elsewhere(opened: Opened, options: "BackendOptions", watch: Watcher) -> Opened:
-    """Let a new process run the artifact where no exactness verdict holds here; nothing, where one does.
-
-    The artifact is closed meanwhile and opened again, so that it stands in memory once. Where that process
-    fails, it is said, and the gate goes without.
-
-    Raises:
-        ArtifactError: the artifact cannot be opened any more.
-    """
-    from anespec.runtime.backends import open_verifier
+def _run_elsewhere(opened: Opened, options: "BackendOptions", watch: Watcher) -> "Elsewhere | None":
+    """What a pass leaves in a new process. Where that fails, it is said, and the gate goes without."""
     from anespec.validate import repeat_process
-    from anespec.validate.kept import kept_exactness, why_exactness_is_unknown
+    from anespec.validate.kept import why_exactness_is_unknown
 
     artifact, here = opened.artifact, opened.here
-    if kept_exactness(artifact, here, "quick") is not None:
-        return opened
-    where = f"{here.backend} with {counted(here.threads, 'thread')}"
     watch.note(why_exactness_is_unknown(artifact, here))
-    watch.note(f"it is measured now, once: may speculation run on {where}?")
-    elsewhere = None
-    opened.verifier.close()
+    watch.note(
+        "it is measured now, once: may speculation run on "
+        f"{here.backend} with {counted(here.threads, 'thread')}?"
+    )
     with watch.steps("exactness") as report:
         report("the same pass in a new process")
         try:
-            elsewhere = repeat_process.run_elsewhere(artifact, here, options.workers)
+            return repeat_process.run_elsewhere(artifact, here, options.workers)
         except AnespecError as error:
             watch.note(str(error))
-        report("loading the shards again")
-        verifier = open_verifier(artifact, here.backend, options.threads, options.workers)
-    return replace(opened, verifier=verifier, elsewhere=elsewhere)
+            return None
 
 
 def exactness_here(
@@ -213,10 +208,11 @@ def exactness_here(
 ) -> tuple[Opened, "ExactnessVerdict"]:
     """The recorded exactness verdict for here; measured in its quick form, and recorded, where none is.
 
-    The artifact is returned as it stands open then: anew after a measurement (see `_opened_again`).
+    The artifact is returned as it stands open then: anew after a measurement in this process.
 
     That can take minutes with a large model on a slow backend, so it is said before and after.
     """
+    from anespec.runtime.backends import BACKENDS
     from anespec.validate.gates import recorded_exactness
     from anespec.validate.kept import kept_exactness
 
@@ -234,23 +230,22 @@ def exactness_here(
             artifact, opened.verifier, here, "quick", report, opened.elsewhere, say_unkept
         )
     watch.note(f"exactness: {verdict.standing}, measured in {duration_text(time.monotonic() - started)}")
-    return _opened_again(opened, options, watch), verdict
-
-
-def _opened_again(opened: Opened, options: "BackendOptions", watch: Watcher) -> Opened:
-    """The artifact closed and opened anew where it runs in this process: the gate's passes look at every
-    slot, and what a library has taken for them it keeps (2.3 GB instead of 1.1, for 0.9 GB of weights).
-
-    Raises:
-        ArtifactError: the artifact cannot be opened any more.
-    """
-    from anespec.runtime.backends import BACKENDS, open_verifier
-
-    if not BACKENDS[opened.here.backend].uses_threads:
-        return opened
+    if not BACKENDS[here.backend].uses_threads:
+        return opened, verdict
+    # The gate's passes look at every slot, and what a library has taken for them it keeps (2.3 GB instead of
+    # 1.1, for 0.9 GB of weights).
     opened.verifier.close()
+    return _opened_again(
+        opened, options, watch, "loading the shards again, without what the gate took"
+    ), verdict
+
+
+def _opened_again(opened: Opened, options: "BackendOptions", watch: Watcher, note: str) -> Opened:
+    """The artifact, which was closed, opened anew; raises ArtifactError where it cannot be any more."""
+    from anespec.runtime.backends import open_verifier
+
     with watch.steps("exactness") as report:
-        report("loading the shards again, without what the gate took")
+        report(note)
         return replace(
             opened,
             verifier=open_verifier(opened.artifact, opened.here.backend, options.threads, options.workers),

@@ -179,11 +179,6 @@ def cached_artifact(name: Path) -> Path | None:
     return None
 
 
-def is_in_cache(artifact: Path) -> bool:
-    """Whether an artifact is one that was made of a GGUF for the cache."""
-    return artifact.resolve().is_relative_to((cache_folder() / MODELS_FOLDER).resolve())
-
-
 def is_gguf(path: Path) -> bool:
     """Whether `path` is a file that begins like a GGUF; raises StorageError where it is a pipe or device."""
     try:

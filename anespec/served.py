@@ -13,10 +13,9 @@ from anespec.checks import Checks
 from anespec.draft_memory import open_memory
 from anespec.loading import (
     Opened,
+    ask_while_closed,
     costs_here,
     exactness_here,
-    golden_here,
-    run_elsewhere,
     say_inexact,
     start_source,
 )
@@ -191,8 +190,7 @@ class ServedArtifact:
         from anespec.runtime.proven import Proven
 
         self._service.close()
-        self._opened = golden_here(self._opened, self._options, watch)
-        self._opened = run_elsewhere(self._opened, self._options, watch)
+        self._opened = ask_while_closed(self._opened, self._options, watch)
         self._opened, verdict = exactness_here(self._opened, self._options, watch)
         say_inexact(verdict, self._options, watch)
         self._await_source(watch)

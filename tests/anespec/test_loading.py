@@ -10,7 +10,7 @@ import pytest
 import anespec
 import anespec.manifests.known_hashes as known_hashes
 import anespec.runtime.backends as backends
-from anespec.loading import open_artifact, run_elsewhere
+from anespec.loading import ask_while_closed, open_artifact
 from anespec.manifests.errors import AnespecError, ArtifactError, GGUFError
 from anespec.manifests.store import Artifact, package_sha256
 from anespec.runtime.backends.worker.sharing import WorkerLimits
@@ -97,7 +97,7 @@ def test_an_artifact_that_is_opened_again_has_the_same_limits(
     monkeypatch.setattr(backends, "open_verifier", watched)
     monkeypatch.setattr(repeat_process, "run_elsewhere", failing)
     options = BackendOptions(backend="openvino", threads=1, worker_budget=10**9)
-    run_elsewhere(open_artifact(artifact.root, options, SILENT), options, SILENT).verifier.close()
+    ask_while_closed(open_artifact(artifact.root, options, SILENT), options, SILENT).verifier.close()
     assert asked == [options.workers] * 2
 
 
