@@ -137,9 +137,8 @@ class ServedArtifact:
         else:
             say_inexact(verdict, self._options, watch)
             self._await_source(watch)
-            self._service.close()
             proven = Proven.of(verdict, shape, self._options.allow_inexact)
-            self._serve(proven, kept_costs(artifact, here, proven))
+            self._take_up(proven, kept_costs(artifact, here, proven))
         asked = check_asked(self._opened, self._options) if is_later and beside else None
         if asked is not None:
             self._check = ModelCheck(
