@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -61,9 +61,12 @@ def answer_stream() -> BinaryIO:
     return answers
 
 
-def end_with_parent() -> None:
-    """In a child: end at once when its standard input does, which nothing is ever written to."""
-    threading.Thread(target=_wait_for_end, daemon=True).start()
+def end_with_parent(end: Callable[[], None] | None = None) -> None:
+    """In a child: end at once when its standard input does, which nothing is ever written to.
+
+    `end` is how, where this process alone is not all that has to end.
+    """
+    threading.Thread(target=_wait_for_end, args=(end or _end_here,), daemon=True).start()
 
 
 def end_child(process: "subprocess.Popen[bytes]") -> None:
@@ -85,9 +88,13 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _wait_for_end() -> None:
+def _wait_for_end(end: Callable[[], None]) -> None:
     while os.read(0, 1):
         pass
+    end()
+
+
+def _end_here() -> None:
     os._exit(1)
 
 

@@ -1,8 +1,9 @@
 """A process that yields to others: it has the lowest priority, and is stopped when it is told so.
 
-It leads a process group, so that all that it starts is stopped with it. A stopped process does not see that
-its parent ends. The system ends it all the same: a group that is orphaned while something in it is stopped is
-hung up on (POSIX), and Linux is asked to kill it as well, in case another process of the session adopts it.
+It leads a process group, so that all that it starts is stopped and ends with it. A stopped process does not
+see that its parent ends. The system hangs up on a group that is orphaned while something in it is stopped
+(POSIX), but it is no orphan where another process of the session adopts it, as in a container. So Linux is
+asked to continue it; then it sees the end of its parent, and ends its group.
 """
 
 import contextlib
@@ -127,15 +128,21 @@ class YieldingChild:
 def yield_to_others(descriptor: int) -> Callable[[], float]:
     """In the child, before anything else: end with the parent, have the lowest priority.
 
+    What the child starts ends with the parent, too.
+
     Return a clock in seconds that stands still while the process is stopped.
     """
     os.nice(LOWEST_PRIORITY)
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    end_with_parent()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
+    end_with_parent(_end_own_group)
 
     def clock() -> float:
         paused = os.pread(descriptor, _PAUSED.size, 0)
         return time.perf_counter() - (_PAUSED.unpack(paused)[0] if paused else 0.0)
 
     return clock
+
+
+def _end_own_group() -> None:
+    os.killpg(os.getpid(), signal.SIGKILL)

@@ -13,7 +13,12 @@ import pytest
 from anespec.manifests.yielding_child import YieldingChild
 
 PATIENCE = 60.0
-PARENT = Path(__file__).parents[1] / "support" / "yielding_parent.py"
+SUPPORT = Path(__file__).parents[1] / "support"
+PARENT = SUPPORT / "yielding_parent.py"
+ADOPTER = pytest.param(
+    (sys.executable, str(SUPPORT / "adopter.py")),
+    marks=pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt others"),
+)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -68,22 +73,21 @@ def test_its_clock_stands_still_while_it_is_stopped(child: YieldingChild) -> Non
     assert max(later - earlier for earlier, later in pairwise(clocks)) < 1.4
 
 
+@pytest.mark.parametrize("adopters", [(), ADOPTER], ids=["orphaned", "adopted"])
 @pytest.mark.parametrize("state", ["running", "stopped"])
-def test_it_ends_with_whoever_started_it(state: str) -> None:
+def test_it_ends_with_whoever_started_it(state: str, adopters: tuple[str, ...]) -> None:
     """By SIGKILL, which nobody can answer; a stopped process could not answer anything either."""
-    parent = subprocess.Popen([sys.executable, str(PARENT), state], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    pid, helper = map(int, parent.stdout.readline().split())
-    if state == "stopped":
-        until(lambda: is_stopped(pid))
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
-    until(lambda: is_gone(pid))
-    if state == "running" and not is_gone(helper):
-        # One that runs sees by itself that its own lifeline ends; this one has none.
-        psutil.Process(helper).kill()
-    until(lambda: is_gone(helper))
+    command = [*adopters, sys.executable, str(PARENT), state]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        try:
+            assert started.stdout is not None
+            parent, pid, helper = map(int, started.stdout.readline().split())
+            if state == "stopped":
+                until(lambda: is_stopped(pid))
+            psutil.Process(parent).kill()
+            until(lambda: is_gone(pid) and is_gone(helper))
+        finally:
+            started.kill()
 
 
 def test_what_it_had_started_is_gone_once_it_is_waited_for() -> None:

@@ -1,5 +1,6 @@
-"""A parent of a yielding program that it stops, if it is asked to, before it says the numbers of both."""
+"""A parent of a yielding program: it stops that if asked to, and says the numbers of all three."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,6 @@ child = YieldingChild("yielding_program", ("runs",))
 helper = int(next(child.lines()).split()[2])
 if sys.argv[1] == "stopped":
     child.pause()
-sys.stdout.write(f"{child.pid} {helper}\n")
+sys.stdout.write(f"{os.getpid()} {child.pid} {helper}\n")
 sys.stdout.flush()
 time.sleep(600)
