@@ -5,7 +5,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -71,14 +71,12 @@ def _python() -> str:
 
 
 def _clone() -> Path | None:
-    """The folder of the sources where anespec is installed in place (`pip install -e`), else None."""
-    try:
-        recorded = distribution("anespec").read_text("direct_url.json")
-    except PackageNotFoundError:
-        return None
-    if recorded is None:
-        return None
-    facts = json.loads(recorded)
-    if not facts.get("dir_info", {}).get("editable", False):
-        return None
-    return Path(url2pathname(urlsplit(facts["url"]).path))
+    """The folder of the sources where anespec is installed in place (`pip install -e`), else None.
+
+    A build leaves metadata in that folder too, which say nothing of an installation.
+    """
+    for found in distributions(name="anespec"):
+        facts = json.loads(found.read_text("direct_url.json") or "{}")
+        if facts.get("dir_info", {}).get("editable", False):
+            return Path(url2pathname(urlsplit(facts["url"]).path))
+    return None
