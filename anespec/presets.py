@@ -16,7 +16,6 @@ the file's folder.
 """
 
 import difflib
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,17 +23,15 @@ from typing import Any
 from pydantic import Field
 
 from anespec.manifests.errors import RequestError, StorageError, UsageError
-from anespec.manifests.formatting import LONGEST_REASON, listed, named, printable, quoted
+from anespec.manifests.formatting import listed, named, quoted
 from anespec.manifests.options import Options
-from anespec.manifests.safe_files import read_bounded
 from anespec.manifests.user_folders import config_folder
 from anespec.model_path import placed
 from anespec.runtime.options import GenerationOptions
+from anespec.toml_file import read_toml
 
 FOLDER = "presets"
 SUFFIX = ".toml"
-LARGEST_FILE = 1 << 20
-"""Bytes."""
 
 SAMPLING = (
     "temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "repetition_penalty", "presence_penalty",
@@ -101,12 +98,7 @@ def read_preset(path: Path) -> Preset:
         StorageError: it cannot be read, or is larger than such a file may be.
         UsageError: it is no TOML, has an unknown key, or a value that cannot be.
     """
-    try:
-        found = tomllib.loads(read_bounded(path, LARGEST_FILE).decode())
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: is no TOML ({printable(str(error), LONGEST_REASON)})") from None
+    found = read_toml(path)
     sampling = found.pop("sampling", {})
     if not isinstance(sampling, dict):
         raise UsageError(f"{path}: sampling is a table; write [sampling] and lines NAME = VALUE below")

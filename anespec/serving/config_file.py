@@ -17,7 +17,6 @@ Paths are relative to the file's folder.
 """
 
 import difflib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,22 +24,19 @@ from typing import Any, TypeVar, get_origin
 
 from pydantic.fields import FieldInfo
 
-from anespec.manifests.errors import RequestError, StorageError, UsageError
-from anespec.manifests.formatting import LONGEST_REASON, listed, printable, quoted, shown
+from anespec.manifests.errors import RequestError, UsageError
+from anespec.manifests.formatting import listed, printable, quoted, shown
 from anespec.manifests.options import Options, flag_of, read_size, type_of
-from anespec.manifests.safe_files import read_bounded
 from anespec.model_path import expanded, placed
 from anespec.presets import find_preset, read_preset
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
 from anespec.runtime.text.built_in_templates import BUILT_IN_TEMPLATES
 from anespec.serving.options import ModelEntry, PoolOptions
+from anespec.toml_file import read_toml
 
 MODELS = "models"
 GROUPS: tuple[type[Options], ...] = (ServeOptions, PoolOptions, LoadOptions)
-
-LARGEST_FILE = 1 << 20
-"""Bytes."""
 
 BYTES = "BYTES"
 """What stands for the value of an option that is a size."""
@@ -74,14 +70,7 @@ def read_config(path: Path) -> ConfigFile:
         StorageError: it cannot be read, or is larger than such a file may be.
         UsageError: it is no TOML, has an unknown key, or a value that cannot be.
     """
-    try:
-        text = read_bounded(path, LARGEST_FILE)
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
-    try:
-        found = tomllib.loads(text.decode())
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: is no TOML ({printable(str(error), LONGEST_REASON)})") from None
+    found = read_toml(path)
     folder = path.absolute().parent
     models = found.pop(MODELS, {})
     if not isinstance(models, dict):

@@ -15,9 +15,10 @@ from anespec.manifests.errors import StorageError, UsageError
 from anespec.option_origins import with_origin
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
-from anespec.serving.config_file import LARGEST_FILE, file_options, read_config
+from anespec.serving.config_file import file_options, read_config
 from anespec.serving.options import PoolOptions
 from anespec.serving.request import ServeRequest, firm_options
+from anespec.toml_file import LARGEST_FILE
 
 
 def write(folder: Path, text: str) -> Path:
