@@ -6,7 +6,6 @@ run goes on with, and are checked against the hash that the hub says.
 """
 
 import re
-import shutil
 from pathlib import Path
 
 from anespec.hub_errors import in_one_sentence, without_warnings
@@ -17,7 +16,7 @@ from anespec.manifests.packages import require_package
 from anespec.manifests.store import file_sha256
 from anespec.manifests.user_folders import cache_folder, private_folder
 from anespec.model_cache import Display
-from anespec.remote import Fetched
+from anespec.remote import Fetched, require_room
 from anespec.watching import Watcher
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -33,7 +32,6 @@ def fetch_from_hub(name: HubName, watch: Watcher) -> Fetched:
         MissingPackageError: huggingface_hub is not installed.
         RequestError: the hub has no such file, or does not give it to this user.
         StorageError: the hub cannot be reached, or the disk refuses.
-        Interrupted: someone pressed ^C; what came is kept.
     """
     require_package("huggingface_hub", str(name))
     reason = None
@@ -98,10 +96,7 @@ def _bring(name: HubName, commit: str, blobs: Path, display: Display) -> int:
             if stream.tell() > size:
                 stream.truncate(0)
             begun = stream.tell()
-            if (room := shutil.disk_usage(blobs).free) < size - begun:
-                raise StorageError(
-                    f"{blobs}: has room for {bytes_text(room)}, and {name} takes {bytes_text(size - begun)}"
-                )
+            require_room(blobs, name, size - begun)
             with display(f"downloading {name.name}") as report:
 
                 class Shown(_Bar):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from anespec.hub_name import HubName
-from anespec.manifests.errors import Interrupted, RequestError, StorageError
+from anespec.manifests.errors import RequestError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, named, printable
 
 MAIN = "main"
@@ -34,10 +34,6 @@ def in_one_sentence(name: HubName) -> Iterator[None]:
     http_error: Any = errors.HfHubHTTPError.__bases__[0]
     try:
         yield
-    except KeyboardInterrupt:
-        raise Interrupted(
-            "interrupted; what was downloaded is kept, and the next run goes on there"
-        ) from None
     except errors.GatedRepoError:
         raise RequestError(
             f"{name}: the repository is gated; accept its terms on the hub, and set HF_TOKEN to your token"

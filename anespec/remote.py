@@ -1,9 +1,12 @@
 """Models that are named by where they lie on other machines: brought here once, and found again."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from anespec.hub_name import HubName, is_hub_name
+from anespec.manifests.errors import Interrupted, StorageError
+from anespec.manifests.formatting import bytes_text
 from anespec.url_name import UrlName, is_url
 from anespec.watching import SILENT, Watcher
 
@@ -46,15 +49,31 @@ def fetch(path: Path, watch: Watcher = SILENT, *, allow_http: bool = False) -> F
         StorageError: the other machine cannot be reached, or the disk refuses.
         Interrupted: someone pressed ^C; what came is kept.
     """
-    if is_hub_name(path):
-        from anespec.hub import fetch_from_hub
+    try:
+        if is_hub_name(path):
+            from anespec.hub import fetch_from_hub
 
-        return fetch_from_hub(HubName.parse(str(path)), watch)
-    if is_url(path):
-        from anespec.url_download import fetch_url
+            return fetch_from_hub(HubName.parse(str(path)), watch)
+        if is_url(path):
+            from anespec.url_download import fetch_url
 
-        return fetch_url(UrlName.of(path), watch.shares, allow_http)
+            return fetch_url(UrlName.of(path), watch.shares, allow_http)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "interrupted; what was downloaded is kept, and the next run goes on there"
+        ) from None
     return Fetched(path)
+
+
+def require_room(folder: Path, name: object, missing: int, there: int = 0) -> None:
+    """Raise StorageError where a folder's disk has no room for so many bytes of a download more.
+
+    Bytes that are `there` already and give way count as room.
+    """
+    if (room := shutil.disk_usage(folder).free) + there < missing:
+        raise StorageError(
+            f"{folder}: has room for {bytes_text(room)}, and {name} takes {bytes_text(missing)}"
+        )
 
 
 def fetched(path: Path, watch: Watcher = SILENT) -> Path:

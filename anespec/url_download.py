@@ -8,7 +8,6 @@ CACHE/anespec/downloads/urls/KEY/partial.json  what the server said of that
 
 import hashlib
 import logging
-import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from anespec.manifests.errors import (
     GGUFError,
-    Interrupted,
     RequestError,
     StorageError,
     UsageError,
@@ -26,7 +24,7 @@ from anespec.manifests.safe_files import Folder
 from anespec.manifests.store import file_sha256
 from anespec.manifests.user_folders import cache_folder, private_folder
 from anespec.model_cache import GGUF_MAGIC, Display
-from anespec.remote import Fetched
+from anespec.remote import Fetched, require_room
 from anespec.url_facts import Facts
 from anespec.url_name import UrlName
 from anespec.url_request import Answer, Broken, Refused, Unreachable, ask
@@ -55,7 +53,6 @@ def fetch_url(name: UrlName, display: Display, allow_http: bool = False) -> Fetc
         RequestError: there is no such file, or it is not given to anybody.
         GGUFError: what came is no whole GGUF.
         StorageError: the server cannot be reached, says what cannot be, or the disk refuses.
-        Interrupted: someone pressed ^C; what came is kept.
     """
     from filelock import FileLock
 
@@ -80,10 +77,6 @@ def fetch_url(name: UrlName, display: Display, allow_http: bool = False) -> Fetc
                 raise StorageError(str(error)) from None
             _log.info("%s; what was downloaded before is used", error)
             return Fetched(path / name.name, str(name))
-        except KeyboardInterrupt:
-            raise Interrupted(
-                "interrupted; what was downloaded is kept, and the next run goes on there"
-            ) from None
 
 
 @dataclass(frozen=True)
@@ -174,11 +167,8 @@ class _Download:
         done = begun if answer.status == 206 else 0
         total = answer.whole
         missing = None if total is None else total - done
-        room = shutil.disk_usage(self.path).free
-        if missing is not None and room + (begun - done) < missing:
-            raise StorageError(
-                f"{self.path}: has room for {bytes_text(room)}, and {self.name} takes {bytes_text(missing)}"
-            )
+        if missing is not None:
+            require_room(self.path, self.name, missing, begun - done)
         try:
             with self.partial.open("r+b" if done else "wb") as stream:
                 stream.seek(done)
