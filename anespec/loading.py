@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import counted, duration_text
 from anespec.model_cache import is_cached, resolve_artifact, sequences_to_run
-from anespec.remote import fetched
 from anespec.watching import Watcher
 
 if TYPE_CHECKING:
@@ -63,11 +62,11 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher, name: s
     resolve_backend(options.backend)  # what cannot run here is said before anything is converted for it
     wanted = options if isinstance(options, LoadOptions) else LoadOptions()
     root = resolve_artifact(
-        fetched(path, watch),
+        path,
         context=wanted.context,
         sequences=wanted.sequences,
         weights=wanted.weights,
-        display=watch.shares,
+        watch=watch,
     )
     sequences = sequences_to_run(root, wanted.sequences)
     artifact = Artifact(root, KnownHashes(again=options.verify), sequences)

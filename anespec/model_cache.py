@@ -28,7 +28,7 @@ from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.safe_files import Folder, open_file
 from anespec.manifests.user_folders import cache_folder, private_folder
 from anespec.remote import fetched
-from anespec.watching import Watcher
+from anespec.watching import SILENT, Watcher
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -46,12 +46,6 @@ LARGEST_ENTRY = 1 << 16
 GGUF_MAGIC = b"GGUF"
 
 _log = logging.getLogger(__name__)
-
-
-@contextlib.contextmanager
-def no_display(title: str) -> "Iterator[Progress]":
-    """Shows nothing."""
-    yield lambda note, share=None: None
 
 
 @dataclass(frozen=True)
@@ -103,7 +97,7 @@ def resolve_artifact(
     context: int | None = None,
     sequences: int | None = None,
     weights: "WeightChoice | None" = None,
-    display: Display = no_display,
+    watch: Watcher = SILENT,
 ) -> Path:
     """The artifact that `path` stands for: its own folder, or one of the cache.
 
@@ -120,12 +114,12 @@ def resolve_artifact(
         MissingPackageError: a package is needed that is not installed.
         Interrupted: someone pressed ^C; what is finished is kept.
     """
-    path = fetched(path, Watcher(shares=display))
+    path = fetched(path, watch)
     build = Build.here(context, sequences, weights)
     if is_gguf(path):
         cache = ModelCache()
         cache.require_whole(path)
-        return cache.artifact_of(path, build, display)
+        return cache.artifact_of(path, build, watch.shares)
     artifact = path if path.exists() else cached_artifact(path)
     if artifact is None:
         raise ArtifactError(f"{path}: is no file, no folder and no model in the cache (`anespec list`)")

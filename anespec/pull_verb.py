@@ -58,7 +58,7 @@ def pull(model: Path, no_convert: bool, allow_http: bool, as_json: bool, **chose
                 context=wanted.context,
                 sequences=wanted.sequences,
                 weights=wanted.weights,
-                display=watch.shares,
+                watch=watch,
             )
     except KeyboardInterrupt:
         raise Interrupted("interrupted; what is finished is kept, and the next run goes on there") from None

@@ -140,7 +140,7 @@ def run_validation(
     path = fetched(path, watch)
     root = resolve_artifact(
         path,
-        display=watch.shares,
+        watch=watch,
     )
     source = path if options.gguf is None and is_gguf(path) else options.gguf
     artifact = Artifact(root, KnownHashes(again=options.verify))

@@ -42,7 +42,7 @@ class ArtifactLoader:
             context=wanted.context,
             sequences=sequences,
             weights=wanted.weights,
-            display=watch.shares,
+            watch=watch,
         )
         artifact = Artifact(path)
         manifest = artifact.manifest

@@ -21,8 +21,9 @@ from anespec.manifests.schema import SCHEMA_VERSION, Target
 from anespec.manifests.store import file_sha256
 from anespec.manifests.user_folders import private_folder
 from anespec.manifests.weight_choice import WeightChoice
-from anespec.model_cache import Display, ModelCache, no_display, resolve_artifact
+from anespec.model_cache import Display, ModelCache, resolve_artifact
 from anespec.prepare_model import prepare_model
+from anespec.watching import SILENT
 
 BUILD = Build(Target.CPU)
 
@@ -73,7 +74,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def ask(cache: ModelCache, gguf: Path, build: Build = BUILD) -> Path:
-    return cache.artifact_of(gguf, build, no_display)
+    return cache.artifact_of(gguf, build, SILENT.shares)
 
 
 def test_a_model_is_made_once_and_found_by_content(
@@ -273,7 +274,7 @@ def test_too_little_room_is_told_before_anything_is_written(
     usage = type(shutil.disk_usage(tmp_path))(1000, 900, 100)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(StorageError, match="anespec rm"):
-        prepare_model(gguf, tmp_path / "out" / "model.anespec", BUILD, no_display)
+        prepare_model(gguf, tmp_path / "out" / "model.anespec", BUILD, SILENT.shares)
     assert not list(tmp_path.iterdir())
 
 
