@@ -171,7 +171,9 @@ class _Recorded:
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch, direct_url: object) -> None:
-    monkeypatch.setattr(packages, "distribution", lambda name: _Recorded(direct_url))
+    """What a build has left is found first, and says nothing of the installation."""
+    found = [_Recorded(None), _Recorded(direct_url)]
+    monkeypatch.setattr(packages, "distributions", lambda name: iter(found))
 
 
 def environment(monkeypatch: pytest.MonkeyPatch, prefix: Path, *, pip: bool, active: bool = False) -> None:
