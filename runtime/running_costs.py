@@ -77,9 +77,8 @@ class RunningCosts:
         if own is None or seconds <= 0:
             return
         self._passes += 1
-        factor = self._found[width]
+        factor = self._factor(width)
         if self._passes - own.last > STALE:
-            factor = self._factor(width)
             own.recent.clear()
         own.recent.append(seconds / self._recorded.seconds(width, span))
         if len(own.recent) >= ENOUGH:

@@ -45,6 +45,20 @@ def test_a_usable_width_never_costs_less_than_a_narrower_one(
         assert all(np.isfinite(of_all(current)))
 
 
+@given(rising, st.permutations(WIDTHS), st.floats(1e-4, 20.0))
+def test_a_width_that_ran_once_still_follows_the_others(
+    recorded: PassCosts, order: list[int], factor: float
+) -> None:
+    """A single pass says nothing yet, and takes nothing back of what other widths have said."""
+    often, once, *_ = order
+    running = RunningCosts(recorded)
+    for _ in range(RECENT):
+        running.observe(often, 0, factor * recorded.seconds(often, 0))
+    running.observe(once, 0, factor * recorded.seconds(once, 0))
+    running.observe(often, 0, factor * recorded.seconds(often, 0))
+    assert of_all(running.current) == pytest.approx([factor * each for each in of_all(recorded)])
+
+
 @given(rising, st.sampled_from(WIDTHS), st.floats(0.1, 20.0))
 def test_every_width_follows_a_machine_that_becomes_faster_or_slower(
     recorded: PassCosts, width: int, factor: float
