@@ -1,6 +1,5 @@
 """What `anespec bench replay` shows of its figures in a terminal."""
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -12,9 +11,6 @@ if TYPE_CHECKING:
     from anespec.runtime.pass_costs import PassCosts
     from anespec.runtime.statistics import Statistics
     from anespec.validate.bench.replay import Replayed
-
-SHOWN_POSITIONS = 4
-"""Of a draft; --json has all."""
 
 
 def show_replay(result: "Replayed", drafter: str, block: int, costs: "PassCosts | None") -> None:
@@ -66,5 +62,7 @@ def show_replay(result: "Replayed", drafter: str, block: int, costs: "PassCosts 
 
 def _acceptance(statistics: "Statistics") -> str:
     """The share of drafts right at each of the first positions, of those that ran there."""
+    from anespec.validate.bench.sentences import position_text
+
     pairs = zip(statistics.accepted_by_position, statistics.proposed_by_position, strict=True)
-    return " ".join(f"{accepted / proposed:.0%}" for accepted, proposed in islice(pairs, SHOWN_POSITIONS))
+    return position_text(accepted / proposed for accepted, proposed in pairs)

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from anespec.validate.bench.figures import Figures
     from anespec.validate.bench.report import BenchReport
 
-SHOWN_POSITIONS = 4
-"""Of a draft; --json has all."""
-
 
 @click.command(short_help="Measure speed with and without speculation.")
 @click.argument("artifact", metavar="DIR", type=ModelPath())
@@ -188,6 +185,8 @@ def _show(report: "BenchReport") -> None:
 
 
 def _table(title: str, first: str, rows: "list[tuple[str, Figures | None]]") -> None:
+    from anespec.validate.bench.sentences import position_text
+
     table = Table(title=title, title_justify="left", title_style="bold", box=None)
     table.add_column(first, no_wrap=True)
     for name in ("tokens/s\nwithout", "with", "speedup\n(range)", "tokens\nper pass", "right by\nposition"):
@@ -203,6 +202,6 @@ def _table(title: str, first: str, rows: "list[tuple[str, Figures | None]]") -> 
             f"{figures.drafted.median:.1f}",
             f"{speedup.median:.2f} ({speedup.least:.2f}-{speedup.most:.2f})",
             f"{figures.tokens_per_pass:.2f}",
-            " ".join(f"{share:.0%}" for share in figures.shares_by_position[:SHOWN_POSITIONS]),
+            position_text(figures.shares_by_position),
         )
     out().print(table)

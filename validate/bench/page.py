@@ -10,16 +10,13 @@ from anespec.validate.bench.measure import Way
 from anespec.validate.bench.options import PromptClass
 from anespec.validate.bench.plots import Axis, Column, Dot, Plot, curve, ticks_across, ticks_up, up
 from anespec.validate.bench.report import BenchReport
-from anespec.validate.bench.sentences import comparison_sentence, fit_sentences
+from anespec.validate.bench.sentences import SHOWN_POSITIONS, comparison_sentence, fit_sentences
 from anespec.validate.page.scales import Tick
 from anespec.validate.page.templating import TEMPLATES as SHARED_TEMPLATES
 from anespec.validate.page.templating import page_environment
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_TEXT = 2000
-
-SHOWN_POSITIONS = 4
-"""Of a draft, in tables; the plot has all."""
 
 
 @dataclass(frozen=True)

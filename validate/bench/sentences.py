@@ -1,9 +1,15 @@
 """What the fits come to, in sentences that the command line and the page share."""
 
+from collections.abc import Iterable
+from itertools import islice
+
 from anespec.manifests.formatting import counted, listed
 from anespec.runtime.spending import MOST_DRAFTS
 from anespec.validate.bench.fits import CONFIDENCE, CostFit, Estimate, LineFit
 from anespec.validate.bench.report import BenchReport
+
+SHOWN_POSITIONS = 4
+"""Of a draft, in tables; JSON and plots have all."""
 
 INTERVAL = f"{CONFIDENCE:.0%}".replace("%", " %")
 
@@ -25,6 +31,11 @@ def cost_text(report: BenchReport) -> str:
     rows = listed([str(each.width) for each in shown])
     times = listed([f"{1e3 * each.seconds:.2f}" for each in shown])
     return f"{rows} rows costs {times} ms"
+
+
+def position_text(shares: Iterable[float]) -> str:
+    """The shares of drafts that were right at each of the first positions, e.g. `71% 62% 55% 40%`."""
+    return " ".join(f"{share:.0%}" for share in islice(shares, SHOWN_POSITIONS))
 
 
 def fit_sentences(report: BenchReport) -> list[str]:
