@@ -1,7 +1,5 @@
-"""An artifact that is served: an engine on a thread of its own, and what its prompts are asked and give."""
+"""An artifact that is served: what its prompts are asked, and what they give."""
 
-import contextlib
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -11,38 +9,23 @@ from typing import TYPE_CHECKING, Self
 
 from anespec.checks import Checks
 from anespec.draft_memory import open_memory
-from anespec.loading import (
-    Opened,
-    ask_while_closed,
-    costs_here,
-    exactness_here,
-    say_inexact,
-    start_source,
-)
-from anespec.manifests.errors import StorageError
+from anespec.loading import Opened, start_source
 from anespec.manifests.formatting import counted, listed
-from anespec.model_check import ModelCheck, check_asked, run_check
 from anespec.pending import Pending
 from anespec.presets import NO_PRESET, Preset
+from anespec.proven_service import ProvenService
 from anespec.runtime.callers import Caller
-from anespec.runtime.options import GenerationOptions, LoadOptions, WhenGates
+from anespec.runtime.options import GenerationOptions, LoadOptions
 from anespec.watching import SILENT, Watcher
 
 if TYPE_CHECKING:
-    from anespec.manifests.errors import GoldenGateError
     from anespec.manifests.schema import Manifest
     from anespec.runtime.completion import TextStream
     from anespec.runtime.drafters.memory.memories import Memories
     from anespec.runtime.load import ServiceLoad
-    from anespec.runtime.pass_costs import PassCosts
-    from anespec.runtime.proven import Proven
     from anespec.runtime.requests import Request
-    from anespec.runtime.running_costs import RunningCosts
     from anespec.runtime.sampling import GrammarTokens
-    from anespec.runtime.service import Service
     from anespec.runtime.text.tokenizer import Tokenizer
-
-_log = logging.getLogger(__name__)
 
 NOBODY = Caller()
 GREEDY = GenerationOptions()
@@ -51,8 +34,6 @@ PREFILL_ALONE = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True
 
 class ServedArtifact:
     """Runs prompts of token ids. Safe to use from several threads."""
-
-    _service: "Service"
 
     def __init__(
         self,
@@ -69,23 +50,19 @@ class ServedArtifact:
         """
         from anespec.model_path import model_name
         from anespec.runtime.drafters.memory.memories import Memories
-        from anespec.runtime.proven import Proven
         from anespec.runtime.text.chosen_template import with_template
 
         if options.chat_template is not None:
             opened = replace(opened, tokenizer=with_template(opened.tokenizer, options.chat_template))
-        self._opened = opened
-        self._options = options
-        self._preset = preset
-        self._checks = checks or Checks()
-        self._check: ModelCheck | None = None
-        self._failure: GoldenGateError | None = None
         shared = memories or Memories()
         self._source = start_source(
             options, opened.tokenizer, lambda learner: open_memory(opened, options, shared, learner)
         )
-        self._costs: RunningCosts | None = None
-        self._serve(Proven.nothing(opened.verifier.shape, options.allow_inexact))
+        self._running = ProvenService(opened, options, self._source, checks or Checks())
+        self._options = options
+        self._tokenizer = opened.tokenizer
+        self._suggested = opened.suggested
+        self._preset = preset
         self.load_seconds = 0.0
         self.name = model_name(self.path)
 
@@ -94,7 +71,7 @@ class ServedArtifact:
         proven = {
             "speculation": self.speculates,
             "prompt reuse": self.reuses_prompts,
-            "sequences side by side": self.sequences > 1 and self._proven.region_independent,
+            "sequences side by side": self.sequences > 1 and self._running.proven.region_independent,
         }
         held = listed([what for what, holds in proven.items() if holds]) or "nothing"
         return (
@@ -110,40 +87,7 @@ class ServedArtifact:
         Raises:
             GoldenGateError: the artifact computes something else than its GGUF.
         """
-        from anespec.validate.check_parts import require_no_golden_failure
-
-        require_no_golden_failure(self._opened.artifact, self._opened.here)
-        if self._options.when_gates is WhenGates.NOW:
-            self._prove_now(watch)
-        else:
-            self._prove_later(watch, beside)
-
-    def _prove_later(self, watch: Watcher, beside: bool) -> None:
-        """Begin with what is known."""
-        from anespec.runtime.proven import Proven
-        from anespec.validate.costs import kept_costs
-        from anespec.validate.kept import kept_exactness, why_exactness_is_unknown
-
-        artifact, here, shape = self._opened.artifact, self._opened.here, self._opened.verifier.shape
-        verdict = kept_exactness(artifact, here, "quick")
-        is_later = self._options.when_gates is WhenGates.LATER
-        if verdict is None:
-            when = "beside" if beside else "afterwards"
-            then = f"the gates are asked {when}" if is_later else "`anespec validate` asks the gates"
-            watch.note(
-                f"{why_exactness_is_unknown(artifact, here)}, so this runs without drafts"
-                f"{' and one sequence at a time' if shape.sequences > 1 else ''}; {then}"
-            )
-        else:
-            say_inexact(verdict, self._options, watch)
-            self._await_source(watch)
-            proven = Proven.of(verdict, shape, self._options.allow_inexact)
-            self._take_up(proven, kept_costs(artifact, here, proven))
-        asked = check_asked(self._opened, self._options) if is_later and beside else None
-        if asked is not None:
-            self._check = ModelCheck(
-                self._opened, self._options, asked, verdict, self._checks, self._take_up, self._refuse
-            )
+        self._running.prove(watch, beside)
 
     def close_and_check(self, watch: Watcher = SILENT) -> None:
         """Release the model's memory, and ask the gates what they have not said here; ^C leaves that undone.
@@ -151,24 +95,8 @@ class ServedArtifact:
         Raises:
             GoldenGateError: the artifact computes something else than its GGUF.
         """
-        asked = check_asked(self._opened, self._options)
         self.close()
-        if asked is not None:
-            run_check(asked, self._opened, watch)
-
-    def _take_up(self, proven: "Proven", costs: "PassCosts | None") -> None:
-        """Use what was proven meanwhile, between two passes."""
-        from anespec.runtime.running_costs import RunningCosts
-
-        self._costs = None if costs is None else RunningCosts(costs)
-        self._service.use(proven, self._costs)
-        self._proven = proven
-
-    def _refuse(self, error: "GoldenGateError") -> None:
-        """Answer nothing any more: what was said so far may be wrong, too."""
-        _log.error("%s", error)
-        self._failure = error
-        self._service.refuse(error)
+        self._running.check_closed(watch)
 
     def require_right(self) -> None:
         """Do nothing where the golden gate has not failed since the model was loaded.
@@ -176,48 +104,12 @@ class ServedArtifact:
         Raises:
             GoldenGateError: it has.
         """
-        if self._failure is not None:
-            raise self._failure
+        self._running.require_right()
 
     @property
     def checking(self) -> str | None:
         """See ServingModel."""
-        return None if self._check is None else self._check.progress
-
-    def _prove_now(self, watch: Watcher) -> None:
-        """Ask the gates that have said nothing here, and set up the engine accordingly."""
-        from anespec.runtime.proven import Proven
-
-        self._service.close()
-        self._opened = ask_while_closed(self._opened, self._options, watch)
-        self._opened, verdict = exactness_here(self._opened, self._options, watch)
-        say_inexact(verdict, self._options, watch)
-        self._await_source(watch)
-        proven = Proven.of(verdict, self._opened.verifier.shape, self._options.allow_inexact)
-        self._serve(proven, costs_here(self._opened, proven, watch))
-
-    def _await_source(self, watch: Watcher) -> None:
-        """Wait for whoever guesses, unless that takes long."""
-        from anespec.runtime.drafters.starting import StartingSource
-
-        if not isinstance(self._source, StartingSource):
-            return
-        if self._source.must_compile:
-            watch.note("drafting is compiled for this processor, once, beside; until then lookup guesses")
-        else:
-            self._source.wait()
-
-    def _serve(self, proven: "Proven", costs: "PassCosts | None" = None) -> None:
-        """Set up an engine on a thread of its own that uses what is proven."""
-        from anespec.runtime.engine import Engine
-        from anespec.runtime.running_costs import RunningCosts
-        from anespec.runtime.service import Service
-
-        self._proven = proven
-        self._costs = None if costs is None else RunningCosts(costs)
-        gate = self._options.prompt_gate
-        engine = Engine(self._opened.verifier, proven, self._source, costs=self._costs, prompt_gate=gate)
-        self._service = Service(engine, self._options.queue, self._checks.tell_busy)
+        return self._running.checking
 
     def __enter__(self) -> Self:
         return self
@@ -230,74 +122,60 @@ class ServedArtifact:
     def stop(self) -> None:
         """End all that runs, and keep what passes cost and what the draft source learnt; nothing can be run
         afterwards."""
-        if self._check is not None:
-            self._check.stop()
-        self._service.close()
-        self._keep_costs()
+        self._running.stop()
         if self._source is not None:
             self._source.close()
-
-    def _keep_costs(self) -> None:
-        """Record what passes cost, where use has taught something else; an artifact that cannot be written
-        stays as it is."""
-        if self._costs is None:
-            return
-        from anespec.validate.costs import keep_learned
-
-        costs, self._costs = self._costs, None
-        with contextlib.suppress(StorageError):
-            keep_learned(self._opened.artifact, self._opened.here, costs.learned)
 
     def close(self) -> None:
         """Release the model's memory; it cannot be used afterwards."""
         self.stop()
-        self._opened.verifier.close()
+        self._running.close()
 
     @property
     def path(self) -> Path:
         """The artifact's folder."""
-        return self._opened.artifact.root
+        return self._running.opened.artifact.root
 
     @property
     def manifest(self) -> "Manifest":
         """What the artifact is."""
-        return self._opened.artifact.manifest
+        return self._running.opened.artifact.manifest
 
     @property
     def backend(self) -> str:
         """What executes it."""
-        return self._opened.here.backend
+        return self._running.opened.here.backend
 
     @property
     def speculates(self) -> bool:
         """Whether rows may be filled with guesses."""
-        return self._proven.speculate
+        return self._running.proven.speculate
 
     @property
     def reuses_prompts(self) -> bool:
         """Whether a prompt may go on from what an earlier one left."""
-        return self._proven.reuse_prefixes
+        return self._running.proven.reuse_prefixes
 
     @property
     def context(self) -> int:
         """Tokens of a sequence, prompt and output."""
-        return self._opened.verifier.shape.context
+        return self._running.opened.verifier.shape.context
 
     @property
     def sequences(self) -> int:
         """Sequences that its state holds at a time."""
-        return self._opened.verifier.shape.sequences
+        return self._running.opened.verifier.shape.sequences
 
     @property
     def tokenizer(self) -> "Tokenizer":
         """The model's own."""
-        return self._opened.tokenizer
+        return self._tokenizer
 
     @cached_property
     def _grammar_tokens(self) -> "GrammarTokens":
         from anespec.runtime.sampling import GrammarTokens
 
-        return GrammarTokens(self.tokenizer, self._opened.verifier.shape.vocabulary)
+        return GrammarTokens(self.tokenizer, self._running.opened.verifier.shape.vocabulary)
 
     @property
     def chat_template(self) -> str | None:
@@ -306,7 +184,7 @@ class ServedArtifact:
 
     def settled(self, options: GenerationOptions) -> GenerationOptions:
         """These options, with what holds here where they say nothing."""
-        return options.completed_by(self._preset.options, self._opened.suggested)
+        return options.completed_by(self._preset.options, self._suggested)
 
     def check(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> None:
         """Do nothing where a request can be served.
@@ -314,7 +192,7 @@ class ServedArtifact:
         Raises:
             RequestError: as running it would.
         """
-        self._service.check(self._requests(prompt_ids, self.settled(options))[0])
+        self._running.service.check(self._requests(prompt_ids, self.settled(options))[0])
 
     def run(
         self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY, caller: Caller = NOBODY
@@ -322,12 +200,13 @@ class ServedArtifact:
         """A run for every choice, none of them begun; `caller` is who asks."""
         from anespec.runtime.completion import TextStream
 
-        shown = self.tokenizer.special_ids(options.show_special)
+        service, tokenizer = self._running.service, self._tokenizer
+        shown = tokenizer.special_ids(options.show_special)
         options = self.settled(options)
         runs: list[TextStream] = []
         for request in self._requests(prompt_ids, options, caller):
             first = runs[0] if runs else None
-            runs.append(TextStream(self._service, self.tokenizer, request, options.stop, shown, first))
+            runs.append(TextStream(service, tokenizer, request, options.stop, shown, first))
         return runs
 
     def begin(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> Pending:
@@ -344,13 +223,13 @@ class ServedArtifact:
         from anespec.runtime.saved_prefix import write_prefix
 
         tokens = tuple(prompt_ids)
-        saved = self._service.call(lambda engine: engine.save_prefix(tokens))
+        saved = self._running.service.call(lambda engine: engine.save_prefix(tokens))
         if saved is None:
             with self.begin(tokens, PREFILL_ALONE) as pending:
                 pending.result()
-            saved = self._service.call(lambda engine: engine.save_prefix(tokens))
+            saved = self._running.service.call(lambda engine: engine.save_prefix(tokens))
         if saved is not None:
-            write_prefix(path, saved, self._opened.here)
+            write_prefix(path, saved, self._running.opened.here)
         return saved is not None
 
     def restore_prompt(self, path: Path) -> tuple[int, ...]:
@@ -362,17 +241,17 @@ class ServedArtifact:
         """
         from anespec.runtime.saved_prefix import read_prefix
 
-        saved = read_prefix(path, self._opened.here, self.manifest.state_bytes)
-        return saved.tokens if self._service.call(lambda engine: engine.restore_prefix(saved)) else ()
+        saved = read_prefix(path, self._running.opened.here, self.manifest.state_bytes)
+        return saved.tokens if self._running.service.call(lambda engine: engine.restore_prefix(saved)) else ()
 
     @property
     def load(self) -> "ServiceLoad":
         """How much there is to do, and what was done."""
-        return self._service.load
+        return self._running.service.load
 
     def load_of(self, caller: Caller = NOBODY) -> "ServiceLoad":
         """How much there is to do and was done of what a caller asked; for an administrator, of all."""
-        return self._service.load if caller.is_admin else self._service.load_of(caller.owner)
+        return self._running.service.load if caller.is_admin else self._running.service.load_of(caller.owner)
 
     def require_room(self, caller: Caller = NOBODY, ahead: int = 0, count: int = 1) -> None:
         """Do nothing where `count` more of the caller's requests can be taken, with `ahead` before them.
@@ -381,7 +260,7 @@ class ServedArtifact:
             RequestError: so many can never wait.
             QueueFullError: there is no room for all of them now.
         """
-        self._service.require_room(caller.owner, ahead, count)
+        self._running.service.require_room(caller.owner, ahead, count)
 
     def _requests(
         self, prompt_ids: Sequence[int], options: GenerationOptions, caller: Caller = NOBODY

@@ -89,7 +89,7 @@ def test_texts_are_the_same_over_the_moment_of_the_change(artifact: Path) -> Non
             assert model.generate(PROMPT, max_tokens=100).text == first.text
             time.sleep(0.3)
         # Where the machine was busy when passes were timed, drafts may not pay, and then none is run.
-        model._take_up(model._proven, None)
+        model._running.take_up(model._running.proven, None)
         last = model.generate(PROMPT, max_tokens=100)
         assert last.text == first.text
         assert last.statistics.accepted > 0
@@ -114,7 +114,7 @@ def test_a_request_that_runs_while_it_is_proven_goes_on_with_drafts(artifact: Pa
         chunks = model.stream(PROMPT, max_tokens=200, ignore_eos=True)
         before = [next(chunks) for _ in range(20)]
         assert not any(chunk.drafted for chunk in before)
-        model._take_up(Proven(speculate=True, widths=(model.manifest.block,)), None)
+        model._running.take_up(Proven(speculate=True, widths=(model.manifest.block,)), None)
         after = list(chunks)
         assert any(chunk.drafted for chunk in after), "drafts are accepted from then on"
         assert "".join(chunk.text for chunk in [*before, *after]) == plain.text

@@ -93,7 +93,7 @@ def test_a_number_that_is_none_is_not_put_into_the_state(
     with loaded(loading) as (model, _):
         plain = model.generate(prompt, OPTIONS).output_ids
         model.save_prompt(file, prompt)
-        here = model._opened.here
+        here = model._running.opened.here
         saved = read_prefix(file, here, 1 << 30)
         first, *others = (array.copy() for array in saved.values[0])
         first[0, 0, 0, 0] = float("nan")

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 
 from anespec.model import Model
 from anespec.runtime.text.special_tokens import SpecialToken
@@ -218,7 +217,7 @@ FEATURES = [
 def with_template(model: Model, template: str, special: Sequence[str] = ()) -> Model:
     """The same model, loaded once, with another template, and special tokens in place of its last ones."""
     twin = copy.copy(model)
-    twin._opened = replace(model._opened, tokenizer=tokenizer_with(model.tokenizer, template, special))
+    twin._tokenizer = tokenizer_with(model.tokenizer, template, special)
     twin.__dict__.pop("_grammar_tokens", None)
     return twin
 

@@ -74,7 +74,7 @@ def _standing_still(model: Model) -> Iterator[None]:
         stands.set()
         may_go_on.wait(30)
 
-    holding = threading.Thread(target=model._service.call, args=(stand,))
+    holding = threading.Thread(target=model._running.service.call, args=(stand,))
     holding.start()
     assert stands.wait(30)
     try:

@@ -1,0 +1,181 @@
+"""An engine on a thread of its own that uses what the gates have proven: what is known, and what they prove
+while it runs."""
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+from anespec.checks import Checks
+from anespec.loading import Opened, ask_while_closed, costs_here, exactness_here, say_inexact
+from anespec.manifests.errors import StorageError
+from anespec.model_check import ModelCheck, check_asked, run_check
+from anespec.runtime.options import LoadOptions, WhenGates
+from anespec.watching import SILENT, Watcher
+
+if TYPE_CHECKING:
+    from anespec.manifests.errors import GoldenGateError
+    from anespec.runtime.drafters import DraftSource
+    from anespec.runtime.pass_costs import PassCosts
+    from anespec.runtime.proven import Proven
+    from anespec.runtime.running_costs import RunningCosts
+    from anespec.runtime.service import Service
+
+_log = logging.getLogger(__name__)
+
+
+class ProvenService:
+    """Runs an open artifact, and closes it."""
+
+    service: "Service"
+    """What runs requests; another one after `prove` where the gates are asked first."""
+
+    opened: Opened
+    """The artifact as it stands open; anew after `prove` where the gates are asked first."""
+
+    proven: "Proven"
+    """What is used of what the gates say."""
+
+    def __init__(
+        self, opened: Opened, options: LoadOptions, source: "DraftSource | None", checks: Checks
+    ) -> None:
+        """One that uses nothing that has to be proven, until `prove` is called.
+
+        `source` guesses tokens once that is proven; `checks` are those of the process.
+        """
+        from anespec.runtime.proven import Proven
+
+        self.opened = opened
+        self._options = options
+        self._source = source
+        self._checks = checks
+        self._check: ModelCheck | None = None
+        self._failure: GoldenGateError | None = None
+        self._costs: RunningCosts | None = None
+        self._start(Proven.nothing(opened.verifier.shape, options.allow_inexact))
+
+    def prove(self, watch: Watcher = SILENT, beside: bool = True) -> None:
+        """See ServedArtifact."""
+        from anespec.validate.check_parts import require_no_golden_failure
+
+        require_no_golden_failure(self.opened.artifact, self.opened.here)
+        if self._options.when_gates is WhenGates.NOW:
+            self._prove_now(watch)
+        else:
+            self._prove_later(watch, beside)
+
+    def take_up(self, proven: "Proven", costs: "PassCosts | None") -> None:
+        """Use what was proven meanwhile, between two passes."""
+        self._know(proven, costs)
+        self.service.use(proven, self._costs)
+
+    def require_right(self) -> None:
+        """See ServedArtifact."""
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def checking(self) -> str | None:
+        """See ServingModel."""
+        return None if self._check is None else self._check.progress
+
+    def stop(self) -> None:
+        """End all that runs, and keep what passes cost; nothing can be run afterwards."""
+        if self._check is not None:
+            self._check.stop()
+        self.service.close()
+        self._keep_costs()
+
+    def close(self) -> None:
+        """Release the model's memory, once it is stopped."""
+        self.opened.verifier.close()
+
+    def check_closed(self, watch: Watcher) -> None:
+        """Once it is closed, ask the gates what they have not said here; ^C leaves that undone.
+
+        Raises:
+            GoldenGateError: the artifact computes something else than its GGUF.
+        """
+        if (asked := check_asked(self.opened, self._options)) is not None:
+            run_check(asked, self.opened, watch)
+
+    def _prove_now(self, watch: Watcher) -> None:
+        """Ask the gates that have said nothing here, and set up the engine accordingly."""
+        from anespec.runtime.proven import Proven
+
+        self.service.close()
+        self.opened = ask_while_closed(self.opened, self._options, watch)
+        self.opened, verdict = exactness_here(self.opened, self._options, watch)
+        say_inexact(verdict, self._options, watch)
+        self._await_source(watch)
+        proven = Proven.of(verdict, self.opened.verifier.shape, self._options.allow_inexact)
+        self._start(proven, costs_here(self.opened, proven, watch))
+
+    def _prove_later(self, watch: Watcher, beside: bool) -> None:
+        """Begin with what is known."""
+        from anespec.runtime.proven import Proven
+        from anespec.validate.costs import kept_costs
+        from anespec.validate.kept import kept_exactness, why_exactness_is_unknown
+
+        artifact, here, shape = self.opened.artifact, self.opened.here, self.opened.verifier.shape
+        verdict = kept_exactness(artifact, here, "quick")
+        is_later = self._options.when_gates is WhenGates.LATER
+        if verdict is None:
+            when = "beside" if beside else "afterwards"
+            then = f"the gates are asked {when}" if is_later else "`anespec validate` asks the gates"
+            watch.note(
+                f"{why_exactness_is_unknown(artifact, here)}, so this runs without drafts"
+                f"{' and one sequence at a time' if shape.sequences > 1 else ''}; {then}"
+            )
+        else:
+            say_inexact(verdict, self._options, watch)
+            self._await_source(watch)
+            proven = Proven.of(verdict, shape, self._options.allow_inexact)
+            self.take_up(proven, kept_costs(artifact, here, proven))
+        asked = check_asked(self.opened, self._options) if is_later and beside else None
+        if asked is not None:
+            self._check = ModelCheck(
+                self.opened, self._options, asked, verdict, self._checks, self.take_up, self._refuse
+            )
+
+    def _start(self, proven: "Proven", costs: "PassCosts | None" = None) -> None:
+        from anespec.runtime.engine import Engine
+        from anespec.runtime.service import Service
+
+        self._know(proven, costs)
+        gate = self._options.prompt_gate
+        engine = Engine(self.opened.verifier, proven, self._source, costs=self._costs, prompt_gate=gate)
+        self.service = Service(engine, self._options.queue, self._checks.tell_busy)
+
+    def _know(self, proven: "Proven", costs: "PassCosts | None") -> None:
+        from anespec.runtime.running_costs import RunningCosts
+
+        self.proven = proven
+        self._costs = None if costs is None else RunningCosts(costs)
+
+    def _await_source(self, watch: Watcher) -> None:
+        """Wait for whoever guesses, unless that takes long."""
+        from anespec.runtime.drafters.starting import StartingSource
+
+        if not isinstance(self._source, StartingSource):
+            return
+        if self._source.must_compile:
+            watch.note("drafting is compiled for this processor, once, beside; until then lookup guesses")
+        else:
+            self._source.wait()
+
+    def _refuse(self, error: "GoldenGateError") -> None:
+        """Answer nothing any more: what was said so far may be wrong, too."""
+        _log.error("%s", error)
+        self._failure = error
+        self.service.refuse(error)
+
+    def _keep_costs(self) -> None:
+        """Record what passes cost, where use has taught something else; an artifact that cannot be written
+        stays as it is."""
+        if self._costs is None:
+            return
+        from anespec.validate.costs import keep_learned
+
+        costs, self._costs = self._costs, None
+        with contextlib.suppress(StorageError):
+            keep_learned(self.opened.artifact, self.opened.here, costs.learned)
