@@ -45,7 +45,7 @@ _HOMES: Mapping[str, str] = MappingProxyType(
         "AnespecError": "anespec.manifests.errors",
     }
 )
-"""Where the public names come from that are no packages."""
+"""The modules that define the public names, except for packages."""
 
 _CALLABLE = ("convert", "validate")
 
@@ -113,7 +113,7 @@ else:
 
 
 class _CallablePackage(ModuleType):
-    """A package that is also the function of its name in anespec.api.
+    """A package that can also be called, as the function of the same name in anespec.api.
 
     Python makes a package an attribute of its parent whenever it is imported, so a function of that name
     beside it would last only until then.

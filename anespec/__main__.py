@@ -1,4 +1,4 @@
-"""Where the command `anespec` begins: nothing is imported before someone is there who hears a ^C."""
+"""The entry point of the command `anespec`. It installs the handler of ^C before it imports anything else."""
 
 import os
 import sys

@@ -21,7 +21,8 @@ PathLike = str | os.PathLike[str]
 
 
 def inspect(path: PathLike, options: "ConvertOptions | None" = None) -> "GGUFInspection | ArtifactInspection":
-    """What a GGUF is and what `convert` would build of it with `options`, or what an artifact's folder holds.
+    """Describe a GGUF and what `convert` would build of it with `options`, or an artifact's folder and its
+    contents.
 
     Raises:
         GGUFError: a file is malformed.
@@ -53,8 +54,9 @@ def convert(
 ) -> "Conversion":
     """Convert a GGUF into an artifact's folder: `output`, or NAME.anespec in the current folder.
 
-    An interrupted run goes on where it stopped when it is asked for again. `replace` an artifact that stands
-    there and differs; `jobs` are the shards built at once, None for what pays. `watch` hears of progress.
+    An interrupted run continues when it is requested again. `replace` allows replacing an existing, different
+    artifact; `jobs` is the number of shards built at once (None: chosen by the expected gain). `watch`
+    receives progress.
 
     Raises:
         GGUFError: the file is malformed.
@@ -87,10 +89,11 @@ def convert(
 def validate(
     artifact: PathLike, options: "ValidateOptions | None" = None, *, watch: Watcher = SILENT, **changes: Any
 ) -> "Validation":
-    """Ask an artifact's gates, and write its page; `require` of the result raises where one fails the run.
+    """Run an artifact's gates, and write its report page. `require` of the result raises if a gate fails the
+    run.
 
-    `changes` are fields of ValidateOptions, which hold before those of `options`. A verdict that was recorded
-    and still holds is not measured again. `watch` hears of progress.
+    `changes` are fields of ValidateOptions, which take precedence over `options`. A verdict that was recorded
+    and still holds is not measured again. `watch` receives progress.
 
     Raises:
         ArtifactError: the folder is no artifact.
@@ -115,10 +118,10 @@ def load(
     """Open an artifact, or a GGUF, which is converted first, to generate from. Use it in a `with` block, or
     close it.
 
-    `changes` are fields of LoadOptions, which hold before those of `options`. What the gates have not said
-    here is asked beside what runs, or as `gates` says. A terminal and a notebook show how far loading is,
-    unless `progress` is False; a function is called instead with what is being done and the share done, from
-    0 to 1, None where nobody knows. A `watch` hears of all that, and of notes, in their stead.
+    `changes` are fields of LoadOptions, which take precedence over `options`. Gates without a verdict on this
+    machine run in the background, or as `gates` says. A terminal and a notebook show the progress of loading,
+    unless `progress` is False. A function is called instead with the current step and the share done, from 0
+    to 1 (None if it is unknown). A `watch` receives progress and notes instead of both.
 
     Raises:
         ArtifactError: the folder is missing, damaged or of another version.

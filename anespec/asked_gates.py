@@ -27,9 +27,9 @@ _STAYS = "the full form's verdict stays, since it saw more than the quick form; 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a gate's verdict comes to: how it stands, what is shown, and what a program gets.
+    """The result of a gate: its status, the lines to show, and the object for programs.
 
-    `require` raises where the verdict fails the run; one that does not decide is only shown.
+    `require` raises if the verdict fails the run; a verdict that does not decide is only shown.
     """
 
     verdict: "Verdict"
@@ -52,7 +52,7 @@ class Gate(Generic[VerdictT]):
 
 @dataclass(frozen=True)
 class Question:
-    """What every gate must know: the artifact, what runs it, and where its source lies."""
+    """The context that every gate needs: the artifact, its backend, and the path of its source."""
 
     artifact: "Artifact"
     backend: str
@@ -62,7 +62,7 @@ class Question:
 
     @property
     def here(self) -> "Circumstances":
-        """Where a verdict of this run holds."""
+        """The circumstances of this run's verdicts."""
         from anespec.runtime.backends import circumstances
 
         return circumstances(self.artifact, self.backend, self.threads)
@@ -78,7 +78,7 @@ class Question:
 def residency_gate(
     asked: Question, required: bool, replay: Path | None, record: Path | None
 ) -> "Gate[ResidencyVerdict]":
-    """Where operations run; a plan that is to be replayed or recorded is always looked at."""
+    """Run the residency gate; a plan that is to be replayed or recorded is always read."""
     from anespec.validate.residency import compute_plan, gate
     from anespec.validate.residency.verdict import decides, require_residency
 
@@ -124,7 +124,7 @@ def residency_gate(
 
 
 def golden_gate(asked: Question) -> "Gate[GoldenVerdict]":
-    """Whether shards compute what the GGUF means."""
+    """Run the golden gate: do the shards compute what the GGUF means?"""
     artifact, here = asked.artifact, asked.here
 
     def answer(verdict: "GoldenVerdict") -> Answer:
@@ -155,7 +155,7 @@ def golden_gate(asked: Question) -> "Gate[GoldenVerdict]":
 
 
 def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
-    """Whether rows may be guesses; a kept full verdict answers a quick question too."""
+    """Run the exactness gate; a recorded full verdict also answers a quick run."""
     artifact, here = asked.artifact, asked.here
 
     def answer(verdict: "ExactnessVerdict") -> Answer:
@@ -195,7 +195,7 @@ def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
 
 
 def quality_answer(verdict: "QualityVerdict") -> Answer:
-    """What a verdict of the quality gate comes to, by the limits that it was judged by."""
+    """Return the result of a quality verdict, by the limits that it was judged with."""
     from anespec.validate.quality.verdict import require_quality
     from anespec.validate.report import quality_table
 
@@ -218,7 +218,7 @@ def quality_answer(verdict: "QualityVerdict") -> Answer:
 
 
 def quality_gate(asked: Question, task: "QualityTask", text: "SampleText") -> "Gate[QualityVerdict]":
-    """What rounding costs on a text; kept figures are judged by the limits that are asked for now."""
+    """Run the quality gate; recorded figures are judged by the limits of this run."""
     artifact, here = asked.artifact, asked.here
 
     def kept() -> "QualityVerdict | None":

@@ -1,4 +1,4 @@
-"""What `anespec bench replay` shows of its figures in a terminal."""
+"""The tables that `anespec bench replay` prints."""
 
 from typing import TYPE_CHECKING
 

@@ -39,7 +39,7 @@ OF_MODELS = (
     *BackendOptions.model_fields, "context", "sequences", "weights", "gates", "queue", "allow_inexact",
     "allow_special", "chat_template", "draft_memory",
 )  # fmt: skip
-"""The options of loading that say nothing of who guesses, and one that says something else here."""
+"""Options of loading that do not concern drafting, and one that has another meaning here."""
 
 
 def _read_costs(context: click.Context, parameter: click.Parameter, given: str | None) -> "PassCosts | None":
@@ -176,7 +176,7 @@ def _requests(files: Sequence[Path], tokenizer: "Tokenizer", limit: int | None) 
 
 
 def _facts(result: "Replayed", costs: "PassCosts | None") -> dict[str, Any]:
-    """What --json says of it."""
+    """Return the object for --json."""
     return {
         "requests": result.requests,
         "categories": {name: _counts(statistics, costs) for name, statistics in result.categories.items()},

@@ -1,4 +1,4 @@
-"""What is built of a GGUF for the cache, what was built, and whether that is what somebody wants."""
+"""How a GGUF is converted for the cache: the request, the finished model, and whether the two match."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -25,19 +25,20 @@ from anespec.manifests.usual_target import usual_target
 from anespec.manifests.weight_choice import WeightChoice, kind_of
 
 USUAL_SEQUENCES = 4
-"""That a GGUF is built with: so many clients of a daemon share passes, and who needs fewer opens it so."""
+"""Sequences that a GGUF is converted for: the number of daemon requests that share passes. A verb that needs
+fewer opens the artifact for fewer."""
 
 USUAL_WEIGHTS = WeightChoice()
 
 KEY_DIGITS = 6
-"""Of a key, in a name that nothing else tells apart."""
+"""Characters of the key in a name, if nothing else distinguishes two models."""
 
 
 class Entry(Record):
-    """What a finished model of the cache is.
+    """The properties of a finished model in the cache.
 
-    `weight_choice` is what was asked for, `weights` which formats came of it. `usual_context` is whether
-    nobody asked for the context.
+    `weight_choice` is the requested choice of formats, `weights` the formats that resulted. `usual_context`
+    is true if no context was requested.
     """
 
     name: Name
@@ -57,9 +58,9 @@ class Entry(Record):
 
 @dataclass(frozen=True)
 class Build:
-    """What somebody wants of a GGUF; None stands for what is usual.
+    """The properties that a caller requests of a converted GGUF; None means the default.
 
-    `context` is in tokens, a multiple of BASE_ALIGNMENT. `sequences` are the fewest that will do.
+    `context` is in tokens, a multiple of BASE_ALIGNMENT. `sequences` is the minimum.
     """
 
     target: Target
@@ -100,7 +101,8 @@ class Build:
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
     def is_served_by(self, entry: Entry, sha256: str) -> bool:
-        """Whether a finished model is what this wants of the GGUF with this hash.
+        """Return whether a finished model is a conversion of the GGUF with this hash that satisfies the
+        request.
 
         It may have more sequences.
         """
@@ -148,7 +150,7 @@ def _contradictions(
 
 
 def _are_stored_so(manifest: Manifest, choice: WeightChoice) -> bool:
-    """Whether the formats are those that were asked for, but for tensors that could not have theirs."""
+    """Return whether the formats are the requested ones, except for tensors that do not support theirs."""
     return all(
         choice.format_of(kind) is tensor.weights
         for tensor in manifest.tensors
@@ -157,7 +159,7 @@ def _are_stored_so(manifest: Manifest, choice: WeightChoice) -> bool:
 
 
 def free_name(entry: Entry, key: str, others: Iterable[Entry]) -> str:
-    """The entry's name, or where another has it one that says what tells the two apart."""
+    """Return the entry's name; if another entry has the same one, append the difference between the two."""
     by_name = {other.name: other for other in others}
     if (holder := by_name.get(entry.name)) is None:
         return entry.name
@@ -166,7 +168,7 @@ def free_name(entry: Entry, key: str, others: Iterable[Entry]) -> str:
 
 
 def _differences(entry: Entry, holder: Entry) -> Iterator[str]:
-    """What one has otherwise than another, in words that fit into a name."""
+    """Yield the differences between two entries, in words that fit into a name."""
     if entry.quantisation != holder.quantisation:
         yield entry.quantisation
     if entry.weight_choice != holder.weight_choice:

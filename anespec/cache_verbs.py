@@ -73,7 +73,7 @@ def _facts(model: CachedModel) -> dict[str, Any]:
 
 
 def _gates(path: Path) -> dict[str, str]:
-    """How each gate stands, by its newest verdict; none where the artifact cannot be read."""
+    """Return the status of each gate by its newest verdict; empty if the artifact cannot be read."""
     from anespec.manifests.store import Artifact
 
     try:
@@ -93,7 +93,7 @@ def _build_texts(model: CachedModel) -> tuple[str, str, str]:
 
 
 def _gates_text(facts: dict[str, Any]) -> str:
-    """`pass`, or the gates that failed; `inspect` tells the rest."""
+    """Return `pass`, or the gates that failed; `inspect` shows the rest."""
     if not facts["finished"]:
         return ""
     gates = facts["gates"]

@@ -1,4 +1,5 @@
-"""The gates asked beside requests: one process for each model, one after another, only while nothing runs."""
+"""The gates that run in the background: one process for each model, one after another, only while no request
+runs."""
 
 import logging
 import threading
@@ -35,10 +36,10 @@ class Checks:
         hear: "Callable[[CheckReport], None]",
         end: Callable[[str | None], None],
     ) -> "Check":
-        """Ask what is asked, in a process that takes about `memory` bytes, once no other check is under way.
+        """Run the gates in a process that takes about `memory` bytes, once no other check is running.
 
-        `hear` is told what it reports, and at last `end` why it could not be asked to its end, None where it
-        was; both in the check's own thread, and neither once it was stopped.
+        `hear` receives its reports. `end` is called last, with the reason if the check could not finish, else
+        None. Both are called in the check's own thread, and not after the check was stopped.
         """
         return Check(self, asked, memory, hear, end)
 
@@ -111,19 +112,19 @@ class Check:
 
     @property
     def progress(self) -> str | None:
-        """How far it is, as in `3 of 12`; None once it has ended."""
+        """The progress, as in `3 of 12`; None once it has ended."""
         if self._has_ended:
             return None
         return f"{self._last.done if self._last is not None else 0} of {self._asked.steps}"
 
     @property
     def share(self) -> float:
-        """What part of it is behind: 0 to 1."""
+        """The share that is done: 0 to 1."""
         return 0.0 if self._last is None else self._last.done / max(1, self._asked.steps)
 
     @property
     def doing(self) -> str:
-        """What it asks now."""
+        """The step that runs now."""
         return "starting" if self._last is None else self._last.doing
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""How verbs speak: tables and text on standard output, progress on standard error, or one JSON object."""
+"""The output of verbs: tables and text on standard output, progress on standard error, or one JSON object."""
 
 import contextlib
 import json
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from anespec.validate.progress import StepReport
 
 SECONDS_BETWEEN_LINES = 10.0
-"""How often progress adds a line to what is not a terminal."""
+"""Seconds between lines of progress if standard error is not a terminal."""
 
 LEAST_SHARE = 1 / 20
 """No remaining time is worked out from less: opening a large model is one step of many, and the longest."""
 
 
 class TimesColumn(ProgressColumn):
-    """How long the work has taken, and how long it will still take where that is known."""
+    """Return the elapsed time, and the remaining time if it is known."""
 
     def render(self, task: Task) -> Text:
         elapsed = duration_text(task.elapsed or 0.0)
@@ -73,14 +73,15 @@ class _HarmlessConsole(Console):
 
 
 def out() -> Console:
-    """Where results go: standard output."""
+    """Return the console for results: standard output."""
     return _HarmlessConsole(file=sys.stdout, highlight=False, markup=False, soft_wrap=True)
 
 
 def notes() -> Console:
-    """Where progress and notes go: standard error, bound now so that a later redirection spares it.
+    """Return the console for progress and notes: standard error, bound now so that a later redirection does not affect
+    it.
 
-    With -q they go nowhere.
+    With -q they are dropped.
     """
     return _standard_error(is_quiet())
 
@@ -100,7 +101,8 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def confirm_removal(question: str) -> None:
-    """Ask on standard error; raises Interrupted at a no, and UsageError where nobody answers."""
+    """Ask for confirmation on standard error; raise Interrupted at a no, and UsageError if no person can
+    answer."""
     try:
         if not click.confirm(question, err=True):
             raise Interrupted("nothing is removed")
@@ -163,7 +165,7 @@ class TimedReport:
         self._update(note, share)
 
     def note(self, text: str) -> None:
-        """Say what a person should read, whatever becomes of the bar."""
+        """Print a note, independently of the progress bar."""
         SAID.info("%s", text)
         self.notes.print(f"note: {text}", style="yellow")
 
@@ -198,7 +200,8 @@ def timed_progress(title: str, shown: bool, announced: bool = True) -> Iterator[
 
 
 def watcher(shown: bool) -> Watcher:
-    """What tells a person of long work: notes always, progress only where it is `shown`."""
+    """Callbacks that show a person the progress of long work: notes always, progress only if it is
+    `shown`."""
 
     def note(text: str) -> None:
         SAID.info("%s", text)
@@ -212,7 +215,7 @@ def watcher(shown: bool) -> Watcher:
 
 
 class _PlainLines:
-    """Progress for whoever keeps standard error in a file."""
+    """Progress for standard error that is redirected to a file."""
 
     def __init__(self, title: str, console: Console) -> None:
         self.title, self.console = title, console

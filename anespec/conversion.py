@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def open_plan(gguf: Path, options: "ConvertOptions") -> "Iterator[ConversionPlan]":
-    """What would be built of a GGUF; the file is open inside the block.
+    """Open a GGUF and plan its conversion; the file is open inside the block.
 
     Raises:
         MissingPackageError: coremltools is not installed.
@@ -38,10 +38,11 @@ def open_plan(gguf: Path, options: "ConvertOptions") -> "Iterator[ConversionPlan
 
 
 def stopped(interruption: KeyboardInterrupt) -> Interrupted:
-    """What to raise where a conversion was interrupted, which may have said what it leaves."""
+    """Return the error to raise after an interrupted conversion, which may have reported the shards that it
+    keeps."""
     return Interrupted(str(interruption) or "interrupted; run the same command again to go on")
 
 
 def default_output(gguf: Path) -> Path:
-    """Where the artifact of a GGUF goes where nobody says: NAME.anespec in the current folder."""
+    """Return the default path of a GGUF's artifact: NAME.anespec in the current folder."""
     return Path(f"{gguf.stem}.anespec")

@@ -148,7 +148,7 @@ def _plan(found: "Survey") -> str:
 def _parts(
     files: Sequence[Path], whole: int, tokenizer: "Tokenizer", report: TimedReport
 ) -> "Iterator[TokenPart]":
-    """The files' documents as tokens, while it is said how many of the `whole` bytes were read."""
+    """Yield the files' documents as tokens, and show how many of the `whole` bytes were read."""
     from anespec.runtime.drafters.datastore.build import TokenPart
     from anespec.runtime.drafters.datastore.documents import parts_of
 

@@ -160,11 +160,11 @@ class _Pair:
 
     @property
     def identical(self) -> bool:
-        """Whether speculation changed nothing."""
+        """Whether the texts with and without speculation are equal."""
         return (self.plain.output_ids, self.plain.text) == (self.drafted.output_ids, self.drafted.text)
 
     def facts(self) -> dict[str, Any]:
-        """What --json says of it."""
+        """Return the object for --json."""
         plain, drafted = self.plain.statistics, self.drafted.statistics
         return {
             "prompt": self.prompt.text,

@@ -1,4 +1,4 @@
-"""`anespec doctor`: what of this machine, and of an artifact, would go wrong, and the mend."""
+"""`anespec doctor`: find problems of this machine, and of an artifact, and how to fix them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,7 +79,7 @@ def _show(title: str, findings: "tuple[Finding, ...]") -> None:
 
 
 def _show_end(findings: "tuple[Finding, ...]") -> None:
-    """One sentence, unless something fails, which is said as an error."""
+    """One sentence; if something fails, it is the text of the error."""
     levels = [finding.level.value for finding in findings]
     if "fail" not in levels:
         heed = f"; heed {counted(levels.count('warn'), 'warning')} (!)" if "warn" in levels else ""

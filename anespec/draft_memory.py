@@ -1,4 +1,4 @@
-"""Where drafting's memory lives: beside the cache of converted models, or where an option says.
+"""The folder of drafting's memory: next to the cache of converted models, or the folder that an option names.
 
 CACHE/anespec/memory/VOCABULARY/OWNER/   see runtime/drafters/memory/shelf.py
 """

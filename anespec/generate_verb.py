@@ -120,7 +120,7 @@ def generate(
 
 @dataclass(frozen=True)
 class _Verb:
-    """What one run of the verb was asked."""
+    """The arguments of one run of the verb."""
 
     artifact: Path
     loading: LoadOptions
@@ -132,9 +132,9 @@ class _Verb:
 
     @contextlib.contextmanager
     def opened(self, check: "Callable[[Model], None]") -> "Iterator[Model]":
-        """The model, once `check` has had nothing against what is to be generated.
+        """Open the model, after `check` has accepted the request.
 
-        What the gates have not said is asked afterwards, where somebody chose that or watches.
+        Missing verdicts are measured after the text, if that was requested or a person is watching.
         """
         from anespec.model import load_model
 
@@ -172,7 +172,7 @@ class _Verb:
         return found.ids, options.ending_at(found.ends)
 
     def hint(self, model: "Model") -> None:
-        """Say that there is a template, to who does not use it."""
+        """Mention the chat template if the model has one and the run does not use it."""
         if model.chat_template is not None and not self.chat:
             notes().print(
                 "note: this model has a chat template, which --chat puts the prompt into; without it the "
@@ -220,7 +220,7 @@ def _generate_many(verb: _Verb, path: Path) -> None:
 
 
 def _completions(model: "Model", verb: _Verb, prompts: Iterable[Prompt]) -> "Iterator[Completion]":
-    """What becomes of the prompts, in their order."""
+    """Yield the results of the prompts, in their order."""
     with contextlib.ExitStack() as stack:
         pending: deque[Pending] = deque()
         for prompt in prompts:

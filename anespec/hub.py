@@ -55,7 +55,7 @@ def _chosen(name: HubName, watch: Watcher) -> tuple[HubName, str]:
 
 
 def _fetched(name: HubName, display: Display) -> tuple[Path, int]:
-    """Where a named file lies, and the bytes that came now."""
+    """Return the path of a named file, and the bytes that were downloaded now."""
     from huggingface_hub import hf_hub_download
 
     assert name.file is not None
@@ -132,7 +132,7 @@ def _require_hash(name: HubName, said: str) -> None:
 
 
 class _Bar:
-    """What the library takes for a bar of tqdm: counts, and shows nothing."""
+    """A replacement for the progress bar of tqdm that the library uses: it counts, and shows nothing."""
 
     def __init__(self, *_: object, initial: float = 0, **__: object) -> None:
         self.n = int(initial)

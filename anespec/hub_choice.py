@@ -1,8 +1,7 @@
-"""Which GGUF of a repository is taken where a person names the repository alone, or a quantisation of it.
+"""Choose the GGUF of a repository that is named alone, or with a quantisation.
 
-Q8_0 is taken where there is one: what is converted has about 8 bits a weight unless something else is asked
-for, so a finer file gains next to nothing, and a coarser one has lost what no conversion brings back, and
-takes no less memory.
+Q8_0 is preferred: a converted model has about 8 bits a weight by default. So a finer file gains next to
+nothing, and a coarser file has lost precision that no conversion restores, and takes no less memory.
 """
 
 import re
@@ -42,7 +41,8 @@ class HubFile:
 
     @property
     def bits(self) -> float:
-        """Of a weight, about: a block has its scales beside what the name counts. 0 where nobody knows."""
+        """Bits of a weight, approximately: a block stores scales in addition to the bits in the name. 0 if
+        unknown."""
         kind = (self.quantisation or "").removeprefix("UD-")
         digits = re.search(r"\d+", kind)
         if digits is None:
@@ -63,7 +63,7 @@ class HubFile:
 
     @property
     def is_model(self) -> bool:
-        """Whether it may be a language model, and has a path that can be taken as it is."""
+        """Whether the file may be a language model, and its path is safe to use."""
         name = self.path.rpartition("/")[2]
         return name.endswith(".gguf") and is_plain(self.path) and not _OF_ANOTHER_KIND.search(name)
 

@@ -1,4 +1,5 @@
-"""What goes wrong with the Hugging Face hub, as errors of ours; its library's own warnings are left out."""
+"""Translate errors of the Hugging Face hub into this project's errors; the library's own warnings are
+suppressed."""
 
 import contextlib
 import logging
@@ -14,7 +15,7 @@ MAIN = "main"
 
 @contextlib.contextmanager
 def without_warnings() -> Iterator[None]:
-    """The library tells of each time that it tries again; what comes of it is said in one sentence."""
+    """Suppress the library's message for each retry; the final result is reported in one sentence."""
     log = logging.getLogger("huggingface_hub")
     before = log.level
     if not logging.getLogger().isEnabledFor(logging.DEBUG):  # which `-vv` asks for
@@ -27,7 +28,7 @@ def without_warnings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_one_sentence(name: HubName) -> Iterator[None]:
-    """What the library raises, as errors of ours."""
+    """Translate an exception of the library."""
     from huggingface_hub import errors
 
     # Of the HTTP library, which differs from version to version.

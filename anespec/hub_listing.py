@@ -1,4 +1,4 @@
-"""Which files a repository of the Hugging Face hub has: as the hub says, or as far as they lie here."""
+"""List the files of a repository of the Hugging Face hub: from the hub, or from the local cache."""
 
 from pathlib import Path
 

@@ -65,11 +65,11 @@ class HubName:
 
 
 def is_plain(file: str) -> bool:
-    """Whether a file's path in a repository stays below it, and can be written and shown as it is."""
+    """Return whether a file's path stays inside its repository, and can be written and shown unchanged."""
     parts = file.split("/")
     return file.isprintable() and "\\" not in file and not {"", ".", ".."} & set(parts)
 
 
 def is_hub_name(path: Path) -> bool:
-    """Whether a path stands for a file of the hub."""
+    """Return whether a path names a file of the hub."""
     return str(path).startswith(SCHEME)

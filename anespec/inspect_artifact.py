@@ -1,4 +1,4 @@
-"""What `inspect` says of an artifact's folder: what it holds, and what its gates found where."""
+"""The output of `inspect` for an artifact's folder: its contents, and the verdicts of its gates."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What `inspect --plan` says: every shard, what is known of its size, and why it is as it is."""
+"""The output of `inspect --plan`: every shard, the evidence on its size, and the reason for it."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,7 @@ def size_range_facts(size_range: "SizeRange") -> dict[str, Any]:
 
 
 def show_plan(plan: "ConversionPlan") -> None:
-    """Print the plan: a table of shards, the totals, the reasons, and the warnings with their mends."""
+    """Print the plan: a table of shards, the totals, the reasons, and the warnings with their fixes."""
     from anespec.convert.plan_report import explain
 
     report = explain(plan.sharding)

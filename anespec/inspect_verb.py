@@ -129,7 +129,7 @@ def _show(facts: dict[str, Any]) -> None:
 
 
 def _passes_text(facts: dict[str, Any]) -> str:
-    """Which passes the shards take."""
+    """Return the widths of the passes that the shards accept."""
     narrowest, widest = facts["widths"][0], facts["widths"][-1]
     return {
         "static": "passes of that alone",

@@ -1,4 +1,5 @@
-"""What `inspect` says of an artifact's verdicts: every recorded one, what it found, and where that holds."""
+"""The output of `inspect` for an artifact's verdicts: each recorded verdict, its result, and its
+circumstances."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RecordedVerdict:
-    """What one gate found, and where that holds.
+    """The result of one gate, and its circumstances.
 
-    `decides` is false for what fails no run: a residency verdict that is only predicted.
+    `decides` is false for a verdict that fails no run: a residency verdict that is only predicted.
     """
 
     gate: str
@@ -103,7 +104,8 @@ def _residency_finding(verdict: "ResidencyVerdict", manifest: "Manifest") -> str
 
 
 def _exactness_finding(verdict: "ExactnessVerdict") -> str:
-    """The invariances by how they stand, as in `pass: lane; no cases: region`, and which widths are equal."""
+    """Group the invariances by status, as in `pass: lane; no cases: region`, and list the widths that are
+    equal."""
     from anespec.manifests.verdicts import Invariance, Standing, invariance_words
     from anespec.validate.report import equal_widths
 

@@ -1,4 +1,4 @@
-"""What a GGUF is and what would be built of it, or what an artifact holds and its gates found."""
+"""Describe a GGUF and what would be built of it, or an artifact's contents and verdicts."""
 
 import dataclasses
 from collections import Counter
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What a GGUF's header says, whether or not the model can be converted.
+    """The contents of a GGUF's header, whether or not the model can be converted.
 
     `quantisation` has the bytes of tensors by ggml type, most first; `vocabulary` is in tokens.
     """
@@ -60,7 +60,7 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """What would be built: sizes in bytes, `topology` in layers per shard, `head_shards` in tokens.
+    """The plan of a conversion: sizes in bytes, `topology` in layers per shard, `head_shards` in tokens.
 
     `widths` are the numbers of rows that a pass may have.
     """
@@ -126,7 +126,7 @@ class GGUFInspection:
 
     @property
     def convertible(self) -> bool:
-        """Whether `convert` takes it."""
+        """Whether `convert` accepts the model."""
         return not self.unsupported
 
     def facts(self) -> dict[str, Any]:
@@ -166,7 +166,7 @@ class ArtifactInspection:
 
 
 def read_plan(file: "GGUFFile", options: "ConvertOptions") -> "tuple[GGUFInspection, ConversionPlan | None]":
-    """What an open GGUF is, and the plan of its conversion; None where the model is unsupported.
+    """Describe an open GGUF, and plan its conversion; the plan is None if the model is unsupported.
 
     Raises:
         GGUFError: a tensor or a key that every model needs is malformed.

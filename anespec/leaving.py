@@ -1,9 +1,9 @@
-"""How the command line ends: with the verb's exit code, whatever native libraries do on their way out.
+"""Exit the command line with the verb's exit code, regardless of the destructors of native libraries.
 
-One run in about 700 of `generate` died inside OpenVINO's CPU plugin, in a destructor, when its result had
-long been printed. Nothing in this process needs those destructors, since its memory goes with it: models
-that a verb ends with are kept to the end, and the end is `os._exit`. What Python itself has registered for
-its end (temporary folders, logging) still runs.
+One run in about 700 of `generate` died inside OpenVINO's CPU plugin, in a destructor, after its result had
+been printed. This process does not need those destructors, since its memory is released with it: models that
+are open when a verb ends stay open, and the process ends with `os._exit`. Python's own exit handlers
+(temporary folders, logging) still runs.
 """
 
 import atexit
@@ -26,7 +26,7 @@ class Stoppable(Protocol):
 
 
 class Kept(list[object]):
-    """What lives until the process leaves; the command line's context carries it as `obj`."""
+    """Objects that live until the process exits; the command line's context carries it as `obj`."""
 
 
 def keep(thing: Stoppable) -> None:
@@ -45,7 +45,8 @@ def leave(code: int) -> NoReturn:
 
 
 def _flushed(code: int) -> int:
-    """`code` if all output is written, or nobody wants it (as with `| head`), or something failed before."""
+    """Return `code` if all output was written, if the reader closed the pipe (as with `| head`), or if an
+    error came before."""
     for stream, name in ((sys.stdout, "standard output"), (sys.stderr, "standard error")):
         try:
             if stream is not None and not stream.closed:

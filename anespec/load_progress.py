@@ -1,4 +1,4 @@
-"""Who sees how far loading is where a program loads a model: a terminal, a notebook, or a function."""
+"""Choose the receiver of progress when a program loads a model: a terminal, a notebook, or a function."""
 
 import contextlib
 import sys
@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from anespec.validate.progress import Progress, StepReport
 
 ProgressCallback = Callable[[str, float | None], None]
-"""Called with what is being done, and the share done, from 0 to 1; None where nobody knows."""
+"""Called with the current step, and the share done, from 0 to 1 (None if it is unknown)."""
 
 SECONDS_BETWEEN_LINES = 0.2
 BAR = 20
 
 
 def watcher_of(progress: bool | ProgressCallback) -> Watcher:
-    """Who hears of progress: the function, for True whoever looks at this process, for False nobody."""
+    """Return the callbacks for progress: those of the function; for True those of this terminal or notebook;
+    for False none."""
     if callable(progress):
         return _calling(progress)
     if not progress:
@@ -60,7 +61,7 @@ def _calling(report: ProgressCallback, end: Callable[[], None] = lambda: None) -
 
 
 def _line() -> tuple[ProgressCallback, Callable[[], None]]:
-    """What writes one line over and over on standard error, and what takes it away."""
+    """Return the functions that rewrite one line on standard error, and that remove it."""
     last = longest = 0.0
 
     def report(what: str, share: float | None) -> None:

@@ -91,7 +91,7 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher, name: s
 
 
 def _load_drafting(options: "BackendOptions") -> None:
-    """Load the code of who is to guess, which takes most of a second, where it was compiled before."""
+    """Load the compiled code of the draft source, if it exists; this takes most of a second."""
     from anespec.runtime.drafters.kept_code import import_compiled, is_compiled
     from anespec.runtime.options import LoadOptions
 
@@ -111,9 +111,10 @@ def _read_vocabulary(tokens: Path) -> "tuple[Tokenizer, SamplingParameters]":
 def make_source(
     options: "LoadOptions", tokenizer: "Tokenizer", open_memory: "OpenMemory", watch: Watcher
 ) -> "DraftSource | None":
-    """Who guesses tokens of a vocabulary, as the options say; who remembers something opens its memory.
+    """Return the draft source that the options select for a vocabulary, None for none.
 
-    None for nobody. Whoever waits until it is compiled is told so.
+    A source with a memory opens it. If the source must be compiled first and the caller waits for it, a note
+    says so.
 
     Raises:
         RequestError: the options of a source make no sense together.
@@ -125,7 +126,7 @@ def make_source(
 
 
 def tell_of_compiling(drafter: str, watch: Watcher) -> None:
-    """Tell whoever opens a source of this name now that it takes its time."""
+    """Report that opening a source of this name takes some time."""
     from anespec.runtime.drafters.kept_code import must_compile
 
     if must_compile(drafter):
@@ -146,10 +147,10 @@ def start_source(
 
 
 def ask_while_closed(opened: Opened, options: "BackendOptions", watch: Watcher) -> Opened:
-    """Ask what others run the artifact for: the golden gate of a model of the cache, and the same pass in a
-    new process, where nothing is known of these here.
+    """Measure what needs other processes: the golden gate of a model in the cache, and the same pass in a new
+    process.
 
-    The artifact is closed meanwhile and opened again, so that it stands in memory once.
+    The artifact is closed meanwhile and opened again, so that it is in memory once.
 
     Raises:
         GoldenGateError: it computes something else than its GGUF.
@@ -183,7 +184,8 @@ def _require_golden(opened: Opened, options: "BackendOptions", watch: Watcher) -
 
 
 def _run_elsewhere(opened: Opened, options: "BackendOptions", watch: Watcher) -> "Elsewhere | None":
-    """What a pass leaves in a new process. Where that fails, it is said, and the gate goes without."""
+    """Return the results of a pass in a new process. If that fails, a note says so, and the gate does
+    without."""
     from anespec.validate import repeat_process
     from anespec.validate.kept import why_exactness_is_unknown
 
@@ -205,11 +207,10 @@ def _run_elsewhere(opened: Opened, options: "BackendOptions", watch: Watcher) ->
 def exactness_here(
     opened: Opened, options: "BackendOptions", watch: Watcher
 ) -> tuple[Opened, "ExactnessVerdict"]:
-    """The recorded exactness verdict for here; measured in its quick form, and recorded, where none is.
-
-    The artifact is returned as it stands open then: anew after a measurement in this process.
-
-    That can take minutes with a large model on a slow backend, so it is said before and after.
+    """Return the exactness verdict for these circumstances. If none is recorded, it is measured in its quick
+    form, and recorded. Also return the open artifact, which was opened again if it was measured in this
+    process. The measurement can take minutes with a large model on a slow backend, so a note comes before and
+    after.
     """
     from anespec.runtime.backends import BACKENDS
     from anespec.validate.gates import recorded_exactness
@@ -240,7 +241,7 @@ def exactness_here(
 
 
 def _opened_again(opened: Opened, options: "BackendOptions", watch: Watcher, note: str) -> Opened:
-    """The artifact, which was closed, opened anew; raises ArtifactError where it cannot be any more."""
+    """Open the closed artifact again; raise ArtifactError if that is not possible."""
     from anespec.runtime.backends import open_verifier
 
     with watch.steps("exactness") as report:
@@ -252,7 +253,7 @@ def _opened_again(opened: Opened, options: "BackendOptions", watch: Watcher, not
 
 
 def costs_here(opened: Opened, proven: "Proven", watch: Watcher) -> "PassCosts":
-    """What passes cost here; measured and recorded where that was never done.
+    """Return the costs of passes on this machine; they are measured and recorded if there are none.
 
     It takes seconds on a processor. A Neural Engine may first prepare every width, in every process, which
     took others 112 to 133 s each for 2 GB (ane-book, B).

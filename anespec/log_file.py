@@ -1,4 +1,4 @@
-"""`--log-file`: what a command does and says, with times, in a file beside the terminal."""
+"""`--log-file`: the steps and messages of a command, with times, in a file in addition to the terminal."""
 
 import logging
 from copy import copy
@@ -9,7 +9,7 @@ import click
 from anespec.manifests.errors import StorageError
 
 SAID = logging.getLogger("anespec.said")
-"""What a person is told beside the results; in the file it is logged, elsewhere it is shown already."""
+"""A note for a person, in addition to the results; it is logged in the file, and shown elsewhere."""
 
 SAID.propagate = False
 SAID.addHandler(logging.NullHandler())
@@ -29,7 +29,7 @@ class _OneLine(logging.Formatter):
 
 
 class _StandardError(logging.Handler):
-    """Warnings, as Python shows them where nobody takes a log: the file alone would swallow them."""
+    """Show warnings as Python shows them without logging, so that they do not appear in the file alone."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show it, unless -v shows all."""
@@ -38,7 +38,7 @@ class _StandardError(logging.Handler):
 
 
 def log_to(path: Path) -> None:
-    """Add what this process does and says from now on to the end of a file, which others need not read.
+    """Append the steps and messages of this process from now on to a file that other users cannot read.
 
     Raises:
         StorageError: it cannot be written.

@@ -1,4 +1,4 @@
-"""The command `anespec`: one verb per file beside this one."""
+"""The command `anespec`: one verb per file next to this one."""
 
 import contextlib
 import io
@@ -95,7 +95,7 @@ VERBS = (
 )
 
 LONG = (convert, validate, generate, chat, serve, demo, selftest, tune)
-"""Verbs that run for long, of which a log in a file tells afterwards what they did."""
+"""Long-running verbs, which have the option of a log file."""
 
 for verb in VERBS:
     cli.add_command(accept_verbosity(accept_log_file(verb) if verb in LONG else verb))
@@ -126,10 +126,10 @@ def main() -> None:
 
 
 def _settle_streams() -> None:
-    """See to it that there are three standard streams, and that any character can be written to them.
+    """Ensure that there are three standard streams, and that they accept any character.
 
-    A file that is opened while the number of one is free would become that stream, and get what is said
-    there.
+    Without this, a file that is opened while file descriptor 1 is free would become standard output, and
+    receive its text.
     """
     for number in range(3):
         try:
@@ -144,7 +144,7 @@ def _settle_streams() -> None:
 
 
 def _run(kept: Kept) -> int:
-    """Run the verb until all that it said is written; the code of an end that is no failure.
+    """Run the verb until all its output is written; return the exit code of an end without a failure.
 
     Raises:
         click.ClickException: wrong usage.

@@ -1,5 +1,5 @@
-"""Which vocabulary a person means, by a model, here or in the cache, or by what `memory show` tells, and
-which owner."""
+"""Find the vocabulary and the owner that a person means: by a model, local or in the cache, or by the names
+that `memory show` prints."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,7 +41,8 @@ class Chosen:
 
 
 def chosen_vocabulary(shelf: "MemoryShelf", text: str) -> Chosen:
-    """What a person means by MODEL, a path or a name in the cache, or by KEY, the beginning of one.
+    """Return the vocabulary of MODEL, a path or a name in the cache, or of KEY, the beginning of a
+    vocabulary's key.
 
     Raises:
         RequestError: it is neither.
@@ -61,8 +62,9 @@ def chosen_vocabulary(shelf: "MemoryShelf", text: str) -> Chosen:
 
 
 def known_key(shelf: "MemoryShelf", text: str) -> str | None:
-    """The vocabulary that something is kept for and that is meant by a key, or by the name of a model that
-    used it; None where there is none, or a path of that name.
+    """Return the vocabulary with kept memory that matches a key, or the name of a model that used it.
+
+    None if there is no match, or if there is a path of that name.
 
     Raises:
         RequestError: there are several.

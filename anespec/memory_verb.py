@@ -223,7 +223,7 @@ def _shelf(folder: Path | None) -> "MemoryShelf":
 
 
 def _chosen(shelf: "MemoryShelf", model: Path | None, owner: str | None) -> "list[Kept]":
-    """What is kept for a model, or all models, and of an owner, or all owners."""
+    """Return the kept memories of a model, or of all models, and of an owner, or of all owners."""
     from anespec.memory_models import chosen_vocabulary, known_key
 
     key = None

@@ -31,8 +31,8 @@ Prompt = str | Sequence[int]
 class Model(ServedArtifact):
     """A model ready to generate. Safe to use from several threads.
 
-    Prompts are texts or token ids. How they are continued is said by a GenerationOptions, by its fields as
-    keywords, or by both, and then the keywords hold.
+    Prompts are texts or token ids. Options are a GenerationOptions, keywords of the same names, or both;
+    keywords take precedence.
     """
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
@@ -122,9 +122,10 @@ class Model(ServedArtifact):
         return self._achunks(lambda: self.chat_ids(messages), chosen)
 
     def prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
-        """The tokens that a prompt begins with.
+        """Return the tokens of a prompt.
 
-        Special tokens written out in a text are those tokens where the model is loaded with `allow_special`.
+        Special tokens that are written out in a text become those tokens if the model is loaded with
+        `allow_special`.
 
         Raises:
             RequestError: a text that is too long for the context, whatever its tokens are.
@@ -217,9 +218,9 @@ def load_model(
 ) -> Model:
     """Open an artifact and make it ready to generate; `check` may refuse before anything is measured.
 
-    `name` is what a person calls it, None for its path. `memories` and `checks` are those that other models
-    of the process share; `preset` says how answers are made where a request does not. Not `beside`, whoever
-    loads it calls `close_and_check` (see ServedArtifact.prove).
+    `name` is the name to show, None for its path. `memories` and `checks` may be shared with other models of
+    the process; `preset` has the defaults for requests. Without `beside`, the caller must call
+    `close_and_check` (see ServedArtifact.prove).
 
     Raises:
         ArtifactError: the folder is missing, damaged or of another version.

@@ -1,4 +1,4 @@
-"""GGUFs that were given where an artifact is wanted: each is converted once, and found by content.
+"""The cache of converted GGUFs: each is converted once, and found by its content.
 
     CACHE/anespec/models/KEY/model.anespec   the artifact
     CACHE/anespec/models/KEY/entry.json      written when it is there; its time says when it was last used
@@ -58,17 +58,17 @@ class CachedModel:
 
     @property
     def artifact(self) -> Path:
-        """Where its artifact lies."""
+        """The path of its artifact."""
         return self.folder / ARTIFACT_NAME
 
     @property
     def name(self) -> str:
-        """What people call it: the name of its GGUF."""
+        """The name to show: that of its GGUF."""
         return self.entry.name if self.entry is not None else self.key
 
     @property
     def used(self) -> datetime:
-        """When it was last used, local time; the beginning of time where nobody knows."""
+        """The time of its last use, local time; the beginning of time if unknown."""
         path = self.folder / ENTRY_NAME if self.entry is not None else self.folder
         try:
             return datetime.fromtimestamp(path.stat().st_mtime, UTC).astimezone()
@@ -87,7 +87,7 @@ class CachedModel:
         return total
 
     def is_called(self, name: str) -> bool:
-        """Whether a person may mean this one: by its name, or by the beginning of its key."""
+        """Return whether a name or the beginning of a key refers to this model."""
         return name.removesuffix(".gguf") == self.name or (len(name) >= 4 and self.key.startswith(name))
 
 
@@ -99,12 +99,10 @@ def resolve_artifact(
     weights: "WeightChoice | None" = None,
     watch: Watcher = SILENT,
 ) -> Path:
-    """The artifact that `path` stands for: its own folder, or one of the cache.
-
-    One of another machine is downloaded. A GGUF is converted for this machine first, where that was never
-    done. A path that leads nowhere may be the name of a model in the cache. A folder is returned as it is,
-    for `Artifact` to refuse. `context`, `sequences` and `weights` are what is wanted of it, None for
-    anything: see Build.
+    """Return the artifact for `path`: its own folder, or one of the cache. A remote file is downloaded first.
+    A GGUF is converted for this machine if it was not yet. A path that does not exist may be the name of a
+    model in the cache. A folder is returned unchanged, for `Artifact` to check. `context`, `sequences` and
+    `weights` are requirements, None for any value: see Build.
 
     Raises:
         ArtifactError: it is none of these.
@@ -139,7 +137,7 @@ def resolve_artifact(
 
 
 def is_cached(artifact: Path) -> bool:
-    """Whether an artifact's folder is one that the cache has made."""
+    """Return whether the cache made an artifact's folder."""
     with contextlib.suppress(StorageError, OSError):
         place = artifact.resolve()
         return place.name == ARTIFACT_NAME and place.parent.parent == ModelCache().root.resolve()
@@ -147,10 +145,9 @@ def is_cached(artifact: Path) -> bool:
 
 
 def sequences_to_run(artifact: Path, asked: int | None, usual: int = 1) -> int | None:
-    """How many of an artifact's sequences are to run at a time; None for all.
+    """Return how many of an artifact's sequences may run at a time; None for all.
 
-    One of the cache has enough for every verb, so it runs as many as were asked for, or are `usual`. Raises
-    as `Artifact` does.
+    A model of the cache has enough for every verb, so it runs the requested number, or the `usual` one.
     """
     from anespec.manifests.store import Artifact
 
@@ -174,7 +171,7 @@ def cached_artifact(name: Path) -> Path | None:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether `path` is a file that begins like a GGUF; raises StorageError where it is a pipe or device."""
+    """Return whether `path` is a file that begins like a GGUF; raise StorageError for a pipe or a device."""
     try:
         with open_file(path) as stream:
             return stream.read(len(GGUF_MAGIC)) == GGUF_MAGIC

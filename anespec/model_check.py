@@ -1,4 +1,4 @@
-"""A loaded model whose gates are asked beside its requests: it takes up what they prove."""
+"""A loaded model whose gates run in the background, and which applies the verdicts."""
 
 import contextlib
 import logging
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_asked(opened: Opened, options: "LoadOptions") -> "CheckAsked | None":
-    """What the gates are to be asked of an artifact that is open; None where they have said all."""
+    """Return the gates that still need a verdict on an open artifact; None if there are none."""
     from anespec.validate.check_parts import CheckAsked, missing_parts
 
     artifact, here = opened.artifact, opened.here
@@ -41,7 +41,7 @@ def check_asked(opened: Opened, options: "LoadOptions") -> "CheckAsked | None":
 
 
 def memory_needed(opened: Opened) -> int:
-    """Bytes that a check takes beside the model, about: the same model once more."""
+    """Bytes that a check takes in addition to the model, approximately: a second copy of it."""
     from anespec.serving.room import memory_of
 
     return memory_of(opened.artifact.manifest, opened.here.backend)
@@ -92,8 +92,8 @@ class ModelCheck:
         take_up: "Callable[[Proven, PassCosts | None], None]",
         refuse: Callable[[GoldenGateError], None],
     ) -> None:
-        """`exactness` is the verdict that is known already. `take_up` is told of what is proven, and of what
-        passes cost once that is known, `refuse` of a golden gate that has failed; both in another thread."""
+        """`exactness` is the recorded verdict. `take_up` is called with what is proven, and with the pass
+        costs once they are known, `refuse` with the error of a failed golden gate; both in another thread."""
         self._opened = opened
         self._options = options
         self._exactness = exactness

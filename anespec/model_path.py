@@ -20,7 +20,7 @@ class ModelPath(click.Path):
     """An artifact's folder, a GGUF here, of the hub or at a URL, or the name of a model in the cache."""
 
     def __init__(self) -> None:
-        """Whether there is such a path is for the verb to find out."""
+        """The type does not check whether the path exists; the verb does."""
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -41,7 +41,7 @@ class ModelPath(click.Path):
 
 
 def _paths(begun: str) -> list[str]:
-    """GGUFs, artifacts and, where there are such, the folders beside them, whose names begin so."""
+    """Complete GGUFs, artifacts and folders whose names begin with the text."""
     head, slash, tail = begun.rpartition("/")
     try:
         folder = Path(f"{head}{slash}" or ".").expanduser()
@@ -70,7 +70,7 @@ def complete_cached(context: click.Context, parameter: click.Parameter, begun: s
 
 
 def model_name(path: Path) -> str:
-    """What a model is called where nobody says: its file's or folder's name without what says what it is."""
+    """Return the default name of a model: that of its file or folder without the suffix."""
     file = remote_name(path) if is_remote(path) else path.resolve().name
     return file.removesuffix(".gguf").removesuffix(".anespec")
 
@@ -104,7 +104,8 @@ def expanded(path: Path, where: str) -> Path:
 
 
 def is_path(model: Path, folder: Path) -> bool:
-    """Whether a model's name is a path below `folder`, and not the name of one in the cache or elsewhere."""
+    """Return whether a model's name is a path below `folder`, and not the name of a model in the cache or a
+    remote one."""
     if is_remote(model):
         return False
     return len(model.parts) > 1 or model.name.endswith(SUFFIXES) or (folder / model).exists()

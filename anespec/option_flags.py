@@ -19,7 +19,7 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 Verb = Callable[..., Any]
 
 SIZE = "BYTES"
-"""How a flag calls what is a count of bytes with a unit."""
+"""The metavar of an option that takes a size with a unit."""
 
 LIMITS = {"ge": "at least", "le": "at most"}
 
@@ -63,7 +63,7 @@ class Parsed(click.ParamType[Any]):
             self.fail(f"{quoted(str(value))}{self._reason(error.errors()[0])}.", param, ctx)
 
     def _reason(self, first: ErrorDetails) -> str:
-        """What follows the value: its limit, in the unit of what is a size, or what pydantic says."""
+        """Return the text of the allowed range: with the unit for sizes, else as pydantic states it."""
         for key, words in LIMITS.items():
             if key in first.get("ctx", {}):
                 limit = first["ctx"][key]
@@ -72,9 +72,10 @@ class Parsed(click.ParamType[Any]):
 
 
 def flags_of(model: type[Options], *, without: Iterable[str] = ()) -> Callable[[Verb], Verb]:
-    """What adds a flag for every field of `model` to a verb, which gets them as keyword arguments.
+    """Return a decorator that adds a flag for every field of `model` to a verb, which receives them as
+    keyword arguments.
 
-    Fields in `without`, and those that say so themselves, get none.
+    Fields in `without`, and fields that exclude themselves, get none.
     """
     left_out = set(without)
 
@@ -108,7 +109,7 @@ def _names(name: str, field: FieldInfo) -> tuple[str, ...]:
 
 
 def _settings(field: FieldInfo) -> dict[str, Any]:
-    """What click.option is told of a field."""
+    """Return the arguments of click.option for a field."""
     kind, flag = type_of(field), flag_of(field)
     default = field.default.value if isinstance(field.default, Enum) else field.default
     settings: dict[str, Any] = {"default": default, "help": _help(field)}

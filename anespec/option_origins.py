@@ -1,14 +1,15 @@
-"""Where the value of an option came from: a flag, the environment, a file of options, or nowhere."""
+"""Find the origin of an option's value: a flag, the environment, a configuration file, or the default."""
 
 import click
 from click.core import ParameterSource
 
 PREFIX = "ANESPEC"
-"""Of the environment variables that stand for options: ANESPEC_SERVE_PORT is --port of `serve`."""
+"""The prefix of environment variables that set options: ANESPEC_SERVE_PORT is --port of `serve`."""
 
 
 def origin_of(context: click.Context, parameter: click.Parameter, file: object = None) -> str | None:
-    """What gave a parameter its value, as people call it; None where nobody did. `file` holds the options."""
+    """Return the origin of a parameter's value, as shown to people; None for the default. `file` holds the
+    options."""
     source = context.get_parameter_source(parameter.name or "")
     match source:
         case ParameterSource.COMMANDLINE | ParameterSource.PROMPT:
@@ -21,7 +22,7 @@ def origin_of(context: click.Context, parameter: click.Parameter, file: object =
 
 
 def variable_of(context: click.Context, parameter: click.Parameter) -> str:
-    """The environment variable that stands for an option."""
+    """Return the environment variable that sets an option."""
     return f"{context.auto_envvar_prefix}_{(parameter.name or '').upper()}"
 
 

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Pending:
-    """What a prompt will be continued with. Leaving a `with` block gives up what is left of it."""
+    """The runs that will continue a prompt. Leaving a `with` block cancels the remaining ones."""
 
     def __init__(self, prompt_ids: Sequence[int], runs: "Sequence[TextStream]") -> None:
-        """Begin all of them, beside one another, or none.
+        """Begin all of them concurrently, or none.
 
         Raises:
             RequestError: the prompt cannot be served.

@@ -41,7 +41,7 @@ ANSWER = ("max_tokens", "stop")
 
 
 class Preset(Options):
-    """What a preset says, and the file that says it; None, or an option that is not set, for what is open."""
+    """The values of a preset, and its file; None, or an option that is not set, means no value."""
 
     file: Path | None = None
     model: Path | None = None
@@ -50,7 +50,7 @@ class Preset(Options):
     options: GenerationOptions = Field(default_factory=GenerationOptions)
 
     def flags(self) -> dict[str, Any]:
-        """What it says, by the names of the verbs' options."""
+        """Return its values, by the names of the verbs' options."""
         others = {"model": self.model, "system": self.system, "context": self.context}
         said = {name: getattr(self.options, name) for name in self.options.model_fields_set}
         return said | {name: value for name, value in others.items() if value is not None}
@@ -60,7 +60,7 @@ NO_PRESET = Preset()
 
 
 def presets_folder() -> Path:
-    """Where presets are looked for by name; raises StorageError where there is no home."""
+    """Return the folder of named presets; raise StorageError if there is no home folder."""
     return config_folder() / FOLDER
 
 

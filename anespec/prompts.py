@@ -1,4 +1,5 @@
-"""What is given to be continued: a text, or the lines of a JSONL file; read bounded and checked first."""
+"""Read the prompts: a text, or the lines of a JSONL file. Sizes are bounded, and prompts are checked
+first."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -61,7 +62,7 @@ class Prompt(GenerationOptions):
         return self
 
     def options(self, base: GenerationOptions) -> GenerationOptions:
-        """How this prompt is continued where `base` holds for what it does not say."""
+        """Return the options of this prompt, with `base` for those that it does not set."""
         own = self.model_fields_set - set(SOURCES)
         return base.with_changes(**{name: getattr(self, name) for name in own})
 
@@ -124,7 +125,7 @@ class PromptFile:
         self._stream.close()
 
     def __iter__(self) -> Iterator[tuple[str, Prompt]]:
-        """Where each prompt stands, for messages, and the prompt.
+        """Yield the position of each prompt, for messages, and the prompt.
 
         Raises:
             RequestError: a line is too long, not UTF-8, not JSON, or not a prompt.

@@ -27,13 +27,13 @@ class ProvenService:
     """Runs an open artifact, and closes it."""
 
     service: "Service"
-    """What runs requests; another one after `prove` where the gates are asked first."""
+    """The service that runs requests; `prove` replaces it if the gates run first."""
 
     opened: Opened
-    """The artifact as it stands open; anew after `prove` where the gates are asked first."""
+    """The open artifact; `prove` replaces it if the gates run first."""
 
     proven: "Proven"
-    """What is used of what the gates say."""
+    """The proven features in use."""
 
     def __init__(
         self, opened: Opened, options: LoadOptions, source: "DraftSource | None", checks: Checks
@@ -90,7 +90,7 @@ class ProvenService:
         self.opened.verifier.close()
 
     def check_closed(self, watch: Watcher) -> None:
-        """Once it is closed, ask the gates what they have not said here; ^C leaves that undone.
+        """Run the gates that have no verdict on this machine, after the service is closed; ^C stops them.
 
         Raises:
             GoldenGateError: the artifact computes something else than its GGUF.
@@ -99,7 +99,7 @@ class ProvenService:
             run_check(asked, self.opened, watch)
 
     def _prove_now(self, watch: Watcher) -> None:
-        """Ask the gates that have said nothing here, and set up the engine accordingly."""
+        """Run the gates that have no verdict here, and set up the engine accordingly."""
         from anespec.runtime.proven import Proven
 
         self.service.close()
@@ -153,7 +153,7 @@ class ProvenService:
         self._costs = None if costs is None else RunningCosts(costs)
 
     def _await_source(self, watch: Watcher) -> None:
-        """Wait for whoever guesses, unless that takes long."""
+        """Wait for the draft source, unless that takes long."""
         from anespec.runtime.drafters.starting import StartingSource
 
         if not isinstance(self._source, StartingSource):
@@ -164,7 +164,7 @@ class ProvenService:
             self._source.wait()
 
     def _refuse(self, error: "GoldenGateError") -> None:
-        """Answer nothing any more: what was said so far may be wrong, too."""
+        """Refuse all further answers, since earlier ones may be wrong, too."""
         _log.error("%s", error)
         self._failure = error
         self.service.refuse(error)

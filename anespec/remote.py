@@ -26,20 +26,19 @@ class Fetched:
 
 
 def is_remote(path: Path) -> bool:
-    """Whether a path stands for a file of another machine: of the hub, or at a URL."""
+    """Return whether a path names a remote file: of the hub, or at a URL."""
     return is_hub_name(path) or is_url(path)
 
 
 def remote_name(path: Path) -> str:
-    """What the file that a remote path stands for is called; raises UsageError where it stands for none."""
+    """Return the file name that a remote path refers to; raise UsageError if it refers to none."""
     return HubName.parse(str(path)).name if is_hub_name(path) else UrlName.of(path).name
 
 
 def fetch(path: Path, watch: Watcher = SILENT, *, allow_http: bool = False) -> Fetched:
-    """Have a model's file lie on this machine: `path` itself, unless it stands for one of another machine.
-
-    `watch` hears which file of a repository was taken, and why. A URL with http is taken from this machine
-    alone, unless `allow_http`.
+    """Return a local path of a model's file: `path` itself, or that of the downloaded remote file. `watch`
+    receives a note on which file of a repository was chosen, and why. An http URL is accepted only from this
+    machine, unless `allow_http`.
 
     Raises:
         UsageError: it begins like a name of the hub or a URL and is none, or one that is not taken.
@@ -77,5 +76,5 @@ def require_room(folder: Path, name: object, missing: int, there: int = 0) -> No
 
 
 def fetched(path: Path, watch: Watcher = SILENT) -> Path:
-    """Where a model's file lies on this machine; raises like `fetch`."""
+    """Return the local path of a model's file; raises like `fetch`."""
     return fetch(path, watch).path

@@ -1,4 +1,4 @@
-"""What came of a prompt."""
+"""The results of a prompt."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """One continuation. `text` ends before a stop string; `tokens` has its tokens too, each with its
-    logprobs where they were asked for, and with who guessed it."""
+    """One continuation. `text` ends before a stop string; `tokens` includes the stop string's tokens. Each
+    token has its logprobs, if requested, and the source that drafted it."""
 
     text: str
     tokens: "tuple[OutputToken, ...]"
@@ -23,7 +23,7 @@ class Choice:
 
     @classmethod
     def of(cls, summary: "Summary") -> "Choice":
-        """What a run came to."""
+        """Build a choice from the summary of a run."""
         return cls(summary.text, summary.tokens, summary.finish, summary.statistics)
 
     @property
@@ -56,7 +56,7 @@ class Completion:
 
     @property
     def statistics(self) -> "Statistics":
-        """What the first choice cost."""
+        """The statistics of the first choice."""
         return self.choices[0].statistics
 
     def __str__(self) -> str:

@@ -83,7 +83,7 @@ def _parted(words: tuple[str, ...], preset: Preset | None) -> tuple[Path, tuple[
 
 
 def _question(words: tuple[str, ...]) -> str | None:
-    """What is to be answered; None where a person is to be asked."""
+    """Return the prompt; None if a person is to type messages."""
     piped = "" if sys.stdin is None or sys.stdin.isatty() else read_standard_input().strip()
     parts = [part for part in (piped, " ".join(words)) if part.strip()]
     if parts:

@@ -86,7 +86,7 @@ def selftest(
 
 
 def _show_steps(steps: "Iterable[Step]") -> None:
-    """A line per step, which a terminal gets folded beside the step's name."""
+    """Show a line per step, wrapped next to the step's name in a terminal."""
     console = out()
     table = Table.grid(padding=(0, 2))
     for step in steps:
@@ -103,7 +103,7 @@ def default_output(quick: bool, only: tuple[str, ...]) -> Path:
 
 
 def _named(begin: str, quick: bool, steps: Iterable[str]) -> str:
-    """`begin`, with what tells a quick run and one of some steps from a whole one."""
+    """Return the base name; quick runs and runs of selected steps have their own suffix."""
     return "-".join((begin, *dict.fromkeys(steps), *(["quick"] if quick else [])))
 
 

@@ -21,14 +21,14 @@ NO_SYSTEM = "none"
 
 
 class Then(Enum):
-    """What a line leads to."""
+    """The result of a line of input."""
 
     GO_ON = auto()
     LEAVE = auto()
 
 
 class Takes(Enum):
-    """What a command's argument is, for completion."""
+    """The kind of a command's argument, for completion."""
 
     NOTHING = auto()
     TEXT = auto()
@@ -149,7 +149,7 @@ def _stats(chat: Conversation, _: str) -> Then:
 
 
 def statistics_lines(summary: "Summary") -> list[str]:
-    """What the last answer cost."""
+    """Return lines with the cost of the last answer."""
     statistics = summary.statistics
     computed = statistics.prompt_tokens - statistics.reused_tokens
     prompt = counted(statistics.prompt_tokens, "token")

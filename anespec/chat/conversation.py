@@ -46,7 +46,8 @@ def stopped_by_interrupt(stop: Callable[[], None]) -> Iterator[None]:
 
 
 class Conversation:
-    """A model, what was said, and how answers are made. Commands change all of that through it."""
+    """A model, the conversation so far, and how answers are sampled. Commands change all of these through
+    it."""
 
     def __init__(
         self,
@@ -68,9 +69,10 @@ class Conversation:
 
     @property
     def used(self) -> int | None:
-        """Tokens of the context that the conversation takes as it stands; None where its template refuses it.
+        """Tokens of the context that the conversation takes; None if its template refuses it.
 
-        After an answer they are those of the question and the answer, else they are counted anew.
+        After an answer this is the count of the question and the answer, otherwise the tokens are counted
+        again.
         """
         if self._counted is None or self._counted[0] != self._standing:
             self._counted = self._standing, self._count()
@@ -78,7 +80,7 @@ class Conversation:
 
     @property
     def _standing(self) -> tuple[object, ...]:
-        """What the tokens of the conversation follow from."""
+        """The state that determines the tokens of the conversation."""
         transcript = self.transcript
         return transcript.system, tuple(transcript.turns), transcript.forgotten
 
@@ -112,7 +114,7 @@ class Conversation:
         self._answer(text)
 
     def retry(self) -> bool:
-        """Answer the last message anew, with other random numbers; False where there is none."""
+        """Answer the last message again, with the next seed; return False if there is none."""
         last = self.transcript.undo()
         if last is None:
             return False

@@ -18,7 +18,7 @@ class LoadedModel:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name to show."""
         return self._name
 
     @property

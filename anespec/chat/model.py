@@ -1,4 +1,4 @@
-"""What a chat needs of a model."""
+"""The protocol of a model that a chat uses."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -26,7 +26,7 @@ class Answer(Protocol):
 
     @property
     def summary(self) -> "Summary":
-        """How it ended; to be asked for once the chunks have."""
+        """How the answer ended; valid once all chunks have been read."""
         ...
 
 
@@ -35,7 +35,7 @@ class ChatModel(Protocol):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name to show."""
         ...
 
     @property
@@ -45,11 +45,11 @@ class ChatModel(Protocol):
 
     @property
     def checking(self) -> str | None:
-        """How far the gates are that are asked beside the chat, as in `3 of 12`; None where none are."""
+        """The progress of the gates that run in the background, as in `3 of 12`; None if none run."""
         ...
 
     def require_right(self) -> None:
-        """Do nothing where the model computes what it should, as far as the gates have said by now.
+        """Check that no gate has found the model wrong so far.
 
         Raises:
             GoldenGateError: it does not.

@@ -1,4 +1,4 @@
-"""How a chat looks: answers as they come, reasoning dimmed, drafted tokens coloured; notes beside them."""
+"""The appearance of a chat: streamed answers, dimmed reasoning, coloured drafted tokens, and notes."""
 
 from collections.abc import Iterable
 
@@ -37,7 +37,7 @@ class Screen:
             self._show(self._wrap.push(piece.text, style, self._answers.width))
 
     def end_answer(self) -> None:
-        """What comes next begins a new line."""
+        """Start a new line before the next text."""
         if self._wrap is not None:
             self._show(self._wrap.end(self._answers.width))
         self._answers.print()
@@ -48,20 +48,20 @@ class Screen:
         self._answers.file.flush()
 
     def say(self, text: str, style: str = "") -> None:
-        """What was asked for with a command."""
+        """Show the output of a command."""
         self._others.print(text, style=style)
 
     def note(self, text: str) -> None:
-        """What a person should know without having asked."""
+        """Show a note."""
         self._notes.print(f"note: {text}", style=NOTE)
 
     def error(self, text: str) -> None:
-        """What could not be done."""
+        """Show an error."""
         self._others.print(f"error: {text}", style=ERROR)
 
 
 def context_text(used: int | None, context: int) -> str:
-    """How full the context is."""
+    """Return how full the context is, as text."""
     return f"context: {context} tokens" if used is None else f"context: {used} of {context} tokens"
 
 

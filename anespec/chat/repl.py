@@ -55,7 +55,9 @@ def run_lines(conversation: Conversation, lines: Iterable[str]) -> None:
 
 
 def run_terminal(conversation: Conversation, read: Read) -> None:
-    """Answer until the end, or until ^C twice in a row; what cannot be done is said, and it goes on.
+    """Answer messages until the end of the input, or until ^C twice in a row.
+
+    Errors are shown, and the loop continues.
 
     Raises:
         GoldenGateError: it turned out that the model computes what it should not.

@@ -1,4 +1,4 @@
-"""How a person changes in the midst of a conversation how answers are made."""
+"""The commands that change sampling options during a conversation."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,11 +11,11 @@ from anespec.runtime.options import GenerationOptions
 UNLIMITED = "none"
 
 FIXED = frozenset({"choices", "logprobs"})
-"""What has no meaning in a conversation."""
+"""Options without a meaning in a conversation."""
 
 
 def setting_names() -> tuple[str, ...]:
-    """What can be set: every option that is a number."""
+    """Options that can be set: every option that is a number."""
     fields = GenerationOptions.model_fields.items()
     return tuple(name for name, field in fields if type_of(field) in (int, float) and name not in FIXED)
 

@@ -1,4 +1,4 @@
-"""Which chat template a chat uses, settled before a model is converted: that takes minutes."""
+"""Choose a chat's template before the model is converted, since a conversion takes minutes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +13,9 @@ TEMPLATE_KEY = "tokenizer.chat_template"
 
 
 def with_chat_template(loading: LoadOptions, gguf: Path, tell: Callable[[str], None]) -> LoadOptions:
-    """`loading`, with the plain template where none was chosen and the file of the vocabulary has none.
+    """Return `loading`, with the plain template if none was chosen and the file of the vocabulary has none.
 
-    `tell` hears of that.
+    `tell` receives a note about that.
 
     Raises:
         RequestError: there is no such template, or it refuses a first message.

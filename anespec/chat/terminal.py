@@ -36,7 +36,7 @@ class CommandCompleter(Completer):
     """Completes the names of commands, of settings, and of files where a command takes one."""
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
-        """What may stand where the cursor is."""
+        """Yield the completions at the cursor."""
         text = document.text_before_cursor
         if not text.startswith(MARK) or text.startswith(MARK * 2):
             return
@@ -58,7 +58,8 @@ def _of(begun: str, words: Iterable[str]) -> Iterator[Completion]:
 
 @contextmanager
 def history(kept: bool, tell: Callable[[str], None]) -> Iterator[History]:
-    """What was typed before, in a file that only this user reads; `tell` hears where that cannot be had."""
+    """Open the input history, in a file that only this user can read; `tell` receives a note if that file
+    cannot be used."""
     if not kept:
         yield InMemoryHistory()
         return
@@ -118,7 +119,7 @@ def key_bindings() -> KeyBindings:
 
 
 def reader(conversation: Conversation, remembered: History) -> Callable[[], str]:
-    """What asks for a message in the terminal."""
+    """Return the function that prompts for a message in the terminal."""
     session: PromptSession[str] = PromptSession(
         PROMPT,
         multiline=True,

@@ -19,7 +19,7 @@ LARGEST_FILE = 1 << 26
 
 @dataclass(frozen=True)
 class Turn:
-    """What was said, and what the model answered; `reasoning` is what it thought before that."""
+    """A message and the model's answer; `reasoning` is the model's text before the answer."""
 
     user: str
     answer: str
@@ -63,7 +63,7 @@ class Transcript:
         self.forgotten = 0
 
     def messages(self) -> list[dict[str, object]]:
-        """What the model sees of it."""
+        """Return the messages that the model sees."""
         return list(self._messages(self.forgotten))
 
     def _messages(self, first: int) -> Iterator[dict[str, object]]:
