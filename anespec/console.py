@@ -78,10 +78,9 @@ def out() -> Console:
 
 
 def notes() -> Console:
-    """Return the console for progress and notes: standard error, bound now so that a later redirection does not affect
-    it.
+    """Return the console for progress and notes: standard error.
 
-    With -q they are dropped.
+    It is bound now, so that a later redirection does not affect it. With -q progress and notes are dropped.
     """
     return _standard_error(is_quiet())
 

@@ -82,7 +82,8 @@ class ServedArtifact:
     def prove(self, watch: Watcher = SILENT, beside: bool = True) -> None:
         """Use what the gates have proven here. What they have not said, they are asked when the options say.
 
-        Not `beside`, somebody calls `close_and_check` afterwards where the options say later.
+        Use what the gates have proven here. Run the gates without a verdict now, if the options say so.
+        Without `beside`, the caller must call `close_and_check` afterwards where the options say later.
 
         Raises:
             GoldenGateError: the artifact computes something else than its GGUF.
@@ -90,7 +91,7 @@ class ServedArtifact:
         self._running.prove(watch, beside)
 
     def close_and_check(self, watch: Watcher = SILENT) -> None:
-        """Release the model's memory, and ask the gates what they have not said here; ^C leaves that undone.
+        """Release the model's memory, and run the gates that have no verdict here; ^C stops them.
 
         Raises:
             GoldenGateError: the artifact computes something else than its GGUF.
@@ -138,22 +139,22 @@ class ServedArtifact:
 
     @property
     def manifest(self) -> "Manifest":
-        """What the artifact is."""
+        """The artifact's manifest."""
         return self._running.opened.artifact.manifest
 
     @property
     def backend(self) -> str:
-        """What executes it."""
+        """The backend that runs the model."""
         return self._running.opened.here.backend
 
     @property
     def speculates(self) -> bool:
-        """Whether rows may be filled with guesses."""
+        """Whether rows may be filled with drafts."""
         return self._running.proven.speculate
 
     @property
     def reuses_prompts(self) -> bool:
-        """Whether a prompt may go on from what an earlier one left."""
+        """Whether a prompt may reuse the K/V of an earlier one."""
         return self._running.proven.reuse_prefixes
 
     @property
@@ -197,7 +198,7 @@ class ServedArtifact:
     def run(
         self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY, caller: Caller = NOBODY
     ) -> "list[TextStream]":
-        """A run for every choice, none of them begun; `caller` is who asks."""
+        """Return a run for every choice, none of them begun; `caller` identifies the client."""
         from anespec.runtime.completion import TextStream
 
         service, tokenizer = self._running.service, self._tokenizer
@@ -210,7 +211,7 @@ class ServedArtifact:
         return runs
 
     def begin(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> Pending:
-        """Have a prompt run beside others; raises as `generate` does."""
+        """Run a prompt concurrently with others; raises as `generate` does."""
         return Pending(prompt_ids, self.run(prompt_ids, options))
 
     def save_prompt(self, path: Path, prompt_ids: Sequence[int]) -> bool:
@@ -246,11 +247,11 @@ class ServedArtifact:
 
     @property
     def load(self) -> "ServiceLoad":
-        """How much there is to do, and what was done."""
+        """The number of waiting and running requests, and the counts so far."""
         return self._running.service.load
 
     def load_of(self, caller: Caller = NOBODY) -> "ServiceLoad":
-        """How much there is to do and was done of what a caller asked; for an administrator, of all."""
+        """Return the same for a caller's own requests; for an administrator, for all requests."""
         return self._running.service.load if caller.is_admin else self._running.service.load_of(caller.owner)
 
     def require_room(self, caller: Caller = NOBODY, ahead: int = 0, count: int = 1) -> None:

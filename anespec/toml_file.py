@@ -13,7 +13,7 @@ LARGEST_FILE = 1 << 20
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """What a file says.
+    """Return the content of a TOML file.
 
     Raises:
         StorageError: it cannot be read, or is larger than such a file may be.

@@ -1,4 +1,4 @@
-"""Files at URLs, brought into the cache folder: checked, gone on with, and asked for anew where they changed.
+"""Download files from URLs into the cache folder: check them, resume them, and download changed files again.
 
 CACHE/anespec/downloads/urls/KEY/NAME.gguf     the file; KEY follows from the URL
 CACHE/anespec/downloads/urls/KEY/kept.json     what the server said of it
@@ -44,9 +44,9 @@ _log = logging.getLogger(__name__)
 
 
 def fetch_url(name: UrlName, display: Display, allow_http: bool = False) -> Fetched:
-    """Have the file at a URL lie on this machine.
+    """Return the local path of the file at a URL.
 
-    What lies here already is used where the server says that it is the newest, or cannot be reached.
+    A downloaded file is used if the server says that it is the newest, or if the server cannot be reached.
 
     Raises:
         UsageError: it would come over plain HTTP from another machine.
@@ -91,18 +91,20 @@ class _Download:
 
     @property
     def partial(self) -> Path:
-        """What has come of it."""
+        """Bytes that were downloaded so far."""
         return self.path / PARTIAL
 
     def kept(self) -> Facts | None:
-        """What was said of the file that lies here; None where none does, or another than is wanted."""
+        """Return the facts of the downloaded file; None if there is none, or if its hash is not the requested
+        one."""
         facts = Facts.read(self.folder, KEPT, self.name.url)
         if facts is None or not (self.path / self.name.name).is_file():
             return None
         return facts if self.name.sha256 in (None, facts.sha256) else None
 
     def run(self, kept: Facts | None) -> int:
-        """Bring the file, or find that what lies here is the newest; the bytes that came now."""
+        """Download the file, unless the local one is the newest; return the bytes that were downloaded
+        now."""
         came = vain = 0
         with self.display(f"downloading {self.name.name}") as report:
             report(f"asking {printable(self.name.url)}")

@@ -1,4 +1,4 @@
-"""What a server said of a file that was downloaded from it, kept beside the file."""
+"""The facts that a server gave about a downloaded file, kept next to the file."""
 
 from typing import Self
 
@@ -14,7 +14,7 @@ LARGEST_FACTS = 1 << 16
 
 
 class Facts(Record):
-    """What a server said of a file: what tells another version, and the hash, if it says one."""
+    """The facts of a file from its server: a version mark, and the hash, if the server gives one."""
 
     url: str
     etag: str | None = None
@@ -23,19 +23,20 @@ class Facts(Record):
 
     @property
     def validator(self) -> str | None:
-        """What the server compares to go on with the same bytes: a weak etag says nothing of bytes."""
+        """The value that the server compares before it resumes a download: a weak etag does not identify
+        bytes."""
         if self.etag is not None and not self.etag.startswith("W/"):
             return self.etag
         return self.modified
 
     @classmethod
     def of(cls, url: str, answer: Answer) -> Self:
-        """What an answer says of the file at `url`."""
+        """Return the facts in a response for the file at `url`."""
         return cls(url=url, etag=answer.etag, modified=answer.modified, sha256=answer.linked_sha256)
 
     @classmethod
     def read(cls, folder: Folder, name: str, url: str) -> Self | None:
-        """What was written there of the file at `url`; None where nothing was that can be read."""
+        """Return the stored facts of the file at `url`; None if there are none that can be read."""
         try:
             facts = cls.model_validate_json(folder.read(name, LARGEST_FACTS))
         except (OSError, AnespecError, ValidationError):

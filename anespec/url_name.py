@@ -58,14 +58,15 @@ class UrlName:
 
     @property
     def name(self) -> str:
-        """What the file is called here: the last part of the URL's path, of letters that any folder takes."""
+        """The local file name: the last part of the URL's path, in characters that any file system
+        accepts."""
         last = unquote(urlsplit(self.url).path).rpartition("/")[2]
         plain = _UNUSUAL.sub("_", last).lstrip(".").removesuffix(".gguf")[:LONGEST_NAME]
         return f"{plain or 'model'}.gguf"
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody between can change what comes: it is encrypted, or comes from this machine."""
+        """Whether the transfer is protected from changes: it is encrypted, or comes from this machine."""
         return is_private(self.url)
 
 
@@ -83,7 +84,7 @@ def _is_this_machine(host: str) -> bool:
 
 
 def is_url(path: Path) -> bool:
-    """Whether a path stands for a URL."""
+    """Return whether a path is a URL."""
     return _BEGINNING.match(str(path)) is not None
 
 
@@ -92,7 +93,7 @@ def _with_two_slashes(text: str) -> str:
 
 
 def path_of(text: str) -> Path:
-    """What a person typed as a path, from which a URL can be read again.
+    """Return the typed text as a path from which the URL can be restored.
 
     Raises:
         UsageError: it is a URL that a path would change.

@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 30.0
 """Without a byte."""
 
 ANSWERS = (304, 416)
-"""Statuses beside success that are answers to what was asked."""
+"""Status codes other than success that are valid answers."""
 
 _RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})")
 _LINKED = re.compile(r'"?([0-9a-f]{64})"?')
@@ -36,7 +36,7 @@ class Refused(AnespecError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server answers. `linked_sha256` is the hash of the file where a hub said one on the way."""
+    """A server's response. `linked_sha256` is the file's hash, if a hub gave one in a redirect."""
 
     status: int
     headers: Mapping[str, str]
@@ -45,7 +45,7 @@ class Answer:
 
     @property
     def etag(self) -> str | None:
-        """What tells this version of the file from others."""
+        """The mark of this version of the file."""
         return self.headers.get("ETag")
 
     @property
@@ -55,7 +55,8 @@ class Answer:
 
     @property
     def first(self) -> int | None:
-        """Where in the file a part begins, in bytes; None where the answer is no part."""
+        """The offset in the file at which a partial response begins, in bytes; None if the response is not
+        partial."""
         found = self._range
         return None if found is None else int(found[1])
 
@@ -72,7 +73,7 @@ class Answer:
         return _RANGE.fullmatch(self.headers.get("Content-Range", ""))
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """What comes, in pieces of `size` bytes at most; raises Broken where the connection breaks."""
+        """Yield the content, in pieces of `size` bytes at most; raise Broken if the connection breaks."""
         while piece := self._read(size):
             yield piece
 
@@ -88,7 +89,7 @@ class Broken(Exception):  # noqa: N818
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Follows redirects to where nobody between can change what comes; hears what a hub says on the way."""
+    """Follow redirects only to protected addresses, and record the facts that a hub gives in them."""
 
     def __init__(self, allow_http: bool) -> None:
         self.allow_http = allow_http
@@ -112,7 +113,7 @@ class _Redirects(HTTPRedirectHandler):
 
 @contextlib.contextmanager
 def ask(url: str, headers: Mapping[str, str], allow_http: bool) -> Iterator[Answer]:
-    """What a server answers, to be read inside the block.
+    """Open a request; the response can be read inside the block.
 
     Raises:
         Unreachable: there is no connection, or the server has troubles of its own.

@@ -97,7 +97,7 @@ def _show(result: "GateResult", *, text_given: bool) -> None:
 
 
 def _headline(result: "GateResult", text_given: bool) -> str:
-    """Return how a gate stands and since when; without a text, --again does not measure the quality."""
+    """Return a gate's status and its time; without a text, --again does not measure the quality."""
     stands = f"{result.name} gate: {result.standing}"
     if result.answer is None:
         return f"{stands} ({result.error})"

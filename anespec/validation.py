@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GateResult:
-    """What became of asking one gate: an answer, `kept` if it was not measured now, or an error."""
+    """The result of one gate: an answer, `kept` if it was not measured now, or an error."""
 
     name: str
     answer: Answer | None
@@ -40,7 +40,7 @@ class GateResult:
 
     @property
     def standing(self) -> Standing:
-        """How the gate stands; one that raised has not run."""
+        """The gate's status; a gate that raised counts as not run."""
         return Standing.NOT_RUN if self.answer is None else self.answer.standing
 
     def require(self) -> None:
@@ -63,11 +63,10 @@ class GateResult:
 
 @dataclass(frozen=True)
 class Validation:
-    """What all gates that were asked came to.
+    """The results of all gates of a run.
 
-    `summary` says in one sentence what the artifact may do here, by what this run found; `report` is the
-    page, None where `report_error` says why it could not be written. Where there is `damage`, no gate was
-    asked.
+    `summary` says in one sentence what the artifact may do here, according to this run; `report` is the page,
+    None if it could not be written, for the reason in `report_error`. If there is `damage`, no gate was run.
     """
 
     gates: tuple[GateResult, ...]
@@ -121,9 +120,8 @@ def run_validation(
     watch: Watcher = SILENT,
     on_result: Callable[[GateResult], None] = lambda _: None,
 ) -> Validation:
-    """Ask the gates, one after another, and write the page; `on_result` is told of each at once.
-
-    A gate that raises becomes part of the result, so that the others are asked all the same.
+    """Run the gates, one after another, and write the report page; `on_result` is called after each. A gate
+    that raises becomes part of the result, and the other gates still run.
 
     Raises:
         ArtifactError: the folder is no artifact.
@@ -189,7 +187,7 @@ def _on_record(
 
 
 def _asking(asked: Question, options: "ValidateOptions") -> dict[str, Callable[[], Gate[Any]]]:
-    """What asks each gate."""
+    """Return the function that runs each gate."""
     from anespec.validate.options import EXACTNESS, GOLDEN, QUALITY, RESIDENCY
 
     asking: dict[str, Callable[[], Gate[Any]]] = {
@@ -229,7 +227,8 @@ def _ask(name: str, make: Callable[[], Gate[Any]], again: bool, watch: Watcher) 
 
 
 def _measure_extras(asked: Question, again: bool, watch: Watcher) -> None:
-    """What the page shows beside the gates; where it cannot be had, the gates' answers stand all the same."""
+    """Measure the additional content of the page; if that fails, the results of the gates
+    remain."""
     from anespec.validate.page.extras import has_extras, measure_extras
 
     if not again and has_extras(asked.artifact, asked.backend, asked.threads):

@@ -1,4 +1,4 @@
-"""`-v` and `-q`: how much is said beside the results."""
+"""`-v` and `-q`: the amount of output in addition to the results."""
 
 import logging
 import platform
@@ -52,7 +52,7 @@ def accept_verbosity(verb: click.Command) -> click.Command:
 
 
 def is_quiet() -> bool:
-    """Whether the command that runs now was asked to leave out notes and progress."""
+    """Return whether the running command was asked to omit notes and progress."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(_QUIET))
 

@@ -1,4 +1,4 @@
-"""Who hears of long work: notes that a person should read, and how far it is."""
+"""Callbacks for long work: notes that a person should read, and progress."""
 
 import contextlib
 import logging
@@ -23,10 +23,11 @@ def _no_shares(title: str) -> "AbstractContextManager[Progress]":
 
 @dataclass(frozen=True)
 class Watcher:
-    """What long work calls. Left as it is, notes go to the log `anespec` and nobody hears of progress.
+    """The callbacks of long work.
 
-    `steps` and `shares` are given a title and make a context: inside it work of unknown length says what is
-    being done, and work of known length also what share of it is.
+    By default notes go to the logger `anespec`, and progress is dropped. `steps` and `shares` get a title and
+    return a context: inside it, work of unknown length reports its current step, and work of known length
+    also the share that is done.
     """
 
     note: Callable[[str], None] = _log.warning

@@ -1,4 +1,4 @@
-"""What storing the weights added to the GGUF's own error, for a person and as JSON."""
+"""The error that storing the weights added to the GGUF's own, as text and as JSON."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,8 @@ def weights_facts(manifest: "Manifest") -> dict[str, Any]:
 
 
 def weights_lines(manifest: "Manifest") -> list[str]:
-    """How the weights are stored and what that added; the tensor that lost most; what fell back and why."""
+    """Return how the weights are stored and the added error; the tensor with the largest error; fallbacks and
+    their reasons."""
     from anespec.manifests.schema import WeightFormat, relative_error
 
     tensors = manifest.tensors

@@ -15,7 +15,8 @@ Piece = tuple[str, str]
 FENCE = "```"
 ZERO_WIDTH_JOINER = "\u200d"
 CLOSING = frozenset({"Pe", "Pf", "Po", "Lm"})
-"""Kinds of characters that begin no line beside a wide one: what closes, points, and marks that lengthen."""
+"""Categories of characters that may not begin a line after a wide character: closing marks, points, and
+length marks."""
 
 
 class WordWrap:
@@ -35,7 +36,7 @@ class WordWrap:
         self._in_code = False
 
     def push(self, text: str, style: str, width: int) -> Iterator[Piece]:
-        """What can be shown once `text` has come; a line has `width` cells."""
+        """Yield the text that can be shown after `text` arrived; a line has `width` cells."""
         for character in text:
             if character == "\n":
                 yield from self._place(width)
@@ -51,7 +52,7 @@ class WordWrap:
                 self._line += character
 
     def end(self, width: int) -> Iterator[Piece]:
-        """What was held back; the next text begins a line."""
+        """Yield the text that was held back; the next text begins a line."""
         yield from self._place(width)
         self._spaces, self._column, self._line, self._in_code = [], 0, "", False
 
@@ -78,7 +79,8 @@ class WordWrap:
         self._spaces, self._word = [], []
 
     def _may_break_before(self, character: str) -> bool:
-        """Whether a line may end between the word so far and this: beside a wide character, mostly."""
+        """Return whether a line may break between the word so far and this character: usually next to a wide
+        character."""
         if not self._word or category(character) in CLOSING or cell_len(character) == 0:
             return False
         last = self._word[-1][0]
@@ -110,5 +112,5 @@ def _joined(pieces: list[Piece]) -> Iterator[Piece]:
 
 
 def _joins_an_emoji(character: str) -> bool:
-    """Whether it is half of a flag, or says the colour of the skin before it."""
+    """Return whether the character is half of a flag, or a modifier of skin colour for the previous one."""
     return "\U0001f1e6" <= character <= "\U0001f1ff" or "\U0001f3fb" <= character <= "\U0001f3ff"

@@ -1,1 +1,1 @@
-"""What `anespec serve` adds to the daemon of `runtime.server`: which models there are, and how they come."""
+"""The part of `anespec serve` that is not in `runtime.server`: the models, and how they are loaded."""

@@ -39,7 +39,7 @@ MODELS = "models"
 GROUPS: tuple[type[Options], ...] = (ServeOptions, PoolOptions, LoadOptions)
 
 BYTES = "BYTES"
-"""What stands for the value of an option that is a size."""
+"""The metavar of an option that takes a size."""
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 
@@ -158,7 +158,7 @@ def _checked(group: type[OptionsT], values: Mapping[str, object], where: str) ->
 
 
 def _value(name: str, field: FieldInfo, value: object) -> object:
-    """What TOML has no type for: paths, and lists that do not change."""
+    """Convert values for types that TOML lacks: paths, and tuples."""
     kind, choices = type_of(field), flag_of(field).choices
     if choices and value not in choices:
         raise RequestError(f"{name} is {shown(value)}; it must be {listed(choices, 'or')}")

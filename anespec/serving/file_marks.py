@@ -1,7 +1,7 @@
-"""Whether the files of a model in memory were written into since it was loaded.
+"""Detect writes to the files of a model in memory since it was loaded.
 
-A model maps its files. What was deleted or replaced stays as it was for whoever maps it, so such a model goes
-on as it is. A file that is written into, or cut short, changes under it.
+A model maps its files. A deleted or replaced file stays unchanged in the mapping, so the model continues to
+work. A file that is written to, or truncated, changes the mapped weights.
 """
 
 import os
@@ -29,7 +29,7 @@ class FileMark:
 
     @property
     def was_written_into(self) -> bool:
-        """Whether the very same file holds something else."""
+        """Whether the same file has other content now."""
         try:
             now = FileMark.of(self.path)
         except OSError:

@@ -10,7 +10,7 @@ LARGEST_UNIT = 1 << 20
 
 
 def install(unit: Unit, force: bool) -> bool:
-    """Write it; whether there was anything to write.
+    """Write the unit; return whether there was a change to write.
 
     Raises:
         UsageError: something else stands there, and `force` was not given.
@@ -32,7 +32,7 @@ def install(unit: Unit, force: bool) -> bool:
 
 
 def uninstall(path: Path, force: bool) -> bool:
-    """Remove it; whether it was there.
+    """Remove the unit; return whether it existed.
 
     Raises:
         UsageError: anespec did not write what stands there, and `force` was not given.
@@ -51,7 +51,7 @@ def uninstall(path: Path, force: bool) -> bool:
 
 
 def _present(path: Path) -> str | None:
-    """What stands there; None where nothing does."""
+    """Return the current content of the file; None if there is none."""
     try:
         with Folder.open(path.parent) as folder:
             return folder.read(path.name, LARGEST_UNIT).decode("utf-8", "replace")

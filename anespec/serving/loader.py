@@ -22,7 +22,7 @@ class ArtifactLoader:
     """Finds and loads models (see sources.Loader)."""
 
     def __init__(self, watch: Callable[[], Watcher]) -> None:
-        """`watch` gives who hears of the progress of what is begun now."""
+        """`watch` returns the receiver of progress for the load that begins now."""
         from anespec.runtime.drafters.memory.memories import Memories
 
         self._watch = watch
@@ -30,7 +30,7 @@ class ArtifactLoader:
         self._memories = Memories()
 
     def find(self, source: ModelSource) -> Found:
-        """Where a source leads; a GGUF is converted first, where that was never done."""
+        """Return the artifact of a source; a GGUF is converted first if it was not yet."""
         from anespec.manifests.store import MANIFEST_NAME, Artifact
         from anespec.runtime.backends import resolve_backend
 

@@ -1,4 +1,4 @@
-"""What systemd is told of a daemon that it has started (sd_notify); nobody else is told anything."""
+"""Report the state of a daemon to systemd (sd_notify), if systemd started it."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ STOPPING = "STOPPING=1"
 
 
 def tell_system(state: str) -> None:
-    """Say how the daemon stands; a system that does not listen is none of its business."""
+    """Report the state; errors are ignored, since the daemon does not depend on systemd."""
     address = os.environ.get(VARIABLE, "")
     if not address:
         return

@@ -1,4 +1,4 @@
-"""What a person may choose of the models of a daemon."""
+"""The options for the models of a daemon."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from anespec.runtime.options import LoadOptions
 
 
 class PoolOptions(Options):
-    """Which models a daemon serves, and how many stay in memory."""
+    """The models that a daemon serves, and how many stay in memory."""
 
     models: Annotated[tuple[str, ...], Flag(names=("--model",), metavar="NAME=MODEL", multiple=True)] = Field(
         default=(),

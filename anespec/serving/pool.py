@@ -17,18 +17,19 @@ from anespec.serving.sources import Loader, ModelSource, Names
 from anespec.serving.threads import in_own_thread
 
 ROOM_SECONDS = 30.0
-"""How long a request waits until others are done with what is in its way."""
+"""Seconds that a request waits for other requests to release the memory that it needs."""
 
 _log = logging.getLogger("anespec.serve")
 
 
 class ModelLoadError(AnespecError):
-    """A model cannot be loaded; its cause says why, and this how a client is told."""
+    """A model cannot be loaded; the cause is the reason, and this is the error for the client."""
 
 
 @dataclass(eq=False)
 class _Served:
-    """What is served under a name. `wanted`: requests that wait for it to be loaded."""
+    """A model that is served under a name. `wanted` is the number of requests that wait for it to be
+    loaded."""
 
     name: str
     source: ModelSource
@@ -121,7 +122,7 @@ class ModelPool:
         return found
 
     async def _wait_for(self, served: _Served) -> None:
-        """Until it was loaded; whoever comes meanwhile waits for the same."""
+        """Load the model; concurrent requests for the same model wait for the same load."""
         if served.loading is None:
             served.loading = asyncio.create_task(self._bring(served))
             served.loading.add_done_callback(lambda task: _forget_loading(served, task))
@@ -162,7 +163,7 @@ class ModelPool:
         _log.info("%s was loaded in %s", served.name, duration_text(time.monotonic() - began))
 
     def _give_way(self, resident: Resident) -> bool:
-        """Retire a model that nobody uses, unless somebody is just about to."""
+        """Retire an unused model, unless a request is about to use it."""
         served = self._served.get(resident.name)
         if served is not None and served.resident is resident and served.wanted:
             return False
@@ -170,17 +171,17 @@ class ModelPool:
         return True
 
     def _retire(self, resident: Resident) -> None:
-        """Nobody gets it any more; it goes once nobody has it."""
+        """Retire a model: it is not handed out any more, and is closed after its last use."""
         served = self._served.get(resident.name)
         if served is not None and served.resident is resident:
             served.resident = None
         self._residents.retire(resident)
 
     async def reload(self) -> None:
-        """Look again at what is served: see `Models.reload`. What cannot be read stays as it is, and is said.
+        """Read the served models again: see `Models.reload`.
 
-        A model whose artifact is another now is loaded anew, beside the old one where there is room; the old
-        one goes once nobody uses it.
+        Models that cannot be read stay unchanged, and the log says so. If a model's artifact was replaced,
+        the new one is loaded, next to the old one if there is room; the old one is closed after its last use.
         """
         were_loaded = set(self.loaded)
         try:
@@ -208,7 +209,7 @@ class ModelPool:
                 self._residents.retire(known.resident)
 
     async def _retire_changed(self, served: _Served) -> None:
-        """Retire a model where another artifact stands in its place by now."""
+        """Retire a model whose artifact was replaced on disk."""
         resident = served.resident
         if resident is None:
             return

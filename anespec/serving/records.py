@@ -1,9 +1,9 @@
-"""Which daemons of this user run: each keeps a private record while it does.
+"""The running daemons of this user: each daemon keeps a private record while it runs.
 
     STATE/anespec/daemons/PID.json
 
-A record whose process has ended, or whose number another process has by now, is removed by whoever meets it.
-One that cannot be read, as another version's may not, is left alone.
+Any reader removes a record whose process has ended, or whose process id now belongs to another process. A
+record that cannot be read, for example of another version, is not touched.
 """
 
 import contextlib
@@ -36,10 +36,11 @@ _log = logging.getLogger("anespec.serve")
 
 
 class DaemonRecord(Record):
-    """A daemon: `started` is when its process began, seconds since 1970; `models` are its names.
+    """A daemon: `started` is the start of its process, in seconds since 1970; `models` are the names that it
+    serves.
 
-    `birth` tells its process from a later one with the same number. `checking` is how far the gates are
-    of models that they are asked of.
+    `birth` distinguishes its process from a later one with the same id. `checking` is the progress of its
+    background gates.
     """
 
     pid: int = Field(gt=0)
@@ -53,7 +54,7 @@ class DaemonRecord(Record):
 
     @property
     def file_name(self) -> str:
-        """What its record is called."""
+        """The file name of its record."""
         return f"{self.pid}.json"
 
     @property
@@ -67,7 +68,7 @@ class DaemonRecord(Record):
         return found if runs else None
 
     def is_called(self, name: str) -> bool:
-        """Whether a person may mean this one: by its number, or by a model that it serves."""
+        """Return whether the text refers to this daemon: by its process id, or by a model that it serves."""
         return name == str(self.pid) or name in self.models
 
 
@@ -120,7 +121,7 @@ def recorded(address: str, options: ServeOptions, models: Sequence[str]) -> Iter
 
 
 def running_daemons() -> list[DaemonRecord]:
-    """Those that run, the oldest first; what others have left is removed.
+    """Return the running daemons, the oldest first; remove the records of ended ones.
 
     Raises:
         StorageError: the folder of records is another user's, or cannot be read.

@@ -1,4 +1,4 @@
-"""What a daemon is asked to be: options and models out of flags, the environment and a file."""
+"""Build the daemon's configuration: options and models from flags, the environment and a file."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ ANY_BUILD = MappingProxyType({"context": None, "sequences": None, "weights": Non
 
 @dataclass(frozen=True)
 class ServeRequest:
-    """What a daemon is asked to be. `firm` are the options that no table of a single model overrules."""
+    """The configuration of a daemon. `firm` are the options that no table of a single model overrides."""
 
     model: Path | None
     serving: ServeOptions
@@ -33,7 +33,8 @@ class ServeRequest:
     firm: frozenset[str] = frozenset()
 
     def names(self, config: ConfigFile | None) -> Names:
-        """What is served: MODEL, the models of flags, those of the file `config`; the first is the default.
+        """Collect the configuration: MODEL, the models of flags, those of the file `config`; the first is the
+        default.
 
         Raises:
             UsageError: two have one name, there is none, or one can be no path.

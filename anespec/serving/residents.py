@@ -1,4 +1,4 @@
-"""Models in memory: who uses them, what they take, and which go when others need the room."""
+"""The models in memory: their users, their sizes, and which are unloaded when others need the memory."""
 
 import asyncio
 import itertools
@@ -23,7 +23,8 @@ _log = logging.getLogger("anespec.serve")
 
 @dataclass(eq=False)
 class Resident:
-    """A model in memory. A retired one goes once nobody uses it; `used` orders the last uses of all."""
+    """A model in memory. A retired model is closed after its last use; `used` orders the last uses of all
+    models."""
 
     name: str
     found: Found
@@ -35,7 +36,7 @@ class Resident:
     going: asyncio.Task[None] | None = None
 
     async def is_sound(self) -> bool:
-        """Whether no file of it was written into since it was loaded, by a look that is not long ago."""
+        """Return whether no file of it was written to since it was loaded, by a recent check."""
         now = time.monotonic()
         if now - self.looked < SECONDS_BETWEEN_LOOKS:
             return True
@@ -116,7 +117,7 @@ class Residents:
         self._reserved += needed
 
     def add(self, name: str, found: Found, model: ResidentModel) -> Resident:
-        """What was reserved for is there."""
+        """Register the model that the reservation was for."""
         resident = Resident(name, found, model, used=next(self._uses))
         self._all.append(resident)
         self.give_up(found.memory)
@@ -128,7 +129,8 @@ class Residents:
         self._tell_change()
 
     async def close(self) -> None:
-        """Stop all, whoever uses them; they stay what they are until the process ends (see leaving)."""
+        """Stop all models, even if they are in use; they stay in memory until the process ends (see
+        leaving)."""
         self._closed = True
         going = [each.going for each in self._all if each.going is not None]
         staying = [each for each in self._all if each.going is None]

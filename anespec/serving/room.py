@@ -1,4 +1,4 @@
-"""How much memory a daemon's models may take, and how much one takes."""
+"""The memory limit of a daemon's models, and the memory that a model takes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from anespec.manifests.machine import machine_memory
 from anespec.manifests.schema import Manifest
 
 MEMORY_FACTORS: Mapping[str, float] = MappingProxyType({"openvino": 2.0})
-"""What a model in use takes, in bytes of its weights and states, where that was measured.
+"""The memory of a model in use, as factors of the bytes of its weights and states, measured.
 
 OpenVINO keeps states in f32, and the weights a second time once a pass was wide: 904 MB of weights with
 268 MB of states took 1.01 GB when they were loaded, 1.92 GB after a prompt of 30 tokens, 2.20 GB with all
@@ -19,14 +19,14 @@ contexts full. Backends that were not measured have the design's own budget.
 USUAL_FACTOR = 1.3
 
 SHARE_OF_MACHINE = 0.8
-"""Of the machine's memory, where nobody says how much models may take."""
+"""The share of the machine's memory that models may take by default."""
 
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """What all models together may take, in bytes.
+    """The limit for all models together, in bytes.
 
-    A firm limit is one that somebody gave. Another lets a model be larger that has no other beside it.
+    A firm limit was set by the user. Any other limit allows a larger model if no other is in memory.
     """
 
     bytes: int
@@ -34,13 +34,13 @@ class MemoryLimit:
 
     @classmethod
     def of(cls, asked: int | None) -> Self:
-        """What was asked for, or what this machine can spare."""
+        """Return the configured limit, or the default for this machine."""
         if asked is not None:
             return cls(asked)
         return cls(int(SHARE_OF_MACHINE * machine_memory()), is_firm=False)
 
     def holds(self, taken: int, more: int) -> bool:
-        """Whether there is room for more bytes beside those that are taken."""
+        """Return whether more bytes fit in addition to those in use."""
         return taken + more <= self.bytes or (not taken and not self.is_firm)
 
 

@@ -1,4 +1,5 @@
-"""What `anespec serve --show-config` prints: what holds, as a file of options, and where each came from."""
+"""The output of `anespec serve --show-config`: the effective options as a configuration file, each with its
+origin."""
 
 import json
 from pathlib import Path
@@ -17,7 +18,7 @@ from anespec.serving.sources import ModelSource
 
 
 def shown_config(context: click.Context, asked: ServeRequest) -> str:
-    """TOML that `--config` takes; options without a value stand in comments.
+    """Return TOML that `--config` reads; options without a value are comments.
 
     Raises:
         UsageError: there is no model.

@@ -1,4 +1,4 @@
-"""What a daemon serves: names, and where the model of each comes from."""
+"""The models that a daemon serves: their names, and the sources of the models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class Loader(Protocol):
     """Finds and loads models; called in threads, also in several at once."""
 
     def find(self, source: ModelSource) -> Found:
-        """Where a source leads; a GGUF is converted first. Raises AnespecError."""
+        """Return the artifact of a source; a GGUF is converted first. Raises AnespecError."""
         ...
 
     def load(self, source: ModelSource, found: Found) -> ResidentModel:

@@ -39,8 +39,8 @@ from anespec.verbosity import is_quiet
 from anespec.watching import Watcher
 
 SWITCH_SECONDS = 0.0005
-"""How long a thread may keep Python's interpreter when another one asks for it. With Python's own 5 ms,
-a thread that encodes a long text delays every step of a pass by that much."""
+"""Seconds after which a thread must release Python's interpreter to a waiting thread. With Python's default
+of 5 ms, a thread that encodes a long text delays every step of a pass by that much."""
 
 SECONDS_BETWEEN_NOTES = 1.0
 
@@ -56,7 +56,7 @@ _log = logging.getLogger("anespec.serve")
 
 
 async def serve(asked: ServeRequest) -> None:
-    """Serve until somebody ends it.
+    """Serve until the daemon is stopped.
 
     Raises:
         AnespecError: it cannot listen, or what is loaded at the start cannot be.
@@ -113,7 +113,7 @@ async def serve(asked: ServeRequest) -> None:
 
 
 async def _note_checks(models: ModelPool, record: KeptRecord) -> None:
-    """Have `anespec ps` say how far the gates are that are asked beside."""
+    """Update the progress of the background gates for `anespec ps`."""
     while True:
         await asyncio.sleep(SECONDS_BETWEEN_NOTES)
         record.checks({card.id: card.checking for card in models.cards if card.checking is not None})

@@ -1,4 +1,4 @@
-"""How daemons are ended from outside."""
+"""Stop running daemons from another process."""
 
 import signal
 import time
@@ -11,7 +11,7 @@ from anespec.manifests.formatting import counted
 from anespec.serving.records import DaemonRecord
 
 SECONDS_TO_CLOSE = 15.0
-"""What a daemon gets to close its models once no answer is under way."""
+"""Seconds in which a daemon may close its models after the last answer."""
 
 SECONDS_AT_ONCE = 5.0
 SECONDS_TO_REMIND = 0.2

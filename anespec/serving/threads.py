@@ -1,4 +1,4 @@
-"""Long work beside an event loop, in a thread that nobody waits for when the process ends."""
+"""Run long work outside of an event loop, in a thread that the exit of the process does not wait for."""
 
 import asyncio
 import threading
@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 async def in_own_thread(work: Callable[[], T], unwanted: Callable[[T], None] = lambda result: None) -> T:
-    """What `work` returns or raises.
+    """Return the result of `work`, or raise its exception.
 
-    A conversion takes minutes, and a loop that ends waits for the threads of its own pool. Where the caller
-    is cancelled the work goes on, and `unwanted` is called, in a thread, with what it comes to.
+    A conversion takes minutes, and an event loop that ends waits for the threads of its own pool. If the
+    caller is cancelled, the work continues, and `unwanted` is called, in a thread, with its result.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

@@ -1,7 +1,7 @@
-"""What has the system start a daemon when its user logs in: a launchd agent, or a systemd user unit.
+"""The units that start a daemon at login: a launchd agent, or a systemd user unit.
 
-Both end it with SIGTERM and leave it the time to drain, and start it again after a failure. The agent was
-never run on a Mac.
+Both stop it with SIGTERM, allow the time to drain, and restart it after a failure. The agent has not been run
+on a Mac.
 """
 
 import os
@@ -22,7 +22,7 @@ from anespec.manifests.errors import (
 from anespec.serving.stopping import SECONDS_TO_CLOSE
 
 MARK = "Written by anespec serve, which also removes it."
-"""No two hyphens: it stands in a comment of XML, too."""
+"""A marker without two consecutive hyphens, since it is written in an XML comment, too."""
 AGENT = "anespec.serve"
 UNIT = "anespec.service"
 SECONDS_BETWEEN_STARTS = 5
@@ -36,15 +36,15 @@ KEPT_VARIABLES = (
     "HF_ENDPOINT",
     "HF_TOKEN_PATH",
 )
-"""Where caches and presets lie. A token itself is written nowhere."""
+"""Variables with the paths of caches and presets. The unit never contains a token."""
 
 HOPELESS = (UsageError, GGUFError, UnsupportedModelError, ArtifactError, RequestError)
-"""Failures that another start does not mend."""
+"""Exit codes of failures that a restart does not fix."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to run: a command of absolute paths, its environment, and the seconds that its end may take."""
+    """The command to run, with absolute paths, its environment, and the seconds that stopping may take."""
 
     command: Sequence[str]
     variables: Mapping[str, str]
