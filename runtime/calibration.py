@@ -1,8 +1,8 @@
-"""What the probabilities that a source claims were worth so far.
+"""Calibrate the probabilities that a source claims, by their past accuracy.
 
-Lanes go to the drafts of highest probability over all sequences, so claims must mean the same whoever makes
-them. Claims are counted in bins of a tenth; a bin starts out believed, with the weight of a few claims. All
-owners' claims are counted together: how often they come true does not tell what they were.
+Lanes go to the drafts of highest probability over all sequences, so claims of all sources must mean the same.
+Claims are counted in bins of a tenth; a bin starts with trust in the claims, with the weight of a few claims.
+All owners' claims are counted together, since their accuracy does not reveal their tokens.
 """
 
 from collections.abc import Sequence
@@ -52,9 +52,9 @@ class Calibration:
 
 @dataclass
 class Belief:
-    """What one sequence's claims are worth: what such claims were for all, and less where its own came true
-    less often than that. Without this, chances of 0.8 on a text unlike those before, of which half came true,
-    made a pass of four rows the dearer choice."""
+    """Calibrate one sequence's claims: with the accuracy of such claims in all sequences, and less if its own
+    were right less often. Without this, chances of 0.8 on a text unlike those before, of which half came
+    true, made a pass of four rows the more expensive choice."""
 
     calibration: Calibration
     expected: float = PRIOR_HITS

@@ -1,15 +1,15 @@
-"""Who asks."""
+"""The client of a request."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks for something, and for how long they wait.
+    """The client of a request, and its time limit.
 
-    What is known of an `owner`'s requests serves no other owner; those of higher `priority` come first.
-    `seconds` is how long one may take, from asking to its end; None: as long as it takes. `name` is what logs
-    call the owner. An administrator is told what all owners do together, anybody else their own part.
+    Data of an `owner`'s requests is never used for another owner; requests of higher `priority` come first.
+    `seconds` is the limit from the request to its end, None for no limit. `name` is the owner's name in logs.
+    An administrator sees the figures of all owners together, others only their own.
     """
 
     owner: str = ""

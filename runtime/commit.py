@@ -14,10 +14,10 @@ _NOTHING = RowLogits()
 
 @dataclass
 class Committed:
-    """What one pass gave one sequence.
+    """The results of one pass for one sequence.
 
     `accepted` draft rows were right. `rows` are those that ran, from that of the last known token on:
-    `rows[i]` is the row that token i came from, and those beyond the tokens followed a wrong guess.
+    `rows[i]` is the row that token i came from; rows beyond the tokens followed a wrong draft.
     """
 
     tokens: list[OutputToken] = field(default_factory=list)
@@ -35,9 +35,9 @@ class Committed:
 def commit_rows(
     sequence: ActiveSequence, scheduled: int, draft: Draft, first_lane: int, found: PassResult
 ) -> Committed:
-    """Commit token after token, from one row after the other, while the rows that ran are theirs.
+    """Commit token after token, row by row, while the rows that ran match the tokens.
 
-    The sequence's rows stand from `first_lane` on: `scheduled` ones, then those of `draft`. A token that the
+    The sequence's rows begin at `first_lane`: `scheduled` ones, then those of `draft`. A token that the
     grammar forces is not sampled. Nothing is committed while rows of committed tokens are left to run.
     """
     result = Committed()

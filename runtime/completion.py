@@ -26,7 +26,7 @@ class Chunk:
 
     @property
     def drafted(self) -> bool:
-        """Whether a draft row had guessed the token."""
+        """Whether a draft row had predicted the token."""
         return self.token is not None and self.token.kind is RowKind.DRAFT
 
 
@@ -138,7 +138,7 @@ class TextStream:
             self._prepared = self._service.prepare(self._request, alike)
 
     def start(self) -> None:
-        """Queue the request now, so that it runs beside others.
+        """Queue the request now, so that it runs concurrently with others.
 
         Raises:
             RequestError: the prompt cannot be served.
@@ -148,7 +148,7 @@ class TextStream:
         start_together([self])
 
     def cancel(self) -> None:
-        """Give up what is left, also where it is just being started; whoever iterates sees the end."""
+        """Cancel the rest, even while it is being started; iterators see the end."""
         self._given_up = True
         if self._stream is not None:
             self._stream.cancel()
@@ -179,7 +179,7 @@ class TextStream:
 
     @property
     def summary(self) -> Summary:
-        """How it ended; waits for what is left to run.
+        """How the completion ended; wait for the rest to run.
 
         Raises:
             RequestError: the prompt cannot be served.

@@ -13,8 +13,9 @@ from anespec.runtime.regions import RegionMap
 from anespec.runtime.rows import chain_rows
 
 ROUNDS = 3
-"""Every width is run twice a round. The fastest second pass counts, since others only disturb, and what
-disturbs for a while disturbs all widths; and the fastest first one, which comes after another width."""
+"""Rounds of the measurement. Every width runs twice a round. The fastest second pass counts, since other load
+only slows passes down, and longer load affects all widths; so does the fastest first pass, which follows
+another width."""
 
 AGAIN = 3
 """More rounds, at most, of widths that seem cheaper than a narrower one: few are, and a busy machine makes it
@@ -24,11 +25,12 @@ ENOUGH = 0.3
 """Seconds of a pass that is not timed again."""
 
 OF_A_DRAFT = Need(best=True, top=8)
-"""What greedy sampling and `auto` want of a row. The likeliest may take longer than the best."""
+"""The results that greedy sampling and `auto` need of a row. Finding the likeliest tokens may take longer
+than the best."""
 
 FAR = 2048
-"""Slots that the passes which look far attend to, where there are as many; the rest is a line through both.
-Looking at more could take memory for slots that nobody may ever use."""
+"""Slots that the long passes attend to, if there are as many; other spans lie on a line through both points.
+Attending to more could allocate memory for slots that are never used."""
 
 
 def measure_pass_costs(
@@ -37,10 +39,10 @@ def measure_pass_costs(
     progress: Callable[[int, int], None] = lambda done, of: None,
     clock: Callable[[], float] = perf_counter,
 ) -> PassCosts:
-    """Time passes of every width that is proven, on slots that nobody uses.
+    """Time passes of every proven width, on unused slots.
 
-    What they leave in the first region is stale to whoever comes next. `progress` is told how many of
-    how many passes were timed. Raises what the verifier does.
+    The next sequence in the first region treats their results as stale. `progress` is called with the number
+    of timed passes and the total. Raises what the verifier does.
     """
     steps = usable_spans(verifier.shape, proven)[0]
     near, far = steps[0], max((step for step in steps if step <= FAR), default=steps[0])
@@ -70,7 +72,8 @@ def measure_pass_costs(
 
 
 def _by_width(widths: Sequence[int], slopes: Sequence[tuple[int, float]]) -> Iterator[tuple[int, float]]:
-    """What a slot adds at each width: on a line through those measured, and never less than at the first."""
+    """Yield the cost of a slot at each width: on a line through the measured ones, and never less than at
+    the first."""
     for width in widths:
         if len(slopes) < 2:
             yield width, slopes[0][1] if slopes else 0.0

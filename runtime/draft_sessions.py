@@ -38,12 +38,13 @@ class BackOff:
 
 @dataclass
 class Drafting:
-    """A sequence's session, None until it is opened (again), and what it proposed for the present pass.
+    """A sequence's session, None until it is opened (again), and its proposal for the current pass.
 
-    The first `forced` tokens of the proposal are those that the grammar forces anyway. `reach` is how many
-    tokens beyond those are asked for, `belief` what its claims are worth. The session was `told` so many
-    tokens of the text, or is while it is `opening` aside; while it `rests`, it is told nothing. `asking` is
-    what it took for the present pass so far, in seconds, None where it was not asked.
+    The first `forced` tokens of the proposal are those that the grammar forces anyway. `reach` is the number
+    of further tokens to request, `belief` the calibration of its claims. `told` is the number of the text's
+    tokens that the session has observed, or will have after `opening` on another thread; while it `rests`, it
+    observes nothing. `asking` is the time of its proposals for the current pass in seconds, None if there was
+    none.
     """
 
     reach: Reach
@@ -111,14 +112,14 @@ class Opener:
 
 
 def catch_up(drafting: Drafting, session: DraftSession, tokens: Sequence[int]) -> None:
-    """Tell a session what it was not told of its text; raises as the session does."""
+    """Let a session observe the tokens that it has not yet observed; raises as the session does."""
     if len(tokens) > drafting.told:
         session.observe(tuple(tokens[drafting.told :]), Outcome(), RowTops(()))
         drafting.told = len(tokens)
 
 
 def _close_opened(opening: Future[DraftSession]) -> None:
-    """Close a session that nobody waits for any more."""
+    """Close a session that is no longer needed."""
     if not opening.cancelled() and opening.exception() is None:
         _close(opening.result())
 

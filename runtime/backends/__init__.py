@@ -1,4 +1,5 @@
-"""What executes shards. `open_verifier` is the one door: it turns an artifact into a Verifier."""
+"""The backends that execute shards. `open_verifier` is the only entry point: it turns an artifact into a
+Verifier."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -83,7 +84,7 @@ def resolve_backend(name: str, target: Target | None = None) -> str:
 
 
 def circumstances(artifact: Artifact, backend: str, threads: int | None = None) -> Circumstances:
-    """Where a verdict on this artifact, run by this backend here, holds.
+    """Return the circumstances of verdicts on this artifact, run by this backend on this machine.
 
     Raises:
         RequestError: there is no such backend.

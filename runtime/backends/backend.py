@@ -18,16 +18,17 @@ class Backend(Protocol):
 
     @property
     def uses_threads(self) -> bool:
-        """Whether it runs on as many threads as it is told, and not on its own."""
+        """Whether the number of threads can be set."""
         ...
 
     @property
     def takes_spans(self) -> bool:
-        """Whether passes may look at the first slots alone, and so an artifact run with fewer sequences."""
+        """Whether passes may attend to the first slots alone, so that an artifact can run with fewer
+        sequences."""
         ...
 
     def unavailable(self) -> str | None:
-        """Why it cannot run here, with the mend, as a clause; None where it can."""
+        """Return the reason why the backend cannot run here, with the fix, as a clause; None if it can."""
         ...
 
     def library_version(self) -> str:

@@ -16,7 +16,7 @@ from anespec.runtime.backends.runner import Tensor
 
 
 def open_embedding(artifact: Artifact) -> "Embedding":
-    """What looks up tokens for the artifact's shards.
+    """Return the object that looks up tokens for the artifact's shards.
 
     Raises:
         ArtifactError: tokens.gguf is missing or damaged, or its tables are not as the shards take them.
@@ -72,7 +72,7 @@ class Embedding:
         return self._looked_up(self.tensor, tokens, self.scale)
 
     def layer_inputs(self, tokens: NDArray[np.int64]) -> dict[str, Tensor]:
-        """What shards take beside the hidden state where layers have embeddings of their own.
+        """Return the further inputs of shards whose layers have embeddings of their own.
 
         Empty for most models. Raises like `hidden`.
         """

@@ -13,7 +13,7 @@ Homes = NDArray[np.int32]
 """The slot that each lane writes, -1 where it writes none."""
 
 Inputs = Mapping[str, Tensor | Homes]
-"""A shard's inputs by name. In place of a write mask [1, 1, S, T] its `Homes` [T] may stand."""
+"""A shard's inputs by name. A write mask [1, 1, S, T] may be replaced by its `Homes` [T]."""
 
 Channels = NDArray[np.float16] | NDArray[np.float32]
 """One lane of an output, [C]; rounded to fp16 it is what the shard returns."""
@@ -21,7 +21,8 @@ Channels = NDArray[np.float16] | NDArray[np.float32]
 
 @dataclass(frozen=True)
 class PoolNames:
-    """What of a program belongs to one pool of `slots` slots: the inputs that take its masks, its states.
+    """The parts of a program that belong to one pool of `slots` slots: the inputs that take its masks, its
+    states.
 
     A state that the host holds is an input of the program. Only the first `used` slots are ever looked at
     where passes have spans.
@@ -35,7 +36,7 @@ class PoolNames:
 
 
 class Outputs(Protocol):
-    """What a pass over a shard gave; good until the runner's next pass."""
+    """The results of a pass over a shard; valid until the runner's next pass."""
 
     def tensor(self, name: str) -> Tensor:
         """A copy of an output, fp16, in the shape that the manifest says."""
@@ -55,12 +56,12 @@ class ShardRunner(Protocol):
 
     @property
     def takes_homes(self) -> bool:
-        """Whether slot numbers in place of write masks spare it work."""
+        """Whether the runner is faster with slot numbers in place of write masks."""
         ...
 
     @property
     def partial_spans(self) -> bool:
-        """Whether masks may be over fewer slots than the pool has: then no other slot is looked at."""
+        """Whether masks may cover fewer slots than the pool has; the other slots are then not read."""
         ...
 
     def start(self, inputs: Inputs) -> None:

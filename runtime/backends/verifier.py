@@ -1,4 +1,4 @@
-"""The verifier of an artifact, whatever executes its shards."""
+"""The verifier of an artifact, for every backend."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,9 +43,9 @@ def head_lanes(plan: PassPlan, block: int) -> list[int]:
 def shape_of(
     manifest: Manifest, *, partial_spans: bool = False, sequences: int | None = None
 ) -> VerifierShape:
-    """The sizes of an artifact's verifier, whatever executes it.
+    """Return the sizes of an artifact's verifier, for every backend.
 
-    `sequences` are those to be used, None for all; where passes look at every slot anyway, it is all of them.
+    `sequences` is the number in use, None for all; if passes attend to every slot, all are used.
     """
     return VerifierShape(
         block=manifest.block,
@@ -115,7 +115,7 @@ class ArtifactVerifier:
         self.layers[0].runner.start(self._inputs)
 
     def wait(self) -> PassResult:
-        """What the pass found; see Verifier.
+        """Return the results of the pass; see Verifier.
 
         Raises:
             ArtifactError: the library fails, or the heads return something else than a logit per token.

@@ -1,7 +1,9 @@
-"""The DraftSource protocol. One file per source beside this one.
+"""The DraftSource protocol.
 
-There is one source per process. It opens a session for every sequence and learns from all of them, apart
-by owner. It is never trusted: the engine checks what it proposes, and goes on without it where it fails.
+There is one file per source next to this one.
+
+There is one source per process. It opens a session for every sequence and learns from all of them, apart by
+owner. It is never trusted: the engine verifies its proposals, and continues without it if it fails.
 """
 
 from collections.abc import Sequence
@@ -12,16 +14,16 @@ from anespec.runtime.passes import Candidate, Need, RowLogits
 from anespec.runtime.row_logits import row_logits
 
 REFERENCE = "reference"
-"""What statistics call a draft that was copied from its request's reference, whoever copied it."""
+"""The source's name in statistics for drafts that were copied from the request's reference, by any source."""
 
 
 @dataclass(frozen=True)
 class Draft:
     """A chain of guessed tokens that continues a sequence, with the chance of each.
 
-    `probabilities[i]` estimates that token i is right given that those before it are; in (0, 1].
-    `source` says who guessed, `order` how many tokens of context the first guess rests on; `remembered` that
-    earlier requests said most for it.
+    `probabilities[i]` estimates that token i is right given that those before it are; in (0, 1]. `source`
+    names the source, `order` how many tokens of context the first guess rests on; `remembered` that earlier
+    requests said most for it.
     """
 
     tokens: tuple[int, ...] = ()
@@ -43,7 +45,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a draft: `proposed` is what ran of it, `accepted` how many of its tokens were right."""
+    """The outcome of a draft: `proposed` is the part that ran, `accepted` the number of right tokens."""
 
     proposed: Draft = field(default_factory=Draft)
     accepted: int = 0
@@ -77,7 +79,7 @@ class RowTops:
 
 @dataclass(frozen=True)
 class DraftCost:
-    """What one proposal takes, and whether it must be asked for on a thread of its own.
+    """The time of one proposal, and whether proposals need a separate thread.
 
     `opens_aside`: sessions of long texts take long to open and to close, and may be on another thread while
     others are asked.
@@ -93,7 +95,7 @@ class DraftSession(Protocol):
 
     @property
     def wants_top(self) -> int:
-        """How many of the likeliest tokens `observe` wants of every row that ran; 0 for none."""
+        """The number of likeliest tokens that `observe` needs of every row that ran; 0 for none."""
         ...
 
     def propose(self, budget: int) -> Draft:
@@ -117,12 +119,12 @@ class DraftSource(Protocol):
 
     @property
     def name(self) -> str:
-        """What statistics call it."""
+        """The name in statistics."""
         ...
 
     @property
     def cost(self) -> DraftCost:
-        """What it takes."""
+        """The time of a proposal."""
         ...
 
     def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> DraftSession:

@@ -16,12 +16,12 @@ class Guesser(Protocol):
 
     @property
     def name(self) -> str:
-        """What statistics call who guessed."""
+        """The source's name in statistics."""
         ...
 
     @property
     def wants_top(self) -> int:
-        """How many of the likeliest tokens of every row it learns from."""
+        """The number of likeliest tokens of every row that it learns from."""
         ...
 
     def begin(self, text: GrowingText) -> None:
@@ -58,7 +58,7 @@ class ChainSession:
 
     @property
     def wants_top(self) -> int:
-        """What its guesser learns from."""
+        """The rows that the guesser learns from."""
         return self._guesser.wants_top
 
     def propose(self, budget: int) -> Draft:

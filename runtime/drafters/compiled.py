@@ -1,8 +1,8 @@
-"""The one place that knows how what must be fast is compiled.
+"""Compile performance-critical functions; no other module knows how.
 
 Functions are compiled by numba for the processor that they run on, once: their machine code is kept (see
-kept_code). Every function has one signature. So two processes that compile it at once write the same, and
-whoever comes second does no harm.
+kept_code). Every function has one signature. So two processes that compile a function at once write the same
+file, and the second write is harmless.
 
 Nothing here is imported before a source is opened that needs it: numba takes its time to load.
 """
@@ -104,7 +104,8 @@ def _kept(folder: Path, function: AnyFunction, signature: str, options: dict[str
 
 @contextmanager
 def _cached_in(folder: Path) -> Iterator[None]:
-    """Have numba keep in `folder` what is compiled meanwhile; others who use it keep their own."""
+    """Let numba keep in `folder` the functions that are compiled meanwhile; other users of numba keep their
+    own folder."""
     config = numba.core.config
     before, config.CACHE_DIR = config.CACHE_DIR, str(folder)
     try:

@@ -1,4 +1,4 @@
-"""A process that compiles what a source needs, and leaves it where others find it: see StartingSource.
+"""A process that compiles a source's code, and stores it for other processes: see StartingSource.
 
 python -m anespec.runtime.drafters.compiling NAME
 """

@@ -60,7 +60,7 @@ class CoreMLBackend:
         )
 
     def open_again(self, artifact: Artifact, threads: int) -> ArtifactVerifier:
-        """Compile and try all shards anew; see Backend, and `open`."""
+        """Compile all shards again and repeat their first contacts; see Backend, and `open`."""
         self._loader(artifact).forget(artifact.manifest.shards)
         return self.open(artifact, threads)
 

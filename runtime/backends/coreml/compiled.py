@@ -31,17 +31,16 @@ from anespec.manifests.user_folders import cache_folder, private_folder
 COMPILED_FOLDER = "compiled"
 SUFFIX = ".mlmodelc"
 PARTIAL = re.compile(r"\.(\d+)\.[0-9a-f]+\.partial\..+")
-"""What a compilation, or the folder that it works in, is called before it is whole; the number is that of the
-process that works on it."""
+"""The name of a compilation in progress, or of its working folder; the number is the id of the process."""
 
 KEY_DIGITS = 16
 
 Report = Callable[[str], None]
-"""Is told what is done next."""
+"""A callback that is called with the next step."""
 
 
 class CompileRefusedError(ArtifactError):
-    """Core ML did not compile a package; `text` is what it said, in its own words."""
+    """Core ML did not compile a package; `text` is its error message."""
 
     def __init__(self, package: Path, text: str) -> None:
         super().__init__(f"{package}: {error_sentence(text)}")
@@ -49,20 +48,20 @@ class CompileRefusedError(ArtifactError):
 
 
 class Compiler(Protocol):
-    """Who compiles packages; a call may raise anything."""
+    """A compiler of packages; a call may raise any exception."""
 
     def compile(self, package: Path, destination: Path) -> Path:
         """Compile to `destination`, which ends in .mlmodelc and is not there yet; returns it."""
         ...
 
     def version(self) -> str:
-        """What compiles; another version's work is not used."""
+        """The identity of the compiler; results of another version are not used."""
         ...
 
 
 @dataclass(frozen=True)
 class CompiledShard:
-    """Where a compiled shard lies; `made` is whether it was compiled just now."""
+    """The path of a compiled shard; `made` is true if it was compiled just now."""
 
     shard: Shard
     path: Path
@@ -70,7 +69,7 @@ class CompiledShard:
 
     @property
     def doubt(self) -> str | None:
-        """What to say where it is refused: an old one may be damaged, which one made just now is not."""
+        """The advice if the shard is refused: an older compilation may be damaged, a new one is not."""
         return None if self.made else f"it was compiled before; to compile it again remove {self.path}"
 
     def beside(self, suffix: str) -> Path:
@@ -98,9 +97,9 @@ def compiled_shard(artifact: Artifact, shard: Shard, compiler: Compiler, report:
 
 
 def known_shard(artifact: Artifact, shard: Shard, compiler: Compiler) -> CompiledShard | None:
-    """One shard as it was compiled before; None where it was not, or by another build or version.
+    """Return a shard's earlier compilation; None if there is none, or if it is from another build or version.
 
-    What lies behind a link is none: who put it there may have compiled anything.
+    A path behind a link does not count: the creator of the link may have put any compiled program there.
     """
     name = _name(shard, compiler)
     for root, place in ((artifact.root, COMPILED_FOLDER), (_cache(artifact), ".")):
@@ -114,7 +113,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def discard(compiled: CompiledShard) -> None:
-    """Remove a compiled shard and what is said about it, so that it is compiled again.
+    """Remove a compiled shard and the notes on it, so that it is compiled again.
 
     Raises:
         StorageError: it cannot be removed.

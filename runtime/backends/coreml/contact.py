@@ -1,4 +1,4 @@
-"""What a first contact with a compiled shard tries, and what came of it, as processes tell each other."""
+"""The request and the result of a first contact with a compiled shard, as processes exchange them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,8 +26,8 @@ class TriedPass(Record):
 class Contact(Record):
     """A compiled shard to be loaded and run once at each of its widths.
 
-    `masks` are the inputs that have 0 for a slot that is seen and MASKED for others; the first slot is seen.
-    `writes` are those that are one-hot at the slot that a row writes: row t at slot t.
+    `masks` are the inputs that have 0 for a visible slot and MASKED for others; the first slot is visible.
+    `writes` are the inputs that are one-hot at the slot that a row writes: row t at slot t.
     """
 
     shard: str
@@ -40,15 +40,15 @@ class Contact(Record):
 
 
 class ContactList(Record):
-    """What a process is asked to try, in this order."""
+    """The trials that a process runs, in this order."""
 
     contacts: tuple[Contact, ...]
 
 
 class Outcome(Record):
-    """What came of a contact: how long it took, and Core ML's text where it failed.
+    """The result of a contact: its duration, and Core ML's text if it failed.
 
-    `by_itself` where the process failed and not Core ML in it, which says nothing of the shard.
+    `by_itself` means that the process failed and not Core ML in it, which is no evidence on the shard.
     """
 
     error: str | None = None

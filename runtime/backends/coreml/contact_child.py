@@ -22,7 +22,7 @@ def main(library: CoreMLLibrary) -> None:
 
 
 def tried(contact: Contact, library: CoreMLLibrary) -> Outcome:
-    """What comes of a contact in this process, unless Core ML ends that."""
+    """Return the result of a contact in this process, unless Core ML ends the process."""
     began = time.monotonic()
     try:
         try_shard(contact, library)

@@ -18,7 +18,8 @@ from anespec.runtime.backends.coreml.contact import Contact, ContactList, Outcom
 CHILD = "anespec.runtime.backends.coreml.contact_child"
 
 LONGEST_CONTACT = 1200.0
-"""Seconds for one shard. First use of 2 GB took others 112 to 133 s for each width (ane-book, grade B)."""
+"""Timeout in seconds for one shard. The first use of 2 GB took others 112 to 133 s for each width (ane-book,
+grade B)."""
 
 LAST_WORDS = 4096
 """Bytes of the standard error that are looked at when a process dies."""

@@ -1,6 +1,8 @@
-"""What is asked of Core ML: compile, load, predict, states. The thin part that only macOS has.
+"""The calls to Core ML: compile, load, predict, states.
 
-`CoreMLTools` is coremltools 9. What its classes make of arrays, all of it grade A, read in its sources
+This thin layer exists only on macOS.
+
+`CoreMLTools` is coremltools 9. Its classes handle arrays as follows (grade A, read in its sources
 (models/model.py, models/_compiled_model.py, coremlpython):
 
 - An fp16 input is widened to fp32 in Python (`_update_float16_multiarray_input_to_float32`), for which the
@@ -35,7 +37,7 @@ NEURAL_ENGINE = "MLNeuralEngineComputeDevice"
 
 
 class ComputeUnits(StrEnum):
-    """Where Core ML may run a model, as the worker's messages name it."""
+    """The processors on which Core ML may run a model, as named in the worker's messages."""
 
     CPU_AND_NE = "cpuAndNeuralEngine"
     CPU_ONLY = "cpuOnly"
@@ -61,7 +63,7 @@ class CoreMLLibrary(Protocol):
     """The door to Core ML; a call may raise anything."""
 
     def version(self) -> str:
-        """What compiles and executes: a compiled model and a verdict hold for one alone."""
+        """The library that compiles and executes: compiled models and verdicts hold for one library alone."""
         ...
 
     def compile(self, package: Path, destination: Path) -> Path:
@@ -103,7 +105,7 @@ def library_version() -> str:
 
 
 def unavailable() -> str | None:
-    """Why Core ML cannot be asked here, with the mend, as a clause; None where it can."""
+    """Return the reason why Core ML is not available here, with the fix, as a clause; None if it is."""
     if platform.system() != "Darwin":
         return f"macOS {FIRST_MACOS} or later (this is {platform.system()}); use --backend openvino here"
     if int(platform.mac_ver()[0].partition(".")[0] or 0) < FIRST_MACOS:
@@ -112,7 +114,7 @@ def unavailable() -> str | None:
 
 
 def has_neural_engine() -> bool:
-    """Whether this machine has a Neural Engine that Core ML can reach; False where nobody can tell."""
+    """Return whether this machine has a Neural Engine that Core ML can use; False if unknown."""
     if unavailable() is not None or missing_package("coremltools") is not None:
         return False
     try:

@@ -34,10 +34,9 @@ def functions_of(manifest: Manifest) -> tuple[Function, ...]:
 
 
 class ShardLoader:
-    """Loads shards of one artifact on some compute units.
+    """Load an artifact's shards on some compute units.
 
-    What Core ML says of a compiled shard that an upgrade of the system made stale is mended by compiling it
-    again, once.
+    A compiled shard that became stale by an upgrade of the system is compiled again, once.
     """
 
     def __init__(
@@ -129,9 +128,9 @@ class ShardLoader:
 
 
 def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits) -> Contact:
-    """What is tried of a compiled shard: every function at every width that is ever run, the block first.
+    """Return the first contacts of a compiled shard: every function at every width in use, the block first.
 
-    Core ML makes a model of flexible shapes anew for each of them, so each is a contact of its own.
+    Core ML prepares a model of flexible shapes for each width, so each is a contact of its own.
     """
     shard = compiled.shard
     given = {spec.name for spec in shard.inputs}

@@ -1,7 +1,8 @@
-"""What is remembered of a compiled shard: whether it loaded, and what Core ML said where it did not.
+"""The recorded first contact of a compiled shard: whether it loaded, and Core ML's error if not.
 
 It lies beside the compiled shard and goes with it, so it holds for one machine, one build of the system and
-one compiler. A failure that may pass (no memory, no answer) is not kept: the next start tries again.
+one compiler. A failure that may be temporary (no memory, no answer) is not recorded: the next start tries
+again.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ LARGEST_OUTCOME = 1 << 16
 
 
 def remembered(place: Path) -> Outcome | None:
-    """What came of an earlier contact; None where there was none."""
+    """Return the recorded result of an earlier contact; None if there is none."""
     try:
         with Folder.open(place.parent) as folder:
             return Outcome.model_validate_json(folder.read(place.name, LARGEST_OUTCOME))
@@ -36,13 +37,13 @@ def remember(place: Path, outcome: Outcome) -> None:
 
 
 def lasts(text: str) -> bool:
-    """Whether a failure is one that another start meets too, as far as is known."""
+    """Return whether a failure is permanent, as far as is known."""
     known = known_error(text)
     return known is None or known.lasting
 
 
 def met_before(compiled: CompiledShard, place: Path) -> bool:
-    """Whether a contact is remembered there; raises ArtifactError where it failed for good."""
+    """Return whether a contact is recorded; raise ArtifactError if it failed permanently."""
     outcome = remembered(place)
     if outcome is not None and outcome.error is not None:
         raise refused(compiled, outcome.error, f"it was so before; to try again remove {place}")
@@ -50,12 +51,13 @@ def met_before(compiled: CompiledShard, place: Path) -> bool:
 
 
 def refused(compiled: CompiledShard, text: str, note: str | None = None) -> ArtifactError:
-    """What Core ML's text about a compiled shard comes to."""
+    """Return the meaning of Core ML's error about a compiled shard."""
     sentence = f"{compiled.shard.path}: {error_sentence(text)}"
     return ArtifactError(f"{sentence} ({note})" if note else sentence)
 
 
 def is_stale(compiled: CompiledShard, text: str) -> bool:
-    """Whether compiling again may mend what was said: it was not done just now, and makes another model."""
+    """Return whether another compilation may fix the error: the shard was not compiled just now, and the
+    result would differ."""
     known = known_error(text)
     return not compiled.made and (not compiled.path.is_dir() or (known is not None and known.stale))

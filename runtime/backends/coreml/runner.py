@@ -21,7 +21,7 @@ ANY_WIDTH = None
 
 @dataclass(frozen=True)
 class CoreMLOutputs:
-    """What a pass gave, in the fp32 that coremltools makes of fp16."""
+    """The results of a pass, in the fp32 that coremltools makes of fp16."""
 
     values: Mapping[str, NDArray[np.float32]]
 
@@ -106,7 +106,7 @@ class CoreMLRunner:
         return outputs
 
     def run(self, inputs: Inputs) -> dict[str, Tensor]:
-        """Execute once; results are returned whatever they are. See ShardRunner, and `finish`."""
+        """Execute once; results are returned unchecked. See ShardRunner, and `finish`."""
         outputs = self._predict(inputs)
         return {name: outputs.tensor(name) for name in self.outputs}
 
@@ -155,7 +155,7 @@ class CoreMLRunner:
 
     @contextmanager
     def _losing(self) -> Iterator[ModelState]:
-        """The state, for a call after whose failure nobody knows what it holds."""
+        """Yield the state, for a call after whose failure the state's content is unknown."""
         if self._state is None:
             raise ArtifactError(f"{self.shard.path}: has no states")
         try:

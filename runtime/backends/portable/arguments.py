@@ -1,4 +1,4 @@
-"""What a lowering sees of one operation: its values in a library's terms, and its constants."""
+"""The arguments of one operation for a lowering: its values in a library's terms, and its constants."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Arguments(Generic[ValueT]):
         return float(self._single(key, self._of_kinds("f", key, "number").ravel(), "number"))
 
     def gelu_approximation(self) -> str:
-        """How gelu is to be computed: `tanh` or `none`, as torch names it."""
+        """Return the formula of gelu: `tanh` or `none`, as torch names it."""
         mode = self._constant("mode") if self.has("mode") else "EXACT"
         known = {"EXACT": "none", "TANH_APPROXIMATION": "tanh"}
         if not isinstance(mode, str) or mode not in known:
@@ -129,7 +129,7 @@ class Arguments(Generic[ValueT]):
             raise self.refused("has palettes of an unsupported shape")
 
     def refused(self, reason: str) -> ArtifactError:
-        """The error for an operation that cannot stand as it does."""
+        """Return the error for an operation that is not valid here."""
         return ArtifactError(
             f"{self.source}: {printable(self.operation.kind)} {printable(self.operation.name)} {reason}; "
             "convert the model again"

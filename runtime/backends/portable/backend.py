@@ -86,7 +86,7 @@ class PortableBackend:
         states: Sequence[StateSpec],
         pools: tuple[PoolNames, ...],
     ) -> ShardRunner:
-        """A runner with all states, whoever holds them."""
+        """Return a runner with all states, including those that the host holds."""
         new_rows = {state.name: state.new_rows for state in states if state.held == "host"}
         if new_rows and self.holds_caches and (held := caches_as_states(program, new_rows)) is not None:
             return self.runner()(held, threads, pools)

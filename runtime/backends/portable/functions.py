@@ -1,7 +1,8 @@
-"""The functions of a package as one: they are the same graph over the same constants, each for its own T.
+"""Treat the functions of a package as one: they are the same graph over the same constants, each for its own
+T.
 
-So a pass of as many rows as some function takes runs that function, whichever stands for them all, and there
-is one set of weights and of states, as Core ML has it.
+So a pass with the number of rows of any function can run on the one function that is kept, and there is one
+set of weights and of states, as in Core ML.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +25,9 @@ from anespec.runtime.backends.portable.packed import Packed
 
 
 def declared_function(package: MILPackage, declared: Sequence[ShardFunction]) -> Function:
-    """The one function that stands for those that a manifest declares of the package, the default first.
+    """Return one function for all those that a manifest declares of the package, the default first.
 
-    Where they are several, a dimension that is T in each of them is None.
+    If there are several, a dimension that is T in each of them is None.
 
     Raises:
         ArtifactError: the package has other functions, or another default, or two are not the same graph.
@@ -79,7 +80,7 @@ def _counts(function: Function) -> tuple[int, ...]:
 
 
 def _same(first: Written | FileReference | None, other: Written | FileReference | None) -> bool:
-    """Whether two constants are the same: the same place in the weight file, or the same values."""
+    """Return whether two constants are the same: the same place in the weight file, or the same values."""
     if isinstance(first, Packed) and isinstance(other, Packed):
         return (first.element, first.shape) == (other.element, other.shape) and np.array_equal(
             first.data, other.data

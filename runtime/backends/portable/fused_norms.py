@@ -37,7 +37,7 @@ def fuse_norms(program: Program) -> Program:
 
 @dataclass(frozen=True)
 class _Norm:
-    """What is normed, the name of the axes, and what is added to the mean of its squares."""
+    """The input of a norm, the name of the axes, and the value that is added to the mean of the squares."""
 
     x: str
     axes: str
@@ -96,7 +96,7 @@ class _Reader:
         return _Norm(x, size.inputs["axes"][0], root_epsilon**2)
 
     def _under_root(self, name: str) -> tuple[str, str]:
-        """What a reciprocal root is of: one value, and the value whose square is added to it."""
+        """Return the operands of a reciprocal root: one value, and the value whose square is added to it."""
         root = self._maker(name, "rsqrt")
         self._require(self._number(root.inputs["epsilon"][0]) == 0)
         value, square = self._sides(self._maker(root.inputs["x"][0]), "add")
@@ -108,7 +108,7 @@ class _Reader:
         return one
 
     def _unscaled(self, name: str) -> tuple[float, str]:
-        """What a value is multiplied by, 1 where by nothing, and what is."""
+        """Return the factor of a product, 1 if there is none, and the other value."""
         operation = self._maker(name)
         if operation.kind != "mul":
             return 1.0, name

@@ -1,8 +1,8 @@
-"""Weights that stand in memory once.
+"""Keep weights in memory once.
 
 A library that rearranges weights when it first multiplies with them can read them where their file is mapped:
 nothing is copied for it before, and no page of the file is needed after. Linux counts such pages as the
-process's memory until somebody takes them away, which costs nothing: what is read again is mapped again.
+process's memory until they are released. Releasing them is free: a page that is read again is mapped again.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ SECONDS_BETWEEN_RELEASES = 0.02
 
 
 def is_shareable(values: NDArray[Any]) -> bool:
-    """Whether the bytes of an array can be read in place by whoever is given their address."""
+    """Return whether a library that gets the address of an array can read its bytes in place."""
     return bool(values.flags.c_contiguous and values.nbytes and values.ctypes.data % ALIGNMENT == 0)
 
 

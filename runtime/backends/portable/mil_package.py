@@ -25,7 +25,7 @@ MOST_BYTES = 2**31
 """Protobuf's own limit."""
 
 UNKNOWN_BITS = 32
-"""What an element of a type that is not known here is taken to have."""
+"""The assumed size of an element of an unknown type."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class TensorType:
 
 @dataclass(frozen=True)
 class FileReference:
-    """A constant that stands in the weight file `file` (as the program names it), its record at `offset`."""
+    """A constant in the weight file `file` (as the program names it); its record is at `offset`."""
 
     type: TensorType
     file: str
@@ -116,7 +116,7 @@ class MILPackage:
 
     @property
     def default_function(self) -> str:
-        """The name of the function that is meant where none is named."""
+        """The name of the default function."""
         return str(self.description.defaultFunctionName) or MAIN
 
 
@@ -181,7 +181,8 @@ def root_model(package: Path) -> Path:
 
 
 def _read(package: Path, path: Path) -> bytes:
-    """A file of the package; OSError or ValueError where it is none, lies outside or is too large."""
+    """Return the path of a file in the package; OSError or ValueError if it is not a file, is outside, or too
+    large."""
     if path.exists() and not (path.is_file() and path.resolve().is_relative_to(package.resolve())):
         raise ValueError(f"{path} is no file inside it")
     if path.stat().st_size > MOST_BYTES:

@@ -21,7 +21,7 @@ from anespec.runtime.backends.portable.packed import Packed
 
 @dataclass(frozen=True)
 class Rows:
-    """A value that stands for [1, C, T, 1] and is laid out as [1, T, C]."""
+    """A value of MIL shape [1, C, T, 1] that is laid out as [1, T, C]."""
 
     output: Output
 
@@ -36,9 +36,9 @@ def constant(values: Any, kind: type | None = None) -> Output:
 
 
 def whole_numbers(values: NDArray[Any] | Packed, shape: Sequence[int]) -> Output:
-    """An integer constant in another shape; one of four-bit numbers stays packed.
+    """Return an integer constant in another shape; four-bit numbers stay packed.
 
-    Where it can be, it is read where it lies, so `values` must live as long as what the constant is part of.
+    If possible it is not copied, so `values` must live as long as the object that uses the constant.
     """
     if not isinstance(values, Packed):
         return _in_place(values.reshape(shape), shape, Type(values.dtype))
@@ -85,7 +85,7 @@ def rows(value: Value) -> Output:
 
 
 def elementwise(make: Callable[..., Node], *operands: Value) -> Value:
-    """Apply an elementwise operation: in rows where any operand is in rows, else as it stands."""
+    """Apply an elementwise operation: in rows if any operand is in rows, else unchanged."""
     if not any(isinstance(operand, Rows) for operand in operands):
         return out(make(*operands))
     aligned = [operand if _is_scalar(operand) else rows(operand) for operand in operands]

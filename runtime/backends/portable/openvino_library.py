@@ -1,4 +1,4 @@
-"""OpenVINO, imported so that it tells nobody; the modules beside this one take its names from here.
+"""Import OpenVINO without its telemetry; the modules next to this one import its names from here.
 
 `import openvino` alone counts the use in ~/intel, and forks a process that reports it to Google Analytics
 and that the interpreter waits for at its end. Where the package `openvino_telemetry` is absent, OpenVINO

@@ -24,7 +24,7 @@ from anespec.runtime.backends.portable.spans import STATE_AXIS, SlotAxes
 LIBRARY = "OpenVINO"
 
 SLOTS_OF, LANES_OF = "slots of ", "lanes of "
-"""Before a write mask's name: the inputs that stand in its place."""
+"""The prefix of a write mask's name: the inputs that replace the mask."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class BuiltModel:
 
 
 def is_channels(shape: tuple[int | None, ...]) -> bool:
-    """Whether a value [1, C, T, 1] is handed over as rows [1, T, C]."""
+    """Return whether a value [1, C, T, 1] is passed as rows [1, T, C]."""
     return len(shape) == 4 and shape[0] == shape[3] == 1
 
 

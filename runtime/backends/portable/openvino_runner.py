@@ -52,7 +52,7 @@ def _core() -> Core:
 
 @dataclass(frozen=True)
 class SharedOutputs:
-    """Views of the request's own memory; some as rows [1, T, C] that stand for [1, C, T, 1]."""
+    """Views of the request's own memory; some are rows [1, T, C] in place of [1, C, T, 1]."""
 
     values: Mapping[str, NDArray[np.float32]]
     in_rows: frozenset[str]
@@ -145,7 +145,7 @@ class OpenVINORunner:
         return inputs
 
     def _writes_in_place(self) -> bool:
-        """Write slot 0 of marked states, few slots long: it must change and the others must not."""
+        """Return whether a write to slot 0 of marked states (few slots) changes that slot alone."""
         probe = self.program
         if self.axes is not None:
             probe = with_spans(probe, self.pools, [min(pool.slots, PROBED_SLOTS) for pool in self.pools])

@@ -16,13 +16,13 @@ from anespec.runtime.backends.runner import ShardRunner, Tensor
 
 COMPILED = ".mlmodelc"
 PACKAGE_OF_COMPILED = "package"
-"""The file of a stand-in for a compiled model; it holds the path of the package that is meant."""
+"""The file of a stand-in for a compiled model; it holds the path of the package."""
 
 Library = Literal["torch", "openvino"]
 
 
 def followed(path: Path) -> Path:
-    """The package that a stand-in for a compiled model points to, else the path itself.
+    """Return the package that a stand-in for a compiled model refers to, else the path itself.
 
     Raises:
         ArtifactError: the stand-in points nowhere.

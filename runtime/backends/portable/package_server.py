@@ -31,7 +31,7 @@ from anespec.runtime.backends.portable.package_predictor import Library, Package
 from anespec.runtime.backends.runner import Tensor
 
 LIBRARY_VARIABLE = "ANESPEC_STANDIN_LIBRARY"
-"""The environment's name for the library that computes: torch (meant where it is absent) or openvino."""
+"""The environment variable for the library that computes: torch (the default) or openvino."""
 
 HEADER = struct.Struct("<QQ")
 

@@ -107,7 +107,7 @@ class WeightFiles:
         self._mapped: dict[str, NDArray[np.uint8]] = {}
 
     def constant(self, reference: FileReference) -> NDArray[Any] | Packed:
-        """What a reference stands for; ArtifactError where it stands for nothing."""
+        """Return the value of a reference; ArtifactError if it has none."""
         element, shape = reference.type.element, reference.type.fixed
         if element is None or not element.has_dtype:
             raise ArtifactError(
@@ -217,7 +217,7 @@ def merge(programs: Sequence[Program]) -> Program:
 
 
 def _sources(programs: Sequence[Program]) -> str:
-    """Where stitched operations are from; each one's name begins with its shard's number, from 0."""
+    """The origin of stitched operations; each name begins with its shard's number, from 0."""
     return f"{programs[0].source} and the {len(programs) - 1} after it"
 
 

@@ -1,7 +1,8 @@
-"""MIL operations on shapes alone: what a result's shape is, and whether the operation may stand there at all.
+"""MIL operations on shapes alone: the shape of each result, and whether the operation is valid.
 
-A third table beside those of the libraries, with shapes for values. What it lets pass asks no library for
-what cannot be computed. Shapes are numbers: where T may vary, the whole program is looked at for several T.
+A third table beside those of the libraries, with shapes for values. A program that passes it does not make a
+library compute anything impossible. Shapes are numbers: where T may vary, the whole program is looked at for
+several T.
 """
 
 from collections.abc import Callable, Mapping
@@ -108,7 +109,7 @@ def _dequantise(a: Arguments[Shape]) -> Shape:
 
 
 def _within(indices: Packed | NDArray[Any], entries: int) -> bool:
-    """Whether there are entries for every index that so many bits can be, without looking at any."""
+    """Return whether there are entries for every index of that many bits, without reading any."""
     if isinstance(indices, Packed):
         return not indices.element.signed and 1 << indices.element.bits <= entries
     return indices.dtype.kind == "u" and 1 << 8 * indices.dtype.itemsize <= entries

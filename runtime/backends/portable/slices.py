@@ -8,7 +8,8 @@ ValueT = TypeVar("ValueT")
 
 
 def slices_of(a: Arguments[ValueT], shape: tuple[int, ...]) -> tuple[slice, ...]:
-    """What the operation takes, or replaces, of a value of `shape`; every slice has its true ends.
+    """Return the part of a value of `shape` that the operation reads or replaces; every slice has explicit
+    ends.
 
     Raises:
         ArtifactError: it takes nothing, more than there is, every other number, or drops an axis.

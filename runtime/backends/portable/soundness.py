@@ -1,8 +1,8 @@
-"""Whether a program means anything, asked before a library is given it.
+"""Check that a program is well-formed before a library gets it.
 
-A shard's protobuf may say whatever its writer pleases: names used twice or before they are made, results
-that nothing computes, shapes that no memory holds. A library meets such things with an exception of its
-own, with hours of work, or with a crash. Here every name and every shape is followed through the program.
+A shard's protobuf may hold anything: names used twice or before they are made, results that nothing computes,
+shapes that no memory holds. A library reacts to such programs with its own exception, with hours of work, or
+with a crash. This module traces every name and every shape through the program.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T_TRIED = (1, 128)
 """Values of T for which shapes are followed where T may vary: one lane, and the widest pass."""
 
 MOST_GROWTH = 256
-"""How many times as large as the largest tensor that a shard is given or holds a result may be. Scores
+"""The largest allowed ratio of a result to the largest tensor among a shard's inputs and constants. Scores
 [1, heads, T, S] are the largest that the graph makes, `heads` times its mask [1, 1, T, S]."""
 
 MOST_AXES = 5
@@ -40,9 +40,9 @@ MOST_NUMBERS = 1 << 40
 
 
 def check_sound(program: Program) -> None:
-    """Follow names and shapes through a program.
+    """Trace names and shapes through a program.
 
-    An operation that no table knows ends the look: whoever runs the program refuses it by name.
+    An operation that no table knows ends the check: the backend that runs the program refuses it by name.
 
     Raises:
         ArtifactError: a name is defined twice, never, or after its use; a shape or a parameter does not fit
@@ -98,7 +98,7 @@ class ShapesSoFar(Mapping[str, Shape]):
 
 
 def _is_value(constant: Constant) -> TypeGuard[NDArray[Any]]:
-    """Whether operations may take a constant for a value: an array of fp16 with something in it."""
+    """Return whether operations may use a constant as a value: a non-empty array of fp16."""
     return isinstance(constant, np.ndarray) and constant.dtype == np.float16 and constant.size > 0
 
 

@@ -1,8 +1,8 @@
-"""Whether a program can look at the first slots of its pools alone, and what must follow for that.
+"""Decide whether a program can attend to the first slots of its pools alone, and what must be adapted.
 
-Its masks and states are shorter then. Most operations follow by themselves; a reshape names sizes, so those
-that are numbers of slots must follow. Shapes are looked at with all slots and with fewer, side by side: an
-axis whose size differs is one of slots, and a reshape keeps it where it has the same size and stride.
+Its masks and states are shorter then. Most operations adapt by themselves; a reshape contains sizes, so sizes
+that are numbers of slots must be adapted. Shapes are looked at with all slots and with fewer, side by side:
+an axis whose size differs is one of slots, and a reshape keeps it where it has the same size and stride.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ SlotAxes = Mapping[str, SlotAxis]
 
 
 def slot_axes(program: Program, pools: Sequence[PoolNames]) -> SlotAxes | None:
-    """Which reshapes must follow the spans; None where an operation cannot."""
+    """Return the reshapes that must be adapted to spans; None if an operation cannot be."""
     fewer = [int(pool.slots * FEWER) for pool in pools]
     if not pools or not _are_of_slots(program, pools) or min(fewer) < 1:
         return None
@@ -124,7 +124,7 @@ def with_spans(program: Program, pools: Sequence[PoolNames], spans: Sequence[int
 
 
 def _are_of_slots(program: Program, pools: Sequence[PoolNames]) -> bool:
-    """Whether masks and states have their pool's slots where they should."""
+    """Return whether masks and states have their pool's slots on the expected axis."""
     masks = [
         (program.inputs[name], axis, pool.slots)
         for pool in pools

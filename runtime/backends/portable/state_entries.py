@@ -16,9 +16,9 @@ from anespec.runtime.backends.runner import PoolNames
 
 @dataclass(frozen=True)
 class StateEntries:
-    """A program, and which of its states stand for each state of the program that it was made of.
+    """A program, and the new states that replace each state of the original program.
 
-    One that stays whole stands for itself; else the first axis of each is 1.
+    A state that is kept whole maps to itself; otherwise the first axis of each new state is 1.
     """
 
     program: Program
@@ -61,7 +61,7 @@ def _entry(state: str, entry: int) -> str:
 
 @dataclass(frozen=True)
 class _Read:
-    """The value of a read_state: where it stands, and how often the state had been written by then."""
+    """The value of a read_state: its position, and the number of earlier writes of the state."""
 
     at: int
     writes: int
@@ -69,7 +69,7 @@ class _Read:
 
 @dataclass(frozen=True)
 class _Update:
-    """A slice_update of what was read: where it stands, of which entry, and with what."""
+    """A slice_update of a state's value: its position, the entry, and the new value."""
 
     read: _Read
     at: int
@@ -78,7 +78,7 @@ class _Update:
 
 
 def _uses(program: Program, state: str) -> Mapping[int, tuple[Operation, ...]] | None:
-    """What stands in the place of which operations, with a state per entry; None where it cannot be."""
+    """Return the replacements of operations, with one state per entry; None if that is not possible."""
     shape, alone = program.states[state], program.states[state][0] == 1
     reads: dict[str, _Read] = {}
     updates: dict[str, _Update] = {}

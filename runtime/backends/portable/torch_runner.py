@@ -29,7 +29,7 @@ NO_SPANS: Mapping[str, int] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class TorchOutputs:
-    """What a pass gave, in fp16."""
+    """The results of a pass, in fp16."""
 
     values: Mapping[str, Tensor]
 
@@ -156,7 +156,7 @@ class TorchRunner:
             known[name] = self.settled(value)
 
     def settled(self, value: torch.Tensor) -> torch.Tensor:
-        """What becomes of every constant, input and result."""
+        """Return how every constant, input and result is rounded."""
         return value
 
     def _read(self, name: str, spans: Mapping[str, int]) -> torch.Tensor:

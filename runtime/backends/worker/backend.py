@@ -70,7 +70,7 @@ class WorkerBackend:
         return self._loader(artifact).load(manifest.shards, load)
 
     def open_again(self, artifact: Artifact, threads: int) -> WorkerVerifier:
-        """Compile all shards anew; see Backend, and `open`."""
+        """Compile all shards again; see Backend, and `open`."""
         self._loader(artifact).forget(artifact.manifest.shards)
         return self.open(artifact, threads)
 
@@ -98,5 +98,5 @@ def _stands_in() -> bool:
 
 
 def system_of_core_ml() -> str:
-    """The system that Core ML is a part of, or what stands in for it."""
+    """The system that Core ML is a part of, or the stand-in's."""
     return f"stand-in, torch {version('torch')}" if _stands_in() else system_build()

@@ -1,4 +1,4 @@
-"""The worker's executable: built once from the sources that this package brings, and found again by them.
+"""The worker's executable: built once from the sources in this package, and found by their hash.
 
 It lies in the user's cache folder under the hash of its sources, which is also the build that it says of
 itself: an arena names the build that it is for, and another one is refused.
@@ -33,10 +33,10 @@ SOURCES = "anespec.swift"
 EXECUTABLE = "anespec-worker"
 BY_HAND = "ANESPEC_WORKER"
 IDENTITY = Path("Sources/AnespecWorker/BuildIdentity.swift")
-"""What the copy of the sources that is built gets anew, so it is no part of their hash."""
+"""The file that is generated in the copy of the sources, so it is not part of their hash."""
 
 NO_TESTS = Path("Tests/AnespecWorkerTests/None.swift")
-"""The package names a target of tests, and would look for its sources among those of the others."""
+"""Test targets of the package, which would otherwise look for their sources among the others."""
 
 ZEROS = "0" * 64
 LEAST_SWIFT = (6, 0)
@@ -50,7 +50,7 @@ _STEP = re.compile(r"\[(\d+)/(\d+)\] (.+)")
 _VERSION = re.compile(r"Swift version (\d+)\.(\d+)")
 
 Report = Callable[[str], None]
-"""Is told what is done next."""
+"""A callback that is called with the next step."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,15 @@ class WorkerSources:
 
 
 def workers_folder() -> Path:
-    """Where executables lie, each in a folder named by its build; it need not exist."""
+    """Return the folder of the executables, each in a subfolder named by its build; it need not exist."""
     return cache_folder() / "workers"
 
 
 def built_worker(sources: WorkerSources | None = None) -> WorkerProgram | None:
-    """The worker that was built of these sources (the installed ones), if it was.
+    """Return the worker that was built from these sources (the installed ones), if there is one.
 
-    One that ANESPEC_WORKER names was built by hand: it is used in any case, and its build is not compared.
+    An executable that ANESPEC_WORKER names was built by hand: it is used in any case, and its build is not
+    compared.
 
     Raises:
         StorageError: the one named cannot be read, or others may have put there what would be run.
@@ -164,7 +165,7 @@ def build_worker(
 
 
 def _require_safe(path: Path) -> None:
-    """Raise StorageError where others may put a program of theirs in the place of the worker."""
+    """Raise StorageError if other users could replace the worker by a program of theirs."""
     require_safe_to_run(path, "the worker", "XDG_CACHE_HOME")
 
 

@@ -41,7 +41,7 @@ def plan_json(
 
 
 def _run(program: WorkerProgram, words: tuple[str, ...], seconds: float) -> str:
-    """What the command prints.
+    """Return the output of a command.
 
     Raises:
         CommandFailedError: Core ML refuses, ends it, or takes more seconds than that.
@@ -74,7 +74,8 @@ def _run(program: WorkerProgram, words: tuple[str, ...], seconds: float) -> str:
 
 
 def _reason(done: "subprocess.CompletedProcess[str]") -> str:
-    """What a worker that failed said: an error as in its replies, or else its last line and how it ended."""
+    """Return the error of a worker that failed: an error as in its replies, or its last line and exit
+    status."""
     try:
         error = json.loads(done.stdout)["error"]
         code = "" if error.get("code") is None else f" ({error.get('domain') or 'code'} {error['code']})"

@@ -1,9 +1,9 @@
-"""The workers of one artifact, each with its stages, over one arena: asked as if they were one, and replaced
+"""The workers of one artifact, each with its stages, over one arena: used like a single worker, and replaced
 when they die.
 
-A pass goes through all of them, one after another. Where one dies or hangs, its states are gone, and those of
-the others fit nothing any more: it is started again, all states are zeros, and StateLostError tells whoever
-asked.
+A pass goes through all of them, one after another. If a worker dies or hangs, its states are lost, and those
+of the others no longer match: it is started again, all states are reset to zeros, and the caller gets
+StateLostError.
 """
 
 import logging
@@ -28,13 +28,13 @@ from anespec.runtime.passes import StateLostError
 _log = logging.getLogger(__name__)
 
 MOST_STARTS = 3
-"""So often a worker may die on its way to being ready; then something is wrong that no start mends."""
+"""Times that a worker may die during its start; beyond that, another restart does not help."""
 
 Reply = Mapping[str, Any]
 
 
 class ShardRefusedError(ArtifactError):
-    """Core ML refused a stage's shard, or failed in it; `text` is what it said."""
+    """Core ML refused a stage's shard, or failed in it; `text` is its error message."""
 
     def __init__(self, stage: str, text: str) -> None:
         super().__init__(f"{stage}: {error_sentence(text)}")
@@ -118,10 +118,8 @@ class Crew:
             self._pass = fields
 
     def finish_pass(self) -> list[Reply]:
-        """Wait for the first worker, then hand the pass on to each of the others; their answers in order.
-
-        Raises like `begin_pass`, and AnespecError where a shard fails.
-        """
+        """Wait for the first worker, then pass the data on to each of the others; return their answers in
+        order."""
         fields, self._pass = self._pass, None
         if fields is None:
             raise AnespecError("no pass was begun")
@@ -152,9 +150,9 @@ class Crew:
 
     @contextmanager
     def _replacing(self) -> Iterator[None]:
-        """Where a worker or its states are lost within the block, replace it and raise StateLostError.
+        """If a worker or its states are lost within the block, replace it and raise StateLostError.
 
-        A worker that Core ML failed in is replaced, too: a new process is the mend for that.
+        A worker in which Core ML failed is replaced, too: a new process fixes that.
         """
         try:
             yield
@@ -235,7 +233,7 @@ class Crew:
 
 
 def _spoils(failure: ShardRefusedError) -> bool:
-    """Whether what Core ML said of a pass leaves states behind that are of no use."""
+    """Return whether Core ML's error in a pass makes the states unusable."""
     known = known_error(failure.text)
     return known is not None and known.spoils
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 LARGEST = 16 << 20
-"""Bytes of a message; a longer one is a mistake of whoever sends it."""
+"""The largest message in bytes; a longer one is an error of the sender."""
 
 _LENGTH = struct.Struct("<I")
 _AT_ONCE = 1 << 16
@@ -17,7 +17,7 @@ Message = Mapping[str, Any]
 
 
 class FramingError(Exception):
-    """What came is no message; nothing that follows it can be understood either."""
+    """The received bytes are not a message; nothing after them can be parsed either."""
 
 
 class Connection:
@@ -31,8 +31,7 @@ class Connection:
         """Send one message.
 
         Raises:
-            OSError: nobody is there any more (or TimeoutError: nobody reads).
-            FramingError: it is too long.
+            OSError: the other side is gone (or TimeoutError: it does not read). FramingError: it is too long.
         """
         content = json.dumps(message, separators=(",", ":")).encode()
         if len(content) > LARGEST:

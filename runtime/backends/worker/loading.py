@@ -1,8 +1,8 @@
-"""From an artifact's shards to workers that hold them: what fails there is remembered.
+"""Load an artifact's shards into workers, and record failures.
 
-Workers are processes that Core ML may kill, so theirs is the first contact with a shard: what one dies of, or
-Core ML refuses, is remembered beside the compiled shard, for this build of the worker (see coreml.memory).
-Where a worker holds several shards, each is loaded alone to find the one that it dies of.
+Core ML may kill a worker, so loading is the first contact with a shard: a crash or a refusal is recorded next
+to the compiled shard, for this build of the worker (see coreml.memory). If a worker holds several shards,
+each is loaded alone to find the cause.
 """
 
 import logging
@@ -36,8 +36,8 @@ class WorkerLoader:
         self._limits = limits
 
     def load(self, shards: Sequence[Shard], load: Callable[[Sequence[Stage]], OpenedT]) -> OpenedT:
-        """What `load` makes of these shards' stages; one that an upgrade of the system made stale is compiled
-        again, once.
+        """Run `load` for these shards' stages; a shard that became stale by an upgrade of the system is
+        compiled again, once.
 
         Raises:
             ArtifactError: Core ML refuses a shard or kills the worker that loads it, now or before.
@@ -76,7 +76,8 @@ class WorkerLoader:
             discard(self._compiled(shard))
 
     def _blamed(self, known: Sequence[CompiledShard], died: WorkersDieError) -> AnespecError:
-        """The shard that workers die of, remembered; what they said where it is none alone, or may pass."""
+        """Find and record the shard that kills workers; return their error if it is no single one, or may be
+        temporary."""
         if not isinstance(died.lost, LoadLostError) or not lasts(died.lost.text):
             return died
         suspects = [compiled for compiled in known if _path(compiled) in died.lost.stages]

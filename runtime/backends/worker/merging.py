@@ -1,4 +1,5 @@
-"""What workers found in their slices of the vocabulary, as what the whole row holds (see row_logits)."""
+"""Merge the workers' results for their slices of the vocabulary into those of the whole row (see
+row_logits)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from anespec.runtime.passes import Candidate, Logits, Need, RowLogits
 
 @dataclass(frozen=True)
 class SliceRow:
-    """What one worker found of one row; the logits of chosen tokens that are not in its slices are None."""
+    """One worker's result for one row; the logits of chosen tokens outside its slices are None."""
 
     best: Candidate | None
     top: tuple[Candidate, ...]
@@ -29,7 +30,7 @@ class SliceRow:
 
 
 def merged(slices: Sequence[SliceRow], need: Need, logits: Logits | None) -> RowLogits:
-    """One row of what all slices, in the vocabulary's order, have of it.
+    """Merge the results of all slices for one row, in the vocabulary's order.
 
     Raises:
         ValueError: a slice lacks what is needed, or nobody has a token that was chosen.

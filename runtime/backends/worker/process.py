@@ -23,7 +23,7 @@ from anespec.runtime.backends.worker.arena import NO_BUILD, Arena
 from anespec.runtime.backends.worker.framing import Connection, FramingError
 
 SECONDS_TO_STOP = 2.0
-"""For a worker to end by itself when it is told to; then it is killed."""
+"""Seconds in which a worker must exit after it was told to; then it is killed."""
 
 LAST_WORDS = 4096
 """Bytes of the end of standard error that a sentence is looked for in."""
@@ -33,8 +33,8 @@ LAST_WORDS = 4096
 class WorkerProgram:
     """An executable that speaks the protocol.
 
-    `build` is the SHA-256 of its sources in hexadecimal, which it is to say of itself where it is `compared`;
-    else anything that tells it from others.
+    `build` is the SHA-256 of its sources in hexadecimal, which the worker must report if it is `compared`;
+    otherwise any identity that distinguishes it from others.
     """
 
     command: tuple[str, ...]
@@ -43,11 +43,11 @@ class WorkerProgram:
 
     @property
     def expected_build(self) -> bytes:
-        """What an arena for it says, 32 bytes."""
+        """The build in the arena's header, 32 bytes."""
         return bytes.fromhex(self.build) if self.compared else NO_BUILD
 
     def not_started(self, error: OSError) -> StorageError:
-        """What to raise where the system refuses to start it."""
+        """Return the error if the system refuses to start it."""
         spoilt = error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.EISDIR)
         mend = "; build it with `anespec worker build --again`" if spoilt and self.compared else ""
         return StorageError(f"{self.command[0]}: the worker cannot be started ({error.strerror}){mend}")
@@ -118,7 +118,7 @@ class WorkerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it was not ended from here, nor has died."""
+        """Whether the process runs: it was neither stopped from here nor died."""
         return self.end.alive and self._process.poll() is None
 
     def send(self, operation: str, fields: Mapping[str, Any], seconds: float) -> None:
@@ -140,7 +140,7 @@ class WorkerProcess:
         self.busy = True
 
     def reply(self, seconds: float) -> dict[str, Any]:
-        """The answer to what was asked last; those to what nobody waits for any more are skipped.
+        """Return the answer to the last request; late answers to abandoned requests are skipped.
 
         Raises:
             WorkerLostError: it died, gave no answer in that time, or one that is none.

@@ -17,7 +17,7 @@ from anespec.runtime.backends.worker.stages import Port, Stage, arena_parts
 
 @dataclass(frozen=True)
 class WorkerOutputs:
-    """Where a pass's outputs lie in the arena, by name."""
+    """The places of a pass's outputs in the arena, by name."""
 
     places: dict[str, Tensor]
 
@@ -32,9 +32,9 @@ class WorkerOutputs:
 
 @dataclass(frozen=True)
 class WorkerStats:
-    """What a worker counts of itself since it loaded: milliseconds of predictions, and bytes.
+    """The counts of a worker since it loaded: milliseconds of predictions, and bytes.
 
-    `copied` are those of outputs that Core ML put elsewhere than it was asked to.
+    `copied` are the bytes of outputs that Core ML did not write to the requested memory.
     """
 
     milliseconds: float
@@ -119,7 +119,7 @@ class WorkerRunner:
         self._slots.import_(pool, first, values)
 
     def stats(self) -> WorkerStats:
-        """What the worker counted since it loaded; raises like `finish`."""
+        """Return the worker's counts since it loaded; raises like `finish`."""
         told = self._crew.ask(0, "stats", {})
         return WorkerStats(sum(told["stages"]), told["copied"], told["resident_bytes"])
 

@@ -1,4 +1,4 @@
-"""Which worker holds which shards: one process may hold only so many bytes of weights on the Neural Engine.
+"""Assign shards to workers: the bytes of weights on the Neural Engine are limited for each process.
 
 About 3 GB, measured by two projects (ane-book Exp. 26, smpanaro; grade B).
 """
@@ -12,7 +12,7 @@ PASS_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """What workers may take: bytes of weights in each, seconds of a pass (or another request) and of loading.
+    """The limits of workers: bytes of weights in each, seconds of a pass (or another request) and of loading.
 
     Specialising one shard for the Neural Engine took up to 133 s (ane-book Exp. 26, grade B), at its first
     load or its first pass.

@@ -33,7 +33,7 @@ class SlotTransfer:
         self._buffer = arena.tensor(SLOTS)
 
     def holders(self, pool: int) -> list[HeldBy]:
-        """Who holds the states of pool number `pool`, in the order of the stages."""
+        """The stages that hold states of pool number `pool`, in order."""
         held = [
             HeldBy(worker, tuple(s for stage in share for s in stage.held if s.pool == pool))
             for worker, share in enumerate(self._crew.shares)
@@ -71,7 +71,8 @@ class SlotTransfer:
             raise ValueError(f"{len(left)} arrays more than the pool has states")
 
     def _pieces(self, holder: HeldBy, count: int) -> list[tuple[int, int]]:
-        """Where the pieces begin that go through the buffer one after another, and their numbers of slots."""
+        """Return the beginnings of the pieces that go through the buffer one after another, and their numbers
+        of slots."""
         most = self._buffer.size // holder.slot_items
         return [(begin, min(most, count - begin)) for begin in range(0, count, most)]
 

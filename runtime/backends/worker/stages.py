@@ -1,4 +1,4 @@
-"""From a manifest to what a worker is told of it: stages, and the parts of the arena that they work in.
+"""Translate a manifest for a worker: stages, and the parts of the arena that they use.
 
 A worker knows no manifest, only paths, names and shapes; these are the message `load`, field by field.
 """
@@ -32,7 +32,7 @@ TRANSFER_BYTES = 1 << 23
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of a stage, and the part of the arena that it lies in; a dimension of None is T."""
+    """An input or output of a stage, and its part of the arena; a dimension of None is T."""
 
     name: str
     shape: tuple[int | None, ...]
@@ -57,7 +57,7 @@ class StageState:
 
     @property
     def slot_bytes(self) -> int:
-        """What one slot takes."""
+        """Bytes of one slot."""
         n, heads, _, head_dim = self.shape
         return 2 * n * heads * head_dim
 

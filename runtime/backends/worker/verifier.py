@@ -98,7 +98,7 @@ class WorkerVerifier:
         self.crew.begin_pass({"rows": plan.width, "homes": homes, "head": head, "wanted": wanted})
 
     def wait(self) -> PassResult:
-        """What the pass found; see Verifier.
+        """Return the results of the pass; see Verifier.
 
         Raises:
             StateLostError: a worker was lost, and replaced.
@@ -128,7 +128,7 @@ class WorkerVerifier:
             ) from error
 
     def _head(self, plan: PassPlan) -> Mapping[str, Any]:
-        """How many rows the head takes, and the lane of the pass for each."""
+        """Return the head's number of rows, and the pass's lane for each."""
         lanes = head_lanes(plan, self._shape.block)
         return {"rows": len(lanes), "lanes": lanes}
 
@@ -164,7 +164,7 @@ class WorkerVerifier:
 
 
 def input_places(arena: Arena, stages: Sequence[Stage], width: int) -> dict[str, Tensor]:
-    """Where the inputs of a pass over so many rows lie, but for hidden states that another stage gives."""
+    """Return the places of a pass's inputs, except for hidden states that another stage returns."""
     given = {port.buffer for stage in stages for port in stage.outputs}
     places: dict[str, Tensor] = {}
     for port in (port for stage in stages for port in stage.inputs if port.buffer not in given):
