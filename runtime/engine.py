@@ -44,14 +44,14 @@ MOST_LOSSES = 3
 
 
 def _nothing() -> None:
-    """What there is to do while a pass runs, unless somebody knows better."""
+    """The work to do while a pass runs, by default none."""
 
 
 class Engine:
     """Runs requests on a verifier, as many at a time as it has regions; the others wait in a queue.
 
-    Not safe for use from several threads at once, but for `prepare`, `clock`, and what there is to be read of
-    sizes and loads. `clock` gives seconds, `counts` what was run, `counts_of` the same by owner.
+    Not safe for use from several threads at once, except for `prepare`, `clock`, and the properties of sizes
+    and loads. `clock` returns seconds, `counts` the rows that ran, `counts_of` the same by owner.
     """
 
     def __init__(
@@ -104,26 +104,26 @@ class Engine:
 
     @property
     def capacity(self) -> int:
-        """How many sequences can run at a time."""
+        """The number of sequences that can run at a time."""
         return self._store.capacity
 
     @property
     def active(self) -> int:
-        """How many sequences run."""
+        """The number of running sequences."""
         return self._scheduler.count
 
     def running(self, owner: str) -> int:
-        """How many of an owner's sequences run."""
+        """Return the number of an owner's running sequences."""
         return self._scheduler.running(owner)
 
     @property
     def pools(self) -> tuple[PoolLoad, ...]:
-        """What the state's pools hold."""
+        """The content of the state's pools."""
         return self._store.loads
 
     @property
     def busy(self) -> bool:
-        """Whether a step would do anything."""
+        """Whether a step has work to do."""
         return bool(self._scheduler.waiting or self._scheduler.active or self._events)
 
     def use(self, proven: Proven, costs: CostSource | None = None) -> None:
@@ -177,9 +177,9 @@ class Engine:
         return self._end(sequence, reason)
 
     def abandon(self, error: str) -> tuple[Event, ...]:
-        """End the active sequences as FAILED and trust nothing that the state holds; the queue stays.
+        """End the active sequences as FAILED and discard the state's content; the queue stays.
 
-        For a verifier that failed in a way that another try would not mend.
+        Use this after a failure of the verifier that a retry would not fix.
         """
         self._store.forget()
         numbers = [sequence.number for sequence in self._scheduler.active]
@@ -319,13 +319,13 @@ class Engine:
         )
 
     def _end_now(self, number: int, reason: FinishReason, error: str | None = None) -> None:
-        """End a sequence, to be told with what this step does."""
+        """End a sequence; its event comes with the results of this step."""
         last = self._end(number, reason, error)
         if last is not None:
             self._events.append(last)
 
     def _end(self, number: int, reason: FinishReason, error: str | None = None) -> Event | None:
-        """End a sequence that waits or runs, or whose end a step that failed could not tell any more."""
+        """End a sequence that waits or runs, or whose last event was lost with a failed step."""
         untold = [event for event in self._events if event.sequence == number]
         self._events = [event for event in self._events if event.sequence != number]
         tokens = tuple(token for event in untold for token in event.tokens)

@@ -1,4 +1,4 @@
-"""A request's events on their way from the engine's thread to whoever reads them, in threads or asyncio."""
+"""A request's events, passed from the engine's thread to the readers, in threads or asyncio."""
 
 import asyncio
 import contextlib
@@ -16,8 +16,8 @@ Cancel = Callable[[int, FinishReason], None]
 class Stream:
     """The events of one sequence, each handed out once; the last one has a finish reason.
 
-    Iterate with `for` or `async for`. Events are kept until they are read, so a slow reader holds up nobody.
-    Leaving a `with` block cancels what is left. Safe for use from several threads.
+    Iterate with `for` or `async for`. Events are kept until they are read, so a slow reader delays no other
+    client. Leaving a `with` block cancels what is left. Safe for use from several threads.
     """
 
     def __init__(self, number: int, cancel: Cancel) -> None:

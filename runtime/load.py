@@ -1,4 +1,4 @@
-"""How much an engine has to do, and what it has run: integers that any thread may read while passes run."""
+"""The load of an engine and the counts of its work: integers that any thread may read while passes run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ MOST_OWNERS = 4096
 
 @dataclass(frozen=True)
 class RowCount:
-    """How many rows of a kind were run."""
+    """The number of rows of a kind that ran."""
 
     kind: RowKind
     count: int
@@ -30,10 +30,10 @@ class PoolLoad:
 
 @dataclass(frozen=True)
 class ServiceLoad:
-    """What a service has to do now, and what it has done since it was opened.
+    """The current load of a service, and its counts since it was opened.
 
-    `waiting` requests wait for one of the `sequences` that can run at a time, of which `active` do.
-    `accepted` draft rows were right. The last pass had `last_rows` rows that were not pads, of `last_width`.
+    `waiting` requests wait for one of the `sequences` that can run at a time; `active` ones run. `accepted`
+    draft rows were right. The last pass had `last_rows` rows that were not pads, of `last_width`.
     """
 
     waiting: int
@@ -61,7 +61,7 @@ class PassCounts:
 
     @property
     def rows(self) -> tuple[RowCount, ...]:
-        """How many rows were run, by kind."""
+        """The number of rows that ran, by kind."""
         return tuple(RowCount(kind, self._rows[kind]) for kind in RowKind)
 
     def count(self, plan: PassPlan) -> None:

@@ -1,11 +1,11 @@
-"""Lookahead decoding: spare rows carry the last pass's guesses on, and what they find is remembered.
+"""Lookahead decoding: spare rows continue the last pass's guesses, and their predictions are stored.
 
 Fu et al., "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding" (arXiv 2402.02057). A
-row behind a wrong guess still says what the verifier holds right there. Those tokens are the next pass's
-guesses for their positions (a Jacobi iteration), and as successors of the one and of the two tokens before
-them they go into a pool, the most recent first, from which later chains are made. Where there is nothing
+row behind a wrong guess still gives the verifier's prediction for its position. Those tokens are the next
+pass's guesses for their positions (a Jacobi iteration), and as successors of the one and of the two tokens
+before them they go into a pool, the most recent first, from which later chains are made. If there is nothing
 to guess, rows run tokens of the text, so that there is something to iterate on. Rows form a chain, so the
-window that the paper runs beside the verified tokens is what a chain has left of it.
+paper's window beside the verified tokens consists of the unused rows of the chain.
 """
 
 from collections.abc import Sequence
@@ -142,8 +142,8 @@ def jacobi_learn(
 ) -> None:
     """Learn from a pass after which the text has gone on from `before` tokens to `after`: see SeenRows.
 
-    What would have been guessed is counted first. Rows behind a wrong guess are remembered before the others,
-    which so come first, and are the window of the next pass.
+    The accuracy of guesses is counted before the update. Rows behind a wrong guess are stored before the
+    others, so that the others come first, and are the window of the next pass.
     """
     found = np.empty(MOST_CANDIDATES, np.int32)
     kinds = np.empty(MOST_CANDIDATES, np.int64)
@@ -171,7 +171,7 @@ def jacobi_learn(
 
 @dataclass(frozen=True)
 class Pooled:
-    """What was learnt of one owner: what followed which tokens, and how often guesses came true."""
+    """The memory of one owner: the tokens that followed which tokens, and how often guesses were right."""
 
     pool: Pool
     rates: Rates

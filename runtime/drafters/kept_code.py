@@ -1,7 +1,7 @@
-"""Where compiled code is kept: in the user's cache, in a folder for each state of this package's sources.
+"""The folder of compiled code: in the user's cache, one for each state of this package's sources.
 
-So what was compiled of other sources is never used, wherever the package is installed and whether or not it
-may be written to.
+So code that was compiled from other sources is never used, wherever the package is installed and whether or
+not its folder is writable.
 """
 
 import hashlib
@@ -57,14 +57,14 @@ def import_compiled(name: str) -> None:
 
 
 def is_compiled(name: str) -> bool:
-    """Whether all that a source needs was compiled, so that it loads in less than a second."""
+    """Return whether all code of a source was compiled, so that it loads in less than a second."""
     folder = code_folder()
     names = (name, "auto") if name in _PARTS_OF_AUTO else (name,)
     return folder is not None and any((folder / f"{each}.compiled").exists() for each in names)
 
 
 def must_compile(name: str) -> bool:
-    """Whether a source that is opened here has to be compiled first, for some ten seconds."""
+    """Return whether a source that is opened now must first be compiled, for some ten seconds."""
     return name in _MODULES and not is_compiled(name)
 
 
@@ -79,9 +79,9 @@ def note_compiled(name: str) -> None:
 
 @cache
 def code_folder() -> Path | None:
-    """Where the compiled form of these sources lies; None where there is no such place.
+    """Return the folder of these sources' compiled code; None if there is none.
 
-    What lies there is run. So nobody else may write there, and what is damaged is dropped.
+    Its content is executed. So no other user may write there, and damaged code is removed.
     """
     try:
         base = _own_folder()
@@ -103,18 +103,18 @@ def code_folder() -> Path | None:
 
 
 def _own_folder() -> Path:
-    """Where the folder of all states is: the user's, or below the one that compiled code is to be kept in.
+    """Return the folder of all states: the user's, or below the folder that the environment names.
 
-    A relative path would mean whatever folder one stands in, with whatever lies there.
+    A relative path is ignored, since it would depend on the current folder, with unknown content.
     """
     given = Path(os.environ.get(_CHOSEN_FOLDER, ""))
     return given / NAME if given.is_absolute() else cache_folder()
 
 
 def _state_of_sources() -> str:
-    """What the compiled form depends on; numba itself sees to the processor.
+    """Return the inputs that the compiled code depends on; numba itself accounts for the processor.
 
-    Numba looks at where a source lies, and at when it was written. So another installation has another state.
+    Numba checks a source's path and modification time. So another installation has another state.
     """
     digest = hashlib.sha256(f"{version('numba')} {platform.python_version()}".encode())
     for path in sorted(Path(__file__).parent.rglob("*.py")):
@@ -124,7 +124,8 @@ def _state_of_sources() -> str:
 
 
 def _drop_old(base: Path) -> None:
-    """Remove the folders that were used longest ago; what is not named as ours is somebody else's."""
+    """Remove the folders that were used longest ago; a folder without this package's naming is not
+    touched."""
     found = [path for path in base.iterdir() if _STATE.fullmatch(path.name)]
     for folder in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)[KEPT_FOLDERS:]:
         with suppress(OSError):

@@ -1,4 +1,5 @@
-"""Prompt lookup: copy what followed when the text, or a reference beside it, last ended like this."""
+"""Prompt lookup: copy the tokens that followed the latest match of the text's end, in the text or in a
+reference."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ _BARRIER = (1 << 32) - 1
 
 @dataclass(frozen=True)
 class LookupSettings:
-    """Which earlier stretch of text is copied from.
+    """The choice of the earlier stretch of text to copy from.
 
     The longest suffix of `n_max` down to `n_min` tokens that was seen before counts; of its occurrences the
     most recent or the leftmost. Hugging Face's prompt lookup is (n_max=2, choose="leftmost"), llama.cpp's
@@ -99,9 +100,9 @@ class LookupSession:
         self._index()
 
     def propose(self, budget: int) -> Draft:
-        """At most `budget` tokens copied from after the match; empty where no token came before.
+        """Return at most `budget` tokens, copied from after the match; empty if no token matches.
 
-        All of them are from the reference, and said to be, or none is.
+        Either all of them come from the reference, and are marked so, or none.
         """
         length, end = self._match
         if length < self._settings.n_min or budget < 1:

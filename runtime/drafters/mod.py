@@ -106,7 +106,7 @@ class ModSettings:
 
 @dataclass(frozen=True)
 class ModFacts:
-    """What all tables hold: entries, those that are filled, and how often one was emptied."""
+    """The content of all tables: entries, used entries, and how often a table was cleared."""
 
     entries: int = 0
     filled: int = 0
@@ -119,7 +119,7 @@ class ModFacts:
 
 
 class ModTable:
-    """What was learnt of one owner."""
+    """The memory of one owner."""
 
     def __init__(self, settings: ModSettings) -> None:
         """Pages of the table that were never written to take no memory."""
@@ -162,7 +162,7 @@ class ModGuesser:
         _log.info("ngram-mod: %d of %d entries are filled", learnt.filled, len(learnt.table))
 
     def guess(self, tokens: Tokens, length: int, found: Tokens, chances: Chances) -> tuple[int, int]:
-        """What last followed the last n tokens, or others of the same hash."""
+        """Return the token that last followed the last n tokens, or other tokens with the same hash."""
         learnt = self._learnt
         count = mod_candidates(learnt.table, learnt.rates, learnt.n, tokens, length, found, chances)
         return count, learnt.n

@@ -1,4 +1,4 @@
-"""What a source has learnt, apart by owner, in bounded memory."""
+"""The memory of a source, separate for each owner and bounded."""
 
 import threading
 from collections import OrderedDict
@@ -9,10 +9,10 @@ Learnt = TypeVar("Learnt")
 
 
 class PerOwner(Generic[Learnt]):
-    """One `Learnt` for each of the owners that asked last; nothing of it ever goes to another.
+    """One `Learnt` for each of the most recent owners, never shared between owners.
 
-    That of the owner who asked longest ago is dropped where there are too many; sessions that hold it keep
-    it until they end. Sessions may be opened on several threads.
+    If there are too many, the least recently used is dropped; sessions that hold it keep it until they end.
+    Sessions may be opened on several threads.
     """
 
     def __init__(self, fresh: Callable[[], Learnt], most: int) -> None:
@@ -26,7 +26,7 @@ class PerOwner(Generic[Learnt]):
         return len(self._learnt)
 
     def of(self, owner: str) -> Learnt:
-        """What was learnt of an owner."""
+        """Return the memory of an owner."""
         with self._guard:
             learnt = self._learnt[owner] if owner in self._learnt else self._fresh()
             self._learnt[owner] = learnt
@@ -37,7 +37,7 @@ class PerOwner(Generic[Learnt]):
 
     @property
     def all(self) -> tuple[Learnt, ...]:
-        """What was learnt of every owner, that of the one who asked longest ago first."""
+        """The memories of all owners, the least recently used first."""
         return tuple(self._learnt.values())
 
     def clear(self) -> None:

@@ -1,9 +1,9 @@
-"""Token Recycling: what the verifier itself held likely behind a token is guessed when the token comes again.
+"""Token Recycling: draft the tokens that the verifier itself ranked likely when the token last occurred.
 
 Luo et al., "Turning Trash into Treasure" (arXiv 2408.08696): a table of each token's successors, taken from
-the likeliest tokens of every row that ran, also those behind a wrong guess, the latest replacing what was
-there. Beside it stands a smaller one by the last two tokens, which is looked at first. Guesses form a chain
-here, not a tree. A guess's chance is how often those came true that the verifier gave such a share.
+the likeliest tokens of every row that ran, also those behind a wrong guess, the latest replacing earlier
+ones. A smaller table by the last two tokens is used first. Guesses form a chain here, not a tree. A guess's
+probability is how often tokens with such a share of the verifier's probability were right.
 """
 
 from collections.abc import Sequence
@@ -122,8 +122,8 @@ def recycle_learn(
 ) -> None:
     """Learn from a pass after which the text has gone on from `before` tokens to `after`: see SeenRows.
 
-    What would have been guessed is counted first. Then rows behind a wrong guess are kept before the others,
-    which may so replace them.
+    The accuracy of guesses is counted before the update. Rows behind a wrong guess are stored before the
+    others, so that the others may replace them.
     """
     found = np.empty(MOST_CANDIDATES, np.int32)
     kinds = np.empty(MOST_CANDIDATES, np.int64)
@@ -147,7 +147,7 @@ def recycle_learn(
 
 @dataclass(frozen=True)
 class Recycled:
-    """What was learnt of one owner: the tables by one and by two tokens, and how often guesses came true."""
+    """The memory of one owner: the tables by one and by two tokens, and how often guesses were right."""
 
     table: Table
     pairs: Table

@@ -19,9 +19,9 @@ REMEMBERING = ("auto", "mix")
 
 
 def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMemory) -> DraftSource | None:
-    """Who guesses tokens of this vocabulary, as the options say; who remembers something opens its memory.
+    """Return the draft source that the options select for this vocabulary; a source with a memory opens it.
 
-    None for nobody.
+    None for none.
 
     Raises:
         RequestError: options make no sense together, or a file of them is unusable.
@@ -37,8 +37,8 @@ def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMem
 
 
 def start_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMemory) -> DraftSource | None:
-    """The same at once: what takes time to start does so on a thread of its own, and lookup guesses until it
-    stands. A memory is there from the first request on."""
+    """Return the same without waiting: slow parts start on a separate thread, and lookup drafts until they
+    are ready. The memory is open from the first request on."""
     from anespec.runtime.drafters.starting import StartingSource
 
     memory = cache(lambda: open_memory(learner_of(tokenizer)))
@@ -49,7 +49,7 @@ def start_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMe
 
 
 def learner_of(tokenizer: Tokenizer) -> Learner:
-    """Who learns requests of this vocabulary into a memory: the same for all sources that have one.
+    """Return the learner of requests for this vocabulary: the same for all sources with a memory.
 
     Its compiled code is imported when the first request is learnt.
     """
@@ -66,7 +66,7 @@ def learner_of(tokenizer: Tokenizer) -> Learner:
 def _prepared(
     options: LoadOptions, tokenizer: Tokenizer, memory: Callable[[], Memory]
 ) -> Callable[[], DraftSource] | None:
-    """What starts the source that the options say, after all that can be wrong with them was looked at."""
+    """Return the function that starts the selected source, after all options were checked."""
     settings = LookupSettings(options.lookup_max, options.lookup_min, options.lookup_choose)
     match options.drafter:
         case "lookup":

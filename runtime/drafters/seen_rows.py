@@ -18,7 +18,7 @@ _LEAST = -1e9
 
 @dataclass(frozen=True)
 class SeenRows:
-    """What the rows of a pass held and found.
+    """The input and output of the rows of a pass.
 
     `inputs[i]` is the token of row i; row 0 is that of the last token before what was committed. `tops[i]`
     are the likeliest tokens behind it, and `shares[i]` what each has of all their probability. Rows from the

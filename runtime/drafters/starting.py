@@ -42,7 +42,7 @@ class Ended:
 
 
 class _InterimSession:
-    """A session of lookup that tells at its end what it was about."""
+    """A session of lookup that hands over its text at its end."""
 
     def __init__(self, session: DraftSession, about: Ended, tell: Callable[[Ended], None]) -> None:
         self._session = session
@@ -70,11 +70,14 @@ class _InterimSession:
 
 
 class StartingSource:
-    """Starts a source on a thread of its own. Until it stands, and where it cannot, lookup guesses.
+    """Start a source on a separate thread.
 
-    What was never compiled here is compiled by another process, which this one does not wait for at its end.
-    Sessions stay what they were opened as. What lookup has guessed for, the source learns: from its memory,
-    which keeps every request from its end on, or once it stands where it has none. Calls come one at a time.
+    Until it is ready, or if it fails, lookup drafts.
+
+    Code that is not compiled yet is compiled by another process, which the exit of this one does not wait
+    for. A session keeps its source. The source also learns the requests that lookup drafted for: from its
+    memory, which keeps every finished request, or, if it has no memory, when it is ready. Calls come one at a
+    time.
     """
 
     def __init__(self, name: str, start: Callable[[], DraftSource], memory: Memory | None = None) -> None:
@@ -97,11 +100,11 @@ class StartingSource:
 
     @property
     def cost(self) -> DraftCost:
-        """Of who guesses now."""
+        """The cost of the current source's proposals."""
         return self._lookup.cost if self._source is None else self._source.cost
 
     def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> DraftSession:
-        """A session of the source once it stands, else of lookup."""
+        """Open a session of the source if it is ready, else of lookup."""
         source = self._source
         if source is None:
             session = self._lookup.open(owner, prompt, reference)
@@ -114,12 +117,12 @@ class StartingSource:
         return propose_each(asks)
 
     def wait(self, seconds: float | None = None) -> None:
-        """Return when it stands or cannot, or after so many seconds."""
+        """Return when the source is ready or has failed, or after the given seconds."""
         self._thread.join(seconds)
 
     @property
     def must_compile(self) -> bool:
-        """Whether it stands only after some ten seconds, and not in less than one."""
+        """Whether the source will take some ten seconds to start, instead of less than one."""
         return self._source is None and not is_compiled(self.name)
 
     def close(self) -> None:
@@ -148,7 +151,7 @@ class StartingSource:
         self._untold.append(ended)
 
     def _tell(self, source: DraftSource) -> None:
-        """Have the source learn what has ended before it stood."""
+        """Let the source learn the requests that ended before it was ready."""
         with self._telling:
             while self._untold:
                 ended = self._untold.popleft()
@@ -173,8 +176,8 @@ class StartingSource:
             _log.warning("drafts by %s cannot be had, lookup drafts in its place: %r", self.name, error)
 
     def _compiled(self) -> bool:
-        """Have another process compile; False where nobody waits for it any more. Where it fails, this one
-        compiles."""
+        """Compile in another process; return False if the result is no longer needed. If it fails, this
+        process compiles."""
         _log.info("drafts by %s are compiled for this processor, once; lookup drafts meanwhile", self.name)
         compiling = subprocess.Popen(
             [*child_command("anespec.runtime.drafters.compiling"), self.name],

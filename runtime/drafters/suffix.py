@@ -34,13 +34,13 @@ from anespec.runtime.drafters.suffix_tries import (
 from anespec.runtime.drafters.texts import GrowingText, Tokens
 
 OWN_WEIGHT = 8.0
-"""What is seen in the text itself counts as so many earlier requests."""
+"""The weight of the text's own counts, relative to counts of earlier requests."""
 
 LATEST_WEIGHT = 1.0
-"""What followed last counts so much more."""
+"""The additional weight of the latest follower."""
 
 NEWEST_LOOKED_AT = 3
-"""Followers of a context that are candidates beside its most frequent one."""
+"""Followers of a context that become candidates, in addition to the most frequent one."""
 
 LEAST_LEFT = 0.01
 """Shorter contexts are not looked at any more where so little is left to them."""
@@ -156,7 +156,7 @@ def suffix_guess(
 
 
 class Remembered:
-    """What an owner's earlier requests held. The young trie becomes the old one when it is full."""
+    """The memory of an owner's earlier requests. The young trie becomes the old one when it is full."""
 
     def __init__(self) -> None:
         self.young = Trie.empty(REMEMBERED_NODES)
@@ -188,12 +188,12 @@ class SuffixGuesser:
         self._count(text, 0)
 
     def refer(self, reference: Sequence[int]) -> None:
-        """Count a text beside the sequence's own, before that begins."""
+        """Count a text in addition to the sequence's own, before the sequence begins."""
         self._count(GrowingText(reference), 0)
         self._path[:] = 0
 
     def guess(self, tokens: Tokens, length: int, found: Tokens, chances: Chances) -> tuple[int, int]:
-        """What followed the text's end, in all its lengths."""
+        """Return the followers of the text's end, for all match lengths."""
         own, young, old = self._own, self._remembered.young, self._remembered.old
         return suffix_guess(
             own.nodes,

@@ -55,9 +55,9 @@ def trie_child(nodes: Nodes, slots: Slots, parent: int, token: int) -> int:
 
 @compiled("int64(int32[:,::1], int32[::1], int32[::1], int64, int32[::1], int64, int64)")
 def trie_add(nodes: Nodes, slots: Slots, path: Path, used: int, text: Tokens, begin: int, end: int) -> int:
-    """Count `text[begin:end]`, whose text up to there `path` stands for; how many nodes are used then.
+    """Count `text[begin:end]`; `path` are the nodes of the text before it.
 
-    Where the nodes do not suffice, what needs new ones is not counted.
+    Return the number of used nodes. If the nodes run out, stretches that need new ones are not counted.
     """
     following = np.zeros(DEEPEST, np.int32)
     for place in range(begin, end):
@@ -124,7 +124,7 @@ class Trie:
 
     @property
     def room(self) -> int:
-        """How many more nodes there may be."""
+        """How many more nodes fit."""
         return len(self.nodes) - self.used
 
     def add(self, text: Tokens, path: Path, begin: int, end: int) -> None:

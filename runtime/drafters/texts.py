@@ -11,9 +11,9 @@ Tokens = NDArray[np.int32]
 
 
 class GrowingText:
-    """The tokens of a sequence, `tokens[:length]`. What lies behind them is anybody's to write.
+    """The tokens of a sequence, `tokens[:length]`.
 
-    `tokens` is another array after the text grew, or room was made.
+    Entries behind them may be overwritten. `tokens` is replaced by another array when the text grows.
     """
 
     def __init__(self, tokens: Sequence[int]) -> None:

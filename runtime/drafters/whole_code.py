@@ -1,7 +1,8 @@
-"""Whether compiled code is as it was written: whoever runs what a crash of the machine left of it may crash.
+"""Verify that compiled code is intact: code that a crash of the machine damaged may crash the process that
+runs it.
 
-The compiler sees to it that nobody reads a file that is being written. But what it wrote is on the disk only
-some time later, and is not checked when it is loaded. So a list of checksums lies beside it.
+The compiler ensures that a file is not read while it is written. But the system writes it to the disk later,
+and the compiler does not check it at load. So a list of checksums is stored with the code.
 """
 
 import contextlib
@@ -34,9 +35,9 @@ def note_whole(folder: Path) -> None:
 
 
 def drop_damaged(folder: Path) -> None:
-    """Remove code that is not as it was noted, and what says that all is compiled; it is compiled anew.
+    """Remove damaged code, and the mark that all is compiled, so that it is compiled again.
 
-    Code that was never noted is left: somebody may be compiling it.
+    Code that is not in the list is kept: another process may be compiling it.
     """
     noted = _noted(folder)
     if noted is None:

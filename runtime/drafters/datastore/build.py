@@ -60,9 +60,9 @@ def build_datastore(
     report: Report,
     piece: int = PIECE,
 ) -> Header:
-    """Write a datastore of these documents; what stood at `target` stays until it is whole.
+    """Write a datastore of these documents; an existing file at `target` stays until the new one is complete.
 
-    Beside it lies meanwhile a hidden file of that size, and half as much again that has no name.
+    Meanwhile the folder also holds a hidden file of that size, and unnamed files of half that size.
 
     Raises:
         StorageError: the file system refuses, for example for lack of space.

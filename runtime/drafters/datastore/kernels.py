@@ -32,8 +32,8 @@ _STORE = "Array(int32, 1, 'C', readonly=True), "
 
 @compiled_lean(f"int64({_STORE}int64, int32[::1], int64, int64, int64)")
 def _alike(store: Text, place: int, text: Tokens, length: int, alike: int, most: int) -> int:
-    """How many tokens before and at a place are those that the text ends with, up to `most`, where `alike`
-    are known to be."""
+    """Return how many tokens before and at a place match the text's end, up to `most`; the first `alike` are
+    known to match."""
     while alike < most and 0 <= place - alike < len(store):
         if store[place - alike] != text[length - 1 - alike]:
             break
@@ -77,8 +77,8 @@ def _sample(
     followers: Tokens,
     alikes: NDArray[np.int64],
 ) -> int:
-    """What follows places around the nearest, and how much of the text's end each has, the most first on
-    either side; how many."""
+    """Write the followers of the places around the nearest, and the length of each match, the longest first
+    on either side; return their number."""
     last = text[length - 1]
     if not 0 <= last < len(starts) - 1:
         return 0

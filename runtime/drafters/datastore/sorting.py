@@ -94,7 +94,7 @@ def _key(text: Text, place: int) -> np.uint64:
 
 @compiled("boolean(Array(int32, 1, 'C', readonly=True), int64, int64)")
 def _comes_before(text: Text, one: int, other: int) -> bool:
-    """Whether a place comes before another that has the same key."""
+    """Return whether a place comes before another place with the same key."""
     for back in range(DEEPEST):
         mine, theirs = text[one - back], text[other - back]
         if mine != theirs:

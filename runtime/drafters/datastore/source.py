@@ -27,7 +27,8 @@ class DatastoreGuesser:
         """The text is looked at when it is asked for."""
 
     def guess(self, tokens: Tokens, length: int, found: Tokens, chances: Chances) -> tuple[int, int]:
-        """What followed the text's end in the corpus. Raises StorageError where that was cut short."""
+        """Return the followers of the text's end in the corpus. Raises StorageError if the file was
+        truncated."""
         store = self._store
         store.require_whole()
         return datastore_guess(store.starts, store.text, store.order, tokens, length, found, chances)

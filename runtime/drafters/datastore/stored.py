@@ -57,7 +57,7 @@ def let_go(array: NDArray[Any]) -> None:
 
 
 class Header(BaseModel):
-    """What the beginning of a file says. `vocabulary` is the hash of its tokens, `made_with` a version."""
+    """The facts in a file's header. `vocabulary` is the hash of its tokens, `made_with` a version."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -94,7 +94,7 @@ class Header(BaseModel):
 
 
 def read_header(path: Path) -> Header:
-    """What a file says of itself.
+    """Return the facts in a file's header.
 
     Raises:
         StorageError: it cannot be read.

@@ -1,4 +1,4 @@
-"""How much disk building a datastore will take, estimated before hours of work are spent on it."""
+"""Estimate the disk space of a datastore before hours of work are spent on it."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ SPOTS = 16
 SPOT_BYTES = 1 << 13
 
 KEPT_BYTES, WORKING_BYTES = 8, 4
-"""Bytes of disk per token: of the datastore, and of the working files beside it while it is built."""
+"""Bytes of disk per token: of the datastore, and of the temporary files while it is built."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Survey:
 
     @property
     def disk_bytes(self) -> int:
-        """What the datastore will take."""
+        """Bytes of the finished datastore."""
         return self.beginning + self.tokens * KEPT_BYTES
 
     @property
     def building_bytes(self) -> int:
-        """What it takes while it is built."""
+        """Bytes that are needed while it is built."""
         return self.disk_bytes + self.tokens * WORKING_BYTES
 
     def require_room(self, target: Path) -> None:

@@ -1,1 +1,1 @@
-"""What drafting remembers across requests, apart by owner, and where it is kept."""
+"""The memory of drafting across requests, separate for each owner, and its files."""

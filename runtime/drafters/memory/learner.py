@@ -1,4 +1,4 @@
-"""What a draft source remembers of one owner: an image of bytes, and who understands it."""
+"""The memory of a draft source for one owner: an image of bytes, and the learner that interprets it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -14,7 +14,8 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class MemoryFacts:
-    """What an image holds: `nodes` of `room` are used, learnt from `requests` requests of `tokens` tokens."""
+    """The content of an image: `nodes` of `room` are used, learnt from `requests` requests of `tokens`
+    tokens."""
 
     nodes: int
     room: int
@@ -32,7 +33,7 @@ class Learner(Protocol):
 
     @property
     def name(self) -> str:
-        """Who understands the image."""
+        """The learner that interprets the image."""
         ...
 
     @property
@@ -56,29 +57,30 @@ class Learner(Protocol):
         ...
 
     def weights(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The part of an image that is learnt at every pass, a view of it; few bytes, none where none is.
+        """Return the part of an image that is learnt at every pass, as a view; few bytes, or none.
 
-        It is what a journal of finished requests cannot give back, so it is kept beside them.
+        A journal of finished requests cannot restore this part, so it is stored in addition to them.
         """
         ...
 
     def is_sound(self, image: NDArray[np.uint8]) -> bool:
-        """Whether an image of its own can be gone on from: what is not finite, for one, never is again."""
+        """Return whether learning can continue from an image: values that are not finite, for example, cannot
+        recover."""
         ...
 
     def facts(self, image: NDArray[np.uint8]) -> MemoryFacts:
-        """What the image holds."""
+        """Return the content of the image."""
         ...
 
 
 def fold_whole(learner: Learner, image: NDArray[np.uint8], text: NDArray[np.int32], answer: int) -> None:
-    """Have an image that nobody else uses learn a request."""
+    """Let an image that has no other user learn a request."""
     for _ in learner.fold(image, text, answer):
         pass
 
 
 class Remembered(Protocol):
-    """What is remembered of one owner."""
+    """The memory of one owner."""
 
     @property
     def image(self) -> NDArray[np.uint8]:
@@ -87,9 +89,9 @@ class Remembered(Protocol):
 
     @property
     def lock(self) -> AbstractContextManager[object]:
-        """Held by whoever reads or changes the image; `fold` takes it itself.
+        """The lock for reading or changing the image; `fold` acquires it itself.
 
-        Models of one vocabulary share it, each on a thread of its own, and it is copied to be written.
+        Models of one vocabulary share the image, each on a thread of its own, and a snapshot copies it.
         """
         ...
 
@@ -99,10 +101,10 @@ class Remembered(Protocol):
 
 
 class Memory(Protocol):
-    """What is remembered, apart by owner. Safe for use from several threads."""
+    """The memory, separate for each owner. Safe for use from several threads."""
 
     def of(self, owner: str) -> Remembered:
-        """What is remembered of `owner`: nothing at first."""
+        """Return the memory of `owner`, initially empty."""
         ...
 
     def keep(self, owner: str, text: NDArray[np.int32], answer: int) -> None:
@@ -118,4 +120,4 @@ class Memory(Protocol):
 
 
 OpenMemory = Callable[[Learner], Memory]
-"""Opens the memory of the model that is loaded, for whoever learns into it; nothing is read yet."""
+"""Open the memory of the loaded model for a learner; nothing is read yet."""

@@ -15,7 +15,7 @@ from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 
 @dataclass(frozen=True)
 class Place:
-    """Which memory is wanted: of which vocabulary, in which folder (None: in memory alone), how large.
+    """The requested memory: its vocabulary, its folder (None: in RAM only) and its size.
 
     `vocabulary` is its key (shelf.vocabulary_key), an owner's image has at most `size` bytes, `model` is the
     one that draws from it.
@@ -29,7 +29,7 @@ class Place:
 
 @dataclass(frozen=True)
 class _Sameness:
-    """What must agree for two models to share a memory."""
+    """The properties that must be equal for two models to share a memory."""
 
     vocabulary: str
     folder: Path | None
@@ -45,7 +45,7 @@ class _Shared:
 
 
 class Memories:
-    """Opens each memory once, for all who ask for it. Safe for use from several threads."""
+    """Opens each memory once, for all callers. Safe for use from several threads."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -84,7 +84,7 @@ class _Use:
         self._let_go: Callable[[], None] | None = let_go
 
     def of(self, owner: str) -> Remembered:
-        """What is remembered of `owner`."""
+        """Return the memory of `owner`."""
         return self._memory.of(owner)
 
     def keep(self, owner: str, text: NDArray[np.int32], answer: int) -> None:

@@ -1,4 +1,4 @@
-"""The files that keep what is remembered of one owner: a snapshot of the image, and journals since.
+"""The files of one owner's memory: a snapshot of the image, and the journals after it.
 
     OWNER/snapshot       head, image, the latest lessons
     OWNER/journal-N      head, and a record for every request that ended since
@@ -48,7 +48,7 @@ _JOURNAL = re.compile(r"journal-(\d{6,9})")
 
 
 def owner_folder(owner: str) -> str:
-    """The name of an owner's folder: letters and digits whatever the owner is called."""
+    """Return the name of an owner's folder: letters and digits, for any name of the owner."""
     return hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -195,7 +195,7 @@ class OwnerFiles:
 
 
 def _reader(folder: Folder, name: str) -> io.BufferedReader:
-    """A file of ours alone, whatever its mode was."""
+    """Open a file and make it private to this user."""
     stream = folder.reader(name)
     try:
         found = os.fstat(stream.fileno())

@@ -1,4 +1,4 @@
-"""What is remembered of one owner: an image in memory, learnt in place, and the files it comes back from."""
+"""The memory of one owner: an image in RAM, learnt in place, and the files that restore it."""
 
 import logging
 import threading
@@ -181,7 +181,7 @@ class OwnerMemory:
         self._tokens = SNAPSHOT_TOKENS
 
     def _is_ours(self, head: Head) -> bool:
-        """Whether the learner understands what stands under this head."""
+        """Return whether the learner understands the content described by this head."""
         mine = self._learner
         return (head.vocabulary, head.learner, head.version) == (
             self._head.vocabulary, mine.name, mine.version,
@@ -211,16 +211,16 @@ class OwnerMemory:
 
     @property
     def _needs_snapshot(self) -> bool:
-        """Whether the journals lack what was learnt, or hold what cannot be."""
+        """Whether the journals lack learnt requests, or hold damaged parts."""
         return self._torn or self._journal.has_lost
 
     @property
     def _is_long(self) -> bool:
-        """Whether it takes too long to learn the journals when it is opened."""
+        """Whether learning the journals takes too long when the memory is opened."""
         return self._tokens >= SNAPSHOT_TOKENS or self._journals >= MOST_JOURNALS
 
     def _is_due(self) -> bool:
-        """Whether a snapshot is to be written now."""
+        """Whether a snapshot is due."""
         needs = self._needs_snapshot
         if not self._journal.writes or (self._tokens < SNAPSHOT_TOKENS and not needs):
             return False

@@ -1,8 +1,8 @@
-"""What files of memory are made of: MAGIC, then records that say by a checksum whether they are whole.
+"""The format of memory files: MAGIC, then records with checksums.
 
 A record is its kind (1 byte), the size of its content and a CRC-32 over all the rest (4 bytes each, little
-endian), and the content. Whoever is ended while a record is written leaves one that is not whole: nothing is
-read from there on. The first record of a file is its head.
+endian), and the content. If the process ends while a record is written, the record is incomplete: reading
+stops before it. The first record of a file is its head.
 """
 
 import json
@@ -42,7 +42,7 @@ _NAME_LENGTH = 255
 
 
 class Kind(IntEnum):
-    """What a record holds: facts about its file, a finished request, or a learner's weights."""
+    """The kinds of records: facts about the file, a finished request, or a learner's weights."""
 
     HEAD = 1
     LESSON = 2
@@ -50,11 +50,11 @@ class Kind(IntEnum):
 
 
 class Head(Record):
-    """The facts about a file: whose memory it is, and who understands it.
+    """The facts about a file: its owner, and the learner that interprets it.
 
     A snapshot holds an image of `image_bytes`, which had learnt `requests`, and contains all journals whose
-    number is less than `generation`; `text_bytes` of lessons follow it. A journal's counts are 0. What the
-    learner says of its image is only shown, so whatever that is costs no memory.
+    number is less than `generation`; `text_bytes` of lessons follow it. A journal's counts are 0. The
+    learner's description of its image is only for display, and never allocates memory.
     """
 
     vocabulary: str
@@ -138,7 +138,7 @@ def framed(kind: Kind, content: bytes) -> bytes:
 
 
 def records(data: bytes | memoryview) -> Iterator[tuple[Kind, memoryview]]:
-    """Kind and content of the whole records that stand one behind another, up to one that is not whole."""
+    """Yield kind and content of consecutive records, up to the first incomplete one."""
     for kind, whole in _whole(data):
         yield kind, whole[_FRAME.size :]
 
@@ -212,5 +212,5 @@ FRAME_BYTES = _FRAME.size
 
 
 def shown_owner(owner: str) -> str:
-    """An owner's name as a head holds it: whatever it is made of, and not long."""
+    """Return an owner's name in the form for a head: any characters, limited length."""
     return owner.encode("utf-8", "backslashreplace").decode()[:_NAME_LENGTH]

@@ -15,7 +15,7 @@ MOST_WAITING = 4 << 20
 """Bytes of requests that wait to be written."""
 
 JOURNAL, SNAPSHOT = "journal", "snapshot"
-"""What can fail to be written."""
+"""Errors of writing."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class RequestJournal:
         self._next_try = 0.0
         self._failing: set[str] = set()
         self.has_lost = False
-        """Whether a request that was learnt is in no journal and waits no more."""
+        """Whether a learnt request is in no journal and no longer waits to be written."""
 
     def write(self, record: bytes) -> None:
         """Add a request's record."""
@@ -98,7 +98,7 @@ class RequestJournal:
 
     @property
     def is_failing(self) -> bool:
-        """Whether the last write of some part failed."""
+        """Whether the last write of any part failed."""
         return bool(self._failing)
 
     def failed(self, part: str, error: OSError | StorageError) -> None:

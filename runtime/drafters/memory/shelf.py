@@ -1,4 +1,4 @@
-"""All that is kept on disk, of whom and for which models; how it is bounded, listed and removed.
+"""The memories on disk, for all owners and models: their limit, listing and removal.
 
     MEMORY/VOCABULARY/models.json    see used_models
     MEMORY/VOCABULARY/OWNER/         see owner_files
@@ -24,7 +24,8 @@ from anespec.runtime.drafters.memory.records import Head, LatestTexts, Lesson, l
 from anespec.runtime.drafters.memory.used_models import MODELS_NAME, Model, read_models
 
 FILE_BYTES = 2 << 30
-"""Of all files together, of all vocabularies and owners; beyond it who was written longest ago goes."""
+"""Limit of all files together, of all vocabularies and owners; beyond it the owner written longest ago is
+removed."""
 
 VOCABULARY_LETTERS = 16
 
@@ -39,7 +40,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Weight:
-    """What the files of one owner for one vocabulary take, and when they were written last."""
+    """Bytes of one owner's files for one vocabulary, and the time of the last write."""
 
     vocabulary: str
     folder: str
@@ -49,8 +50,8 @@ class Weight:
 
 @dataclass(frozen=True)
 class Kept(Weight):
-    """What is kept there. `requests` were learnt; `nodes` of `room` are used, as far as the last snapshot
-    knows."""
+    """The content of a kept memory. `requests` were learnt; `nodes` of `room` are used, according to the last
+    snapshot."""
 
     owner: str
     requests: int
@@ -58,7 +59,7 @@ class Kept(Weight):
     room: int
 
     def is_of(self, owner: str) -> bool:
-        """Whether a person may mean its owner: by the whole name, or by that of the key alone."""
+        """Return whether the text names its owner: by the whole name, or by the name of the key alone."""
         return owner in (self.owner, self.owner.partition(" ")[0])
 
 
@@ -91,7 +92,7 @@ class Contents:
 
 @dataclass(frozen=True)
 class Added:
-    """How many requests were added, and how many tokens those have that were taken."""
+    """Return the number of requests that were added, and the number of their tokens that were used."""
 
     requests: int
     tokens: int
@@ -103,10 +104,10 @@ def vocabulary_key(vocabulary_hash: str) -> str:
 
 
 def trim(root: Path, most: int, mine: Folder, in_use: set[str]) -> None:
-    """Remove who was written longest ago until all files together have at most `most` bytes.
+    """Remove the owners written longest ago until all files together have at most `most` bytes.
 
-    `mine` is the vocabulary that this process writes, of which owners' folders are `in_use`. Another process'
-    vocabulary is left alone, and so is what cannot be removed.
+    `mine` is the vocabulary that this process writes, of which owners' folders are `in_use`. A vocabulary of
+    another process is not touched, and a file that cannot be removed is skipped.
     """
     with contextlib.suppress(OSError, StorageError):
         shelf = MemoryShelf(root)
@@ -161,7 +162,7 @@ class MemoryShelf:
         return sorted(self._each(_kept), key=lambda each: each.written, reverse=True)
 
     def weights(self) -> list[Weight]:
-        """What all owners' files take; none is opened. Raises as `kept` does."""
+        """Return the bytes of all owners' files; none is opened. Raises as `kept` does."""
         return self._each(_weight)
 
     def _each(self, look: Callable[[Folder, str], Found]) -> list[Found]:

@@ -1,4 +1,4 @@
-"""Which models have used a vocabulary, noted in its folder, so that a person is told of them by name."""
+"""The names of the models that have used a vocabulary, noted in its folder for display."""
 
 import contextlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is remembered of all owners who use one vocabulary: the Memory that draft sources are given."""
+"""The memories of all owners for one vocabulary: the Memory that draft sources get."""
 
 import logging
 import threading
@@ -26,16 +26,18 @@ MOST_IN_RAM = 8
 """Owners whose images stay in memory; one more, and the one asked for longest ago goes to its files."""
 
 SECONDS_BETWEEN_TRIES = 30.0
-"""To become the one who writes, after another process was."""
+"""Seconds between attempts to become the writer, after another process was."""
 
 _log = logging.getLogger(__name__)
 
 
 class VocabularyMemory:
-    """Owners' memories under one folder, or in memory alone (see learner.Memory). Safe from several threads.
+    """Owners' memories under one folder, or in memory alone (see learner.Memory).
 
-    One process writes: others read, and learn in memory alone for as long as that one runs. Nothing that goes
-    wrong with files is raised.
+    Safe from several threads.
+
+    One process writes; others read, and keep new knowledge in RAM while that process runs. Errors of files
+    are never raised.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class VocabularyMemory:
         self._unlearnt: OrderedDict[str, RequestJournal] = OrderedDict()
 
     def of(self, owner: str) -> OwnerMemory:
-        """What is remembered of `owner`. Raises RequestError where an image's size is too small."""
+        """Return the memory of `owner`. Raises RequestError if an image's size is too small."""
         with self._guard:
             self._open()
             found = self._alive.get(owner)
@@ -131,7 +133,7 @@ class VocabularyMemory:
         return alive
 
     def _open(self) -> None:
-        """Open the folder, and be the one who writes where nobody else is."""
+        """Open the folder, and become its writer if no other process is."""
         if self._root is None or (self._opened and self._writes):
             return
         now = time.monotonic()

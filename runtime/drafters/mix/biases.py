@@ -1,4 +1,4 @@
-"""Learnt biases of candidates: what a token is like, whatever the contexts say of it; compiled.
+"""Learnt biases of candidates, from the token's own features, independent of contexts; compiled.
 
 By what they are of: (the shape of the last token, of this one); (age and count here, shape); the token; (the
 last two shapes, the token); (the last three shapes, shape); (the last shape, the token without case and
@@ -24,7 +24,7 @@ def _place_of(first: int, second: int) -> int:
 
 @compiled_lean("void(int64, int64, int64, int64[::1], int32[:,::1], int32[:,::1])")
 def place_biases(candidate: int, token: int, prior: int, state: Longs, traits: Words, places: Words) -> None:
-    """Write where a candidate's biases stand; `prior` says how old and how frequent it is."""
+    """Write the indices of a candidate's biases; `prior` gives its age and frequency."""
     shapes = state[SHAPES]
     shape = trait_of(traits, token) & SHAPE_MASK
     last = shapes & SHAPE_MASK

@@ -26,7 +26,7 @@ from anespec.runtime.drafters.mix.state import (
 from anespec.runtime.drafters.mix.words import FOLLOWED_BEFORE, FOLLOWED_LAST, find_word
 
 ORDER_OF = (6, 4, 3, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0)
-"""How many of the last tokens a context is made of, of those that are made of nothing else."""
+"""The number of last tokens in a context, for contexts that consist only of these."""
 
 SEED = 0x5BD1E995
 LAST_COLUMN = 6

@@ -1,4 +1,4 @@
-"""What is known of each token that may come next: candidates, and their inputs to the mixing; compiled."""
+"""The candidates for the next token, and their inputs to the mixing; compiled."""
 
 import numpy as np
 
@@ -122,8 +122,8 @@ def _take_context(nodes: Words, octets: Octets, row: int, number: int, count: in
 
 @compiled_lean(takes("int64, int64, int64", SCRATCH, returns="int64"))
 def _take_source(number: int, several: int, count: int, scratch: Scratch) -> int:
-    """Let another source's candidates, so many of `others` and `chances`, speak as input `number`; how many
-    candidates there are then."""
+    """Add another source's candidates, `others` and `chances`, as input `number`; return the number of
+    candidates."""
     for place in range(several):
         candidate = _place_of(scratch.others[place], count, scratch.found, scratch.marks)
         if candidate < CANDIDATES:
@@ -175,8 +175,8 @@ def _prior_of(age: int, times: int) -> int:
 
 @compiled_lean(takes(TEXT, IMAGE, OTHERS, TRAITS, SCRATCH, returns="int64"))
 def gather(text: Text, image: Image, others: Others, traits: Words, scratch: Scratch) -> int:
-    """Write the candidates for the place behind the text, the entries of their inputs, and where their biases
-    stand; how many there are."""
+    """Write the candidates for the next position, the entries of their inputs, and the indices of their
+    biases; return their number."""
     state, marks, found = text.state, scratch.marks, scratch.found
     length = state[LENGTH]
     for slot in range(SLOT_COUNT):

@@ -1,4 +1,4 @@
-"""What mix keeps where: the numbers of its contexts, inputs and weight sets, and the parts of its image."""
+"""The layout of mix: the numbers of its contexts, inputs and weight sets, and the parts of its image."""
 
 from typing import NamedTuple
 
@@ -121,7 +121,7 @@ FIXED_BYTES = -(-_FIXED // 64) * 64
 
 
 def rows_within(size: int) -> int:
-    """How many nodes fit into an image of `size` bytes, in whole buckets."""
+    """Return how many nodes fit into an image of `size` bytes, in whole buckets."""
     return max(0, (size - FIXED_BYTES) // (BUCKET * NODE_BYTES)) * BUCKET
 
 

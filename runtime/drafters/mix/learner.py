@@ -42,9 +42,9 @@ TOKENS_AT_ONCE = 256
 
 @compiled_lean("int64(int32[::1], int64, int64[::1])")
 def _known_length(text: Words, answer: int, header: Longs) -> int:
-    """How much of the text's beginning is a text that was learnt lately; notes this one and its prompt.
+    """Return the length of the text's beginning that was learnt lately; note this text and its prompt.
 
-    A conversation comes again with every turn, and is to count once.
+    A conversation is sent again with every turn, and must count once.
     """
     known = 0
     value = 0
@@ -116,12 +116,12 @@ class MixLearner:
             yield
 
     def weights(self, image: Octets) -> Octets:
-        """What is learnt at every pass: the weights and the measured rates."""
+        """Return the parts that are learnt at every pass: the weights and the measured rates."""
         return image[HEADER * 8 : FIXED_BYTES]
 
     def is_sound(self, image: Octets) -> bool:
-        """Whether all that is learnt at every pass is finite, and rates and counts are some. Nodes may hold
-        anything: they are forgotten with time."""
+        """Return whether all parts that are learnt at every pass are finite, and rates and counts are valid.
+        Nodes may hold any values: they are replaced with time."""
         parts = view_image(image)
         counts, rates = parts.header[:FIRST_FOLDED], parts.rates[:, RATE]
         return bool(
@@ -132,7 +132,7 @@ class MixLearner:
         )
 
     def facts(self, image: Octets) -> MemoryFacts:
-        """What the image holds."""
+        """Return the content of the image."""
         parts = view_image(image)
         header = parts.header
         return MemoryFacts(int(header[TAKEN]), len(parts.nodes), int(header[REQUESTS]), int(header[TOKENS]))

@@ -1,4 +1,4 @@
-"""Nodes: what followed a context, and how often. Two tables of them: one text's, and memory's; compiled.
+"""Nodes: the followers of a context and their counts, in two tables: one text's, and memory's; compiled.
 
 A node is 32 bytes: its key, five followers, and a byte each for their counts, for the visits, for its worth
 and for nothing. Followers stand by count, ties newest first; a new one replaces the last. Counts halve where

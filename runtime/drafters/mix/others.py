@@ -17,7 +17,7 @@ SPEAKERS = {RECYCLE: "recycle", JACOBI: "jacobi", DATASTORE: "datastore"}
 
 
 class Others(NamedTuple):
-    """What each of them knows. Empty arrays are of a source that is not there."""
+    """The data of each other source. Empty arrays stand for a source that is absent."""
 
     recycled: Table
     recycled_pairs: Table

@@ -15,7 +15,7 @@ LENGTHS = (20, 12, 8, 5, 3)
 """Tokens of the matches that are noted. The longest is looked for first: it is the likeliest to go on."""
 
 SHORTEST = 3
-"""Tokens that must match in truth, whatever the hashes say."""
+"""Tokens that must really match, in addition to the hashes."""
 
 MOST_COMPARED = 64
 """Tokens after which a match is long enough."""
@@ -32,7 +32,7 @@ MOST_MISSES = 5
 
 @compiled_lean("int64(int32[::1], int64, int64, int64)")
 def _hash_of(text: Words, length: int, count: int, rows: int) -> int:
-    """Where the last `count` tokens are noted, among so many rows, a power of two."""
+    """Return the row for the last `count` tokens, among a number of rows that is a power of two."""
     value = count
     for back in range(1, count + 1):
         value = mixed(value, text[length - back])
@@ -41,7 +41,7 @@ def _hash_of(text: Words, length: int, count: int, rows: int) -> int:
 
 @compiled_lean("int64(int64)")
 def ones(bits: int) -> int:
-    """How many of the last eight bits are set."""
+    """Return how many of the last eight bits are set."""
     count = 0
     while bits:
         count += bits & 1

@@ -1,4 +1,4 @@
-"""Room of a session that proposals write to and nobody keeps anything in: 14 KB."""
+"""A session's working memory, which proposals overwrite: 14 KB."""
 
 from typing import NamedTuple
 

@@ -101,7 +101,7 @@ class MixSession:
         self._remembered.fold(text, tables.answer - begin)
 
     def _speaker(self) -> str:
-        """Who spoke most for the first token of the chain that was just proposed."""
+        """The input that contributed most to the first token of the last proposal."""
         marks, at = self._scratch.marks, self._tables.state[AT]
         if 0 <= at < self._tables.reference_end and marks[BEST] == 0:
             return REFERENCE

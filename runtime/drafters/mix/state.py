@@ -1,4 +1,4 @@
-"""Where one text stands: numbers in one flat array, so that a chain can go on with a copy; compiled."""
+"""The state of one text: numbers in one flat array, so that a chain can continue on a copy; compiled."""
 
 from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.mix.layout import CONTEXTS, Longs, Words
@@ -25,7 +25,7 @@ STATE = KEYS + CONTEXTS
 SHAPE_BITS = 4
 SHAPE_MASK = 15
 ENDS_LINE, ENDS_SENTENCE, IS_LONG = 1 << 4, 1 << 5, 1 << 6
-"""What a token's trait says beside its shape."""
+"""The flags of a token's trait, in addition to its shape."""
 LAST_SHAPES = (1 << 6 * SHAPE_BITS) - 1
 
 
@@ -37,7 +37,7 @@ def trait_of(traits: Words, token: int) -> int:
 
 @compiled_lean("int64(int32[:,::1], int64)")
 def folded_of(traits: Words, token: int) -> int:
-    """The token that stands for all that differ in case and outer space alone."""
+    """The token that represents all tokens that differ only in case and outer space."""
     return traits[token, 1] if 0 <= token < len(traits) else token
 
 

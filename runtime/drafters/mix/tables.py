@@ -18,9 +18,10 @@ ROOM = 512
 
 
 class TextTables:
-    """A text, where it stands, and its nodes, words and matches.
+    """A text, its state, and its nodes, words and matches.
 
-    Where the text outgrows them they are made anew, twice as large, and the text is indexed again.
+    If the text outgrows the arrays, they are replaced by arrays of twice the size, and the text is indexed
+    again.
     """
 
     def __init__(self, traits: Words, prompt: Sequence[int], reference: Sequence[int]) -> None:
@@ -34,7 +35,7 @@ class TextTables:
 
     @property
     def answer(self) -> int:
-        """Where the answer begins."""
+        """The index at which the answer begins."""
         return self._answer
 
     def make_room(self, tokens: int) -> None:

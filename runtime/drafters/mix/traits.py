@@ -1,4 +1,4 @@
-"""What a token's text tells of it, per vocabulary, as an array for compiled functions."""
+"""The features of a token's text, per vocabulary, as an array for compiled functions."""
 
 from functools import lru_cache
 
@@ -17,7 +17,8 @@ LONG = 4
 
 
 def no_traits() -> Words:
-    """Those of a vocabulary whose texts nobody knows: every token is of one shape and its own folded form."""
+    """Return the features for a vocabulary without texts: every token has the same shape and is its own
+    folded form."""
     return np.zeros((0, 2), np.int32)
 
 
@@ -37,7 +38,7 @@ def traits_of(tokenizer: Tokenizer) -> Words:
 
 
 def ends_of(text: str, word: str) -> int:
-    """Whether a token ends a line or a sentence, and whether it is a long word."""
+    """Return whether a token ends a line or a sentence, and whether it is a long word."""
     if "\n" in text:
         return ENDS_LINE | ENDS_SENTENCE
     ends = ENDS_SENTENCE if word and word[-1] in ".!?:" else 0

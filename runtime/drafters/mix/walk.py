@@ -38,7 +38,7 @@ from anespec.runtime.drafters.mix.state import ANSWER_PLACE, AT, KEYS, LENGTH, O
 from anespec.runtime.drafters.mix.words import note_word
 
 OPENING_TOKENS = 6
-"""With so many tokens a request's opening tells what is asked."""
+"""The number of tokens after which a request's opening identifies the task."""
 
 
 @compiled_lean("void(int64[::1], int32[::1], int64, int32[:,::1], int32[:,::1])")
@@ -57,7 +57,7 @@ def begin_text(state: Longs, opening: Words, count: int, words: Words, traits: W
 
 @compiled_lean("void(int64[::1])")
 def begin_answer(state: Longs) -> None:
-    """What comes from here on is the answer."""
+    """Mark the beginning of the answer."""
     state[ANSWER_PLACE] = 0
     drop_pointer(state)
 
