@@ -40,7 +40,7 @@ LEAST_SHARE = 1 / 20
 
 
 class TimesColumn(ProgressColumn):
-    """Return the elapsed time, and the remaining time if it is known."""
+    """The elapsed time, and the remaining time if it is known."""
 
     def render(self, task: Task) -> Text:
         elapsed = duration_text(task.elapsed or 0.0)

@@ -79,7 +79,7 @@ def _show(title: str, findings: "tuple[Finding, ...]") -> None:
 
 
 def _show_end(findings: "tuple[Finding, ...]") -> None:
-    """One sentence; if something fails, it is the text of the error."""
+    """Print one sentence, unless something fails, which is raised as an error later."""
     levels = [finding.level.value for finding in findings]
     if "fail" not in levels:
         heed = f"; heed {counted(levels.count('warn'), 'warning')} (!)" if "warn" in levels else ""

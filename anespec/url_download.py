@@ -91,7 +91,7 @@ class _Download:
 
     @property
     def partial(self) -> Path:
-        """Bytes that were downloaded so far."""
+        """The file with the bytes that were downloaded so far."""
         return self.path / PARTIAL
 
     def kept(self) -> Facts | None:

@@ -187,7 +187,7 @@ def _on_record(
 
 
 def _asking(asked: Question, options: "ValidateOptions") -> dict[str, Callable[[], Gate[Any]]]:
-    """Return the function that runs each gate."""
+    """Return the functions that run the gates, by name."""
     from anespec.validate.options import EXACTNESS, GOLDEN, QUALITY, RESIDENCY
 
     asking: dict[str, Callable[[], Gate[Any]]] = {

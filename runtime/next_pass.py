@@ -1,4 +1,4 @@
-"""From active sequences to the next pass: who runs which rows, scheduled ones and drafts."""
+"""Build the next pass from the active sequences: the rows of each, scheduled ones and drafts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -59,7 +59,8 @@ def next_pass(
 
 
 def _ask(sequence: ActiveSequence, count: int, lanes: int) -> Ask:
-    """What drafts may be asked for: those that follow all scheduled rows, and may still become output."""
+    """Return the lanes that drafts may request: those that follow all scheduled rows, and may still become
+    output."""
     if count < sequence.demand.rows:
         return Ask(sequence, 0)
     forced = len(sequence.forced)

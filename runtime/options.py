@@ -1,4 +1,4 @@
-"""What a person may choose when a model is loaded and when it generates.
+"""The options of loading and of generating.
 
 Declared once for Python, the command line and JSON lines.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from anespec.runtime.backends.worker.sharing import WorkerLimits
 
 BACKEND_CHOICES = ("auto", "torch", "openvino", "torch-flush", "coreml", "coreml-cpu", "worker")
-"""What runtime.backends knows, said here so that nothing heavy is loaded for it."""
+"""The backends of runtime.backends, repeated here so that no heavy module is imported."""
 
 DRAFTER_CHOICES = ("none", "auto", "mix", "lookup", "mod", "suffix", "datastore", "recycle", "jacobi")
 GATES_VARIABLE = "ANESPEC_GATES"
@@ -57,7 +57,7 @@ def _or_none(value: Any) -> Any:
 
 
 def _or_endless(value: Any) -> Any:
-    """No limit where somebody says -1, as llama.cpp's programs do."""
+    """Accept -1 for no limit, as llama.cpp's programs do."""
     return None if value in (-1, "-1") else value
 
 
@@ -75,7 +75,7 @@ def _require_texts(stops: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class BackendOptions(Options):
-    """What runs the shards, and on how many threads."""
+    """The backend that runs the shards, and its number of threads."""
 
     backend: Annotated[str, Flag(choices=BACKEND_CHOICES)] = Field(
         default="auto",
@@ -108,15 +108,15 @@ class BackendOptions(Options):
 
     @property
     def workers(self) -> "WorkerLimits":
-        """What of them limits native workers."""
+        """The limits of native workers."""
         from anespec.runtime.backends.worker.sharing import BUDGET, PASS_SECONDS, WorkerLimits
 
         return WorkerLimits(self.worker_budget or BUDGET, self.worker_timeout or PASS_SECONDS)
 
 
 class WhenGates(StrEnum):
-    """When the gates are asked of a model that they have said nothing of here: before anything runs, beside
-    what runs (with `generate` afterwards), or not at all."""
+    """When to run the gates of a model without verdicts here: before anything else, in the background (with
+    `generate` afterwards), or not at all."""
 
     NOW = "now"
     LATER = "later"
@@ -124,7 +124,7 @@ class WhenGates(StrEnum):
 
 
 def usual_gates() -> WhenGates | None:
-    """What the environment says of them; None where it says nothing.
+    """Return the choice in the environment; None if there is none.
 
     Raises:
         RequestError: it is none of the words.
@@ -141,10 +141,10 @@ def usual_gates() -> WhenGates | None:
 
 
 class LoadOptions(BackendOptions):
-    """How a model is loaded.
+    """The options of loading a model.
 
-    `context`, `sequences` and `weights` say what is wanted of a GGUF, which is converted so; an artifact has
-    what it has, and is refused where that is something else.
+    `context`, `sequences` and `weights` set how a GGUF is converted; an artifact with other values is
+    refused.
     """
 
     context: Annotated[int | None, Flag(default="that of convert")] = Field(
@@ -224,7 +224,7 @@ class LoadOptions(BackendOptions):
 
     @property
     def when_gates(self) -> WhenGates:
-        """What was chosen, or else what the environment says, or else later.
+        """The option's value, else the environment's, else later.
 
         Raises:
             RequestError: the environment says something else.
@@ -279,7 +279,7 @@ class GenerationOptions(SamplingParameters):
 
     @property
     def sampling(self) -> SamplingParameters:
-        """What of them says how tokens are sampled."""
+        """The sampling options."""
         # They were checked when this was made.
         return SamplingParameters.model_construct(
             **{name: getattr(self, name) for name in SamplingParameters.model_fields}

@@ -1,7 +1,7 @@
-"""What a pass costs, by its width and by how far it looks.
+"""The cost of a pass, by its width and its span.
 
 Where a pass over four rows costs what one over a single row does, guesses are free; where it costs twice as
-much, they must be worth it. Figures decide how rows are spent, never which tokens come out.
+much, they must be worth it. Costs decide how rows are used, never which tokens are generated.
 """
 
 import math
@@ -85,17 +85,17 @@ class PassCosts:
         return tuple(reversed(kept))
 
     def seconds(self, width: int, span: int) -> float:
-        """What a pass of one of the widths costs that looks at so many slots of the first pool."""
+        """Return the cost of a pass of one of the widths with a span of that many slots of the first pool."""
         cost = self.widths[bisect_left(self.widths, width, key=lambda cost: cost.width)]
         return cost.seconds + span * cost.per_slot
 
 
 class CostSource(Protocol):
-    """Where the planner learns what passes cost now: constant costs, or a running estimate."""
+    """The source of current pass costs for the planner: constant costs, or a running estimate."""
 
     @property
     def current(self) -> PassCosts:
-        """What passes cost as far as is known now."""
+        """The current costs of passes, as far as they are known."""
         ...
 
     def observe(self, width: int, span: int, seconds: float) -> None:
@@ -103,7 +103,8 @@ class CostSource(Protocol):
         ...
 
     def overdue(self, width: int) -> bool:
-        """Whether a width was not run for so long that it should be, though another seems to pay more."""
+        """Return whether a width should be tried because it has not run for long, even if another one seems
+        better."""
         ...
 
 

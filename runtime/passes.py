@@ -1,7 +1,7 @@
 """Rows, passes and the Verifier protocol: the seam between the engine and every backend.
 
-Rows carry slot numbers; a backend turns them into whatever its inputs are. A pass names what is wanted of
-which rows, and nothing is computed, copied or rounded for the others.
+Rows carry slot numbers; a backend turns them into whatever its inputs are. A pass names the requested results
+of each row; nothing is computed, copied or rounded for other rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,11 +32,11 @@ class RowKind(StrEnum):
 
 @dataclass(frozen=True)
 class RowSlots:
-    """Where a row stands in one pool.
+    """A row's slots in one pool.
 
-    `home` is the slot that its K/V is written to, None for a pad row, which writes nowhere.
-    `visible` are the ranges of slots that the row attends to, its own slot among them; never empty,
-    since a softmax over nothing is not a number.
+    `home` is the slot that its K/V is written to, None for a pad row, which writes nowhere. `visible` are the
+    ranges of slots that the row attends to, its own slot among them; never empty, since a softmax over
+    nothing is NaN.
     """
 
     home: int | None
@@ -55,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Need:
-    """What is wanted of one row's logits.
+    """The requested results of one row's logits.
 
     `best` asks for the largest logit, `top` for so many of the largest, `chosen` for those of given
     tokens, `logits` for all of them. A backend whose logits are far away returns just that.
@@ -98,10 +98,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class RowLogits:
-    """What a pass found of one wanted row; what was not needed is None or empty.
+    """The results of one requested row; results that were not requested are None or empty.
 
     `best` is the largest logit, as fp16, the lowest token on ties; `top` are the largest, in that order;
-    `chosen` the logits of the tokens asked for.
+    `chosen` the logits of the requested tokens.
     """
 
     logits: Logits | None = None
@@ -115,7 +115,7 @@ PassResult = Mapping[int, RowLogits]
 
 
 class StateLostError(AnespecError):
-    """The verifier's whole state is gone, all K/V with it, and stands at zeros again; passes may go on."""
+    """The verifier's whole state is lost, including all K/V, and was reset to zeros; passes may continue."""
 
 
 def span_steps(slots: int) -> tuple[int, ...]:
@@ -135,7 +135,7 @@ def span_steps(slots: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class PoolShape:
-    """What the engine must know of a pool to place rows in it (see manifests.schema.Pool)."""
+    """The properties of a pool that the engine needs to place rows (see manifests.schema.Pool)."""
 
     name: str
     region_slots: int
@@ -144,7 +144,8 @@ class PoolShape:
 
 @dataclass(frozen=True)
 class VerifierShape:
-    """What the engine must know of a verifier: the block, every width that a pass may have, and sizes.
+    """The properties of a verifier that the engine needs: the block, every width that a pass may have, and
+    sizes.
 
     `widths` are ascending, the block among them. They are few, so that the exactness gate can measure every
     one that the engine will ever run. `partial_spans` is whether a pass may attend to fewer slots than a pool
@@ -221,7 +222,7 @@ class Verifier(Protocol):
         ...
 
     def wait(self) -> PassResult:
-        """What the pass begun by `submit` found; it is over then, whether or not this raises."""
+        """Return the results of the pass begun by `submit`; the pass is over then, even if this raises."""
         ...
 
     def commit(self, region: int, rows: int) -> None:

@@ -1,4 +1,6 @@
-"""Plan a pass: who gets how many rows, how wide it is, and which slots it looks at. Pure functions.
+"""Plan a pass: the rows of each sequence, the width, and the span.
+
+Pure functions.
 
 Every sequence brings scheduled rows, which surely become part of it: a prompt's, a carry, tokens that a
 grammar forces. What is left of the pass is filled with drafts, best first.
@@ -26,10 +28,10 @@ class Demand:
 
 @dataclass(frozen=True)
 class Shares:
-    """How many scheduled rows every sequence gets, and how many lanes drafts may have at most.
+    """The number of scheduled rows of every sequence, and the most lanes for drafts.
 
-    `sure` is what the pass is worth without a draft, in tokens, and `token_seconds` what each of those takes
-    who get one of it; None where that is unknown.
+    `sure` is the value of the pass without a draft, in tokens, and `token_seconds` the time of each of those
+    tokens for a waiting sequence; None if that is unknown.
     """
 
     rows: tuple[int, ...]
@@ -68,7 +70,8 @@ class Planner:
     """Plans passes for a verifier within what is proven of it. Holds sizes, and where to ask for costs."""
 
     def __init__(self, shape: VerifierShape, proven: Proven, costs: CostSource | None = None) -> None:
-        """`costs` say which drafts are worth their rows, and how many prompt rows others can bear."""
+        """`costs` decide which drafts are worth their rows, and how many prompt rows other sequences can
+        bear."""
         self._widths = proven.widths if costs is None else costs.current.usable(proven.widths)
         self._block, self._costs = shape.block, costs
         self._map = RegionMap.of(shape)
@@ -77,7 +80,7 @@ class Planner:
 
     @property
     def _spending(self) -> Spending:
-        """How rows are spent at what passes cost now."""
+        """The use of rows at the current costs of passes."""
         return Spending(self._block, self._widths, None if self._costs is None else self._costs.current)
 
     @property
@@ -92,12 +95,12 @@ class Planner:
         return next(span for span in self._spans_by_pool[0] if last < span)
 
     def share(self, demands: Sequence[Demand], span: int = 0) -> Shares:
-        """How many scheduled rows each sequence gets; those whose turn it is come first.
+        """Return the number of scheduled rows of each sequence; sequences whose turn it is come first.
 
-        Everyone gets one row before anyone gets two, and where somebody is beyond the prompt only as many
-        prompt rows run as leave the pass short enough, so that no prompt holds up another's next token. They
-        are shared fairly by owners and then by each one's sequences, so that many prompts of one owner do not
-        hold up another's either. `span` is what the pass will look at of the first pool, for its cost.
+        Every sequence gets one row before any gets two. If a sequence is past its prompt, only so many prompt
+        rows run that the pass stays short enough for its next token. They are shared fairly by owners and
+        then by each one's sequences, so that many prompts of one owner do not delay another's either. `span`
+        is the pass's span in the first pool, for its cost.
         """
         spending, waiting = self._spending, sum(not demand.is_prompt for demand in demands)
         prompt_rows = spending.prompt_rows(waiting, span)
@@ -133,9 +136,10 @@ class Planner:
     def spend(
         self, drafts: Sequence[Draft], shares: Shares, span: int = 0, changes: WidthChanges | None = None
     ) -> list[int]:
-        """How many tokens of each sequence's draft run: the likeliest ones, as many as pay (see Spending).
+        """Return how many tokens of each sequence's draft run: the likeliest ones, as many as pay (see
+        Spending).
 
-        Where nobody has seen for long what the pass takes without them, none runs beyond its width.
+        If the cost of the pass without them was not measured for long, none runs beyond its width.
         """
         spending, guesses = self._spending, likeliest(drafts, shares.lanes_left)
         scheduled = sum(shares.rows)
@@ -184,9 +188,8 @@ def usable_spans(shape: VerifierShape, proven: Proven) -> tuple[tuple[int, ...],
 
 
 def fair_shares(wants: Sequence[int], capacity: int) -> list[int]:
-    """`capacity` shared out: nobody gets more than wanted, nor less than another who got less than wanted,
-    but for the one that is left over, which goes to the earlier.
-    """
+    """Share `capacity`: no request gets more than it asks for, nor less than another that got less than it
+    asked for, except for a remainder, which goes to the earlier ones."""
     shares = [0] * len(wants)
     left = capacity
     while hungry := [i for i, want in enumerate(wants) if shares[i] < want]:

@@ -1,4 +1,4 @@
-"""What the regions hold, and which of it a new prompt can use again."""
+"""The content of the regions, and which of it a new prompt can reuse."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class Admission:
 
 @dataclass(frozen=True)
 class _Reusable:
-    """How many leading tokens need no prefill, and the ring state that this takes."""
+    """The number of leading tokens that need no prefill, and the ring state that this requires."""
 
     count: int
     ring_state: RingState | None = None
@@ -59,10 +59,10 @@ class _Held:
 
 
 class Prefixes:
-    """The tokens whose K/V every region holds, busy or idle, and whose they are.
+    """The tokens whose K/V every region holds, busy or idle, and their owners.
 
-    Nothing is used again for another owner: how soon an answer begins would tell what somebody else asked.
-    That an owner's prefix gave way tells that others were served, and nothing of what they asked.
+    Nothing is reused for another owner, since the time to the first token would reveal the other owner's
+    prompts. The eviction of an owner's prefix only reveals that others were served, not their prompts.
     """
 
     def __init__(self, region_map: RegionMap, ring_states: RingStates | None = None) -> None:
@@ -75,7 +75,7 @@ class Prefixes:
         return tuple(self._held[region].tokens)
 
     def count(self, region: int) -> int:
-        """How many tokens those are; from any thread."""
+        """Return the number of those tokens; from any thread."""
         return len(self._held[region].tokens)
 
     def owner(self, region: int) -> str:
@@ -85,9 +85,9 @@ class Prefixes:
     def reusable(self, region: int, prompt: Sequence[int], owner: str = "") -> int:
         """How many leading tokens of the owner's `prompt` need no prefill in `region`.
 
-        At least one prompt token must be run, since its row's logits say what follows. In a pool
-        with a window the row after the prefix must still find its whole window; where the ring has
-        moved on, what was kept of it may serve a shorter prefix.
+        At least one prompt token must run, since its row's logits give the next token. In a pool with a
+        window, the whole window of the row after the prefix must still be there; if the ring has moved on, a
+        saved ring state may serve a shorter prefix.
         """
         return self._reusable(region, prompt, owner).count
 
@@ -168,7 +168,8 @@ class Prefixes:
     def _copies(
         self, source: int, target: int, count: int, ring_state: RingState | None
     ) -> tuple[SlotCopy, ...]:
-        """What the row at position `count` needs of the prefix beside a ring state, pool by pool."""
+        """Return the slots that the row at position `count` needs of the prefix in addition to a ring state,
+        by pool."""
         copies = []
         for pool in range(len(self._map.pools)):
             if ring_state is not None and pool in ring_state.values:
@@ -185,7 +186,7 @@ class Prefixes:
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading tokens are the same."""
+    """Return the number of equal leading tokens."""
     size = min(len(a), len(b))
     same = 0
     # Whole stretches compare at the speed of C, and prompts of many thousand tokens mostly are the same.

@@ -1,4 +1,4 @@
-"""What the exactness gate has proven, as far as the engine uses it."""
+"""The results of the exactness gate that the engine uses."""
 
 from dataclasses import dataclass
 
@@ -33,7 +33,8 @@ class Proven:
 
     @classmethod
     def of(cls, verdict: ExactnessVerdict, shape: VerifierShape, allow_inexact: bool = False) -> "Proven":
-        """What a verdict allows; `allow_inexact` speculates, and uses prefixes again, whatever it says."""
+        """Return the features that a verdict allows; `allow_inexact` always allows speculation and prefix
+        reuse."""
         speculate = verdict.allows_speculation or allow_inexact
         return cls(
             speculate=speculate,

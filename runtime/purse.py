@@ -1,4 +1,5 @@
-"""Whether a sequence's session is asked at all: where passes are short, asking takes a good part of one."""
+"""Decide whether a sequence's session is asked for a proposal: in short passes, a proposal takes a good part
+of the time."""
 
 from dataclasses import dataclass, field
 
@@ -6,15 +7,15 @@ SMALL_SHARE = 0.003
 """Of the time of passes, which asking may take while it brings nothing."""
 
 GROWTH = 1.1
-"""From ask to ask what one takes may grow so much: the fastest count, since whatever else the machine does
-only disturbs."""
+"""The growth of the estimated time per proposal from one to the next: the fastest counts, since other load
+only slows proposals down."""
 
 
 PRIOR = 4.0
 """Tokens' time that asks are taken to have cost and saved before the first."""
 
 LEAST_CREDIT = 0.1
-"""Of a token's time: however little others' asks brought, a sequence's own are tried."""
+"""The least share of a token's time: even if others' proposals gained little, a sequence tries its own."""
 
 MOST_SPENT = 64.0
 """Tokens' time after which older asks count half."""
@@ -22,15 +23,16 @@ MOST_SPENT = 64.0
 
 @dataclass
 class Earnings:
-    """What asks of all sequences took, and what their right guesses saved, in times of a token's."""
+    """The time of all sequences' proposals, and the time that their right guesses saved, in units of a
+    token's time."""
 
     spent: float = PRIOR
     saved: float = PRIOR
 
     @property
     def credit(self) -> float:
-        """How much of a token's time a sequence may spend in vain, before it has shown anything: the whole
-        where asks brought what they took, and less where they brought less."""
+        """The share of a token's time that a sequence may spend in vain before it has shown any gain: all of
+        it if proposals gained what they took, and less if they gained less."""
         return min(1.0, max(LEAST_CREDIT, self.saved / self.spent))
 
     def learn(self, spent: float, saved: float) -> None:
@@ -44,11 +46,12 @@ class Earnings:
 
 @dataclass
 class Purse:
-    """What an ask takes, and what asks took in `vain`: beyond what right guesses saved, in seconds.
+    """The time of a proposal, and the time that proposals took in `vain`: beyond the time that right guesses
+    saved, in seconds.
 
-    A right guess saves a token's time. Once a token's time was spent in vain, less where others' asks did not
-    pay either, so many asks are left out that the rest take a small share of the time, until right guesses
-    have made up for it.
+    A right guess saves a token's time. Once a token's time was spent in vain (less if others' proposals did
+    not pay either), so many proposals are skipped that the rest take a small share of the time, until right
+    guesses have made up for the loss.
     """
 
     earnings: Earnings = field(default_factory=Earnings)
@@ -57,7 +60,7 @@ class Purse:
     left_out: int = 0
 
     def allows(self) -> bool:
-        """Whether the session is asked for the present pass; call it once for each pass."""
+        """Return whether to request a proposal for the current pass; call it once for each pass."""
         if not self.left_out:
             return True
         self.left_out -= 1

@@ -63,7 +63,7 @@ class Candidates:
 class Values:
     """The logits of a row, each value once [n], and how many tokens have it.
 
-    Falling, but for those of changed tokens, which follow one by one; `keys` are those of the others.
+    Descending, except for those of changed tokens, which follow one by one; `keys` are those of the others.
     """
 
     logits: Float64

@@ -1,11 +1,11 @@
-"""How far ahead a sequence's session is asked to guess: a proposal takes time, too."""
+"""Choose how many tokens ahead a session guesses: a proposal takes time, too."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 
 def told(guesses: Sequence[int], committed: Sequence[int]) -> tuple[int, int]:
-    """Of how many guesses the committed tokens tell anything, and how many of them were right up to the first
+    """The number of guesses that the committed tokens verify, and how many of them were right up to the first
     wrong one."""
     pairs = list(zip(guesses, committed, strict=False))
     right = next((place for place, (guess, token) in enumerate(pairs) if guess != token), len(pairs))

@@ -1,4 +1,4 @@
-"""The regions of a verifier's state: who has one, what they hold, and what a new prompt can use again."""
+"""The regions of a verifier's state: their owners, their content, and what a new prompt can reuse."""
 
 from collections.abc import Sequence
 
@@ -44,17 +44,17 @@ class RegionStore:
 
     @property
     def capacity(self) -> int:
-        """How many regions there are to be used."""
+        """The number of usable regions."""
         return self._capacity
 
     @property
     def idle(self) -> int:
-        """How many regions are free."""
+        """The number of free regions."""
         return len(self._regions.idle)
 
     @property
     def loads(self) -> tuple[PoolLoad, ...]:
-        """What the pools hold; from any thread, and then perhaps of two moments."""
+        """The content of the pools; from any thread, in which case it may mix two moments."""
         idle = self._regions.idle
         held = [self._prefixes.count(region) for region in range(self._shape.sequences)]
         return tuple(
@@ -76,7 +76,7 @@ class RegionStore:
         return self._prefixes.held_from(region, pool)
 
     def reusable(self, prompt: Sequence[int], owner: str) -> int:
-        """How many leading tokens of an owner's prompt would need no prefill now."""
+        """Return how many leading tokens of an owner's prompt would need no prefill now."""
         if not self._reuse:
             return 0
         return max(self._prefixes.reusable(region, prompt, owner) for region in range(self._shape.sequences))
@@ -172,7 +172,8 @@ class RegionStore:
         return tuple(np.concatenate(arrays, axis=2) for arrays in zip(*parts, strict=True))
 
     def _fits(self, saved: SavedPrefix) -> bool:
-        """Whether a prefix is of this state's shape, and finite: one number that is none would spoil all."""
+        """Return whether a prefix has this state's shape, and is finite: a single NaN would spoil
+        everything."""
         count, pools = len(saved.tokens), range(len(self._shape.pools))
         if not 0 < count <= self._shape.context or len(saved.values) != len(pools):
             return False

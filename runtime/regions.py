@@ -1,4 +1,4 @@
-"""Where sequences live: the slots of every position, and which regions are busy."""
+"""The places of sequences: the slots of every position, and the busy regions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -85,7 +85,7 @@ class RegionMap:
         return tuple(self._ranges(pool, region, positions))
 
     def slots(self, region: int, position: int) -> tuple[RowSlots, ...]:
-        """Where the row at `position` of the sequence in `region` stands, in every pool."""
+        """Return the slots of the row at `position` of the sequence in `region`, in every pool."""
         found = []
         for pool in range(len(self.pools)):
             seen = range(self.first_visible(pool, position), position + 1)
@@ -107,7 +107,7 @@ class RegionMap:
 
 
 class Regions:
-    """Which regions are busy, and in which order the idle ones were last used."""
+    """The busy regions, and the order in which the idle ones were last used."""
 
     def __init__(self, count: int) -> None:
         self._idle = list(range(count))

@@ -1,4 +1,4 @@
-"""What a caller hands to the engine and what it gets back."""
+"""The requests of callers, and the events that the engine returns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -68,9 +68,9 @@ class Request:
 class OutputToken:
     """A committed token.
 
-    `kind` is DRAFT where a draft row of `source` had guessed it, FORCED where it is the only one that the
-    grammar allows, CARRY where it was sampled and no row stood ready for it. `logprob` and `top` are those
-    of the row before it, where the request wants them.
+    `kind` is DRAFT where a draft row of `source` had guessed it, FORCED if it is the only one that the
+    grammar allows, CARRY if it was sampled and no row had been run for it. `logprob` and `top` are those of
+    the row before it, where the request wants them.
     """
 
     id: int
@@ -82,7 +82,7 @@ class OutputToken:
 
 @dataclass(frozen=True)
 class Event:
-    """What one step did for one sequence: tokens committed, and the end if it came."""
+    """The results of one step for one sequence: committed tokens, and the end if it was reached."""
 
     sequence: int
     statistics: Statistics

@@ -1,4 +1,4 @@
-"""What rings held where a prompt ended, kept so that a later prompt can go on from there.
+"""The contents of rings at the ends of prompts, saved so that a later prompt can continue from there.
 
 A pool with a window is a ring: an answer overwrites the window that a second turn, or the same prompt again,
 would need. So its slots are exported before that happens, within a budget of bytes.
@@ -31,7 +31,7 @@ class RingState:
 
     @property
     def bytes(self) -> int:
-        """What it takes in memory."""
+        """Its bytes in memory."""
         return sum(array.nbytes for pool in self.values.values() for part in pool for array in part)
 
 
@@ -46,7 +46,7 @@ class RingStates:
 
     @property
     def bytes(self) -> int:
-        """What all of them take."""
+        """The bytes of all of them."""
         return sum(state.bytes for state in self._kept.values())
 
     def keep(self, state: RingState) -> None:
@@ -60,7 +60,7 @@ class RingStates:
             self._kept.popitem(last=False)
 
     def has(self, owner: str, tokens: tuple[int, ...]) -> bool:
-        """Whether the state at the end of just this prompt is kept; it counts as used then."""
+        """Return whether the state at the end of exactly this prompt is saved; this counts as a use."""
         if (owner, tokens) not in self._kept:
             return False
         self._kept.move_to_end((owner, tokens))

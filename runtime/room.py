@@ -1,4 +1,4 @@
-"""How many requests may wait, and when there may be room for one that may not."""
+"""The limit on waiting requests, and the estimate of when there will be room."""
 
 import math
 from collections import Counter
@@ -10,7 +10,7 @@ _WEIGHT = 0.125
 """Of the last request that ended in how long requests are taken to run."""
 
 SOONEST = 1.0
-"""Seconds: what is told where no request has ended yet, and at least."""
+"""Seconds: the estimate before any request has ended, and the minimum."""
 
 
 class QueueFullError(RequestError):
@@ -22,10 +22,10 @@ class QueueFullError(RequestError):
 
 
 class Room:
-    """Counts the requests that were taken and have not ended. Its caller keeps threads apart.
+    """Count the requests that were accepted and have not ended.
 
-    The first `capacity` of them run, or begin at once, and wait for nobody. So many of each owner may wait
-    beside those: one who asks too much is refused, and nobody else is.
+    The caller must lock. The first `capacity` of them run, or start at once. A limited number of each owner's
+    requests may wait in addition: an owner who exceeds it is refused, and no other owner is.
     """
 
     def __init__(self, capacity: int, most_waiting: int | None, running: Callable[[str], int]) -> None:
@@ -43,11 +43,11 @@ class Room:
 
     @property
     def waiting(self) -> int:
-        """How many wait for others to end."""
+        """The number of requests that wait for others to end."""
         return max(0, self._taken - self._capacity)
 
     def waiting_of(self, owner: str) -> int:
-        """How many of an owner's wait for others to end."""
+        """Return the number of an owner's requests that wait for others to end."""
         return max(0, min(self._by_owner[owner] - self._running(owner), self.waiting))
 
     def require(self, owners: Mapping[str, int]) -> None:
@@ -64,7 +64,8 @@ class Room:
                 raise QueueFullError(self._most_waiting, max(SOONEST, seconds))
 
     def require_possible(self, count: int) -> None:
-        """Raise RequestError where so many requests can never be taken together, whoever else asks."""
+        """Raise RequestError if so many requests can never be accepted together, regardless of other
+        owners."""
         most = math.inf if self._most_waiting is None else self._capacity + self._most_waiting
         if count > most:
             raise RequestError(

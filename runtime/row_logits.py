@@ -1,7 +1,6 @@
-"""What is asked about a row's logits, found in them without rounding the whole row to fp16 where it can be.
+"""Find the requested results in a row's logits, if possible without rounding the whole row to fp16.
 
-A row may come in several slices of the vocabulary, and in f32; what is found is that of the whole row in
-fp16.
+A row may come in several slices of the vocabulary, and in f32; the result is that of the whole row in fp16.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,8 @@ CHUNK = 256
 
 
 def row_logits(row: VocabularySlice | Sequence[VocabularySlice], need: Need) -> RowLogits:
-    """What is needed of a row's logits [vocabulary], which may be cut into consecutive slices."""
+    """Return the requested results of a row's logits [vocabulary], which may be cut into consecutive
+    slices."""
     slices = [row] if isinstance(row, np.ndarray) else list(row)
     return RowLogits(
         logits=_in_one(slices) if need.logits else None,

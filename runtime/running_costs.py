@@ -1,7 +1,7 @@
-"""What passes cost now: the fastest recent passes of each width, corrected by every pass that runs.
+"""The current cost of passes: the fastest recent passes of each width, corrected by every pass that runs.
 
 Costs that were timed on a busy machine would be wrong for good, and costs that were timed on an idle one are
-wrong while it is busy. So the engine says what each pass took, and the estimate follows.
+wrong while it is busy. So the engine reports the time of each pass, and the estimate follows.
 """
 
 from collections import deque
@@ -17,16 +17,16 @@ ENOUGH = 3
 """Passes of a width before they count, so that one that was disturbed never does."""
 
 STALE = 64
-"""Passes of other widths after which earlier ones of a width tell nothing of now."""
+"""Passes of other widths after which earlier times of a width are outdated."""
 
 FIRST_TRIAL, RAREST_TRIAL = 32, 1024
-"""Passes after which a width that others are weighed against is run again, each time twice as many. A trial
-is ENOUGH passes, so that all of them together take little."""
+"""Passes after which a width that others are compared with is run again, each time twice as many. A trial is
+ENOUGH passes, so that all trials together take little time."""
 
 
 @dataclass
 class _Width:
-    """What is known of one width. After its last pass, number `last`, the factors found of all widths were
+    """The estimate of one width. After its last pass, number `last`, the factors of all widths were
     `beside`."""
 
     beside: Mapping[int, float]
@@ -57,7 +57,8 @@ class RunningCosts:
 
     @property
     def current(self) -> PassCosts:
-        """What passes cost now; a wider pass never less than a narrower one, see PassCosts.smoothed."""
+        """The current costs of passes; a wider pass never costs less than a narrower one, see
+        PassCosts.smoothed."""
         return self._current
 
     @property
@@ -93,7 +94,7 @@ class RunningCosts:
             self._best = replace(self._current, pace=1.0)
 
     def overdue(self, width: int) -> bool:
-        """Whether a width should be run for its cost's sake; see CostSource."""
+        """Return whether a width should be run to update its cost; see CostSource."""
         own = self._widths.get(width)
         return own is not None and self._passes >= own.next_trial
 
@@ -105,7 +106,7 @@ class RunningCosts:
             own.next_trial = self._passes + own.patience
 
     def _factor(self, width: int) -> float:
-        """What a width takes now, in times of what was recorded."""
+        """Return the current cost of a width, relative to the recorded one."""
         if self._latest is None or width == self._latest:
             return self._found[width]
         return self._found[width] * self._found[self._latest] / self._widths[width].beside[self._latest]

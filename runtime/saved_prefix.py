@@ -1,8 +1,8 @@
-"""A prompt's K/V outside of the state, and how it is kept in a file.
+"""A prompt's K/V outside of the state, and its file format.
 
 The file is MAGIC, the length of a header, the header as JSON, the K/V as fp16 in its order, and a SHA-256
 over all that. Nothing of it is trusted before the digest was compared, and no more is read than K/V can take.
-A digest tells damage, not friend from foe, so another user's file is not used: any K/V may be in it.
+A digest detects damage, not forgery, so another user's file is not used: it may hold any K/V.
 """
 
 import hashlib
@@ -52,12 +52,12 @@ class SavedPrefix:
 
     @property
     def bytes(self) -> int:
-        """What the K/V take."""
+        """The bytes of the K/V."""
         return sum(array.nbytes for pool in self.values for array in pool)
 
 
 class _Header(Record):
-    """What stands before the K/V."""
+    """The header before the K/V."""
 
     circumstances: Circumstances
     tokens: tuple[Index, ...] = Field(min_length=1)
@@ -95,7 +95,7 @@ def _parts(header: _Header, prefix: SavedPrefix) -> Iterator[bytes]:
 
 
 def is_prefix_file(path: Path) -> bool:
-    """Whether a file is there that this module wrote, damaged or not.
+    """Return whether a file exists that this module wrote, damaged or not.
 
     Raises:
         StorageError: it cannot be read, or is a pipe or a device.
@@ -169,7 +169,7 @@ def _damaged(path: Path) -> UnusableError:
 
 
 def _difference(there: Circumstances, here: Circumstances) -> str:
-    """What the file was written for instead."""
+    """Return the circumstances that the file was written for."""
     if there.artifact != here.artifact:
         return "was written for another model"
     if there.backend != here.backend:

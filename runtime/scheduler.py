@@ -1,4 +1,4 @@
-"""Who waits, who runs, and in which region."""
+"""Assign requests to regions: the waiting ones, the running ones, and their regions."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -31,12 +31,12 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """How many requests are in the queue."""
+        """The number of requests in the queue."""
         return len(self._queue)
 
     @property
     def count(self) -> int:
-        """How many sequences have a region; from any thread."""
+        """The number of sequences with a region; from any thread."""
         return len(self._active)
 
     @property
@@ -61,7 +61,7 @@ class Scheduler:
         return tuple(sequence for _, sequence in order)
 
     def running(self, owner: str) -> int:
-        """How many sequences of an owner are active; from any thread."""
+        """Return the number of an owner's active sequences; from any thread."""
         return self._queue.running(owner)
 
     def enqueue(self, waiting: WaitingRequest) -> None:
@@ -107,7 +107,7 @@ class Scheduler:
                     yield sequence
 
     def took_turn(self, sequence: ActiveSequence) -> None:
-        """Note that a sequence had rows in a pass: it goes behind the others."""
+        """Note that a sequence had rows in a pass: it moves behind the others."""
         self._active[sequence.number] = self._active.pop(sequence.number)
 
     def retire(self, sequence: ActiveSequence) -> None:
@@ -127,11 +127,11 @@ class Scheduler:
         return found
 
     def _make_room(self) -> None:
-        """Pause a sequence where no region is free for an owner of whom nothing runs.
+        """Pause a sequence if no region is free for an owner without a running sequence.
 
-        Otherwise an owner who asks for long answers would hold all regions until they end. The owner with the
-        most running sequences, at least two, has the shortest of them paused: it is prefilled again if its
-        K/V are overwritten meanwhile, and its text stays the same.
+        Otherwise an owner with long answers would hold all regions until they end. The owner with the most
+        running sequences, at least two, has the shortest of them paused: it is prefilled again if its K/V are
+        overwritten meanwhile, and its text stays the same.
         """
         if self._store.idle or not self.shares_prefixes:
             return
@@ -150,11 +150,12 @@ class Scheduler:
             self._queue.pause(shortest.pause())
 
     def _gains_by_waiting(self, waiting: WaitingRequest) -> bool:
-        """Whether a sequence of its owner in prefill will soon leave more to go on from than there is now.
+        """Return whether another sequence of the owner in prefill will soon give a longer prefix than exists
+        now.
 
-        That one runs those rows in any case, and two of them at once would take as long as one after the
-        other. So waiting costs nothing, unless the rows are so few that they would fit into lanes that stay
-        empty: those of one block.
+        That sequence runs those rows in any case, and two prefills at once would take as long as one after
+        the other. So waiting costs nothing, unless the rows are so few that they would fit into free lanes of
+        one block.
         """
         if not self.shares_prefixes:
             return False

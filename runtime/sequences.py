@@ -23,7 +23,7 @@ class WaitingRequest:
 
     @property
     def tokens(self) -> list[int]:
-        """What is to be computed before its next token."""
+        """The rows to compute before its next token."""
         return self.prompt if self.paused is None else self.paused.tokens
 
     @property
@@ -69,7 +69,7 @@ class ActiveSequence:
 
     @property
     def in_prefill(self) -> bool:
-        """Whether prompt rows are left to run."""
+        """Whether prompt rows remain to run."""
         return self.computed < self.prefill_end
 
     @property
@@ -95,7 +95,7 @@ class ActiveSequence:
         return tuple(rows)
 
     def reset(self, reused: int = 0) -> None:
-        """Note that only K/V of its first `reused` tokens may still stand; the rest is prefilled again."""
+        """Note that only K/V of its first `reused` tokens may still be valid; the rest is prefilled again."""
         self.computed = reused
         self.prefill_end = len(self.tokens)
 

@@ -52,8 +52,10 @@ class Service:
     def __init__(
         self, engine: Engine, queue: int | None = None, on_busy: Callable[[bool], None] = lambda busy: None
     ) -> None:
-        """Nobody else may use the engine from now on. At most `queue` requests of an owner wait; None is no
-        limit. `on_busy` hears, in the service's thread, before passes begin to run and after they have ended.
+        """No other code may use the engine from now on.
+
+        At most `queue` requests of an owner wait; None is no limit. `on_busy` is called in the service's
+        thread, before passes begin to run and after they have ended.
         """
         self._engine = engine
         self._room = Room(engine.capacity, queue, engine.running)
@@ -77,7 +79,7 @@ class Service:
 
     @property
     def load(self) -> ServiceLoad:
-        """How much there is to do, and what was done. It keeps nobody waiting."""
+        """The current load and the counts so far. It never blocks."""
         engine, counts = self._engine, self._engine.counts
         return ServiceLoad(
             waiting=self._room.waiting,
@@ -201,7 +203,8 @@ class Service:
         self.call(take_up)
 
     def refuse(self, error: AnespecError) -> None:
-        """End all that runs or waits as FAILED, with this error, and raise it for whatever is asked later."""
+        """End all running and waiting requests as FAILED, with this error, and raise it for later
+        requests."""
 
         def end() -> None:
             for number in tuple(self._clients):
@@ -284,7 +287,7 @@ class Service:
             self._on_busy(busy)
 
     def _give_up(self, reason: str) -> None:
-        """Fail whoever waits for the thread, or is about to."""
+        """Fail all callers that wait for the thread, or are about to."""
         with self._wake:
             self._closing = True
             commands, self._commands = self._commands, deque()

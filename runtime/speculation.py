@@ -1,7 +1,7 @@
-"""Asks the draft source, and trusts it with nothing.
+"""Request proposals from the draft source, without trusting it.
 
-A source that raises, returns nonsense or comes late costs its turn: it is left alone for 2^k passes and then
-asked again, its sessions opened anew with all that the sequences hold by then.
+A source that raises, returns invalid data or is late loses its turn: it is not called for 2^k passes and then
+tried again, with sessions that are opened again with the current text of the sequences.
 """
 
 import logging
@@ -26,8 +26,8 @@ LATE_FLOOR = 0.05
 """Seconds. A source is late after LATE_FACTOR times what it says that it takes, but never before this."""
 
 MOST_LATE = 1
-"""Times in a row that a source may be late whose drafts are there all the same: a busy machine stops anybody
-for a moment, and sessions are dear to open anew."""
+"""Times in a row that a source may be late although its drafts arrived: a busy machine delays any thread for
+a moment, and opening sessions again is expensive."""
 
 _LEAST_PROBABILITY = 1e-9
 
@@ -93,7 +93,7 @@ class Speculation:
             self._session(sequence)
 
     def wants_top(self, sequence: ActiveSequence) -> int:
-        """How many of the likeliest tokens of every row the sequence's session wants to see."""
+        """Return the number of likeliest tokens of every row that the sequence's session needs."""
         drafting = self._drafting.get(sequence.number)
         if drafting is None or drafting.session is None or drafting.rests:
             return 0
@@ -191,7 +191,8 @@ class Speculation:
         return drafting.session
 
     def _catch_up(self, sequence: ActiveSequence) -> bool:
-        """Tell the session what it was not told while it rested; whether it still is one then."""
+        """Let the session observe the tokens that it missed while it rested; return whether it still exists
+        then."""
         drafting = self._drafting[sequence.number]
         if drafting.session is not None:
             try:
@@ -201,7 +202,8 @@ class Speculation:
         return drafting.session is not None
 
     def _ask(self, source: DraftSource, sessions: Sequence[tuple[Ask, DraftSession]]) -> dict[int, Draft]:
-        """Drafts by sequence. Where all together fail, each is asked by itself, to find who is at fault."""
+        """Return drafts by sequence. If the joint request fails, each sequence is asked separately, to find
+        the cause."""
         asks = [(session, ask.forced + ask.budget) for ask, session in sessions]
         try:
             drafts = self._in_time(source, asks)
@@ -293,7 +295,7 @@ class Speculation:
         return right
 
     def _give_up(self, sequence: ActiveSequence, error: Exception) -> None:
-        """Drop a sequence's session, to be opened anew later."""
+        """Drop a sequence's session; it is opened again later."""
         _log.warning("sequence %d goes on without drafts for a while: %r", sequence.number, error)
         sequence.ledger.draft_failures += 1
         sequence.ledger.drafter_error = repr(error)

@@ -1,4 +1,4 @@
-"""How wide a pass may be, and how many guesses it should run: what comes out beside what it costs."""
+"""Choose the width of a pass and its number of guesses, from their gain and their cost."""
 
 import heapq
 from bisect import bisect_left
@@ -9,18 +9,19 @@ from anespec.runtime.drafters import Draft
 from anespec.runtime.pass_costs import PassCosts
 
 PROMPT_ROWS = 128
-"""The most prompt rows of a pass in which somebody waits for the next token, where costs are unknown."""
+"""The most prompt rows of a pass while a sequence waits for its next token, if costs are unknown."""
 
 LONGEST_WAIT = 2.0
-"""Times what the narrowest pass costs that serves all who wait for a token: no pass of theirs takes longer
-for the sake of prompts, unless it holds no more than a block of their rows."""
+"""The limit of a pass, as a multiple of the cost of the narrowest pass that serves all sequences that wait
+for a token. Prompts do not make a pass longer, unless it holds no more than a block of rows of those
+sequences."""
 
 LONGEST_WAIT_FOR_DRAFTS = 1.4
 """The same for the sake of drafts, where several wait: one's long draft is the other's late token."""
 
 DRAFT_ROW_SECONDS = 1e-4
-"""What a draft row takes outside the pass: its likeliest tokens, and learning from them. Much beside a pass
-of a millisecond, little beside one of thirty."""
+"""Seconds of a draft row outside the pass: finding its likeliest tokens, and learning from them. This is much
+for a pass of a millisecond, little for one of thirty."""
 
 MOST_DRAFTS = 15
 """Draft rows of a sequence in a pass. Chains that stay right for longer are few, and with the row before them
@@ -57,7 +58,7 @@ class WidthChanges:
     saved: float = 0.0
 
     def make(self, saved: float, change: float) -> bool:
-        """Whether another width is taken now that would save so much in this pass, where a change takes so
+        """Return whether to change to a width that would save that much in this pass, if a change takes that
         long; both in seconds."""
         self.saved += saved
         return self.saved > change
@@ -92,9 +93,9 @@ class Spending:
         return max(self.block, self._longest_wait(self.costs, waiting, span, LONGEST_WAIT) - waiting)
 
     def draft_lanes(self, waiting: int, scheduled: int, span: int) -> int:
-        """The most lanes that drafts may have beside so many scheduled rows.
+        """Return the most lanes for drafts in addition to the scheduled rows.
 
-        One who waits alone may wait as long as it pays.
+        A sequence that waits alone may wait as long as it pays.
         """
         width = self.width(scheduled)
         if self.costs is None:
@@ -105,14 +106,14 @@ class Spending:
         return max(each for each in self.widths if each <= max(width, scheduled + MOST_DRAFTS)) - scheduled
 
     def token_seconds(self, waiting: int, span: int) -> float | None:
-        """What one token takes without drafts where so many sequences get one of every pass; None where costs
-        are unknown."""
+        """Return the time of one token without drafts if that many sequences get one from every pass; None if
+        costs are unknown."""
         if self.costs is None or not waiting:
             return None
         return self.costs.seconds(self.width(waiting), span) / waiting
 
     def worth(self, prompt_rows: int, span: int) -> float:
-        """What prompt rows are worth in tokens: the time that they take where they are cheapest."""
+        """Return the value of prompt rows in tokens: their time where they are cheapest."""
         if self.costs is None:
             return 0.0
         narrowest, widest = self.widths[0], self.widths[-1]
@@ -154,7 +155,8 @@ class Spending:
         return best.guesses
 
     def _longest_wait(self, costs: PassCosts, waiting: int, span: int, times: float) -> int:
-        """The widest pass that costs at most so many `times` what the narrowest does for all who wait."""
+        """Return the widest pass that costs at most `times` the cost of the narrowest one that serves all
+        waiting sequences."""
         narrowest = self.width(min(waiting, self.widths[-1]))
         most = times * costs.seconds(narrowest, span)
         return max(each for each in self.widths if each == narrowest or costs.seconds(each, span) <= most)

@@ -1,4 +1,4 @@
-"""What a sequence cost: counted while it runs, handed out as snapshots."""
+"""The statistics of a sequence: counted while it runs, returned as snapshots."""
 
 from dataclasses import dataclass, field, fields
 
@@ -109,7 +109,7 @@ class Ledger:
         self._by_source[source] = (before[0] + proposed, before[1] + accepted)
 
     def snapshot(self) -> Statistics:
-        """The counts as they stand."""
+        """Return the current counts."""
         counts = {name: getattr(self, name) for name in _COUNTS}
         return Statistics(
             **counts,
@@ -120,4 +120,4 @@ class Ledger:
 
 
 _COUNTS = tuple(each.name for each in fields(Ledger) if not each.name.startswith("_"))
-"""What both have under one name."""
+"""Return the fields that both have."""

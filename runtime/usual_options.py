@@ -1,10 +1,10 @@
-"""How answers are made where nobody says it: the one rule of all verbs, of the library and of the daemon.
+"""The defaults of sampling: one rule for all verbs, the library and the daemon.
 
-What is asked for holds before what a preset says, that before what the model's own file says (its makers'
-temperature, top_k, top_p and min_p: runtime.sampling.suggested), and that before what is usual. In a
-conversation, which is `chat`, `run` and all that a daemon answers, that is a temperature of 0.8, no limit but
-the context, and another seed each time. For `generate` and the library it is what GenerationOptions declares:
-a temperature of 0.
+A request's options take precedence over a preset's, those over the model's own file (its makers' temperature,
+top_k, top_p and min_p: runtime.sampling.suggested), and those over the defaults. In a conversation, which is
+`chat`, `run` and all that a daemon answers, that is a temperature of 0.8, no limit but the context, and
+another seed each time. For `generate` and the library it is what GenerationOptions declares: a temperature of
+0.
 """
 
 import secrets
@@ -14,11 +14,11 @@ from anespec.runtime.options import GenerationOptions
 CONVERSATION_TEMPERATURE = 0.8
 
 SEED_BITS = 32
-"""Of a seed that nobody chose: a person can type it again."""
+"""The range of a seed that is drawn: short enough for a person to type again."""
 
 
 def usual_in_conversation() -> GenerationOptions:
-    """What is usual in a conversation, each time with another seed."""
+    """Return the defaults in a conversation, each time with another seed."""
     return GenerationOptions(
         temperature=CONVERSATION_TEMPERATURE, seed=secrets.randbits(SEED_BITS), max_tokens=None
     )

@@ -15,7 +15,7 @@ from anespec.runtime.sequences import WaitingRequest
 
 @dataclass
 class _Owner:
-    """Somebody who has requests that wait or run. `turn` is when one of them was last begun."""
+    """An owner with requests that wait or run. `turn` is when one of them was last begun."""
 
     turn: int
     running: int = 0
@@ -27,7 +27,7 @@ _Line = OrderedDict[int, WaitingRequest]
 
 
 class WaitingQueue:
-    """The requests that wait, and how many run of each owner who has any."""
+    """The waiting requests, and the number of running ones for each owner."""
 
     def __init__(self) -> None:
         self._lines: dict[int, dict[str, _Line]] = {}
@@ -43,15 +43,15 @@ class WaitingQueue:
         return iter(self._waiting.values())
 
     def running(self, owner: str) -> int:
-        """How many of an owner's requests were begun and have not ended; from any thread."""
+        """Return how many of an owner's requests were begun and have not ended; from any thread."""
         found = self._owners.get(owner)
         return found.running if found is not None else 0
 
     def add(self, waiting: WaitingRequest) -> None:
         """Put a request behind those of its priority and owner.
 
-        An owner of whom nothing waits or runs goes before the one who had the last turn and behind all
-        others: so who comes again and again cannot keep another from a turn.
+        An owner without waiting or running requests goes before the owner who had the last turn and behind
+        all others, so an owner who sends one request after another cannot starve the others.
         """
         request = waiting.request
         owner = self._owners.setdefault(request.owner, _Owner(self._turn - 1))

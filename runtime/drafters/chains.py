@@ -58,7 +58,7 @@ class ChainSession:
 
     @property
     def wants_top(self) -> int:
-        """The rows that the guesser learns from."""
+        """The number of likeliest tokens of every row that the guesser learns from."""
         return self._guesser.wants_top
 
     def propose(self, budget: int) -> Draft:

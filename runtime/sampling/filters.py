@@ -1,9 +1,9 @@
-"""Which tokens may be sampled, and which one is.
+"""The filters that select the candidate tokens, and the choice of one.
 
-A filter takes what the one before it left. At first that is the whole row, of which only the likeliest few
-hundred tokens are looked at: how much the rest weighs is bounded, and summed up only where a result depends
-on it. The result is the same either way, and where one token is likely, which is where drafts come true and
-many rows are sampled, the rest hardly ever matters.
+A filter works on the result of the previous one. At first that is the whole row, of which only the likeliest
+few hundred tokens are looked at: how much the rest weighs is bounded, and summed up only where a result
+depends on it. The result is the same either way, and where one token is likely, which is where drafts come
+true and many rows are sampled, the rest hardly ever matters.
 """
 
 import math
@@ -21,7 +21,7 @@ _LEAST_TEMPERATURE = 1e-6
 
 @dataclass(frozen=True)
 class Kept:
-    """What is left of a row: `candidates`, and with `rest` also all tokens that are less likely."""
+    """The remaining tokens of a row: `candidates`, and with `rest` also all less likely tokens."""
 
     row: LogitRow
     candidates: Candidates
@@ -38,7 +38,7 @@ class Kept:
 
 
 def filtered(row: LogitRow, parameters: SamplingParameters) -> Kept:
-    """What top_k, typical_p, top_p and min_p leave of a row."""
+    """Apply top_k, typical_p, top_p and min_p to a row."""
     kept = Kept.whole(row)
     if parameters.top_k:
         kept = kept.only(row.largest(parameters.top_k))
@@ -152,7 +152,7 @@ def _weights(candidates: Candidates, temperature: float) -> Float64:
 
 
 def _drops(candidates: Candidates) -> Float64:
-    """How far logits are below the largest."""
+    """Return how far logits are below the largest."""
     drops: Float64 = candidates.logits[0] - candidates.logits
     return drops
 

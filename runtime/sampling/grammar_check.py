@@ -22,7 +22,8 @@ STACK_BYTES = 1 << 19
 """As much as a thread has anywhere."""
 
 WHITE_SPACE = r"( |\n[ \t]{0,40})"
-"""What may stand between two tokens of JSON: an indentation, but not the endless one of weak models."""
+"""The allowed white space between two tokens of JSON: an indentation, but not the endless one of weak
+models."""
 
 NICENESS = 10
 """Of the process that checks grammars: passes, which all requests wait for, have precedence."""
@@ -34,7 +35,7 @@ _TOKEN = re.compile(r"<\[([0-9]{1,7})\]>")
 
 
 def parser_limits() -> LLParserLimits:
-    """What preparing a grammar and following it for one token may take."""
+    """The limits on preparing a grammar and on following it for one token."""
     return LLParserLimits(
         max_items_in_row=1_000,
         initial_lexer_fuel=1_000_000,
@@ -119,7 +120,7 @@ def _tried(grammar: Grammar) -> dict[str, str]:
 
 
 def _special_tokens(native: str) -> int:
-    """How many token ids a vocabulary needs for those that the grammar names."""
+    """Return the vocabulary size that the token ids in the grammar need."""
     return min(MOST_TOKENS, max((int(id) + 1 for id in _TOKEN.findall(native)), default=0))
 
 

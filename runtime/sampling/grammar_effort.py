@@ -1,15 +1,15 @@
-"""What following a grammar may cost.
+"""Limit the time of following a grammar.
 
 Masks and parsing happen between two passes, which every sequence waits for. A grammar that a text matches in
 very many ways makes them take longer with every token: with llguidance's own limits seconds for one. So the
-processor time of an output's grammar is counted, and one that takes too much is given up. Checking drafts is
-not counted, since an answer must not depend on them; it is left out where the grammar is slow. What all
-outputs of an owner take beyond the usual is counted together as well: who sends one such grammar after
-another would otherwise hold up everybody else all the time.
+processor time of an output's grammar is counted, and an output that takes too much is ended. Checking drafts
+is not counted, since an answer must not depend on them; it is skipped if the grammar is slow. The time of all
+of an owner's outputs beyond the usual is also counted together: otherwise an owner could delay all others by
+sending one such grammar after another.
 
-Measured: JSON, 128 tools and a grammar of C take 0.1 to 3 ms a token, their first masks up to 90 ms. Of
-`s: s s s | s s | "-" | "--"` the ninth long token took 7 s, and 22 s went into the text; now it is given up
-after 0.7 s, and 0.4 s are the longest that others wait at once.
+Measured: JSON, 128 tools and a grammar of C take 0.1 to 3 ms a token, their first masks up to 90 ms. Of `s: s
+s s | s s | "-" | "--"` the ninth long token took 7 s, and 22 s went into the text; now it is ended after 0.7
+s, and other requests wait for at most 0.4 s at once.
 """
 
 from collections.abc import Callable
@@ -64,7 +64,7 @@ class GrammarEffort:
     budget: OwnerBudget = field(default_factory=OwnerBudget)
 
     def timed(self, call: Callable[[], T]) -> T:
-        """What `call` returns, its time counted."""
+        """Return the result of `call`, and count its time."""
         began = thread_time()
         try:
             return call()
@@ -83,12 +83,12 @@ class GrammarEffort:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the last tokens took so long that drafts are not worth checking."""
+        """Whether the last tokens took so long that checking drafts does not pay."""
         return max(self.before, self.now) > SLOW
 
     @property
     def is_spent(self) -> bool:
-        """Whether it took too much."""
+        """Whether it took too much time."""
         return self.left < 0.0
 
     def fork(self) -> "GrammarEffort":

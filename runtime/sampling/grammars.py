@@ -38,7 +38,7 @@ _PLACE = re.compile(r"(?:at )?(\d+)\((\d+)\): ")
 
 
 class GrammarTokenizer(Protocol):
-    """What a grammar needs of a tokenizer."""
+    """The methods of a tokenizer that a grammar needs."""
 
     @property
     def eos_id(self) -> int | None: ...
@@ -60,7 +60,7 @@ class GrammarTokenizer(Protocol):
 
 @dataclass
 class _Owner:
-    """What is prepared for an owner, the last used last, and what their grammars may take."""
+    """The prepared grammars of an owner, the last used last, and the time that its grammars may take."""
 
     prepared: OrderedDict[Grammar, LLMatcher] = field(default_factory=OrderedDict)
     budget: OwnerBudget = field(default_factory=OwnerBudget)
@@ -109,7 +109,7 @@ class GrammarTokens:
 
 
 class GrammarState:
-    """Where an output stands in its grammar."""
+    """The state of an output in its grammar."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class GrammarState:
         self._allowed: NDArray[np.bool_] | None = None
 
     def forced(self) -> tuple[int, ...]:
-        """The tokens that come next whatever the model says, as its tokenizer writes the text they stand for.
+        """Return the tokens that must come next, as the tokenizer writes their text.
 
         Only as far as no continuation could be written in other tokens.
         """
@@ -137,7 +137,7 @@ class GrammarState:
         return self._forced
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Which tokens may come next [vocabulary]."""
+        """Return the tokens that are allowed next [vocabulary]."""
         if self._allowed is None:
             bits = np.frombuffer(self._timed(self._matcher.compute_bitmask), dtype=np.uint8)
             vocabulary = self._tokens.vocabulary
@@ -146,7 +146,7 @@ class GrammarState:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing but an end may follow."""
+        """Whether only an end is allowed next."""
         if self.forced():
             return False
         if self._matcher.is_stopped():
@@ -157,9 +157,9 @@ class GrammarState:
         return int(np.count_nonzero(allowed)) == sum(int(allowed[id]) for id in self._tokens.end_ids)
 
     def allows_prefix(self, tokens: Sequence[int]) -> int:
-        """How many leading ones of `tokens` may follow, or fewer where checking that takes long.
+        """Return how many leading ones of `tokens` are allowed, or fewer if checking takes long.
 
-        The state stays as it is.
+        The state does not change.
         """
         forced = self.forced()
         agreed = next(
@@ -187,7 +187,8 @@ class GrammarState:
         return GrammarState(self._tokens, self._matcher.deep_copy(), self._forced, self._effort.fork())
 
     def _timed(self, call: Callable[[], T]) -> T:
-        """What native code finds; raises AnespecError where the output cannot be followed any further."""
+        """Return the result of native code; raise AnespecError if the output cannot be followed any
+        further."""
         found = self._effort.timed(call)
         self._require_sound()
         if self._effort.is_spent:
@@ -270,7 +271,7 @@ def _checked(grammar: Grammar) -> str:
 
 
 def _complaint(grammar: Grammar, error: str) -> str:
-    """What llguidance says of a grammar, as one sentence."""
+    """Return llguidance's error on a grammar, as one sentence."""
     lines = error.strip().splitlines() or ["no reason was given"]
     reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
     place = _PLACE.match(reason)

@@ -14,7 +14,7 @@ from anespec.manifests.formatting import shown
 from anespec.manifests.options import Flag, Options, Range
 
 BIASES = Range(-100.0, 100.0)
-"""What a bias of a logit may be."""
+"""The range of a logit's bias."""
 
 _SEEDS = 1 << 64
 
@@ -30,7 +30,7 @@ class GrammarKind(StrEnum):
 
 
 class Grammar(BaseModel):
-    """What the output must match, from its first token to its last.
+    """The grammar of the output, from its first token to its last.
 
     `frame` is a Lark grammar of the whole output in which this one is called `@answer`, such as one of what a
     model thinks first; without, there is nothing but the answer.
@@ -44,7 +44,7 @@ class Grammar(BaseModel):
 
     @property
     def characters(self) -> int:
-        """How long it is."""
+        """Its length."""
         return len(self.text) + len(self.frame)
 
 
@@ -158,7 +158,7 @@ class SamplingParameters(Options):
 
     @property
     def has_penalties(self) -> bool:
-        """Whether a token depends on which tokens came before."""
+        """Whether a token depends on the tokens before it."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 

@@ -89,7 +89,7 @@ class Sampler:
 
     @property
     def need(self) -> Need:
-        """What `sample` wants of a row."""
+        """The results of a row that `sample` needs."""
         parameters = self._parameters
         if self._changes or parameters.temperature > 0.0 or parameters.logprobs is not None:
             return ALL_LOGITS
@@ -104,16 +104,16 @@ class Sampler:
 
     @property
     def finished(self) -> bool:
-        """Whether a grammar allows nothing but an end any more."""
+        """Whether a grammar allows only an end."""
         return self._grammar is not None and self._grammar.finished
 
     def allows_prefix(self, tokens: Sequence[int]) -> int:
-        """How many leading ones of `tokens` a grammar allows next; no state is changed."""
+        """Return how many leading ones of `tokens` a grammar allows next; the state does not change."""
         return len(tokens) if self._grammar is None else self._grammar.allows_prefix(tokens)
 
     @property
     def need_forced(self) -> Need | None:
-        """What `score` wants of a row; None for nothing."""
+        """The results of a row that `score` needs; None if it needs none."""
         return None if self._parameters.logprobs is None else ALL_LOGITS
 
     def score(self, row: RowLogits, token: int, position: int) -> Sampled:

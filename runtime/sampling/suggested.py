@@ -1,7 +1,7 @@
-"""How a model's makers would have it sampled: keys of its GGUF, as llama.cpp reads them.
+"""The sampling parameters that a model's makers suggest: keys of its GGUF, as llama.cpp reads them.
 
-Converters write them out of a model's generation_config.json. `penalty_repeat` is left alone: there it looks
-at the last tokens, here at all of them.
+Converters write them out of a model's generation_config.json. `penalty_repeat` is ignored: there it looks at
+the last tokens, here at all of them.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,8 @@ _DIGITS = 6
 
 
 def suggested_sampling(metadata: Mapping[str, object]) -> SamplingParameters:
-    """What a GGUF's metadata says of sampling, as fields that are set; a value that cannot be is left out."""
+    """Return the sampling parameters in a GGUF's metadata, as fields that are set; invalid values are
+    ignored."""
     found = SamplingParameters()
     for name, key in KEYS.items():
         value = metadata.get(PREFIX + key)

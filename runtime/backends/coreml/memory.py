@@ -51,7 +51,7 @@ def met_before(compiled: CompiledShard, place: Path) -> bool:
 
 
 def refused(compiled: CompiledShard, text: str, note: str | None = None) -> ArtifactError:
-    """Return the meaning of Core ML's error about a compiled shard."""
+    """Return the error for Core ML's text about a compiled shard."""
     sentence = f"{compiled.shard.path}: {error_sentence(text)}"
     return ArtifactError(f"{sentence} ({note})" if note else sentence)
 

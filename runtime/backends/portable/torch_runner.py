@@ -156,7 +156,7 @@ class TorchRunner:
             known[name] = self.settled(value)
 
     def settled(self, value: torch.Tensor) -> torch.Tensor:
-        """Return how every constant, input and result is rounded."""
+        """Return a constant, input or result as this backend rounds it."""
         return value
 
     def _read(self, name: str, spans: Mapping[str, int]) -> torch.Tensor:
