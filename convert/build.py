@@ -24,9 +24,9 @@ from anespec.manifests.schema import HIDDEN_OUT, HeadShard, LayerShard, Shard, S
 def build_unit(
     plan: ConversionPlan, unit: ShardUnit, path: Path, recipe: str, threads: int, on_written: OnWritten
 ) -> LayerShard | HeadShard:
-    """Write the package to `path`, with so many threads, and describe it.
+    """Write the package to `path` with the given number of threads, and describe it.
 
-    `on_written` is told of weights as they are written.
+    `on_written` is called as weights are written.
 
     Raises:
         GGUFError, UnsupportedModelError: a tensor cannot be converted.
@@ -88,7 +88,8 @@ def _described(
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
 ) -> Shard:
-    """What every entry says of the package at `path`, which lies in the artifact's folder of shards."""
+    """Return the common fields of an entry for the package at `path`, which is in the artifact's folder of
+    shards."""
     return Shard(
         path=f"{path.parent.name}/{path.name}",
         bytes=written.bytes,

@@ -1,4 +1,4 @@
-"""What the graph needs of a model's layers: their plans, and their tensors as stored weights."""
+"""The inputs of the graph from a model's layers: their plans, and their tensors as stored weights."""
 
 from collections.abc import Callable
 
@@ -83,7 +83,7 @@ def _layer_plan(plan: ConversionPlan, layer: LayerFacts) -> LayerPlan:
 
 
 def head_plan(plan: ConversionPlan) -> HeadPlan:
-    """How logits are made."""
+    """Return the plan of the logits."""
     facts = plan.model.facts
     hidden_epsilon = facts.epsilon * facts.family.hidden_scale**2
     return HeadPlan(facts.d, hidden_epsilon, facts.logit_scale, facts.logit_softcap)
@@ -115,7 +115,7 @@ def layer_weights(
         return None if role is None else norm(model, tensor_name(layer, role))
 
     def norm_after(role: str | None) -> NDArray[np.float16] | None:
-        """What it gives is added to the hidden state, so it takes in the hidden state's factor."""
+        """Its output is added to the hidden state, so it includes the hidden state's factor."""
         if role is None:
             return None
         name = tensor_name(layer, role)
@@ -151,7 +151,7 @@ def _output_scale(model: SourceModel, layer: LayerFacts) -> float | None:
 def per_layer_mix(
     plan: ConversionPlan, indices: range, on_stored: OnStored = lambda _: None
 ) -> PerLayerMix | None:
-    """What consecutive layers make their own inputs with; None where the model has none."""
+    """Return the weights for consecutive layers' own inputs; None if the model has none."""
     model = plan.model
     width = model.facts.per_layer_width
     if not width:

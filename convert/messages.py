@@ -1,4 +1,4 @@
-"""What a run and the processes that build its units tell each other."""
+"""The messages between a run and the processes that build its units."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from anespec.manifests.errors import AnespecError
 
 @dataclass(frozen=True)
 class Job:
-    """What to make of a GGUF, by so many workers with so many threads each."""
+    """The job: what to build of a GGUF, with how many workers and threads each."""
 
     gguf: Path
     options: ConvertOptions
@@ -44,7 +44,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Finished:
-    """A unit is built, and its checkpoint lies beside it."""
+    """A unit is built, and its checkpoint was written."""
 
     memory: Memory
 

@@ -1,4 +1,4 @@
-"""What a person may choose of a conversion, declared once for Python and the command line."""
+"""The options of a conversion, declared once for Python and the command line."""
 
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -33,7 +33,7 @@ def _read_counts(value: Any) -> Any:
 
 
 class ConvertOptions(Options):
-    """What would be built. None means: from the target or from the model."""
+    """The options of a conversion. None means: from the target or from the model."""
 
     target: Target = Field(
         default=usual_target(),

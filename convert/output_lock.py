@@ -24,9 +24,9 @@ class OutputTakenError(UsageError):
 
 
 def resolve_output(output: Path) -> Path:
-    """Where an artifact meant for `output` will stand: links that a person has put there are followed.
+    """Return the final path of an artifact for `output`, with the user's links followed.
 
-    It has a name of its own, which `.` and `..` have not.
+    The path must end in a name, which `.` and `..` lack.
 
     Raises:
         StorageError: links lead back to themselves, or the name cannot be written in UTF-8.
@@ -48,7 +48,7 @@ def resolve_output(output: Path) -> Path:
 
 
 def output_stat(output: Path) -> os.stat_result | None:
-    """What stands at the final place, to know it again by; None where nothing does, or none can look."""
+    """Return the identity of the final path's content; None if there is none, or it cannot be read."""
     try:
         return output.lstat()
     except OSError:
@@ -56,7 +56,7 @@ def output_stat(output: Path) -> os.stat_result | None:
 
 
 def require_unchanged(output: Path, before: os.stat_result | None) -> None:
-    """Raise OutputTakenError where something else stands at the final place than `before`."""
+    """Raise OutputTakenError if the final path's content is not `before`."""
     now = output_stat(output)
     if now is not None and (before is None or not os.path.samestat(now, before)):
         raise OutputTakenError(output)
@@ -122,7 +122,7 @@ def discard_work(work: Path) -> None:
 
 
 def replace_output(work: Path, output: Path, before: os.stat_result | None) -> None:
-    """Rename the finished folder to its place; what stood there `before` goes only after that.
+    """Rename the finished folder to its place; the old content `before` is removed only after that.
 
     Raises:
         OutputTakenError: something else stands there now.
@@ -159,7 +159,7 @@ def _remove_own(beside: Folder, name: str) -> None:
 
 
 def _require_own(beside: Folder, name: str) -> bool:
-    """Whether there is such a folder; raises StorageError where it is a link or another user's."""
+    """Return whether there is such a folder; raise StorageError if it is a link or another user's."""
     try:
         with beside.folder(name) as folder:
             folder.require_own()

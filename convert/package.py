@@ -51,7 +51,7 @@ OnWritten = Callable[[int], None]
 
 @dataclass(frozen=True)
 class WrittenPackage:
-    """What `package_bytes` and `package_sha256` would say of a package."""
+    """The results of `package_bytes` and `package_sha256` for a package."""
 
     bytes: int
     sha256: str
@@ -152,7 +152,7 @@ class _Exporter(MILProtoExporter):
         return super().get_milproto_value(var)
 
     def create_file_value(self, var: Var) -> Any:
-        """What else is large: norms and tables."""
+        """Return a reference to another large constant, such as a norm or a table."""
         values = (var.val.shape, var.val.dtype.str, var.val.tobytes())
         return self._reserve(var, values, ELEMENTS[var.val.dtype], lambda _: (var.val,))
 

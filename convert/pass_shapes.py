@@ -1,4 +1,4 @@
-"""Which numbers of rows the shards of an artifact take, and by which functions."""
+"""The numbers of rows that an artifact's shards accept, and the functions for them."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ WIDEST_CPU_PASS = 128
 """The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
 
 PREFILL_BLOCK = 64
-"""Rows of a prefill pass where functions are asked for and nothing else is said."""
+"""Rows of a prefill pass for shapes of functions, by default."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class PassesPlan:
 
 
 def plan_passes(options: ConvertOptions, context: int) -> PassesPlan:
-    """What the options ask for; a range that would hold one width alone is static.
+    """Return the shapes that the options select; a range that would hold a single width is static.
 
     Raises:
         RequestError: a prefill block is asked for where there is none, or it is no wider than the block, or

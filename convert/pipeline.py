@@ -140,7 +140,7 @@ def convert(
 
 
 def process_count(plan: ConversionPlan, jobs: int | None) -> int:
-    """How many processes build shards where so many are asked for; where it is one, it is this one."""
+    """Return the number of processes for a requested number of jobs; one means this process."""
     return min(jobs or suitable_workers(plan), len(shard_units(plan)))
 
 

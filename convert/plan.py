@@ -1,4 +1,4 @@
-"""What a conversion will build: the options checked against the model, before any weight is read."""
+"""The plan of a conversion: the options checked against the model, before any weight is read."""
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -29,7 +29,7 @@ from anespec.manifests.weight_choice import HEAD, PER_LAYER
 KV_FORMS: Mapping[Target, KVForm] = MappingProxyType(
     {Target.MAC: KVForm.SLICE_UPDATE, Target.IPHONE: KVForm.PACKED, Target.CPU: KVForm.REREAD}
 )
-"""What is built where no form is asked for; docs/graph.md gives the reasons."""
+"""The default forms; docs/graph.md gives the reasons."""
 
 
 class ConversionPlan:
@@ -87,7 +87,7 @@ class ConversionPlan:
         )
 
     def _stack(self) -> StackSizes:
-        """What the topology divides."""
+        """Return the parts that the topology divides."""
         layers = self.model.facts.layers
         return StackSizes(
             layer_bytes=tuple(self.layer_bytes(layer) for layer in layers),
@@ -99,12 +99,12 @@ class ConversionPlan:
 
     @property
     def topology(self) -> Topology:
-        """How layers and vocabulary are divided; `sharding` says why."""
+        """The division of layers and vocabulary; `sharding` gives the reasons."""
         return self.sharding.topology
 
     @property
     def beyond_training(self) -> bool:
-        """Whether the context is longer than the model was trained for."""
+        """Whether the context is longer than the trained context."""
         return self.context > _aligned(self.model.sizes.trained_context)
 
     @property
@@ -182,7 +182,7 @@ class ConversionPlan:
         return sum(self.layer_bytes(layer) for layer in self.model.facts.layers) + self.head_bytes()
 
     def encodings(self) -> Iterator[tuple[Encoding, tuple[int, int]]]:
-        """How every projection is stored, and its shape (out, in)."""
+        """Yield the encoding of every projection, and its shape (out, in)."""
         for layer in self.model.facts.layers:
             yield from self._layer_encodings(layer)
         yield self._head_encoding()

@@ -1,4 +1,4 @@
-"""A topology plan told to a person: each shard with what is known of its size, and what to mend."""
+"""Describe a topology plan for a person: each shard with the evidence on its size, and possible fixes."""
 
 from dataclasses import dataclass
 
@@ -45,7 +45,7 @@ class PlanReport:
 
 
 def explain(plan: TopologyPlan) -> PlanReport:
-    """What `plan` builds, why, and what speaks against it."""
+    """Return the content of `plan`, its reasons, and its risks."""
     limits, topology = SHARD_LIMITS[plan.target], plan.topology
     layer_rows = tuple(
         ShardRow(part, describe_kinds(plan.stack.kinds[part.start : part.stop]), size, limits.range_of(size))
@@ -84,7 +84,7 @@ def _preset_warnings(plan: TopologyPlan) -> list[str]:
 
 
 def _layer_warnings(plan: TopologyPlan, rows: tuple[ShardRow, ...]) -> list[str]:
-    """One sentence for each outlook that is not good: the shards it holds for, the finding, the mend."""
+    """Return one sentence for each unfavourable outlook: its shards, the finding, the fix."""
     warnings: list[str] = []
     for known in SHARD_LIMITS[plan.target].ranges:
         inside = [row for row in rows if row.size_range == known]

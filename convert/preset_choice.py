@@ -1,4 +1,4 @@
-"""Which preset, if any, a conversion takes its topology from."""
+"""Choose the preset, if any, that gives a conversion its topology."""
 
 from dataclasses import dataclass
 

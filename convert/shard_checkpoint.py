@@ -1,4 +1,4 @@
-"""The checkpoint that lies beside a finished shard while a run lasts: its entry in the manifest."""
+"""The checkpoint next to a finished shard while a run lasts: its entry in the manifest."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ class _Checkpoint(BaseModel):
 
 
 def partial_name(package: Path) -> str:
-    """The name that a shard has beside `package` until it is finished."""
+    """Return the temporary name of a shard until it is finished."""
     return f".{package.stem}.partial.mlpackage"
 
 

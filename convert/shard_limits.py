@@ -1,4 +1,4 @@
-"""What is known of shard sizes on each target: ranges with their grade and source, and what follows.
+"""The evidence on shard sizes for each target: ranges with their grade, source and consequence.
 
 Grades: A said by Apple, B measured by one or two projects, C an anecdote. Nothing about the Neural
 Engine was measured by this project, so a range predicts and never proves; only a compute plan tells
@@ -34,7 +34,7 @@ SMALLEST_TOO_LARGE_BYTES = 2_300_000_000
 
 
 class Outlook(StrEnum):
-    """What a range lets one expect."""
+    """The expected outcome in a range."""
 
     GOOD = "good"
     UNSURE = "unsure"

@@ -1,4 +1,5 @@
-"""What made a package, told where `ct.convert` tells it: in the metadata and in the program's build info.
+"""The tools that made a package, recorded where `ct.convert` records them: in the metadata and the build
+info.
 
 The one thing that `ct.convert` adds and that is left out is the date: the same shard gives the same bytes.
 """

@@ -1,4 +1,4 @@
-"""What a file system refuses, as a sentence."""
+"""Describe the file system's errors in one sentence."""
 
 import contextlib
 import errno

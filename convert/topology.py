@@ -1,4 +1,4 @@
-"""How layers are grouped into shards, and the vocabulary into head shards."""
+"""Group layers into shards, and the vocabulary into head shards."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -61,7 +61,7 @@ class StackSizes:
 
 
 class Origin(StrEnum):
-    """Who chose the layers of each shard."""
+    """The origin of the division of layers."""
 
     PLANNED = "planned"
     PRESET = "preset"
@@ -87,7 +87,7 @@ class TopologyPlan:
 
     @property
     def held_bytes(self) -> int:
-        """What a Neural Engine holds of weights: all shards', once for each of their functions."""
+        """The bytes of weights on a Neural Engine: all shards', once for each of their functions."""
         return self.stack.total_bytes * self.functions
 
     @property

@@ -43,7 +43,7 @@ class _Blob:
 
     @property
     def start(self) -> int:
-        """Where its bytes begin."""
+        """The offset of its bytes."""
         return self.offset + BLOB_HEADER.size
 
     @property

@@ -115,7 +115,7 @@ def _build(plan: ConversionPlan, task: Task, threads: int, worker: Connection) -
 
 
 def _failure(error: Exception) -> Failed:
-    """What the run is told of an error."""
+    """Return the message to the run about an error."""
     told: AnespecError | None = None
     match error:
         case AnespecError():

@@ -1,4 +1,4 @@
-"""How many processes pay for a conversion: by its work, the processors and the free memory."""
+"""Choose the number of processes for a conversion: by its work, the processors and the free memory."""
 
 import sys
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ USUAL_SHARD = 1_000_000_000
 
 
 def suitable_workers(plan: ConversionPlan) -> int:
-    """How many processes pay for a plan on this machine, with the memory that is free now."""
+    """Return the number of processes that pays for a plan on this machine, with the free memory."""
     units = shard_units(plan)
     largest = max(USUAL_SHARD, *(unit.weight_bytes(plan) for unit in units))
     room = min(free_memory(), int(LARGEST_SHARE * largest))

@@ -122,7 +122,7 @@ def staggered(tasks: Sequence[Task], workers: int, size: Callable[[Task], int]) 
 
 @dataclass(frozen=True)
 class _Heard:
-    """What a worker said while it was at a task; None where it ended."""
+    """Return a worker's message while it was at a task; None if it ended."""
 
     worker: "_Worker"
     task: Task
@@ -152,7 +152,7 @@ def _finished(
 
 
 class _Worker:
-    """One worker and what it was heard to say."""
+    """One worker and its last message."""
 
     def __init__(self, process: WorkerProcess, number: int, connection: Connection) -> None:
         self.process = process

@@ -51,7 +51,7 @@ class WorkerProcess:
 
     @property
     def most(self) -> int:
-        """How many workers it can become."""
+        """The number of workers that it can become."""
         return len(self._connections)
 
     def work(self, job: "Job") -> Sequence[Connection]:
@@ -106,7 +106,7 @@ def early_process(gguf: Path, jobs: int | None) -> Iterator[WorkerProcess | None
 
 @contextlib.contextmanager
 def _interrupts_unheard() -> Iterator[None]:
-    """What is started here never hears of Ctrl-C, which a terminal sends to all; the run ends its workers."""
+    """Child processes started here ignore Ctrl-C, which a terminal sends to all; the run ends its workers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,12 +1,11 @@
-"""How a process of ours starts: it trusts nothing that lies in the current folder.
+"""Start child processes that do not trust the current folder.
 
 Python puts the current folder first on the module path of whatever starts by `-c` or `-m`, and any file there
 that has the name of a module would be run in the module's place. multiprocessing starts its helpers so. Other
 programs look there, too: `swift --version` runs a file named swift-frontend. So every process starts in
-NEUTRAL_FOLDER, and is told absolute paths.
-
-A child outlives nobody: its standard input is a pipe that this process holds open, and it ends with that.
-What it answers on its standard output is its own: libraries print there too, Core ML among them.
+NEUTRAL_FOLDER, and gets absolute paths. No child outlives this process: its standard input is a pipe that
+this process holds open, and the child ends with it. What it answers on its standard output is its own:
+libraries print there too, Core ML among them.
 """
 
 import contextlib
@@ -20,11 +19,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 NEUTRAL_FOLDER = "/"
-"""Where every process of ours starts: only the system's administrator can put files there."""
+"""The working folder of every child process: only the system's administrator can put files there."""
 
 
 def child_command(module: str) -> list[str]:
-    """What runs an installed module in a process of its own; its arguments may follow.
+    """Return the command that runs an installed module in a separate process; its arguments may follow.
 
     `-P` keeps the current folder off the module path. `-I` would take the user's site away as well, where
     this package may be installed.
@@ -35,7 +34,7 @@ def child_command(module: str) -> list[str]:
 def child_environment() -> dict[str, str]:
     """This process's environment, by which a child finds modules where this one does.
 
-    What stands for the current folder is left out: the empty entry of `python -c`, the folder itself where
+    Entries that mean the current folder are left out: the empty entry of `python -c`, the folder itself where
     `python -m` put it, and an empty entry of PYTHONPATH, which hardly anyone means. Relative entries become
     absolute, since the child starts in NEUTRAL_FOLDER.
     """
@@ -45,7 +44,7 @@ def child_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def lifeline() -> Iterator[int]:
-    """What a child has as its standard input: a silent pipe, which ends with the block or this process."""
+    """Give a child its standard input: a silent pipe, which ends with the block or this process."""
     reading, writing = os.pipe()
     try:
         yield reading
@@ -81,7 +80,7 @@ def end_child(process: "subprocess.Popen[bytes]") -> None:
 
 
 def signal_name(number: int) -> str:
-    """What a signal is called, e.g. `SIGKILL`; some have a number alone."""
+    """Return a signal's name, e.g. `SIGKILL`; some have only a number."""
     try:
         return signal.Signals(number).name
     except ValueError:

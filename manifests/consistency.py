@@ -1,6 +1,6 @@
-"""What a manifest must agree with in itself: shards with pools, ropes, layers and vocabulary.
+"""Check a manifest for consistency: shards with pools, ropes, layers and vocabulary.
 
-Nothing here opens a file. That a shard's program is what the manifest says of it is seen where programs are
+Nothing here opens a file. Whether a shard's program agrees with the manifest is checked when programs are
 opened (runtime.backends.portable.declared).
 """
 
@@ -155,7 +155,8 @@ def _coverage(manifest: Manifest) -> Iterator[str]:
 
 
 def _kv_form(manifest: Manifest) -> Iterator[str]:
-    """What the form says of the states: whose they are, how many layers share one, and that each has both."""
+    """Check the states against the form: their holder, the number of layers that share one, and that each
+    layer has K and V."""
     form = manifest.kv_form
     held = "host" if form is KVForm.OUTSIDE else "graph"
     for shard in manifest.layer_shards:
@@ -171,13 +172,13 @@ def _kv_form(manifest: Manifest) -> Iterator[str]:
 
 
 def tiles(edges: Sequence[tuple[int, int]], end: int) -> bool:
-    """Whether ranges, by their first and the one after their last, cover 0..end-1 once and in order."""
+    """Return whether ranges, as pairs of start and end, cover 0..end-1 once and in order."""
     bounds = [(0, 0), *edges, (end, end)]
     return all(a[1] == b[0] for a, b in pairwise(bounds)) and all(a < b for a, b in edges)
 
 
 def _names(manifest: Manifest) -> Iterator[str]:
-    """What must be found by its name has one of its own."""
+    """Yield the names that identify an object, which must be unique."""
     states = [state.name for shard in manifest.layer_shards for state in shard.states]
     kinds: dict[str, Iterable[str]] = {
         "pools are": [pool.name for pool in manifest.pools],
@@ -199,7 +200,7 @@ def _names(manifest: Manifest) -> Iterator[str]:
 
 
 def _repeated(names: Iterable[str]) -> str | None:
-    """The first name that stands there a second time."""
+    """Return the first name that occurs twice."""
     seen = set[str]()
     for name in names:
         if name in seen:

@@ -1,7 +1,7 @@
-"""What Core ML says when something fails, as what it means and what to do: the one table of both.
+"""The table of Core ML's error texts: their meanings, and the fixes.
 
-Core ML speaks in texts, through coremltools and through the worker alike, so a text is what is looked at.
-None of these was met on a Mac by this project: each has the grade and the source of whoever met it.
+Core ML reports errors as texts, through coremltools and through the worker alike, so the table matches texts.
+This project has met none of them on a Mac: each has the grade and the source of the project that met it.
 """
 
 import re
@@ -32,7 +32,7 @@ class CoreMLError:
 
     @property
     def sentence(self) -> str:
-        """What it means and what to do, in one."""
+        """The meaning and the fix, in one clause."""
         return f"{self.meaning} ({self.code}); {self.mend}"
 
 
@@ -139,16 +139,16 @@ KNOWN_ERRORS = (
 """In this order: one text may hold several signs, and the first says most."""
 
 NOT_A_NUMBER = "not a number"
-"""What is said, in place of Core ML, of results that are not finite."""
+"""Return the text for results that are not finite, as if Core ML had reported it."""
 
 
 def known_error(text: str) -> CoreMLError | None:
-    """The kind of failure that Core ML's text tells of, if it is a known one."""
+    """Return the known error that Core ML's text contains, if any."""
     return next((known for known in KNOWN_ERRORS if re.search(known.sign, text)), None)
 
 
 def error_sentence(text: str) -> str:
-    """What Core ML's text means and what to do; its first line where that is not known."""
+    """Return the meaning of Core ML's text and the fix; for an unknown text its first line."""
     if (known := known_error(text)) is not None:
         return known.sentence
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
@@ -156,12 +156,12 @@ def error_sentence(text: str) -> str:
 
 
 def may_pass(sentence: str) -> bool:
-    """Whether an `error_sentence` is of what may be better at another time though nothing is changed."""
+    """Return whether an `error_sentence` describes a failure that may be temporary."""
     return any(known.sentence == sentence and not known.lasting for known in KNOWN_ERRORS)
 
 
 def ended_by(number: int) -> str:
-    """What a shell would say of a process that a signal ended, which is what the table knows."""
+    """Return a shell's text for a process that a signal ended, which the table knows."""
     names: dict[int, str] = {
         signal.SIGKILL: "Killed: 9",
         signal.SIGSEGV: "Segmentation fault",
@@ -174,5 +174,5 @@ def ended_by(number: int) -> str:
 
 
 def no_answer(seconds: float) -> str:
-    """What is said, in place of Core ML, of a process that did not answer."""
+    """Return the text for a process that did not answer, as if Core ML had reported it."""
     return f"no answer within {seconds:g} s"

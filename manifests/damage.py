@@ -1,4 +1,4 @@
-"""Which of an artifact's files differ from its manifest: no recorded verdict holds for those."""
+"""Find the files of an artifact that differ from its manifest: no recorded verdict holds for those."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from anespec.manifests.store import Artifact
 
 @dataclass(frozen=True)
 class Damage:
-    """One file, or one shard's folder, and the error of whoever opens it."""
+    """A damaged file, or a shard's folder, and the error that opening it raises."""
 
     path: str
     error: AnespecError

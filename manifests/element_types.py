@@ -61,7 +61,7 @@ class ElementType(Enum):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """What numpy holds it in; each number of less than a byte waits in a byte of its own.
+        """The numpy type that holds it; each number of less than a byte takes a whole byte.
 
         Raises:
             ValueError: numpy has no such type.
@@ -82,7 +82,7 @@ class ElementType(Enum):
 
     @property
     def packed(self) -> bool:
-        """Whether several stand in one byte."""
+        """Whether a byte holds several numbers."""
         return 0 < self.bits < 8
 
     def nbytes(self, shape: tuple[int, ...]) -> int:

@@ -1,8 +1,8 @@
-"""The errors a person meets, and the exit code of each.
+"""The errors that users see, and the exit code of each.
 
 Every expected failure (bad input, a missing file, a full disk, a gate that fails) is raised as an
-`AnespecError` whose message is one sentence naming the thing and the mend. The command line prints
-that sentence and exits with the error's code (EXIT_CODES); anything else is a bug and shows a traceback.
+`AnespecError` whose message is one sentence that names the object and the fix. The command line prints that
+sentence and exits with the error's code (EXIT_CODES); anything else is a bug and shows a traceback.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
 class AnespecError(Exception):
     """A failure that a person can act on; its text is one clear sentence.
 
-    `facts` are what a program may want to know beside the sentence, such as a failed gate's figures.
+    `facts` are further data for programs, such as a failed gate's figures.
     """
 
     exit_code: ClassVar[int] = 1
@@ -41,7 +41,7 @@ class AnespecError(Exception):
 
 
 class UsageError(AnespecError):
-    """What was asked for cannot be done without a choice that is the user's, such as `--force`."""
+    """The request needs an explicit choice of the user, such as `--force`."""
 
     exit_code = 2
 
@@ -123,6 +123,6 @@ class Interrupted(AnespecError):  # noqa: N818 (no error: it was wished for)
 
 
 class ReaderGone(AnespecError):  # noqa: N818
-    """Whoever read standard output has enough, as with `| head`; nobody is there to be told."""
+    """The reader of standard output has closed it, as with `| head`, so no message is printed."""
 
     exit_code = 141

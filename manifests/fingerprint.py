@@ -1,4 +1,5 @@
-"""What a verdict on an artifact is bound to: its whole manifest, and by their hashes all files it names."""
+"""The fingerprint that binds a verdict to an artifact: its whole manifest, and by their hashes all files it
+names."""
 
 import hashlib
 import json

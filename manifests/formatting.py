@@ -1,4 +1,4 @@
-"""How sizes and texts from outside are written for people."""
+"""Format sizes and untrusted texts for people."""
 
 import re
 from collections.abc import Sequence
@@ -38,7 +38,8 @@ def duration_text(seconds: float) -> str:
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """How many of what, e.g. `1 token`, `2 head shards`; `plural` where it is not the noun with an s."""
+    """Return a count with its noun, e.g. `1 token`, `2 head shards`; `plural` if it is not the noun with an
+    s."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
@@ -64,7 +65,7 @@ def printable(text: str, limit: int = LONGEST_SHOWN) -> str:
 
 
 def last_line(said: str) -> str:
-    """The last line that a program said, for a sentence; empty where it said nothing."""
+    """Return the last line of a program's output, for a sentence; empty if there is none."""
     lines = said.strip().splitlines()
     return printable(lines[-1].strip(), LONGEST_REASON) if lines else ""
 

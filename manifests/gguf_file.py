@@ -62,7 +62,7 @@ class TensorInfo:
 
     @property
     def elements(self) -> int:
-        """How many numbers the tensor holds."""
+        """The number of elements in the tensor."""
         return math.prod(self.shape)
 
 
@@ -246,9 +246,9 @@ class GGUFFile:
                 )
 
     def _refuse_leftovers(self, end: int) -> None:
-        """Nothing stands after `end`, up to which the last tensor may be padded.
+        """Check that the file ends at `end`, up to padding of the last tensor.
 
-        Nobody would read it, and hashing the file may take hours.
+        No reader needs bytes after it, and hashing them may take hours.
         """
         if self.nbytes > end:
             raise GGUFError(

@@ -1,4 +1,4 @@
-"""How well something is known about Core ML, which this project has never run on a Mac."""
+"""The grades of evidence on Core ML, which this project has never run on a Mac."""
 
 from enum import StrEnum
 

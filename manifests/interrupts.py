@@ -1,4 +1,4 @@
-"""Ctrl-C where a library would swallow it, and other ends that somebody asked for."""
+"""Handle Ctrl-C in libraries that swallow it, and other requested ends."""
 
 import contextlib
 import signal
@@ -9,10 +9,10 @@ from types import FrameType
 
 @contextlib.contextmanager
 def ends_as_interrupts() -> Iterator[None]:
-    """A closed terminal and a polite `kill` are within the block what Ctrl-C is: somebody ended this.
+    """Within the block, treat a closed terminal and SIGTERM like Ctrl-C: a person requested the end.
 
-    For work that would else take it for a crash. Nothing changes in other threads than the main one, or where
-    a signal was given another meaning before, as `nohup` does.
+    Use it for work that would otherwise report a crash. It has no effect in threads other than the main one,
+    or if a signal already has another handler, as with `nohup`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -31,7 +31,7 @@ def ends_as_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C within the block is heard at its end; a second one at once.
+    """Delay Ctrl-C to the end of the block; a second one takes effect at once.
 
     For libraries that wrap what they call in a bare `except:`, by which KeyboardInterrupt is lost. Nothing
     changes in other threads than the main one, or where Ctrl-C does not raise KeyboardInterrupt anyway.

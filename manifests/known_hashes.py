@@ -1,10 +1,10 @@
-"""The SHA-256 of large files and packages, remembered: what is the same to the file system is not read again.
+"""Cache the SHA-256 of large files and packages: a file that the file system reports as unchanged is not read
+again.
 
-The same means device, inode, size and both times of every file, and its name within a package. The time of
-the last change of status (ctime) cannot be set by whoever changes a file, so a forged modification time hides
-nothing. What is not seen is damage that the file system does not know of; `again` reads everything.
-
-The hashes stand in the user's own cache folder. Where that cannot be used, files are read.
+Unchanged means the same device, inode, size and both times of every file, and its name within a package. A
+program that changes a file cannot set its ctime, so a forged modification time is detected. Damage below the
+file system is not detected; `again` reads everything. The hashes are in the user's own cache folder. If that
+cannot be used, files are read.
 """
 
 import contextlib
@@ -117,7 +117,7 @@ class KnownHashes:
 
 
 def _identity(statuses: list[tuple[str, os.stat_result]]) -> str:
-    """What the file system says of files with their names; any change of content changes it."""
+    """Return the status of named files from the file system; any change of content changes it."""
     facts = [
         (name, of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns) for name, of in statuses
     ]
@@ -125,5 +125,5 @@ def _identity(statuses: list[tuple[str, os.stat_result]]) -> str:
 
 
 def _is_settled(status: os.stat_result) -> bool:
-    """Whether the last change is long enough ago for the next to be seen."""
+    """Return whether the last change is long enough ago for a further change to show in the times."""
     return time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_SECONDS * 1e9

@@ -50,7 +50,7 @@ def system_build() -> str:
 
 @cache
 def _asked(name: str) -> str:
-    """What `sysctl` says of macOS; empty where it says nothing. Not run on a Mac yet."""
+    """Return values of `sysctl` on macOS; empty if there are none. Not run on a Mac yet."""
     try:
         told = subprocess.run(
             ["/usr/sbin/sysctl", "-n", name], cwd=NEUTRAL_FOLDER, capture_output=True, text=True, check=False
@@ -62,8 +62,8 @@ def _asked(name: str) -> str:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where figures hold. `load_before` is how many programs wanted a processor before they were measured:
-    others at work spoil them."""
+    """The machine that figures were measured on. `load_before` is the number of programs that wanted a
+    processor before the measurement: other load distorts figures."""
 
     machine: str
     processors: int

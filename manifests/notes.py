@@ -1,10 +1,11 @@
-"""What is noted of an artifact beside its files: the gates' verdicts, and the page about them.
+"""The notes on an artifact: the gates' verdicts, and the report page.
 
     ARTIFACT/gates/GATE.json                       where the artifact can be written, and is this user's
     CACHE/anespec/verdicts/FINGERPRINT/GATE.json   elsewhere: a read-only place, or another user's folder
 
-Both are read. Where both have a verdict for the same circumstances, the one in the user's cache folder holds:
-nobody else may enter there. In another user's folder nothing is tried: links could lie in the way.
+Both are read. If both have a verdict for the same circumstances, the one in the user's cache folder takes
+precedence, since no other user can write there. Nothing is written to another user's folder, where links
+could redirect a write.
 """
 
 import contextlib
@@ -46,9 +47,9 @@ class Notes:
         return self._in_artifact(kind).overruled_by(self._own(kind))
 
     def record(self, kind: type[VerdictFile[VerdictT]], verdict: VerdictT) -> None:
-        """Add a verdict as one step, also where others add theirs at the same time.
+        """Add a verdict atomically, also if other processes add theirs at the same time.
 
-        Where the user's cache folder has one for the same circumstances, it is replaced there, too.
+        If the user's cache folder has one for the same circumstances, it is replaced there, too.
 
         Raises:
             StorageError: no place can be written.
@@ -118,7 +119,7 @@ class Notes:
 
     @contextlib.contextmanager
     def _own_folder(self, refusal: str) -> Iterator[Folder]:
-        """The user's folder for this artifact; where it cannot be used, it is said why it was to be."""
+        """Open the user's folder for this artifact; an error states why the folder was needed."""
         try:
             with private_folder(self._own_path) as folder:
                 yield folder

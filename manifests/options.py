@@ -28,7 +28,7 @@ _SIZE = TypeAdapter(ByteSize)
 
 @dataclass(frozen=True)
 class Flag:
-    """What the command line needs to know of a field beyond its type, range, default and description.
+    """The settings of a field for the command line, beyond its type, range, default and description.
 
     `names` are its flags, where it has others than its name's; `metavar` stands for the value in `--help`.
     `default` says what None comes to, in words. `choices` are the values that there are, where the type does
@@ -62,7 +62,7 @@ class Options(BaseModel):
             raise RequestError(complaint(error, cls)) from None
 
     def with_changes(self, **changes: object) -> Self:
-        """These options with others in place of some.
+        """Return these options with some values replaced.
 
         Raises:
             RequestError: as the constructor does.
@@ -86,7 +86,7 @@ class Range:
 
     @property
     def demand(self) -> str:
-        """What a number must do, as in `must lie between 0 and 1`."""
+        """The range of a number, as in `must lie between 0 and 1`."""
         return f"be {self}" if None in (self.lowest, self.highest) else f"lie {self}"
 
     def __str__(self) -> str:
@@ -118,7 +118,7 @@ def read_size(value: Any) -> Any:
 
 
 def range_of(field: FieldInfo) -> Range | None:
-    """What numbers a field may hold; None where it says nothing."""
+    """Return the allowed numbers of a field; None if it has no limits."""
     limits: dict[str, Any] = {}
     for part in _metadata(field):
         if isinstance(part, Ge):
@@ -129,12 +129,12 @@ def range_of(field: FieldInfo) -> Range | None:
 
 
 def flag_of(field: FieldInfo) -> Flag:
-    """What the field says to the command line."""
+    """Return the field's settings for the command line."""
     return next((part for part in _metadata(field) if isinstance(part, Flag)), Flag())
 
 
 def type_of(field: FieldInfo) -> Any:
-    """The field's type, without None and what is noted beside it."""
+    """Return the field's type, without None and annotations."""
     return _bare(field.annotation)
 
 

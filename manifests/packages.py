@@ -21,9 +21,9 @@ EXTRAS: Mapping[str, str | None] = MappingProxyType(
 
 
 def missing_package(name: str) -> str | None:
-    """Why a package of EXTRAS cannot be imported, with the mend; None where it is installed.
+    """Return why a package of EXTRAS cannot be imported, with the fix; None if it is installed.
 
-    It is not loaded.
+    The package is not imported.
     """
     if find_spec(name) is not None:
         return None
@@ -54,7 +54,8 @@ def install_command(extra: str | None) -> str:
 
 
 def _install() -> str:
-    """What installs into the environment that runs, which need not be the one that `pip` alone means."""
+    """Return the command that installs into the running environment, which need not be the one of plain
+    `pip`."""
     if (Path(sys.prefix) / "pipx_metadata.json").exists():
         return "pipx runpip anespec install"
     if find_spec("pip") is None:

@@ -1,7 +1,7 @@
-"""Where each operation of a shard is planned to run, and the residency gate's verdict on it.
+"""The planned device of each operation of a shard, and the residency gate's verdict.
 
-A plan has one form whether rules predicted it, Core ML made it, or a recorded one is replayed; what
-is counted and judged is the same code for all three.
+A plan has one form whether rules predicted it, Core ML made it, or a recorded one is replayed; the same code
+counts and judges all three.
 """
 
 import re
@@ -22,7 +22,7 @@ KeyT = TypeVar("KeyT")
 
 
 class Device(StrEnum):
-    """Where an operation runs; `none` where a plan says nothing about it."""
+    """The device of an operation; `none` if a plan has no entry for it."""
 
     ANE = "ane"
     GPU = "gpu"
@@ -42,7 +42,7 @@ class Placement(StrEnum):
 
 
 class PlanSource(StrEnum):
-    """How a plan came about."""
+    """The source of a plan."""
 
     PREDICTED = "predicted"
     MEASURED = "measured"
@@ -50,7 +50,7 @@ class PlanSource(StrEnum):
 
 
 class Severity(StrEnum):
-    """What a rule's finding does to the predicted verdict."""
+    """The effect of a rule's finding on the predicted verdict."""
 
     FAIL = "fail"
     WARN = "warn"
@@ -114,7 +114,7 @@ class Plan(Record):
 
 
 class DeviceTotals(Record):
-    """How many operations stand where."""
+    """The number of operations on each device."""
 
     ane: Index = 0
     gpu: Index = 0
@@ -175,7 +175,9 @@ class FunctionTotals(Record):
 
 
 class ShardResidency(Record):
-    """What a plan comes to for one shard. `off_ane` names the costliest operations, at most 20 of them.
+    """The summary of a plan for one shard.
+
+    `off_ane` names the costliest operations, at most 20 of them.
 
     `functions` are those of a shard that has several; everything else counts all of them.
     """
@@ -224,7 +226,7 @@ class ShardResidency(Record):
 
 
 class RuleFinding(Record):
-    """What a rule found in one shard, or in the artifact where `shard` is None."""
+    """A rule's finding in one shard, or in the artifact if `shard` is None."""
 
     rule: str
     severity: Severity

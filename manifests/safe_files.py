@@ -1,8 +1,8 @@
-"""Files that others may have laid traps among: what is read and written stays where it was meant to be.
+"""Read and write files safely in folders where other users may have placed traps.
 
 A folder is opened once, and everything below it is reached through the open folder (`dir_fd`). No link is
-followed there, new files get names that nobody can guess and must not exist, and a file that is replaced is
-renamed over, never written into: another name of it (a hard link) keeps what it held.
+followed there, new files get unguessable names and must not exist, and a file that is replaced is renamed
+over, never written into: another name of it (a hard link) keeps what it held.
 """
 
 import contextlib
@@ -39,7 +39,9 @@ SECONDS_BETWEEN_TRIES = 0.01
 
 
 class Folder:
-    """An open folder. Names are of what lies directly in it, unless they are said to be relative paths.
+    """An open folder.
+
+    Names refer to its direct entries, unless they are documented as relative paths.
 
     Every method raises OSError where the file system refuses, and StorageError where a link, or something
     that is neither file nor folder, is in the way.
@@ -67,9 +69,9 @@ class Folder:
         os.close(self._descriptor)
 
     def folder(self, name: str, *, create: bool = False, mode: int = 0o777) -> "Folder":
-        """Open the folder `name`, made first where it is missing and `create` says so.
+        """Open the folder `name`; `create` makes it if it is missing.
 
-        `mode` is who may do what with a new one, from its first moment.
+        `mode` is the permissions of a new folder, set at its creation.
         """
         if create:
             with contextlib.suppress(FileExistsError):
@@ -80,7 +82,7 @@ class Folder:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Read and replace with nobody between, who holds it too; without that where it cannot be had."""
+        """Hold a lock for reading and replacing a file; without the lock if the file system has none."""
         deadline = time.monotonic() + LONGEST_WAIT
         # A descriptor of its own, since a lock goes with that.
         descriptor = os.open(".", _DIRECTORY, dir_fd=self._descriptor)
@@ -112,7 +114,7 @@ class Folder:
     def replace_parts(
         self, name: str, parts: Iterable[bytes | memoryview], *, durable: bool = True, mode: int = 0o666
     ) -> None:
-        """The same for what comes in parts; `mode` is who may do what with the file."""
+        """Replace a file with content that comes in parts; `mode` is the file's permissions."""
         with self.replacing(name, durable=durable, mode=mode) as stream:
             stream.writelines(parts)
 
@@ -170,21 +172,21 @@ class Folder:
         return os.fdopen(os.open(name, _NEW_FILE, mode, dir_fd=self._descriptor), "wb", buffering=0)
 
     def names(self) -> list[str]:
-        """What lies in the folder, in the order of the names."""
+        """Return the folder's entries, sorted by name."""
         with os.scandir(self._descriptor) as entries:
             return sorted(entry.name for entry in entries)
 
     def status(self, name: str) -> os.stat_result:
-        """What the file system says of a name, links not followed."""
+        """Return the status of a name, without following links."""
         return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
 
     def mode(self, name: str) -> int | None:
-        """What has the name, as `stat` tells it, links not followed; None where nothing has."""
+        """Return the status of a name, without following links; None if it does not exist."""
         return _mode(name, self._descriptor)
 
     @contextlib.contextmanager
     def alone(self, work: str) -> Iterator[None]:
-        """Keep others out who ask so, until the block or this process ends.
+        """Lock out other processes that use this lock, until the block or this process ends.
 
         Raises:
             StorageError: one is in; `work` says what it does, e.g. `another self-test`.
@@ -198,7 +200,7 @@ class Folder:
             os.close(descriptor)
 
     def remove_content(self) -> None:
-        """Remove all that lies in the folder."""
+        """Remove all entries of the folder."""
         for name in self.names():
             self.remove(name)
 
@@ -211,7 +213,7 @@ class Folder:
             os.unlink(name, dir_fd=self._descriptor)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename what lies in this folder; a file, a link or an empty folder at `new` is gone then."""
+        """Rename an entry of this folder; an existing file, link or empty folder at `new` is replaced."""
         os.rename(old, new, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
 
     def sync(self) -> None:
@@ -219,7 +221,7 @@ class Folder:
         os.fsync(self._descriptor)
 
     def is_own(self) -> bool:
-        """Whether the folder belongs to this user; anybody else's may change at any time."""
+        """Return whether the folder belongs to this user; another user's may change at any time."""
         return _is_own(os.fstat(self._descriptor))
 
     def require_own(self) -> None:
@@ -228,13 +230,14 @@ class Folder:
             raise StorageError(f"{self.path}: belongs to another user; remove it or choose another place")
 
     def make_private(self) -> None:
-        """Let nobody else in; raises StorageError where the folder belongs to another user."""
+        """Remove all permissions of other users; raise StorageError if the folder belongs to another user."""
         self.require_own()
         if stat.S_IMODE(os.fstat(self._descriptor).st_mode) != _PRIVATE:
             os.fchmod(self._descriptor, _PRIVATE)
 
     def remove_traps(self) -> None:
-        """Remove what another user owns, and whatever is neither a folder nor a file with this one name."""
+        """Remove entries of other users, and entries that are neither a folder nor a file with a single
+        link."""
         for _, folders, files, descriptor in os.fwalk(".", dir_fd=self._descriptor):
             for name in (*folders, *files):
                 # Another process may remove one meanwhile.
@@ -318,8 +321,8 @@ def first_link(root: Path, relative: str) -> Path | None:
 def changeable_by_others(path: Path) -> Path | None:
     """Return the first folder or link on the way to `path` that another user than root could change.
 
-    Whoever may write into a folder can put something else in the place of what lies there, unless the folder
-    is sticky. Links are followed, and what they lead through is looked at, too.
+    A user who can write to a folder can replace its entries, unless the folder is sticky. Links are followed,
+    and the folders on their way are checked, too.
 
     Raises:
         OSError: a part of the way is missing or cannot be looked at.
@@ -361,7 +364,7 @@ def require_safe_to_run(path: Path, what: str, variable: str) -> None:
 
 
 def _is_shared(folder: os.stat_result) -> bool:
-    """Whether others may remove or replace what lies in the folder."""
+    """Return whether others can remove or replace entries of the folder."""
     if folder.st_mode & stat.S_ISVTX:
         return False
     if folder.st_mode & stat.S_IWOTH:
@@ -370,9 +373,9 @@ def _is_shared(folder: os.stat_result) -> bool:
 
 
 def _is_private_group(group: int) -> bool:
-    """Whether this user alone is in a group, as where each user has a group of the same name.
+    """Return whether this user alone is in a group, for systems with a group of the same name for each user.
 
-    Such systems create folders that the group may write. Root's group is none: users are put into it.
+    Such systems create group-writable folders. Root's group does not count: users are added to it.
     """
     try:
         user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
@@ -383,11 +386,9 @@ def _is_private_group(group: int) -> bool:
 
 
 def _locked(descriptor: int) -> bool:
-    """Whether there is nothing to wait for: it is locked now, or the file system knows no locks.
-
-    filelock would lock a file that it finds by its path; this is the open folder itself, which nobody can
-    swap, and nothing is left lying in it.
-    """
+    """Return whether to stop waiting: the folder is locked now, or the file system has no locks. filelock
+    would lock a file that it finds by its path; this locks the open folder itself, which cannot be swapped,
+    and leaves no file in it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -435,7 +436,7 @@ def _kind(mode: int) -> str:
 
 
 def _mode(name: str, descriptor: int | None) -> int | None:
-    """What has the name, links not followed; None where nothing has."""
+    """Return the status of a name, without following links; None if it does not exist."""
     try:
         return os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
     except FileNotFoundError:

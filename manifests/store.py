@@ -28,7 +28,7 @@ FileT = TypeVar("FileT", bound=VerdictFile[Any])
 
 
 class Hashes(Protocol):
-    """Who knows the SHA-256 of files and of packages (see `file_sha256` and `package_sha256`)."""
+    """Computes or remembers the SHA-256 of files and of packages (see `file_sha256` and `package_sha256`)."""
 
     def file(self, path: Path) -> str:
         """That of a file; raises OSError, or StorageError where it changes meanwhile."""
@@ -152,7 +152,7 @@ class Artifact:
 
     @property
     def gates(self) -> Path:
-        """Where the gates' verdicts are written."""
+        """The folder of the gates' verdicts."""
         return self.root / GATES_FOLDER
 
     def read_verdicts(self, kind: type[FileT]) -> FileT:
@@ -172,7 +172,7 @@ class Artifact:
         )
 
     def record_verdict(self, kind: type[VerdictFile[VerdictT]], verdict: VerdictT) -> None:
-        """Add a verdict to its gate's file, as one step, also where others add theirs at the same time.
+        """Add a verdict to its gate's file atomically, also if other processes add theirs at the same time.
 
         It is written to the user's cache folder where the artifact cannot be, or is another user's.
 
@@ -290,7 +290,7 @@ def _digest_file(digest: _Digest, stream: io.RawIOBase | io.BufferedReader) -> N
 
 
 def _begun(digest: str) -> str:
-    """Return a hash's beginning, which tells two apart in a sentence that a person can read."""
+    """Return a short prefix of a hash, enough to distinguish two in a message."""
     return f"{digest[:SHOWN_DIGITS]}…"
 
 

@@ -1,4 +1,4 @@
-"""What a machine was found to run best: choices of a conversion that were measured, and why each was made.
+"""The best options of a machine: measured choices of a conversion, and their reasons.
 
 `anespec selftest` and `anespec tune` write them, and `anespec convert --tuned FILE` reads them.
 """
@@ -92,7 +92,7 @@ CHOICES = (
 
 
 def as_typed(choice: str, value: object) -> tuple[str, str]:
-    """A choice as `convert` is told it: the option, and its value."""
+    """A choice as an option of `convert`, and its value."""
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return f"--{choice.replace('_', '-')}", text
 

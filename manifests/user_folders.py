@@ -1,7 +1,7 @@
-"""The folders of this user that anespec keeps things in: what can be made again, was done, or chosen.
+"""The folders of this user for caches, state and configuration.
 
-They follow the XDG base directories, and on a Mac its own Library. Each is made for its user alone, and one
-that belongs to someone else, or is a link, is refused: what lies there is trusted later.
+They follow the XDG base directories, and on a Mac its own Library. Each is private to its user. A folder that
+belongs to another user, or is a link, is refused, since its content is trusted later.
 """
 
 import os
@@ -17,17 +17,17 @@ NAME = "anespec"
 
 
 def cache_folder() -> Path:
-    """Where what can be made again lies; it need not exist. Raises StorageError where there is no home."""
+    """Return the cache folder; it need not exist. Raises StorageError if there is no home folder."""
     return _base("XDG_CACHE_HOME", ".cache", "Library/Caches") / NAME
 
 
 def state_folder() -> Path:
-    """Where what was done is remembered, such as a history; raises like the other."""
+    """Return the folder of state, such as a history; raises like `cache_folder`."""
     return _base("XDG_STATE_HOME", ".local/state", "Library/Application Support") / NAME
 
 
 def config_folder() -> Path:
-    """Where what a person has written for anespec lies, such as presets; raises like the others."""
+    """Return the folder of configuration written by the user, such as presets; raises like `cache_folder`."""
     return _base("XDG_CONFIG_HOME", ".config", "Library/Application Support") / NAME
 
 

@@ -1,4 +1,4 @@
-"""What is built for where nobody says: the machine that it is built on."""
+"""The default target of a conversion: the machine that runs it."""
 
 import platform
 import sys

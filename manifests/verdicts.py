@@ -1,4 +1,4 @@
-"""What the gates write and the runtime reads: verdicts per backend, library version and machine."""
+"""The verdicts that the gates write and the runtime reads: per backend, library version and machine."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -38,7 +38,7 @@ OPTIONAL = tuple(invariance for invariance in Invariance if invariance not in RE
 
 
 class Circumstances(Record):
-    """Where a verdict holds: another backend, library version or processor needs its own."""
+    """The circumstances of a verdict: another backend, library version or processor needs its own."""
 
     backend: str
     library_version: str
@@ -51,12 +51,12 @@ class Circumstances(Record):
     )
 
     def with_all_sequences(self) -> Self:
-        """The same with every region in use, for what does not depend on where rows stand."""
+        """Return the same circumstances with all regions in use, for results that do not depend on slots."""
         return self.model_copy(update={"sequences": None})
 
 
 class Standing(StrEnum):
-    """How a gate or one of its checks stands: the words that people and programs read everywhere.
+    """The status of a gate or of one of its checks: the same words in messages and data everywhere.
 
     `reported`: measured without a limit that could fail it, or only predicted. `no cases`: there was nothing
     to compare, as for region with one sequence, which is neither for nor against.
@@ -76,7 +76,8 @@ class Standing(StrEnum):
 
 
 def invariance_words(invariance: Invariance, standing: Standing) -> str:
-    """How an invariance stands, for people: an optional one that fails is not proven, and fails no gate."""
+    """Return an invariance's status for people: an optional one that fails is not proven, and does not fail
+    the gate."""
     return "not proven" if standing is Standing.FAIL and invariance in OPTIONAL else standing.value
 
 
@@ -168,12 +169,12 @@ class ExactnessVerdict(Verdict):
 
     @property
     def complete(self) -> bool:
-        """Whether every invariance that is known today was looked at."""
+        """Whether every invariance of this version was checked."""
         return not self.unmeasured
 
     @property
     def unmeasured(self) -> tuple[Invariance, ...]:
-        """The invariances that nobody knew of, or that were left out, when this was measured."""
+        """The invariances that this measurement lacks: unknown then, or left out."""
         looked_at = {v.invariance for v in self.invariances}
         return tuple(invariance for invariance in Invariance if invariance not in looked_at)
 
@@ -192,7 +193,7 @@ class ExactnessVerdict(Verdict):
         return all(self.proves(invariance) for invariance in REQUIRED_FOR_SPECULATION)
 
     def standing_of(self, invariance: Invariance) -> Standing:
-        """How one invariance stands; a difference in any of its entries is one."""
+        """The status of one invariance; a difference in any of its entries counts."""
         return Standing.worst(v.standing for v in self.invariances if v.invariance is invariance)
 
     @property

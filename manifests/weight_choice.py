@@ -1,4 +1,4 @@
-"""Which weight format each kind of projection is to have: `int8-channel,head=lut6`."""
+"""The weight format for each kind of projection: `int8-channel,head=lut6`."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

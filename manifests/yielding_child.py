@@ -1,4 +1,4 @@
-"""A process that yields to others: it has the lowest priority, and is stopped when it is told so.
+"""A background process: it has the lowest priority, and can be paused.
 
 It leads a process group, so that all that it starts is stopped and ends with it. A stopped process does not
 see that its parent ends. The system hangs up on a group that is orphaned while something in it is stopped
@@ -72,7 +72,7 @@ class YieldingChild:
         return self._process.pid
 
     def lines(self) -> Iterator[bytes]:
-        """What it prints, line by line, until it ends."""
+        """Yield its output, line by line, until it ends."""
         assert self._process.stdout is not None
         yield from self._process.stdout
 
@@ -94,7 +94,7 @@ class YieldingChild:
             self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it now; whoever reads `lines` sees the end."""
+        """End it now; the reader of `lines` sees the end."""
         with self._lock:
             self._signal(signal.SIGKILL)
 

@@ -10,10 +10,10 @@ from enum import StrEnum
 
 
 class RopeStyle(StrEnum):
-    """Which rows of q and k within a head rotate together, as the GGUF orders them.
+    """The rows of q and k within a head that rotate together, in the GGUF's order.
 
     `GPTJ`: rows 2i and 2i + 1 (GGML calls it NORM). `NEOX`: rows i and i + rotary_dim / 2. The block graph
-    always is neox; the converter permutes rows.
+    always uses neox; the converter permutes rows.
     """
 
     GPTJ = "gptj"
@@ -48,7 +48,7 @@ class WeightlessNorm(StrEnum):
 
 
 class EmbeddingScale(StrEnum):
-    """What the embedding rows are multiplied by."""
+    """The factor of the embedding rows."""
 
     NONE = "none"
     SQRT_WIDTH = "sqrt(d)"

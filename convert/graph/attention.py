@@ -1,4 +1,4 @@
-"""Attention over the KV state, in the two shapes that docs/graph.md tells of."""
+"""Attention over the KV state, in the two shapes of docs/graph.md."""
 
 from dataclasses import dataclass
 
@@ -39,7 +39,7 @@ class AttentionSizes:
 
 @dataclass(frozen=True)
 class KeyWeights:
-    """What makes a layer's keys and values; without `v`, values are made of what `k` gives."""
+    """The weights of a layer's keys and values; without `v`, values are made from the output of `k`."""
 
     k: Projection
     v: Projection | None
@@ -66,7 +66,7 @@ class Rotation:
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """What a layer takes beside the hidden state: rope rows, and the masks of its pool."""
+    """The inputs of a layer in addition to the hidden state: rope rows, and the masks of its pool."""
 
     query_rope: Rotation | None
     key_rope: Rotation | None

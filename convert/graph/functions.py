@@ -21,9 +21,9 @@ class ShardProgram:
 
 @dataclass(frozen=True)
 class ProgramScope:
-    """What T is in each of a shard's functions; the first is the default.
+    """Return T for each of a shard's functions; the first is the default.
 
-    Where a function takes any T, that is one symbol, 1..t_max with the block as its default.
+    A function of any T has one symbol, 1..t_max with the block as its default.
     """
 
     block: int

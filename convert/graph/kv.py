@@ -25,7 +25,7 @@ class LayerKV:
 
 @dataclass(frozen=True)
 class Cell:
-    """Where a layer's K or V is kept: entry `entry` of a state or an input [n, n_kv, S, head_dim]."""
+    """The place of a layer's K or V: entry `entry` of a state or an input [n, n_kv, S, head_dim]."""
 
     store: Var
     entry: int
@@ -33,7 +33,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class LayerCells:
-    """Where a layer's K and V are kept."""
+    """The places of a layer's K and V."""
 
     k: Cell
     v: Cell
@@ -76,7 +76,7 @@ def _spec(name: str, layers: Sequence[LayerKV], form: KVForm) -> StateSpec:
 
 
 def layer_cells(specs: Iterable[StateSpec], by_name: Mapping[str, Var]) -> Mapping[int, LayerCells]:
-    """Where each layer's K and V are kept, of all states of a shard."""
+    """Return the places of each layer's K and V in all states of a shard."""
     cells: dict[int, list[Cell]] = {}
     for spec in specs:
         for entry, layer in enumerate(spec.layers):

@@ -15,7 +15,7 @@ from anespec.convert.graph.projection import Projection, project
 
 @dataclass(frozen=True)
 class PerLayerMix:
-    """What a run of layers makes its own inputs with: its rows of the model's projection, and the norm."""
+    """The weights that make a run of layers' own inputs: its rows of the model's projection, and the norm."""
 
     projection: Projection
     norm: NDArray[np.float16]
@@ -25,7 +25,7 @@ class PerLayerMix:
 
 @dataclass(frozen=True)
 class PerLayerWeights:
-    """How one layer adds its own input."""
+    """The weights by which one layer adds its own input."""
 
     gate: Projection
     projection: Projection

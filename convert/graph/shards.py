@@ -63,7 +63,7 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """How one layer computes: sizes, pool, rope tables, and the layer whose K/V it attends to."""
+    """The plan of one layer: sizes, pool, rope tables, and the layer whose K/V it attends to."""
 
     index: int
     sizes: AttentionSizes
@@ -114,7 +114,7 @@ class LayerShardPlan:
 
     @property
     def states(self) -> tuple[StateSpec, ...]:
-        """Where K and V of every layer that has its own are kept."""
+        """The places of K and V for every layer that has its own."""
         own = [layer.own_kv for layer in self.layers]
         return kv.state_specs([sizes for sizes in own if sizes is not None], self.kv_form)
 
@@ -235,7 +235,7 @@ def head_inputs(d: int) -> tuple[TensorSpec, ...]:
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """How logits are made: their scale and softcap are those of the whole vocabulary."""
+    """The plan of the logits: their scale and softcap are those of the whole vocabulary."""
 
     d: int
     epsilon: float

@@ -1,4 +1,4 @@
-"""What a GGUF's metadata says of the model: checked numbers, layer by layer."""
+"""Read a model's facts from a GGUF's metadata: checked numbers, layer by layer."""
 
 import math
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ class ModelFacts:
 
     @property
     def widest(self) -> LayerFacts:
-        """The first layer that sees everything, or else the first: it stands for the model's sizes."""
+        """The first layer with full attention, or else the first: it gives the model's sizes."""
         return next((layer for layer in self.layers if not layer.slides), self.layers[0])
 
 
@@ -167,7 +167,7 @@ class _Reader:
         return cap or None
 
     def factor(self, suffix: str, value: float) -> float:
-        """What the key comes to as a factor in the graph."""
+        """Return the key's value as a factor in the graph."""
         if not SMALLEST_FACTOR <= abs(value) <= LARGEST_FACTOR:
             raise UnsupportedModelError(
                 f"{self.file.path}: {self.key(suffix)!r} makes a factor of {value:.3g}, which fp16 cannot "
@@ -263,7 +263,7 @@ class _Reader:
         return 1.0 / math.sqrt(d // heads if count == family.wide_scale_layers else head_dim)
 
     def shared_layers(self, count: int) -> int:
-        """How many of the last layers attend to an earlier layer's K/V."""
+        """Return how many of the last layers attend to an earlier layer's K/V."""
         shared = self.file.integer(self.key("attention.shared_kv_layers"), 0)
         if not self.family.per_layer_inputs or not shared:
             return 0

@@ -44,7 +44,7 @@ INPUT_GATE, INPUT_PROJECTION, INPUT_NORM = "inp_gate", "proj", "post_norm"
 
 @dataclass(frozen=True)
 class TensorRows:
-    """Where a projection stands: some rows of the tensor `name`."""
+    """The place of a projection: some rows of the tensor `name`."""
 
     name: str
     rows: range
@@ -61,7 +61,7 @@ class Matrix:
 
     @property
     def kind(self) -> GGMLQuantizationType:
-        """How the file stores it."""
+        """The type in the file."""
         return self.model.file.info(self.name).kind
 
     def rows(self, wanted: slice) -> NDArray[np.float32]:
@@ -224,7 +224,7 @@ class SourceModel:
         return self.facts.family.key_is_value and layer.owns_kv and absent
 
     def tensor_rows(self, layer: LayerFacts, role: str) -> TensorRows:
-        """Where the projection of that role stands; q, k, v and gate, up may share a tensor."""
+        """Return the place of the projection of that role; q, k, v and gate, up may share a tensor."""
         matrices, tensors = self.matrices(layer), self.file.tensors
         parts: tuple[str, ...]
         whole = TensorRows(tensor_name(layer, role), range(matrices[role][0]))

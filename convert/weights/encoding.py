@@ -1,4 +1,4 @@
-"""What a weight format is: which constants a matrix becomes, and how rows of numbers get there."""
+"""The protocol of a weight format: the constants of a matrix, and how rows of numbers are stored in them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -54,12 +54,12 @@ class SourceMatrix(Protocol):
 
     @property
     def kind(self) -> GGMLQuantizationType:
-        """How the GGUF stores it."""
+        """The GGUF's type."""
         ...
 
     @property
     def order(self) -> NDArray[np.intp]:
-        """Which rows of the tensor these are."""
+        """The rows of the tensor."""
         ...
 
     def rows(self, wanted: slice) -> Floats:

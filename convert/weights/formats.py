@@ -1,4 +1,4 @@
-"""Which encoding a weight format means for a given tensor: the one place that knows all of them."""
+"""Choose the encoding of a weight format for a given tensor: the only module that knows all of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ ENCODINGS: Mapping[WeightFormat, Encoding] = MappingProxyType(
         WeightFormat.LUT4: LUT4,
     }
 )
-"""What each format makes of any tensor."""
+"""The encoding of each format for any tensor."""
 
 ENGINE_ENCODINGS: Mapping[WeightFormat, Encoding] = MappingProxyType(
     {
@@ -45,14 +45,14 @@ REPACKED: Mapping[tuple[WeightFormat, GGMLQuantizationType], Encoding] = Mapping
         (WeightFormat.INT4_BLOCK32, GGMLQuantizationType.Q4_K): RepackedQ4K(),
     }
 )
-"""Where a format can take over the GGUF's own integers."""
+"""The encodings that take over the GGUF's own integers."""
 
 BLOCKWISE = (WeightFormat.INT8_BLOCK32, WeightFormat.INT4_BLOCK32)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How a tensor is stored; `fallback` says why that is not what was asked for, None where it is."""
+    """The encoding of a tensor; `fallback` is the reason if it is not the requested one, else None."""
 
     encoding: Encoding
     fallback: str | None = None

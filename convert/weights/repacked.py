@@ -29,7 +29,7 @@ Q4_K_BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", (12,)), (
 
 @dataclass(frozen=True)
 class _Repacked:
-    """What all repacked formats share."""
+    """The common base of repacked formats."""
 
     operation = SHIFT_SCALE
 

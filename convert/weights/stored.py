@@ -81,7 +81,7 @@ class DeferredWeight:
 
     @cached_property
     def choice(self) -> Choice:
-        """How it is stored."""
+        """Its encoding."""
         return choose(self.asked, self.source.shape[1], self.source.kind, self.target)
 
     @property
@@ -167,7 +167,7 @@ def _share(part: Part, rows: int, count: int) -> NDArray[Any]:
 def _in_order(
     convert: Callable[[int], StoredWeight], firsts: Sequence[int], threads: int
 ) -> Iterator[StoredWeight]:
-    """Convert with so many threads, never far ahead of whoever takes the results."""
+    """Convert with the given number of threads, never far ahead of the consumer of the results."""
     if threads == 1:
         yield from map(convert, firsts)
         return

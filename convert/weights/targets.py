@@ -46,11 +46,11 @@ _NEURAL_ENGINE: Mapping[WeightFormat, Unfit] = MappingProxyType(
 UNFIT: Mapping[Target, Mapping[WeightFormat, Unfit]] = MappingProxyType(
     {Target.MAC: _NEURAL_ENGINE, Target.IPHONE: _NEURAL_ENGINE, Target.CPU: MappingProxyType({})}
 )
-"""What is refused for each target. Processors take every format, and so do GPUs."""
+"""The formats that each target refuses. Processors accept every format, and so do GPUs."""
 
 
 def fits(weight_format: WeightFormat, target: Target) -> bool:
-    """Whether artifacts for `target` may hold weights so stored."""
+    """Return whether artifacts for `target` may hold weights in that format."""
     return weight_format not in UNFIT[target]
 
 

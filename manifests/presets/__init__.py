@@ -26,7 +26,7 @@ from anespec.manifests.schema import (
 )
 
 NO_PRESET = "none"
-"""What a person says to have no preset applied."""
+"""The value that disables presets."""
 
 
 class MatchedModel(Record):
@@ -43,7 +43,7 @@ class MatchedModel(Record):
 
     @classmethod
     def of(cls, architecture: str, sizes: Hyperparameters) -> "MatchedModel":
-        """What is compared of a model."""
+        """Return the properties of a model that are compared."""
         compared = set(cls.model_fields) - {"architecture"}
         return cls(architecture=architecture, **sizes.model_dump(include=compared))
 
@@ -55,7 +55,7 @@ class MatchedModel(Record):
 
 
 class GraphForm(Record):
-    """What decides the operations of a graph."""
+    """The properties that determine the operations of a graph."""
 
     attention: AttentionShape
     kv_form: KVForm
@@ -63,7 +63,7 @@ class GraphForm(Record):
 
 
 class Provenance(Record):
-    """Where a preset comes from; what `anespec tune` measured on one machine is of the grade OURS."""
+    """The origin of a preset; results of `anespec tune` on one machine have the grade OURS."""
 
     source: str
     grade: Grade
