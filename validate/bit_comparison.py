@@ -1,4 +1,4 @@
-"""What two runs of the same tokens left, compared bit by bit."""
+"""Compare the results of two runs of the same tokens, bit by bit."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ States = tuple[NDArray[np.float16], ...]
 
 @dataclass(frozen=True)
 class FoundRow:
-    """What a pass found of a row, and what was wanted of it."""
+    """The results of a row in a pass, and the request for them."""
 
     need: Need
     found: RowLogits

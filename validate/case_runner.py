@@ -31,9 +31,9 @@ class _Excerpt:
 
 
 class CaseRunner:
-    """A verifier with the means to lay a past, run cases on it, record them, and sweep up.
+    """Prepares a past on a verifier, runs cases on it, records them, and cleans up.
 
-    The verifier's state must belong to nobody else meanwhile; `clear` leaves it as zeros.
+    No other code may use the verifier's state meanwhile; `clear` resets it to zeros.
     """
 
     def __init__(self, verifier: Verifier) -> None:
@@ -72,7 +72,7 @@ class CaseRunner:
                 self._tile_past(pool, region, len(past), probe.start)
 
     def _compute_past(self, past: tuple[int, ...], region: int) -> list[_Excerpt]:
-        """What the model makes of the first tokens of a region, on slots that are zeros."""
+        """Run the first tokens of a region on slots that are zeros, and return their K/V."""
         width = self.shape.block
         for first in range(0, len(past), width):
             rows = chain_rows(self.map, region, first, RowKind.PROMPT, past[first : first + width])

@@ -1,4 +1,4 @@
-"""What the gates have not said of an artifact that runs: what they are asked beside, and what they answer."""
+"""The gates without a verdict on a running artifact: the parts of a background check, and their reports."""
 
 from enum import StrEnum
 
@@ -16,7 +16,7 @@ from anespec.validate.residency.compute_plan import neural_engine
 
 
 class Part(StrEnum):
-    """What a check asks, in this order."""
+    """The parts of a check, in this order."""
 
     GOLDEN = "golden"
     EXACTNESS = "exactness"
@@ -25,12 +25,12 @@ class Part(StrEnum):
 
     @property
     def steps(self) -> int:
-        """How many steps of a check it is: exactness is one for each invariance."""
+        """The number of steps of a check: exactness has one for each invariance."""
         return len(Invariance) if self is Part.EXACTNESS else 1
 
 
 class CheckAsked(Opening):
-    """What the process of a check is told: the artifact, what runs it, and which parts are to be asked."""
+    """The job of a check's process: the artifact, its backend, and the parts to run."""
 
     parts: tuple[Part, ...]
 
@@ -73,7 +73,7 @@ def missing_parts(artifact: Artifact, here: Circumstances, shape: VerifierShape)
 
 
 def may_ask_golden(artifact: Artifact, here: Circumstances) -> bool:
-    """Whether the golden gate has no verdict here, and has what it needs: the GGUF."""
+    """Return whether the golden gate has no verdict here, and its GGUF is available."""
     if recorded_golden(artifact, here) is not None:
         return False
     size = artifact.manifest.source.bytes

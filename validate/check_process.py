@@ -1,4 +1,4 @@
-"""Asks the gates of an artifact beside whoever runs it, and prints how far it is; a process of its own.
+"""Run an artifact's gates in a background process, and print the progress.
 
     python -P -m anespec.validate.check_process DESCRIPTOR CHECK
 
@@ -120,7 +120,7 @@ def _measure(
 
 
 def _residency(artifact: "Artifact", report: "Progress") -> str | None:
-    """Ask where operations would run; why that cannot be told, where it cannot. Nothing depends on it."""
+    """Run the residency gate; return the reason if that is not possible. No other gate depends on it."""
     from anespec.manifests.errors import AnespecError
     from anespec.validate.progress import in_steps
     from anespec.validate.residency.compute_plan import neural_engine

@@ -1,4 +1,4 @@
-"""What a module of ours prints when it runs in a process of its own."""
+"""Run a module in a separate process, and read its output."""
 
 import subprocess
 from collections.abc import Sequence

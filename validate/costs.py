@@ -1,4 +1,4 @@
-"""What passes cost here, kept beside the verdicts."""
+"""The costs of passes on this machine, stored with the verdicts."""
 
 from collections.abc import Callable
 from time import perf_counter
@@ -34,7 +34,7 @@ class CostVerdict(Verdict):
 
     @classmethod
     def of(cls, costs: PassCosts, here: Circumstances) -> Self:
-        """What was measured here."""
+        """Return the measured costs."""
         figures = [
             WidthFigure(width=cost.width, seconds=max(cost.seconds, 1e-9), per_slot=cost.per_slot)
             for cost in costs.widths

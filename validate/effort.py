@@ -1,4 +1,4 @@
-"""How much the exactness gate measures in its quick and its full form."""
+"""The amount of measurement of the exactness gate in its quick and its full form."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the golden gate measured and how it is judged: thresholds, figures, verdict, file."""
+"""The figures of the golden gate and their judgement: thresholds, figures, verdict, file."""
 
 import math
 from collections.abc import Mapping, Sequence

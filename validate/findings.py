@@ -1,4 +1,4 @@
-"""What a look at a machine comes to: findings, each with a level and, where there is one, a mend."""
+"""The findings of a check of a machine, each with a level and, if there is one, a fix."""
 
 from collections.abc import Iterable
 from enum import StrEnum

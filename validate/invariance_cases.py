@@ -1,8 +1,7 @@
-"""The ways in which the exactness gate runs the same tokens: what is to leave the same bits.
+"""The ways in which the exactness gate runs the same tokens, all of which must give the same bits.
 
-A *probe* says which tokens stand at which positions. A *case* says how they are cut into passes, in which
-lanes they stand, what stands beside them, what is wanted of them and how far a pass looks. Every case of a
-probe must leave the same bits.
+A *probe* says which tokens stand at which positions. A *case* defines the passes, the lanes, the other rows,
+the requested results and the span. Every case of a probe must leave the same bits.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What the exactness gate tries on a probe that differs, one circumstance after the other.
+"""Find the circumstance on which a probe's bits depend, by trying one after the other.
 
 Each check runs the probe in two ways that must agree: the plain way, one row a pass in lane 0 beside pads,
 and a way in which one circumstance differs. In the plain way all logits of every row are wanted, and a pass

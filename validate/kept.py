@@ -1,7 +1,7 @@
-"""Recorded verdicts that still hold, so that nothing is measured twice; and why others do not.
+"""Find recorded verdicts that still hold, so that nothing is measured twice; and why others do not.
 
-A verdict is about files whose hashes the manifest has, so before one is kept the files are hashed: whoever
-finds a kept verdict knows that it is about what lies there. All functions raise ArtifactError otherwise.
+A verdict is about files whose hashes are in the manifest. The files are hashed before a verdict is reused, so
+a reused verdict is about the present files. All functions raise ArtifactError otherwise.
 """
 
 from anespec.manifests.coreml_errors import may_pass

@@ -1,4 +1,4 @@
-"""What a run of the exactness gate did not try, in sentences for its verdict."""
+"""Describe the cases that a run of the exactness gate left out, in sentences for its verdict."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What a process that opens an artifact by itself is told: the artifact, and what runs it."""
+"""The job of a process that opens an artifact: the artifact, and its backend."""
 
 from anespec.manifests.schema import Count, Record
 from anespec.runtime.backends.worker.sharing import WorkerLimits

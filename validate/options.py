@@ -1,4 +1,4 @@
-"""What a person may choose of a validation, declared once for Python and the command line."""
+"""The options of a validation, declared once for Python and the command line."""
 
 from pathlib import Path
 from typing import Annotated, Any, Self

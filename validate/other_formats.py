@@ -1,4 +1,4 @@
-"""What storing this model in each weight format would give, estimated from some of its own tensors."""
+"""Estimate the size and error of this model in each weight format, from some of its own tensors."""
 
 import math
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""What the exactness gate tries on one probe: all circumstances together, each alone where that differs.
+"""The checks of the exactness gate on one probe: all circumstances together, and each alone if bits differ.
 
 The rows of a probe run in blocks, alone, and in cases that change all at once what they must not depend on. A
-verifier that leaves the same bits in all of them depends on none of it, and is asked no more. Where bits
-differ, invariance_checks.py finds which circumstances they depend on.
+verifier that gives the same bits in all cases depends on none of these, and needs no further check. Where
+bits differ, invariance_checks.py finds which circumstances they depend on.
 """
 
 from collections.abc import Callable, Collection, Iterator

@@ -1,4 +1,4 @@
-"""Whether the same pass gives the same bits whenever it runs: here, in a new process, compiled again."""
+"""Check that the same pass always gives the same bits: here, in a new process, and compiled again."""
 
 import io
 from collections.abc import Mapping, Sequence

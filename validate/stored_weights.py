@@ -1,10 +1,10 @@
-"""The projections of an artifact as its shards hold them, for the reference to compute with.
+"""Read the projections of an artifact as its shards store them, for the reference to compute with.
 
-The golden gate asks two things apart, so that the error of a small weight format cannot hide a bug: are the
-stored numbers what the GGUF says, as near as the manifest claims; and does a shard compute what its stored
-numbers mean. What parts of a weight stand for is written out here once more, after Core ML's definitions, and
-so is the order of rows. Both questions need the same numbers, so rows that are read for the second are
-compared for the first on their way.
+The golden gate checks two things separately, so that the error of a small weight format cannot hide a bug:
+whether the stored numbers are as close to the GGUF's as the manifest claims, and whether a shard computes the
+function of its stored numbers. The meaning of a weight's parts is implemented independently here, after Core
+ML's definitions, and so is the order of rows. Both questions need the same numbers, so rows that are read for
+the second are compared for the first on their way.
 """
 
 from collections.abc import Iterator

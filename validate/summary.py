@@ -1,4 +1,5 @@
-"""What an artifact may do somewhere, in one sentence: the last line of `validate`, and the page's first."""
+"""Summarise in one sentence what an artifact may do: the last line of `validate`, and the first of the
+page."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""Which numbers of rows a pass may have, other than the block's: every width that the engine may run."""
+"""Check the numbers of rows that a pass may have, other than the block's: every width that the engine may
+run."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field

@@ -31,19 +31,19 @@ class Writer(Protocol):
     """
 
     def begin(self) -> Iterable[bytes]:
-        """What a stream begins with."""
+        """Return the first parts of a stream."""
         ...
 
     def chunk(self, run: int, chunk: Chunk) -> Iterable[bytes]:
-        """What a stream says of a chunk."""
+        """Return the parts of a stream for a chunk."""
         ...
 
     def end(self, summaries: Sequence[Summary]) -> Iterable[bytes]:
-        """What a stream ends with."""
+        """Return the last parts of a stream."""
         ...
 
     def failed(self, error: ApiError) -> Iterable[bytes]:
-        """What a stream ends with where something went wrong in its midst."""
+        """Return the last parts of a stream that failed."""
         ...
 
     def whole(self, summaries: Sequence[Summary]) -> BaseModel:
@@ -53,7 +53,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class Prepared:
-    """Runs that are not begun, and who writes what they give."""
+    """Runs that are not begun, and the writer of their answers."""
 
     runs: Sequence[TextStream]
     writer: Writer

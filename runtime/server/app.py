@@ -68,7 +68,7 @@ async def _say_http_error(request: Request, error: Exception) -> Response:
 
 
 def _routes(scope: Scope) -> list[Route]:
-    """The routes that have a request's path, whatever their methods."""
+    """Return the routes that match a request's path, for any method."""
     routes = scope["app"].routes
     return [each for each in routes if isinstance(each, Route) and each.matches(scope)[0] is not Match.NONE]
 
@@ -129,7 +129,8 @@ class _Serving:
             return response.status_code
 
     def _log_failure(self, error: Exception) -> None:
-        """What an error of ours says is enough to mend it; of any other the log has where it came from."""
+        """Handle an exception: an AnespecError's message suffices to fix it; for any other one the log has
+        the traceback."""
         cause = error.__cause__ or error
         is_ours = isinstance(error, AnespecError) and isinstance(cause, AnespecError)
         said = f": {cause}" if is_ours else ""

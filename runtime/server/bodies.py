@@ -21,7 +21,7 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """One that does not end goes to the end, so that nothing is looked at twice."""
 
 _TYPE = re.compile(r"str|int|float|bool|\w+\[.*\]")
-"""How pydantic names the types of a union."""
+"""Pydantic's names for the types of a union."""
 
 _LISTS = ("list", "tuple", "set", "frozenset", "dict")
 
@@ -71,7 +71,7 @@ class BodyRoom:
 
 
 class Body(BaseModel):
-    """Base of all requests. Fields that nobody here knows are left alone, as clients send many."""
+    """Base of all requests. Unknown fields are ignored, as clients send many."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
 
@@ -101,9 +101,9 @@ async def read_body(
 ) -> tuple[BodyT, int]:
     """The request's JSON, of at most `most` bytes, as a `kind`, and how many bytes it has.
 
-    `take` is told of what comes (see BodyRoom); the time that reading it takes is the `share`'s, and what is
-    done next as well.
-    With `as_curl` its content type may also be none, or what `curl -d` states, unless a browser sent it.
+    `take` is called with the number of received bytes (see BodyRoom); the time of reading and of the next
+    step is charged to `share`. With `as_curl` its content type may also be none, or what `curl -d` states,
+    unless a browser sent it.
 
     Raises:
         ApiError: it is larger or has more values than may be (413), no JSON by its content type (415), or no
@@ -128,7 +128,7 @@ async def read_body(
 
 
 def count_values(data: bytes) -> int:
-    """How many values a JSON text has, or fewer than two more; without parsing it.
+    """Return the number of values in a JSON text, or up to one more, without parsing it.
 
     Text of any length is one value, but each of millions of small ones costs a hundred times its bytes.
     """
@@ -145,7 +145,7 @@ def _count_marks(data: bytes) -> int:
 
 
 def _by_browser(request: Request) -> bool:
-    """Whether it has what browsers send along with a page's requests, and other programs leave out.
+    """Return whether a request has headers that only browsers send.
 
     No page can keep a browser from sending Origin with a POST to another site, nor Sec-Fetch-Site.
     """
@@ -170,7 +170,7 @@ async def _read(request: Request, most: int, take: Callable[[int], None]) -> byt
 
 
 def _complaint(error: ValidationError) -> ApiError:
-    """What is wrong, the first of it, but that a list that is too long is always said to be."""
+    """Return the first validation error, except that a list that is too long is always reported."""
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     found = next((each for each in errors if each["type"] == "too_long"), errors[0])
     # Which of several types a value was tried as is no part of where it stands.

@@ -1,7 +1,7 @@
-"""Connections that keep nobody waiting: a client has so long to send a request and to take an answer.
+"""Connections with timeouts: a client has a limited time to send a request and to read an answer.
 
-uvicorn waits for a request's first bytes, for its body and for a client that reads nothing as long as they
-take. Here each connection looks at itself now and then, and ends where the client was too slow.
+uvicorn waits without limit for a request's first bytes, for its body and for a client that reads nothing.
+Here each connection checks itself periodically, and is closed if the client was too slow.
 """
 
 import asyncio
@@ -38,9 +38,9 @@ _log.setLevel(logging.ERROR)  # uvicorn warns of every request that is none, so 
 
 @dataclass(frozen=True)
 class Patience:
-    """What connections get: `most` at a time, seconds to send a request, and to take what was written.
+    """The limits of connections: `most` at a time, seconds to send a request, and seconds to read an answer.
 
-    Of a request that was answered before it was sent whole, `unread` bytes more are taken.
+    Of a request that was answered before it was sent completely, `unread` further bytes are accepted.
     """
 
     most: int
@@ -55,7 +55,7 @@ class Patience:
 
 
 class ServerConfig(uvicorn.Config):
-    """How a server runs an application, and what its connections get."""
+    """The application that a server runs, and the limits of its connections."""
 
     def __init__(self, app: Any, patience: Patience, **others: Any) -> None:
         super().__init__(app, http=Connection, h11_max_incomplete_event_size=LONGEST_HEAD, **others)
@@ -112,7 +112,7 @@ class Connection(H11Protocol):
         super().data_received(data)
 
     def send_400_response(self, msg: str) -> None:
-        """Say that this is no request; called while the error is handled that tells why."""
+        """Report that the bytes are not a request; called while the parser's error is handled."""
         error = sys.exc_info()[1]
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             # An answer is under way; nothing else can be said in its midst.
@@ -163,14 +163,15 @@ class Connection(H11Protocol):
         self._looking = self.loop.call_later(self._patience.look, self._look)
 
     def _is_receiving(self) -> bool:
-        """Whether a part of a request is still to come, its first bytes on a new connection among them."""
+        """Whether a part of a request is still to come, including its first bytes on a new connection."""
         if self.conn.their_state is h11.SEND_BODY:
             return not self.flow.read_paused
         # Between two requests uvicorn's own timer runs.
         return self.conn.their_state is h11.IDLE and self.timeout_keep_alive_task is None
 
     def _is_stuck(self, left: int) -> bool:
-        """Whether the client leaves lying what was written: so much that no more is, or the answer's end."""
+        """Whether the client does not read its answer: the write buffer is full, or the end of the answer is
+        unread."""
         answering = self.cycle is not None and not self.cycle.response_complete
         return self.flow.write_paused or (not answering and left > 0)
 

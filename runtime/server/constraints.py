@@ -1,4 +1,4 @@
-"""What an answer is held to: a grammar of what is asked for, and of what the model may think before it."""
+"""The grammar of an answer: of the requested form, and of the reasoning that may precede it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from anespec.runtime.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class CallConstraint:
-    """What calls an answer may have. `required`: at least one, and nothing else."""
+    """The calls that an answer may have. `required`: at least one, and nothing else."""
 
     form: ToolForm
     functions: Sequence[ToolFunction]
@@ -21,16 +21,16 @@ class CallConstraint:
 
     @property
     def sure(self) -> bool:
-        """Whether nothing may look like a call that does not fit its function."""
+        """Whether any text that begins like a call must fit its function."""
         return self.required or any(function.strict for function in self.functions)
 
 
 def constrained(
     answer: Grammar | None, calls: CallConstraint | None, template: str, tail: str, tokenizer: Tokenizer
 ) -> Grammar | None:
-    """What the output must match where its answer must match `answer`, or be `calls`; None for any text.
+    """Return the grammar of an output whose answer must match `answer`, or be `calls`; None for any text.
 
-    `tail` is the end of the prompt in the chat template `template`, which says whether the model is to think
+    `tail` is the end of the prompt in the chat template `template`, which shows whether the model reasons
     first.
     """
     if answer is None and (calls is None or not calls.sure):
@@ -64,7 +64,8 @@ class _Thought:
 
 
 def _thought(template: str, tail: str, tokenizer: Tokenizer, write: Write) -> _Thought:
-    """What may or must come before the answer: nothing where the model does not reason, or has done so."""
+    """Return the grammar of the text before the answer: empty if the model does not reason, or has done
+    so."""
     opened = opened_by(tail)
     may = [tags for tags in TAGS if tags[0] in template or tokenizer.special_ids([tags[0]])]
     tags = opened or (may[0] if may and not closed_by(tail) else None)

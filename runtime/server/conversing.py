@@ -1,4 +1,4 @@
-"""From a conversation to runs of a model and how their answers are read, whatever API it came by."""
+"""Turn a conversation into runs of a model and readers of their answers, for every API."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

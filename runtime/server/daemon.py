@@ -1,4 +1,4 @@
-"""What all endpoints share."""
+"""The state that all endpoints share."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ from anespec.runtime.server.shares import Shares
 
 @dataclass(frozen=True)
 class Daemon:
-    """A daemon's models, who may ask for them, and how it stands."""
+    """A daemon's models, its keys, and its state."""
 
     version: str
     options: ServeOptions

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` comes to; it is cancelled where the client goes away before.
+    """Return the result of `work`; cancel it if the client disconnects first.
 
     The request's body must have been read.
 

@@ -1,4 +1,4 @@
-"""An endpoint: its path, what it takes, who serves it; routes and the API's description are made of these."""
+"""An endpoint: its path, its request and its handler; routes and the API's description are made of these."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a client is told when its request is not served: OpenAI's error object, and the status that fits."""
+"""The errors that clients receive: OpenAI's error object, and the matching status."""
 
 import os
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class ErrorFacts(BaseModel):
-    """What is wrong. `code` is for programs, `param` the field that is wrong."""
+    """The error. `code` is for programs, `param` the invalid field."""
 
     message: str
     type: str
@@ -69,27 +69,28 @@ _KINDS = MappingProxyType(
 
 
 def ending() -> ApiError:
-    """What a request is told that comes when the daemon ends."""
+    """Return the error for a request that arrives while the daemon ends."""
     message = "the server is ending; try again when it is back"
     return ApiError(503, message, "shutting_down", headers={"retry-after": "5"})
 
 
 def out_of_time() -> ApiError:
-    """What a request is told that waited for as long as it may take."""
+    """Return the error for a request that waited until its time limit."""
     message = "the time of the request was over before its answer began; try again later"
     return ApiError(503, message, "timeout", headers={"retry-after": "5"})
 
 
 def without_paths(text: str, instead: str) -> str:
-    """Return what a client is told of a failure of the server's: the text, or `instead` where it has a path.
+    """Return the message for a client about a failure of the server: the text, or `instead` if it has a path.
 
-    Where the server's files lie is for its log alone. Whatever has a separator of paths counts as one.
+    Paths of the server are only logged. Any word with a path separator counts as a path.
     """
     return instead if os.sep in text else text
 
 
 def api_error(error: Exception) -> ApiError:
-    """What a client is told of a failure; nothing of one that is nobody's to mend but the server's."""
+    """Return the message for a client about a failure; no details if only the server's operator can fix
+    it."""
     match error:
         case ApiError():
             return error

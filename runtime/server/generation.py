@@ -1,4 +1,4 @@
-"""A request's answers as they come, whatever API asked for them."""
+"""The answers to a request as they are generated, for every API."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -85,5 +85,5 @@ class Generation:
 
     @property
     def summaries(self) -> tuple[Summary, ...]:
-        """How the runs ended; to be asked for once the chunks have come."""
+        """How the runs ended; valid after the chunks were read."""
         return tuple(run.summary for run in self._runs)

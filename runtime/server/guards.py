@@ -1,4 +1,4 @@
-"""What stands before all endpoints: who is called, from which page, and what browsers are told."""
+"""The checks before all endpoints: host, origin, and the headers for browsers."""
 
 import re
 import secrets
@@ -28,12 +28,12 @@ SECURITY_HEADERS: Mapping[str, str] = MappingProxyType(
 )
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-"""One that a client may choose: it stands in logs and headers."""
+"""An id that a client may choose: it is written to logs and headers."""
 
 PREFLIGHT_SECONDS = 600
 ASKED_HEADERS = frozenset({"authorization", "content-type", "x-request-id"})
 _ASKED_PREFIX = "x-stainless-"
-"""What OpenAI's own client for browsers tells of itself in every request."""
+"""Headers that OpenAI's own client for browsers sends with every request."""
 
 SHOWN_HEADERS = "x-request-id, retry-after"
 
@@ -45,12 +45,12 @@ PAGE_PATH = "/"
 
 
 class Guard:
-    """Gives each request an id, headers and a line in the log, and refuses what a browser was tricked into.
+    """Give each request an id, headers and a line in the log, and refuse cross-site requests of browsers.
 
-    The Host header must be one of `hosts`. A page that says its origin must come from one of `origins` or
-    from here, and what a page of another site embeds without saying so is refused by its Sec-Fetch-Site.
-    While `ends` says so, connections are closed once they are answered. `declared` tells the path of an
-    endpoint that a request is for, as logs name it.
+    The Host header must be one of `hosts`. An Origin header must be one of `origins` or this daemon;
+    cross-site requests without an Origin are refused by their Sec-Fetch-Site. While `ends` is true,
+    connections are closed after their answer. `declared` returns the path of a request's endpoint, as logs
+    name it.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ def _origin_refused(message: str) -> ApiError:
 
 
 def _is_visit(headers: Headers) -> bool:
-    """Whether a browser opens what it asks for as a page of its own, in no frame."""
+    """Return whether a browser opens the address as a page of its own, not in a frame."""
     return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
 
 
@@ -184,7 +184,7 @@ def _ambiguous(headers: Headers) -> ApiError | None:
 
 
 def _request_id(headers: Headers) -> str:
-    """The client's own where it can stand in a log, else a new one."""
+    """Return the client's own id if it is safe for logs, else a new one."""
     given = headers.get("x-request-id", "")
     return given if REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(8)}"
 
@@ -199,7 +199,7 @@ def _absolute(target: str) -> tuple[str, str]:
 
 
 def _is_of(origin: str, host: str) -> bool:
-    """Whether a page of that origin came from the host that is called."""
+    """Return whether a page of that origin came from this host."""
     try:
         found = urlsplit(origin).netloc
     except ValueError:
@@ -212,7 +212,7 @@ def _is_preflight(scope: Scope, headers: Headers) -> bool:
 
 
 def _allowed(headers: Headers) -> Response:
-    """What a browser wants to hear before it sends a request for a page of another origin."""
+    """Return the answer to a browser's preflight request for a page of another origin."""
     asked = {name.strip().lower() for name in headers.get("access-control-request-headers", "").split(",")}
     allowed = ASKED_HEADERS | {name for name in asked if re.fullmatch(rf"{_ASKED_PREFIX}[a-z-]+", name)}
     return Response(

@@ -1,4 +1,4 @@
-"""How the daemon is: for load balancers, for Prometheus, and for people."""
+"""The state of the daemon: for load balancers, for Prometheus, and for people."""
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
@@ -8,7 +8,7 @@ from anespec.runtime.server.lifecycle import Phase
 
 
 async def live(call: Call[None]) -> Response:
-    """Whether the daemon runs at all; it does, as it answers."""
+    """Answer that the daemon runs."""
     return JSONResponse({"status": "ok"})
 
 
@@ -27,7 +27,7 @@ async def health(call: Call[None]) -> Response:
 
 
 async def metrics(call: Call[None]) -> Response:
-    """What was counted of the caller's requests, or for an administrator of all."""
+    """Return the counts of the caller's requests, or for an administrator of all."""
     # Hundreds of lines are written anew each time.
     await call.share.turn()
     text = call.daemon.metrics.text(call.caller)

@@ -1,4 +1,4 @@
-"""By which names a daemon may be called, and who reaches the address that it listens on.
+"""The host names that a daemon accepts, and whether other machines can reach its address.
 
 A page of another site can reach this machine under a name of its own (DNS rebinding), so names are known
 beforehand. No name can be made to look like an address, so where a key is needed anyway, any address will do.
@@ -57,6 +57,6 @@ def address_of(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
 
 
 def is_loopback(name: str) -> bool:
-    """Whether an address is reached from this machine alone."""
+    """Return whether only this machine can reach an address."""
     found = address_of(name)
     return found is not None and found.is_loopback

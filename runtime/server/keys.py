@@ -1,4 +1,4 @@
-"""Who may come in: keys out of a file, and the owner that each stands for."""
+"""The API keys in a file, and the owner of each."""
 
 import hashlib
 import hmac
@@ -15,18 +15,18 @@ from anespec.runtime.callers import Caller
 from anespec.runtime.server.errors import ApiError
 
 SHORTEST_KEY = 16
-"""Characters: what can be guessed keeps nobody out."""
+"""The least length of a key in characters: a shorter one can be guessed."""
 
 LARGEST_FILE = 1 << 20
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-"""Names stand in logs."""
+"""The allowed characters of names, which are written to logs."""
 
 _ADMIN = " admin"
-"""What a line ends with whose key is an administrator's. No key holds a space."""
+"""The end of a line with an administrator's key. Keys contain no spaces."""
 
 _SECRET = re.compile(rf"[!-~]{{{SHORTEST_KEY},4096}}")
-"""What a header can hold."""
+"""The characters that a header can hold."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,16 @@ class Key:
 
     @property
     def owner(self) -> str:
-        """Whose requests come with it. The same name with another key is somebody else: what is remembered of
-        a key that was taken away is nothing for whoever has its name next."""
+        """The owner of a key's requests. The same name with another key is another owner: the memory of a
+        removed key is not available to the next key of that name."""
         return f"{self.name} {hashlib.sha256(b'owner' + self.digest).hexdigest()[:8]}"
 
 
 class KeyRing:
-    """The keys of a daemon. Without any, everybody who reaches it may come in.
+    """The keys of a daemon.
 
-    Where there is but one key, or none, who comes in is the administrator: there is nobody else to tell of.
+    Without keys, every client that reaches it is accepted. With one key or none, each client is an
+    administrator, since there are no other owners.
     """
 
     def __init__(self, keys: Sequence[Key] = ()) -> None:
@@ -57,7 +58,7 @@ class KeyRing:
     def of_file(cls, path: Path) -> Self:
         """Return the keys of a file's lines, NAME:KEY or NAME:KEY admin each.
 
-        Empty lines and those that begin with # say nothing.
+        Empty lines and lines that begin with # are ignored.
 
         Raises:
             StorageError: it cannot be read.
@@ -94,16 +95,16 @@ class KeyRing:
 
     @property
     def owners(self) -> frozenset[str]:
-        """Whom the keys stand for."""
+        """The owners of the keys."""
         return frozenset(key.owner for key in self._keys)
 
     @property
     def has_admin(self) -> bool:
-        """Whether anybody who may come in is told of all."""
+        """Whether some accepted client is an administrator."""
         return len(self._keys) < 2 or any(key.is_admin for key in self._keys)
 
     def caller(self, authorization: str | None) -> Caller:
-        """Who sends this Authorization header; it takes as long whether a key is right or wrong.
+        """Return the caller with this Authorization header, in constant time for right and wrong keys.
 
         Raises:
             ApiError: a key is needed, and this is none.

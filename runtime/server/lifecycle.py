@@ -1,4 +1,4 @@
-"""How a daemon comes up and goes: it is ready once a model is, and ends when its last answer has."""
+"""The life of a daemon: it is ready once a model is loaded, and ends after its last answer."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from anespec.runtime.server.errors import ending
 
 
 class Phase(StrEnum):
-    """Where a daemon stands. STARTING: models are loaded. DRAINING: it takes no new requests."""
+    """The states of a daemon. STARTING: models are loaded. DRAINING: it accepts no new requests."""
 
     STARTING = "starting"
     READY = "ready"
@@ -27,7 +27,7 @@ class Lifecycle:
 
     @property
     def phase(self) -> Phase:
-        """Where the daemon stands."""
+        """The current state of the daemon."""
         return self._phase
 
     @property

@@ -1,4 +1,4 @@
-"""Sockets: where a daemon listens, and who reaches it there."""
+"""The sockets on which a daemon listens, and which clients reach them."""
 
 import contextlib
 import errno
@@ -29,7 +29,7 @@ class AddressTakenError(UsageError):
 
 
 def listen_on(options: ServeOptions) -> socket.socket:
-    """The socket that the options name, listening.
+    """Return the listening socket for the options.
 
     Raises:
         AddressTakenError: another program listens there.
@@ -67,7 +67,7 @@ def listen_on(options: ServeOptions) -> socket.socket:
 
 
 def address_text(found: socket.socket) -> str:
-    """Where clients reach it, as they would write it."""
+    """Return the address for clients."""
     if found.family == socket.AF_UNIX:
         return _unix_address(found.getsockname())
     return _url(*found.getsockname()[:2])

@@ -39,7 +39,8 @@ _FILTERS = SamplingParameters(top_k=40, top_p=0.95, min_p=0.05)
 
 
 class LlamaFields(SamplingFields):
-    """How it is continued. A negative `n_predict` or `seed` is llama-server's for none."""
+    """Return the options of the continuation. A negative `n_predict` or `seed` means none, as in
+    llama-server."""
 
     model: str | None = None
     n_predict: int = -1
@@ -48,7 +49,7 @@ class LlamaFields(SamplingFields):
 
     @property
     def held_to(self) -> Grammar | None:
-        """What the output must match. Raises ApiError where that is too large, or said twice."""
+        """The grammar of the output. Raises ApiError if it is too large, or given twice."""
         if self.grammar and self.json_schema is not None:
             raise ApiError(400, "grammar and json_schema cannot both hold; leave one out", param="grammar")
         if self.grammar:
@@ -60,7 +61,7 @@ class LlamaFields(SamplingFields):
 
     @property
     def chosen(self) -> GenerationOptions:
-        """What is said, as options. Raises ApiError or RequestError where that cannot be."""
+        """The fields as options. Raises ApiError or RequestError if they are invalid."""
         if self.n_predict == 0:
             raise ApiError(400, "n_predict is 0; ask for at least one token", param="n_predict")
         longest = self.n_predict if self.n_predict > 0 else None
@@ -68,7 +69,7 @@ class LlamaFields(SamplingFields):
 
     @property
     def without_seed(self) -> Self:
-        """Without a seed below zero, which stands for none."""
+        """Drop a seed below zero, which means none."""
         no_seed = self.seed is not None and self.seed < 0
         return self.model_copy(update={"seed": None}) if no_seed else self
 
@@ -80,7 +81,7 @@ class LlamaBody(LlamaFields):
 
 
 class ExtraFile(Body):
-    """A file beside the one that has the gap."""
+    """A file in addition to the one with the gap."""
 
     filename: str = "tmp"
     text: str = ""

@@ -1,6 +1,6 @@
-"""Where the log of a daemon goes: standard error, for people or as a line of JSON for each record.
+"""The log of a daemon on standard error, for people or as a line of JSON for each record.
 
-No text of a client can end a line, so none can make one up.
+Text of a client cannot contain a line break, so a client cannot forge a line.
 """
 
 import contextlib

@@ -1,6 +1,8 @@
-"""What a daemon counts, for Prometheus. Names follow its conventions: base units, `_total` for counters.
+"""The counters of a daemon, for Prometheus.
 
-A key is told of its own requests, an administrator's of all. Both read the same names.
+Names follow its conventions: base units, `_total` for counters.
+
+A key sees its own requests, an administrator's key all. Both use the same names.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +30,7 @@ class Metrics:
         self._own: dict[str, _Counters] = {}
 
     def answered(self, endpoint: str, status: int, owner: str) -> None:
-        """Count a request of an owner; of nobody where no key came with it."""
+        """Count a request of an owner; None if it came without a valid key."""
         for counters in (self._all, *self._of(owner)):
             counters.answered(endpoint, status)
 
@@ -38,7 +40,7 @@ class Metrics:
             counters.finished(model, summary)
 
     def text(self, caller: Caller) -> bytes:
-        """What a caller may know of it, as Prometheus reads it."""
+        """Return the metrics that a caller may see, in Prometheus' format."""
         loads = CollectorRegistry()
         loads.register(_Loads(self._models, caller))
         counters = (self._all,) if caller.is_admin else self._of(caller.owner)
@@ -56,7 +58,7 @@ class Metrics:
 
 
 class _Counters:
-    """What is counted of requests."""
+    """The counters of requests."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -111,7 +113,7 @@ class _Counters:
 
 
 class _Loads(Collector):
-    """What services have to do at the moment, and what they ran; what all share is for administrators."""
+    """Return the current load of services, and their counts; shared values are for administrators."""
 
     def __init__(self, models: Models, caller: Caller) -> None:
         self._models = models

@@ -19,22 +19,22 @@ class ServingModel(Protocol):
 
     @property
     def manifest(self) -> Manifest:
-        """What the artifact is."""
+        """The artifact's manifest."""
         ...
 
     @property
     def backend(self) -> str:
-        """What executes it."""
+        """The backend."""
         ...
 
     @property
     def speculates(self) -> bool:
-        """Whether rows may be filled with guesses."""
+        """Whether rows may be filled with drafts."""
         ...
 
     @property
     def checking(self) -> str | None:
-        """How far the gates are that are asked beside, as in `3 of 12`; None where none are."""
+        """The progress of the gates in the background, as in `3 of 12`; None if none run."""
         ...
 
     @property
@@ -59,11 +59,11 @@ class ServingModel(Protocol):
 
     @property
     def load(self) -> ServiceLoad:
-        """How much its service has to do."""
+        """The current load of its service."""
         ...
 
     def load_of(self, caller: Caller) -> ServiceLoad:
-        """How much it has to do of what a caller asked; for an administrator, of all."""
+        """Return the load of a caller's own requests; for an administrator, of all."""
         ...
 
     def require_room(self, caller: Caller, ahead: int, count: int) -> None:
@@ -147,7 +147,8 @@ class Models(Protocol):
         ...
 
     async def reload(self) -> None:
-        """Look again at what is served: changed artifacts are opened anew once nobody uses the old ones."""
+        """Read the served models again: changed artifacts are loaded again after the last use of the old
+        ones."""
         ...
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What an answer is made of, whatever API tells it: what the model thought, said, and calls."""
+"""The parts of an answer, for every API: reasoning, content, and tool calls."""
 
 from dataclasses import dataclass
 

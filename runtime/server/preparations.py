@@ -12,8 +12,8 @@ from anespec.runtime.callers import Caller
 from anespec.runtime.server.models import Leased
 
 AT_ONCE = max(2, min(32, (os.cpu_count() or 1) + 4) // 2)
-"""Requests of one owner that are worked on at a time: half of the threads that asyncio has, so that others'
-need not wait for them."""
+"""Requests of one owner that are prepared at a time: half of asyncio's threads, so that other owners'
+requests need not wait for them."""
 
 LARGE = 1 << 16
 """Bytes from which on a request is large: encoding 1 MB of text takes 100 MB of memory."""
@@ -24,7 +24,7 @@ LARGE_AT_ONCE = 2
 
 @dataclass
 class _Owner:
-    """What of an owner's is worked on, or waits for that; of it the requests to be prepared, by model."""
+    """The requests of an owner that are being prepared or wait for it, by model."""
 
     turns: asyncio.Semaphore
     large: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -71,7 +71,7 @@ class Preparations:
 
     @contextlib.asynccontextmanager
     async def _alone(self, owner: _Owner, size: int) -> AsyncIterator[None]:
-        """What is large is worked on alone: one request of an owner, LARGE_AT_ONCE of all."""
+        """A large request is prepared alone: one for each owner, LARGE_AT_ONCE for all."""
         if size < LARGE:
             yield
             return
@@ -80,7 +80,7 @@ class Preparations:
 
     @contextlib.contextmanager
     def _owner(self, caller: Caller) -> Iterator[_Owner]:
-        """Who asks; forgotten once nothing of theirs is left."""
+        """The owner's entry; removed once it has no requests."""
         owner = self._owners.setdefault(caller.owner, _Owner(asyncio.Semaphore(self._at_once)))
         owner.count += 1
         try:

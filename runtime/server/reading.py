@@ -28,7 +28,7 @@ class Reading:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """What the text must show also where it is a special token."""
+        """Texts that must be shown even if they are special tokens."""
         return REASONING_MARKERS + (self.calls.markers if self.calls is not None else ())
 
     def reader(self) -> "AnswerReader":
@@ -37,7 +37,7 @@ class Reading:
         return AnswerReader(self.tail, calls)
 
     def reasoning_tokens(self, summary: Summary) -> int:
-        """How many leading tokens of an answer are reasoning, its tags among them."""
+        """Return how many leading tokens of an answer are reasoning, including its tags."""
         splitter = ReasoningSplitter(self.tail)
         shown = self.tokenizer.special_ids(self.markers)
         decoder = StreamDecoder(self.tokenizer, continues=True, shown=shown)
@@ -57,12 +57,12 @@ class AnswerReader:
         self._calls = calls
 
     def push(self, text: str) -> Iterator[AnswerPart]:
-        """What can be told of the text now."""
+        """Yield the parts that are known now."""
         for piece in self._splitter.push(text):
             yield from self._part(piece.text, piece.part)
 
     def end(self) -> Iterator[AnswerPart]:
-        """What was held, once nothing more comes."""
+        """Yield the held-back parts at the end of the text."""
         for piece in self._splitter.flush():
             yield from self._part(piece.text, piece.part)
         if self._calls is not None:

@@ -1,4 +1,4 @@
-"""What is logged of each request: a record on the logger `anespec.serve`, without a word of what was said."""
+"""The log record of each request, on the logger `anespec.serve`, without any text of prompts or answers."""
 
 import logging
 import time
@@ -25,7 +25,7 @@ CLIENT_GONE = 499
 
 @dataclass
 class RequestRecord:
-    """A request as it goes: whoever learns something of it notes that here.
+    """The facts of a request, filled in while it is served.
 
     `endpoint` is its path as it was declared, never as a client wrote it; empty where there is no such path.
     `owner` is whose request it is, and `key` how logs call them.
@@ -63,7 +63,7 @@ class RequestRecord:
         }
 
     def said(self, tokenizer: Tokenizer, summaries: Sequence[Summary]) -> None:
-        """Note what was said, which is only for those who ask for it."""
+        """Note the texts, which are logged only on request."""
         prompts = dict.fromkeys(summary.prompt_ids for summary in summaries)
         self.texts = {
             "prompts": [tokenizer.decode(ids, skip_special=False) for ids in prompts],

@@ -1,4 +1,4 @@
-"""How a request is answered where it does not say: see runtime.usual_options for the rule."""
+"""The defaults of a request: see runtime.usual_options for the rule."""
 
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.sampling.parameters import SamplingParameters

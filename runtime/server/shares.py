@@ -1,9 +1,9 @@
-"""How much time each key takes for preparing its requests; a key that takes too much waits for the others.
+"""Limit the time that each key takes for preparing its requests; a key above its share waits for the others.
 
 Reading a body, rendering a template, checking a grammar and writing an answer take time of the processors and
-of the interpreter, which all keys share with the passes themselves. All of that comes before the queue, which
-could not be fair about it. So the seconds that each owner's requests take there are counted, and while others
-are served, an owner gets a SHARE of the time at most. An owner who is alone gets all of it.
+of the interpreter, which all keys share with the passes themselves. All of that happens before the queue,
+which therefore cannot share it fairly. So the seconds that each owner's requests take there are counted, and
+while others are served, an owner gets a SHARE of the time at most. An owner who is alone gets all of it.
 """
 
 import asyncio
@@ -19,17 +19,17 @@ BURST = 0.25
 """Seconds that may be taken beyond that at once: what a few usual requests take, or one that is large."""
 
 DEBT = 1.0
-"""Seconds that may be owed at most: a request that takes long, or what was taken while nobody else was there,
-is not paid for ever."""
+"""The most seconds of debt: a long request, or time that was used while no other owner was served, is not
+charged without limit."""
 
 REQUEST = 0.002
-"""Seconds that each request takes beside what is counted: its head, its log, its end."""
+"""Seconds that each request takes in addition to the counted ones: its head, its log, its end."""
 
 PRESENT = 1.0
 """Seconds for which an owner whose last request has ended is still taken to be served: clients come again."""
 
 LOOK = 0.05
-"""Seconds after which whoever waits looks whether the others have gone."""
+"""Seconds after which a waiting request checks whether the others have ended."""
 
 
 @dataclass
@@ -106,14 +106,14 @@ class Shares:
                 await self._sleep(min(LOOK, -owner.left / SHARE + 0.001))
 
     def _forget_absent(self) -> None:
-        """Drop the owners who would begin anew with just what they have: keys are removed, too."""
+        """Remove owners whose remaining share equals the initial one, since keys may be removed, too."""
         long_ago = self._clock() - (BURST + DEBT) / SHARE
         for name, owner in list(self._owners.items()):
             if not owner.requests and max(owner.seen, owner.counted) < long_ago:
                 del self._owners[name]
 
     def _others(self, name: str) -> bool:
-        """Whether anybody else is served, or was just now."""
+        """Return whether another owner is served, or was just now."""
         now = self._clock()
         return any(
             other.requests or now - other.seen < PRESENT for its, other in self._owners.items() if its != name
@@ -135,7 +135,7 @@ class Share:
         self._since = self._shares.now()
 
     def pause(self) -> None:
-        """Count no further: what is waited for takes nobody's time."""
+        """Stop counting: the awaited work takes no processor time."""
         if self._since is not None:
             self._shares.take(self._owner, self._shares.now() - self._since)
             self._since = None

@@ -1,7 +1,7 @@
 """Well-known chat templates by name, for models that come without one, or with a wrong one.
 
-Each is written after what the family's first models were published with. None writes the token that begins a
-text at its own beginning: whether a model wants that is said by its vocabulary.
+Each is written after what the family's first models were published with. None writes the BOS token at its
+beginning, since the vocabulary determines whether a model needs it.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Whether a text can be a prompt at all, told before it is encoded: that takes time and memory by length."""
+"""Check whether a text can be a prompt before it is encoded, which takes time and memory by length."""
 
 from anespec.manifests.errors import PromptTooLongError
 from anespec.runtime.text.tokenizer import Tokenizer

@@ -1,4 +1,4 @@
-"""What a model thinks before it answers, told from the answer while both still come."""
+"""Separate a model's reasoning from its answer while both are generated."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -100,11 +100,11 @@ class ReasoningSplitter:
 
     @property
     def answering(self) -> bool:
-        """Whether what comes now is the answer, as far as can be told."""
+        """Whether the next text belongs to the answer, as far as is known."""
         return self._state in (_State.CLOSED, _State.ANSWERING)
 
     def push(self, text: str, drafted: bool = False) -> Iterator[Piece]:
-        """What can be told of the text now."""
+        """Yield the parts that are known now."""
         self._held += text
         while self._held:
             before = self._state
@@ -123,7 +123,7 @@ class ReasoningSplitter:
                 return
 
     def flush(self) -> Iterator[Piece]:
-        """What was held, once nothing more comes."""
+        """Yield the held-back text at the end."""
         if self._state is _State.REASONING and (thought := len(self._held.rstrip())):
             yield self._take(thought, Part.THOUGHT, False)
         if self._held:
@@ -167,6 +167,6 @@ class ReasoningSplitter:
 
 
 def overlap(text: str, tag: str) -> int:
-    """How many characters at the text's end may begin the tag."""
+    """Return how many characters at the text's end may begin the tag."""
     longest = min(len(text), len(tag) - 1)
     return next((count for count in range(longest, 0, -1) if text.endswith(tag[:count])), 0)

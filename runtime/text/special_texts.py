@@ -1,15 +1,15 @@
-"""Values of a conversation, kept from becoming special tokens in the prompt.
+"""Prevent values of a conversation from becoming special tokens in the prompt.
 
 A chat template copies values into the prompt, and the prompt is encoded with special tokens on. So in every
-value one character of each special token's text gives way to a stand-in before the template runs, and comes
-back when the text between the special tokens is encoded. Those that are left are the template's own. A
-stand-in is one character, so templates cut, trim and join values as ever.
+value one character of each special token's text is replaced by a stand-in before the template runs, and
+restored when the text between the special tokens is encoded. The remaining special tokens are the template's
+own. A stand-in is one character, so templates cut, trim and join values as usual.
 
 A value may also hold only the beginning or the end of such a text, where the template or another value has
 the rest. Those get stand-ins, too, if they hold more than letters and digits: the role `user` must stay what
 it is between `<|` and `|>`.
 
-What a template itself takes out of the middle of a value, or changes the case of, is not followed.
+A part that a template cuts out of the middle of a value, or whose case it changes, is not protected.
 """
 
 import re

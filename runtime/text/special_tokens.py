@@ -42,7 +42,7 @@ INFILL_TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
 repository its name, and each file."""
 
 TURN_TEXTS = frozenset({"<start_of_turn>", "<|turn>", "[INST]", "[/INST]"})
-"""Tokens that begin a turn, beside those that are written `<|…|>`."""
+"""Tokens that begin a turn, in addition to those of the form `<|…|>`."""
 
 _MARKER = re.compile("<[|\uff5c].+[|\uff5c]>", re.DOTALL)
 _OLD_INFILL_KEYS = MappingProxyType({"pre": "prefix", "suf": "suffix", "mid": "middle"})

@@ -51,7 +51,7 @@ NO_STAND_INS = StandIns()
 
 
 class StandInChooser:
-    """Chooses stand-ins as they are needed, none of them a character of texts that are known before."""
+    """Chooses unused stand-ins, none of them a character of the given texts."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         """`texts` are all that stand-ins will stand beside."""

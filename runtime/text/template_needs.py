@@ -1,4 +1,4 @@
-"""What chat templates want of tool calls in a conversation, found out by having them render one.
+"""Find out which form of tool calls a chat template expects, by rendering one.
 
 Clients write a call's arguments as JSON text, and a message that is nothing but calls has no content. Some
 templates write the text as it is, most want the object that it stands for; some ask whether the content is
@@ -46,7 +46,7 @@ def as_template_reads(messages: Sequence[Facts], template: str) -> list[Facts]:
 
 @lru_cache(maxsize=32)
 def template_needs(template: str) -> TemplateNeeds:
-    """What a template wants."""
+    """Return the form that a template expects."""
     text, empty = _writing(template)
     single = _tried(template, text, empty) is not None and _tried(template, text, empty, 2) is None
     return TemplateNeeds(text, empty, _NINE.search(template) is not None, single)

@@ -1,4 +1,4 @@
-"""Which turns of a conversation its prompt still has once the context is nearly full."""
+"""Choose the turns of a conversation that stay in its prompt once the context is nearly full."""
 
 from bisect import bisect_left
 from collections.abc import Callable

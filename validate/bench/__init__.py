@@ -1,1 +1,1 @@
-"""What drafting is worth: on recorded traces without a model, and on an artifact."""
+"""Measure the gain from drafting: on recorded traces without a model, and on an artifact."""

@@ -23,7 +23,7 @@ LEAST_PASSES = 4
 
 @dataclass(frozen=True)
 class Way:
-    """How drafts are spent: `most` of them a pass, wherever there are as many, or only as far as they pay."""
+    """How many drafts run: `most` of them a pass, if there are as many, or only as many as pay."""
 
     most: int
     as_they_pay: bool = False
@@ -40,7 +40,7 @@ PAYING = Way(MOST_DRAFTS, as_they_pay=True)
 
 
 def most_drafts(widths: Sequence[int]) -> int:
-    """How many drafts a pass can have beside its carry, of these widths, ascending."""
+    """Return how many drafts a pass can have in addition to its carry row, for these widths, ascending."""
     return min(widths[-1] - 1, MOST_DRAFTS)
 
 
@@ -90,7 +90,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a text with speculation is another than one without. None stands for a text that has ended."""
+    """A difference between the texts with and without speculation. None stands for the end of a text."""
 
     prompt: BenchPrompt
     length: int

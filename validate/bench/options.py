@@ -1,4 +1,4 @@
-"""What a person may choose of `bench run`, declared once."""
+"""The options of `bench run`, declared once."""
 
 from enum import StrEnum
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""What a run of the bench found, and where."""
+"""The results of a run of the bench, and its machine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -37,7 +37,7 @@ class BenchReport:
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
-        """Where texts with speculation were others; there must be none."""
+        """Differences between texts with and without speculation; there must be none."""
         return tuple(difference for case in self.cases for difference in case.differences)
 
     @property
@@ -96,7 +96,7 @@ class BenchReport:
         return fit_cost([point for case in self.cases for point in case.points])
 
     def facts(self) -> dict[str, Any]:
-        """What --json says."""
+        """Return the object for --json."""
         return {
             "model": self.model,
             "backend": self.backend,

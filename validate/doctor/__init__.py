@@ -1,1 +1,1 @@
-"""The doctor: what of this machine and of an artifact would go wrong, and the mend."""
+"""The doctor: find problems of this machine and of an artifact, and how to fix them."""

@@ -1,4 +1,5 @@
-"""What the doctor asks of an artifact: is it whole, for this machine, compiled, judged, and small enough?"""
+"""The doctor's checks of an artifact: is it complete, for this machine, compiled, judged, and small
+enough?"""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the doctor asks of a machine: each probe looks at one thing and says what it found."""
+"""The doctor's checks of a machine: each probe checks one property and reports it."""
 
 import json
 import re

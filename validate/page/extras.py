@@ -1,4 +1,4 @@
-"""What the page shows beside the gates' verdicts: a sample, and estimates of other weight formats."""
+"""The content of the page in addition to the verdicts: a sample, and estimates of other weight formats."""
 
 from pathlib import Path
 

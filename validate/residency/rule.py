@@ -1,4 +1,5 @@
-"""What a rule is: what to look for in a package, where that is known from, what it does to residency."""
+"""The definition of a rule: what to check in a package, the source of the fact, and its effect on
+residency."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -39,7 +40,9 @@ class Finding:
 
 
 class Rule(ABC):
-    """One rule. `id` is what `--explain` takes; `looks_at` and `mend` are clauses for people.
+    """One rule.
+
+    `id` is the name for `--explain`; `looks_at` and `mend` are clauses for people.
 
     A rule of grade C never fails an artifact.
     """
@@ -55,7 +58,7 @@ class Rule(ABC):
 
     @abstractmethod
     def check(self, artifact: ArtifactView) -> Iterator[Finding]:
-        """What there is to say about an artifact."""
+        """Yield the findings for an artifact."""
 
     @property
     def grade(self) -> str:
@@ -78,13 +81,13 @@ class ShardRule(Rule):
     """A rule that looks at one shard at a time."""
 
     def check(self, artifact: ArtifactView) -> Iterator[Finding]:
-        """What there is to say about each shard."""
+        """Yield the findings for each shard."""
         for shard in artifact.shards:
             yield from self.check_shard(shard)
 
     @abstractmethod
     def check_shard(self, shard: ShardView) -> Iterator[Finding]:
-        """What there is to say about a shard."""
+        """Yield the findings for a shard."""
 
     def found(
         self,
@@ -120,7 +123,7 @@ class OperationRule(ShardRule):
     effect = Effect.OPERATIONS
 
     def check_shard(self, shard: ShardView) -> Iterator[Finding]:
-        """What there is to say about each operation."""
+        """Yield the findings for each operation."""
         for function in shard.functions:
             for op in function.compute:
                 if (detail := self.objection(function, op, shard)) is not None:
@@ -128,4 +131,4 @@ class OperationRule(ShardRule):
 
     @abstractmethod
     def objection(self, function: FunctionView, op: Operation, shard: ShardView) -> str | None:
-        """What is wrong with an operation, or None."""
+        """Return the problem of an operation, or None."""

@@ -1,4 +1,4 @@
-"""What this machine should use: one choice at a time, each from the trials that ran well, with its reason."""
+"""Recommend options for this machine: one at a time, each from the trials that ran well, with its reason."""
 
 from collections.abc import Sequence
 from datetime import datetime

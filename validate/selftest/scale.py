@@ -1,4 +1,4 @@
-"""How large the self-test's models are, and how often things are done: the real scale and a quick one."""
+"""The sizes of the self-test's models, and the numbers of repetitions: the real scale and a quick one."""
 
 from pydantic import Field
 

@@ -1,4 +1,4 @@
-"""What is chosen between: one value of each option that changes how fast a model runs, never what it says."""
+"""The candidates: one value of each option that changes the speed of a model, but not its output."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What makes one candidate better than another: the seconds of a request with a prompt and an answer."""
+"""The measure of a candidate: the seconds of a request with a prompt and an answer."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""JSON objects that are a tool call, or its arguments, told piece by piece while they come."""
+"""Parse JSON objects that are a tool call, or its arguments, piece by piece as they arrive."""
 
 import json
 
@@ -6,7 +6,7 @@ from anespec.runtime.server.tools.json_reader import JsonReader, Member, Standin
 from anespec.runtime.server.tools.source import Begun, Found, NoCall, Piece, Source
 
 ARGUMENTS = ("arguments", "parameters")
-"""What models call the member that holds them."""
+"""The names of the member that holds the arguments."""
 
 LONGEST_NAME = 256
 

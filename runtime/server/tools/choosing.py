@@ -1,4 +1,4 @@
-"""Which form a model writes tool calls in: its template and its vocabulary tell."""
+"""Choose the format of a model's tool calls, by its template and its vocabulary."""
 
 import re
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ _TOOLS = re.compile(r"\btools\b")
 
 
 def takes_tools(template: str) -> bool:
-    """Whether a chat template has a place for tools."""
+    """Return whether a chat template supports tools."""
     return _TOOLS.search(template) is not None
 
 
 def form_of(template: str, tokenizer: Tokenizer, functions: Sequence[ToolFunction]) -> ToolForm:
-    """The form; Hermes', the most common one, where nothing tells. `functions` may be called."""
+    """Return the format; Hermes', the most common one, by default. `functions` may be called."""
     known = [function.name for function in functions]
     for tags in (QWEN_CODER, GLM):
         if tags.key in template:

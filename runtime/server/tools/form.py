@@ -1,4 +1,4 @@
-"""What a form of tool calls is: how a family of models writes them."""
+"""The protocol of a format of tool calls, as a family of models writes them."""
 
 import secrets
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ class ToolForm(Protocol):
         ...
 
     def read(self, source: Source) -> Found:
-        """What stands at the source's beginning: one call or several.
+        """Read one or several calls at the source's beginning.
 
         Raises:
             NoCall: there is none.

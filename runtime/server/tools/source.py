@@ -1,4 +1,4 @@
-"""What readers of tool calls read from: text that is still coming."""
+"""The text that readers of tool calls read from while it arrives."""
 
 import re
 from collections.abc import Generator, Iterator
@@ -11,7 +11,7 @@ _WORD = re.compile(r"[A-Za-z0-9_.-]*")
 
 
 class NoCall(Exception):  # noqa: N818 (nothing is wrong: it is text)
-    """What was read is no tool call."""
+    """The text is not a tool call."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Source:
 
     @property
     def left(self) -> str:
-        """What is not read yet."""
+        """The text that was not read yet."""
         return self.text[self.at :]
 
     def space(self) -> Iterator[None]:
