@@ -75,20 +75,20 @@ def _read_costs(context: click.Context, parameter: click.Parameter, given: str |
     "--draft-memory",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Begin with what drafting remembers there, and add to it.  [default: nothing, and kept nowhere]",
+    help="Use the draft memory in this folder, and add to it.  [default: an empty one, not saved]",
 )
 @click.option(
     "--block",
     type=Number(int, Range(1, WIDEST_BLOCK)),
     default=4,
     show_default=True,
-    help="Rows of a pass: the carry, and one less of drafts.",
+    help="Rows of a pass: the carry row and the drafts.",
 )
 @click.option(
     "--costs",
     metavar="ROWS=MS,…",
     callback=_read_costs,
-    help="What passes of so many rows cost: drafts are run as they pay, whatever --block is.",
+    help="Cost of passes by number of rows: as many drafts run as pay, whatever --block is.",
 )
 @click.option(
     "--warm",

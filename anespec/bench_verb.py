@@ -8,7 +8,7 @@ from anespec.log_file import accept_log_file
 from anespec.verbosity import accept_verbosity
 
 
-@click.group(short_help="Measure what drafting is worth.")
+@click.group(short_help="Measure the speedup from drafting.")
 def bench() -> None:
     """Measure what drafting is worth: on recorded traces without a model, or on an artifact.
 

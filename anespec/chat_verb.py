@@ -30,17 +30,17 @@ def conversation_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of verbs that talk."""
     options = (
         preset_option,
-        click.option("--system", help="What the model is told before the conversation."),
+        click.option("--system", help="The system prompt."),
         click.option(
             "-n",
             "--max-tokens",
             type=click.IntRange(1),
-            help="Longest answer.  [default: what the context holds]",
+            help="Longest answer in tokens.  [default: until the context is full]",
         ),
         flags_of(LoadOptions),
         flags_of(GenerationOptions, without=WITHOUT),
         click.option("--hide-drafts", is_flag=True, help="Show drafted tokens in no other colour."),
-        click.option("--no-history", is_flag=True, help="Do not keep what is typed."),
+        click.option("--no-history", is_flag=True, help="Do not keep the input history."),
     )
     for option in reversed(options):
         verb = option(verb)

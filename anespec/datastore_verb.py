@@ -100,7 +100,7 @@ def build(files: tuple[Path, ...], vocab: Path, output: Path | None, force: bool
         )
 
 
-@datastore.command(short_help="Say what is in one.")
+@datastore.command(short_help="Describe a datastore.")
 @click.argument("file", type=click.Path(path_type=Path))
 @json_option
 def show(file: Path, as_json: bool) -> None:

@@ -107,7 +107,7 @@ def _convert(artifact: Path, quiet: bool) -> dict[str, Any]:
             done = convert(plan, artifact, on_progress=lambda shard: report(shard.name))
         except UsageError:
             raise UsageError(
-                f"{artifact}: something else than the demo's artifact stands there; give --keep another place"
+                f"{artifact}: exists and is not the demo's artifact; give --keep another place"
             ) from None
     if not quiet:
         out().print(

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red"), "not here": ("·", "dim")}
 
 
-@click.command(short_help="Look at this machine, and at ARTIFACT, for what would go wrong.")
+@click.command(short_help="Find problems of this machine, and of ARTIFACT, and how to fix them.")
 @click.argument("artifact", type=ModelPath(), required=False)
 @json_option
 def doctor(artifact: Path | None, as_json: bool) -> None:
-    """Look at this machine for what would go wrong, and say the mend.
+    """Find problems of this machine, and say how to fix them.
 
     With ARTIFACT, an artifact's folder or the name of a model in the cache, look at that too: whether it is
     whole, for this machine, compiled, judged, and small enough. Its files are hashed where they are not known

@@ -51,14 +51,14 @@ LINES_AHEAD = 2
     "--chat", is_flag=True, help="Take the prompt as a user's message in the model's chat template."
 )
 @preset_option
-@click.option("--system", help="What the model is told before the prompt, with --chat.")
+@click.option("--system", help="The system prompt, with --chat.")
 @flags_of(LoadOptions)
 @flags_of(GenerationOptions)
 @text_options
 @click.option(
     "--prompt-cache",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep the prompt's K/V in this file, and go on from what it holds.",
+    help="Keep the prompt's K/V in this file, and continue from its content.",
 )
 @click.option("--show-drafts", is_flag=True, help="Show drafted tokens in another colour.")
 @json_option

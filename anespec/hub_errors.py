@@ -59,7 +59,7 @@ def in_one_sentence(name: HubName) -> Iterator[None]:
     except http_error as error:
         raise StorageError(
             f"{name}: the connection to the hub broke ({printable(str(error), LONGEST_REASON)}); run it "
-            "again, which goes on where it stopped"
+            "again, which resumes the download"
         ) from None
     except ValueError as error:
         # A name that the library refuses, or a size that it fetches in another way alone.

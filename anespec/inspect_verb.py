@@ -19,7 +19,7 @@ from anespec.option_flags import flags_of, read_flags
 from anespec.remote import fetched
 
 
-@click.command(short_help="Show what a GGUF or an artifact is, and what would be built.")
+@click.command(short_help="Describe a GGUF or an artifact, and what would be built.")
 @click.argument("path", type=ModelPath())
 @click.option("--plan", "explained", is_flag=True, help="Explain the topology: every shard, and why.")
 @flags_of(ConvertOptions)

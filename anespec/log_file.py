@@ -74,7 +74,7 @@ def accept_log_file(verb: click.Command) -> click.Command:
         type=click.Path(path_type=Path, dir_okay=False),
         expose_value=False,
         callback=begin,
-        help="Add what is done, with times, and what is said beside the results to this file.",
+        help="Append each step and each message, with times, to this file.",
     )
     verb.params.append(option)
     return verb

@@ -51,7 +51,7 @@ EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_
     },
 )
 @click.version_option(__version__, prog_name="anespec", allow_from_autoenv=False)
-@click.option("-v", "--verbose", count=True, help="Log what is done; twice, what the libraries do too.")
+@click.option("-v", "--verbose", count=True, help="Log each step; twice, also what the libraries do.")
 @click.option("-q", "--quiet", is_flag=True, help="Leave out notes and progress; errors stay.")
 @click.pass_context
 def cli(context: click.Context, verbose: int, quiet: bool) -> None:

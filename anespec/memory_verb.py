@@ -59,11 +59,11 @@ def memory() -> None:
     """
 
 
-@memory.command(short_help="Show what is kept, of whom and for which models.")
+@memory.command(short_help="Show what is kept, for which owners and models.")
 @folder_option
 @json_option
 def show(folder: Path | None, as_json: bool) -> None:
-    """Show what is kept, of whom and for which models, what was written last first.
+    """Show what is kept, for which owners and models, the last written first.
 
     \b
     Example:
@@ -168,7 +168,7 @@ def export_memory(
         out().print(f"{file}: {counted(len(texts), 'request')}, {bytes_text(size)}.")
 
 
-@memory.command("import", short_help="Learn what a file holds.")
+@memory.command("import", short_help="Learn the content of a file.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("model", metavar="[MODEL|KEY]", type=ModelPath(), required=False)
 @owner_option

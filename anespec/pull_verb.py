@@ -22,7 +22,9 @@ OF_RUNNING = tuple(set(LoadOptions.model_fields) - {"context", "sequences", "wei
 @click.argument("model", type=ModelPath())
 @click.option("--no-convert", is_flag=True, help="Only download it.")
 @click.option(
-    "--allow-http", is_flag=True, help="Take a URL with http, where anybody between could change what comes."
+    "--allow-http",
+    is_flag=True,
+    help="Accept a URL with http, where the download could be altered on its way.",
 )
 @flags_of(LoadOptions, without=OF_RUNNING)
 @json_option

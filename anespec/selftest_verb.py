@@ -20,7 +20,7 @@ FOLDER_NAME = "selftest"
 MOST_LAYERS = 32
 
 
-@click.command(short_help="Find out what this machine does with packages.")
+@click.command(short_help="Test how this machine handles packages.")
 @click.option(
     "-o",
     "--output",
@@ -40,7 +40,7 @@ MOST_LAYERS = 32
     type=click.IntRange(1, MOST_LAYERS),
     help="Layers of the full model.  [default: 32 where there is a Neural Engine, else 2]",
 )
-@click.option("--again", is_flag=True, help="Begin anew instead of going on with an interrupted run.")
+@click.option("--again", is_flag=True, help="Start over instead of resuming an interrupted run.")
 @click.option("--list", "listing", is_flag=True, help="List the steps and exit.")
 @json_option
 def selftest(

@@ -44,7 +44,9 @@ def _read_config(context: click.Context, _: click.Parameter, path: Path | None) 
 @flags_of(PoolOptions)
 @flags_of(ServeOptions)
 @flags_of(LoadOptions)
-@click.option("--show-config", is_flag=True, help="Print what holds and where it came from; serve nothing.")
+@click.option(
+    "--show-config", is_flag=True, help="Print the effective options with their origins; serve nothing."
+)
 @click.option(
     "--install",
     is_flag=True,
@@ -53,7 +55,9 @@ def _read_config(context: click.Context, _: click.Parameter, path: Path | None) 
 )
 @click.option("--uninstall", is_flag=True, help="Remove what --install has written.")
 @click.option("--print", "print_it", is_flag=True, help="Only print what --install would write.")
-@click.option("--force", is_flag=True, help="Let --install replace, or --uninstall remove, what differs.")
+@click.option(
+    "--force", is_flag=True, help="Let --install replace, or --uninstall remove, a file that differs."
+)
 def serve(
     model: Path | None,
     config: ConfigFile | None,

@@ -63,8 +63,8 @@ def fetch_url(name: UrlName, display: Display, allow_http: bool = False) -> Fetc
         if not (name.is_private or allow_http):
             if kept is None:
                 raise UsageError(
-                    f"{name}: over http anybody between could change what comes; write https, or run "
-                    "`anespec pull --allow-http URL` once where you trust the network"
+                    f"{name}: http does not protect the download from changes; write https, or run "
+                    "`anespec pull --allow-http URL` once if you trust the network"
                 )
             return Fetched(path / name.name, str(name))
         if kept is not None and name.sha256 is not None:

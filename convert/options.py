@@ -38,7 +38,7 @@ class ConvertOptions(Options):
     target: Target = Field(
         default=usual_target(),
         description="What to build for: the Neural Engine of a Mac or an iPhone, or a processor with the "
-        "portable backend. The default is what this machine has.",
+        "portable backend. The default is this machine.",
     )
     block: int = Field(
         default=4, ge=1, le=MAX_BLOCK, description="Rows (T) of a decoding pass: the last token, and guesses."
@@ -96,10 +96,10 @@ class ConvertOptions(Options):
         int | None,
         BeforeValidator(read_size),
         Flag(metavar="BYTES", default="what is known to run on the target"),
-    ] = Field(default=None, ge=1, description="Weights that a shard is filled up to, as in 500MB.")
+    ] = Field(default=None, ge=1, description="Largest bytes of weights in a shard, as in 500MB.")
     tuned: Annotated[Path | None, Flag(metavar="REPORT")] = Field(
         default=None,
-        description="Take what was measured on a machine, where no option here says otherwise: the file "
+        description="Use options that were measured on a machine, unless they are given here: the file "
         "that `anespec selftest` or `anespec tune` wrote.",
     )
 

@@ -160,17 +160,18 @@ class LoadOptions(BackendOptions):
     ] = Field(default=None, description="How a GGUF's weights are stored, as `convert --weights` takes it.")
     gates: Annotated[WhenGates | None, Flag(default=f"later, or what {GATES_VARIABLE} says")] = Field(
         default=None,
-        description="When a model that was never checked here is: now, before anything runs; later, while it "
-        "runs without drafts (with generate afterwards, where somebody watches); never.",
+        description="When to run the gates of a model without verdicts here: now, before the first request; "
+        "later, in the background, without drafts until then (generate: after the text, in a terminal); "
+        "never.",
     )
     drafter: Annotated[str, Flag(choices=DRAFTER_CHOICES)] = Field(
         default="auto",
-        description="Who guesses. mix weighs what followed many kinds of context, here and in earlier "
-        "requests, by what was right; auto weighs what recycle, jacobi and a datastore say, too. lookup "
-        "copies what followed the longest match before; mod is llama.cpp's ngram-mod; suffix counts what "
-        "followed, in earlier requests too; datastore copies from a corpus; recycle takes what the model "
-        "itself held likely behind the last tokens when they came before; jacobi has rows to spare run the "
-        "last pass's guesses on, and remembers what they find.",
+        description="The source of drafts. mix predicts from many kinds of context, in this text and in "
+        "earlier requests, weighted by past accuracy; auto adds the candidates of recycle, jacobi and a "
+        "datastore. lookup copies the tokens after the longest earlier match; mod is llama.cpp's ngram-mod;"
+        " suffix counts followers, in earlier requests too; datastore copies from a corpus; recycle uses "
+        "the model's own earlier predictions after the same tokens; jacobi lets free rows continue the last"
+        " pass's guesses (lookahead decoding), and stores their predictions.",
     )
     lookup_max: int = Field(
         default=16, ge=1, le=LONGEST_MATCH, description="The longest match that lookup looks for, in tokens."
@@ -197,26 +198,26 @@ class LoadOptions(BackendOptions):
         Path | None, BeforeValidator(_or_none), Flag(metavar="DIR|none", default="anespec's cache folder")
     ] = Field(
         default=None,
-        description="Where drafting keeps what it learns of requests, their texts among it, for those of the "
-        "same owner; none keeps it in memory alone.",
+        description="Folder of the draft memory, which holds what drafting learns from requests, including "
+        "their texts, for each owner separately; none keeps it in RAM only.",
     )
     draft_memory_size: Annotated[int, BeforeValidator(read_size), Flag(metavar="BYTES")] = Field(
         default=USUAL_MEMORY,
         ge=1_000_000,
         le=1_000_000_000,
-        description="How much drafting remembers of each owner, as in 32MB.",
+        description="Size of the draft memory for each owner, as in 32MB.",
     )
     chat_template: Annotated[Path | None, Flag(metavar="NAME|FILE", default="the model's own")] = Field(
         default=None,
-        description="How messages become a prompt: the Jinja template of a file, or one of those by name: "
-        "chatml, gemma, llama2, llama3, mistral, phi3; plain, lines of User: and Assistant:, is for models "
-        "that know no turns.",
+        description="The chat template that turns messages into a prompt: a file with a Jinja template, or "
+        "one of chatml, gemma, llama2, llama3, mistral, phi3; plain, lines of User: and Assistant:, is for "
+        "models without turns.",
     )
     prompt_gate: float = Field(
         default=0.0,
         ge=0,
         le=1,
-        description="Guess only where at least this share of a prompt's 3-grams came before in it.",
+        description="Draft only if at least this share of a prompt's 3-grams occur earlier in it.",
     )
     queue: Annotated[int | None, Flag(shown=False)] = Field(
         default=None, ge=1, description="Requests that may wait; more are refused."
@@ -231,11 +232,11 @@ class LoadOptions(BackendOptions):
         """
         return self.gates or usual_gates() or WhenGates.LATER
 
-    allow_inexact: bool = Field(default=False, description="Speculate even where it may change the text.")
+    allow_inexact: bool = Field(default=False, description="Speculate even if it may change the text.")
     allow_special: bool = Field(
         default=False,
-        description="Let a special token that is written out in a prompt, or in a message or a tool of a "
-        "conversation, be that token: then whoever writes the text can forge roles. Without, it is text.",
+        description="Encode a special token that is written out in a prompt, or in a message or a tool of a "
+        "conversation, as that token: then any author of a text can forge roles. By default it is text.",
     )
 
 

@@ -280,5 +280,5 @@ def all_logits(row: RowLogits) -> Logits:
         AnespecError: the verifier did not return them.
     """
     if row.logits is None:
-        raise AnespecError("the verifier returned no logits for a row of which they are wanted")
+        raise AnespecError("the verifier returned no logits for a row that needs them")
     return row.logits

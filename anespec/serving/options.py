@@ -14,7 +14,7 @@ class PoolOptions(Options):
 
     models: Annotated[tuple[str, ...], Flag(names=("--model",), metavar="NAME=MODEL", multiple=True)] = Field(
         default=(),
-        description="Serve another model under this name, loaded when it is asked for; may be given several "
+        description="Serve another model under this name, loaded at its first request; may be given several "
         "times.",
     )
     memory: Annotated[
@@ -22,9 +22,9 @@ class PoolOptions(Options):
     ] = Field(
         default=None,
         ge=1,
-        description="What all models in memory may take; those not used for the longest time give way.",
+        description="The memory of all loaded models together; the least recently used are unloaded.",
     )
-    preload: bool = Field(default=False, description="Load all models at the start, not the first one alone.")
+    preload: bool = Field(default=False, description="Load all models at the start, not only the first one.")
 
 
 class ModelEntry(LoadOptions):

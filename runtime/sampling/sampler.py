@@ -139,7 +139,7 @@ class Sampler:
             return self.score(row, forced[0], position)
         if self.need == BEST_LOGIT:
             if row.best is None:
-                raise AnespecError("the verifier returned no likeliest token for a row of which it is wanted")
+                raise AnespecError("the verifier returned no likeliest token for a row that needs it")
             _check_finite(row.best.logit, position)
             return Sampled(row.best.token)
         logits = all_logits(row)

@@ -177,7 +177,7 @@ def _ambiguous(headers: Headers) -> ApiError | None:
         return None
     return ApiError(
         400,
-        "the body's length is said twice; send Content-Length or Transfer-Encoding alone",
+        "the body's length is given twice; send either Content-Length or Transfer-Encoding",
         "malformed_request",
         headers={"connection": "close"},
     )

@@ -136,7 +136,9 @@ def _private_text(path: Path) -> str:
             if not stat.S_ISREG(found.st_mode):
                 raise UsageError(f"{path}: is no file; name one with a line NAME:KEY for each key")
             if found.st_uid not in (os.geteuid(), 0):
-                raise UsageError(f"{path}: belongs to another user, who knows its keys; copy it to your own")
+                raise UsageError(
+                    f"{path}: belongs to another user, who can read its keys; copy it to a file of your own"
+                )
             if found.st_mode & 0o077:
                 raise UsageError(f"{path}: others may read this file of keys; chmod 600 it")
             data = file.read(LARGEST_FILE + 1)

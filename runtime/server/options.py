@@ -42,24 +42,24 @@ class ServeOptions(Options):
     """Where a daemon listens, who may come in, and what a request may take."""
 
     host: str = Field(default="127.0.0.1", description="The address to listen on.")
-    port: int = Field(default=8080, ge=0, le=65535, description="Its port; 0: any that is free.")
+    port: int = Field(default=8080, ge=0, le=65535, description="The port to listen on; 0: any free port.")
     unix: Path | None = Field(
         default=None, description="Listen on a Unix socket instead, which only you may use."
     )
     api_key_file: Annotated[Path | None, Flag(metavar="FILE")] = Field(
         default=None,
-        description="Keys that clients need, a line NAME:KEY each, or NAME:KEY admin; the file must be yours "
-        "alone (mode 600).",
+        description="File of API keys, one line NAME:KEY or NAME:KEY admin each; only you may have access to"
+        " it (mode 600).",
     )
     allow_origin: Annotated[
         tuple[str, ...], AfterValidator(_require_origins), Flag(metavar="ORIGIN", multiple=True)
-    ] = Field(default=(), description="A web page's origin that may call; may be given several times.")
+    ] = Field(default=(), description="A web origin whose pages may call; may be given several times.")
     allow_host: Annotated[
         tuple[str, ...], AfterValidator(_require_names), Flag(metavar="NAME", multiple=True)
     ] = Field(
         default=(),
-        description="A host name that clients may call this machine by, beside its address; may be given "
-        "several times.",
+        description="A host name that clients may use for this machine, in addition to its address; may be "
+        "given several times.",
     )
     queue: int = Field(
         default=64, ge=1, le=1 << 20, description="Requests of a model and a key that may wait."
@@ -68,7 +68,7 @@ class ServeOptions(Options):
         default=600.0,
         gt=0,
         le=LONGEST_WAIT,
-        description="The longest that a request may take, in the queue and after it.",
+        description="The longest time of a request, including its wait in the queue.",
     )
     body_bytes: Annotated[int, BeforeValidator(read_size), Flag(metavar="BYTES")] = Field(
         default=16_000_000, ge=1, description="The largest request."
@@ -83,13 +83,13 @@ class ServeOptions(Options):
         default=60.0,
         gt=0,
         le=LONGEST_WAIT,
-        description="How long a client may leave an answer lying before it is given up.",
+        description="How long a client may leave its answer unread before the connection is closed.",
     )
     drain_seconds: float = Field(
         default=30.0,
         ge=0,
         le=LONGEST_WAIT,
-        description="How long requests may go on when the daemon is ended.",
+        description="How long running requests may continue when the daemon is stopped.",
     )
     log_json: bool = Field(
         default=False, description="Log a line of JSON for each request on a terminal, too."

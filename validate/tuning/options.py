@@ -29,24 +29,24 @@ class TuneOptions(BackendOptions):
         Field(
             default=("int8-channel", "lut8"),
             min_length=1,
-            description="Weight formats to choose between. What is smaller is faster and less precise: add "
-            "lut6 or lut4 only if their quality will do (anespec validate --quality).",
+            description="Weight formats to choose between. Smaller formats are faster and less precise: add "
+            "lut6 or lut4 only if their quality suffices (anespec validate --quality).",
         )
     )
-    prompt_tokens: int = Field(default=512, ge=1, description="Tokens of the prompt that is optimised for.")
-    answer_tokens: int = Field(default=256, ge=1, description="Tokens of the answer that is optimised for.")
+    prompt_tokens: int = Field(default=512, ge=1, description="Tokens of the prompt to optimise for.")
+    answer_tokens: int = Field(default=256, ge=1, description="Tokens of the answer to optimise for.")
     ignore_rules: bool = Field(
         default=False,
-        description="Measure also what the residency rules fail, which takes longer and may find what nobody "
-        "knows.",
+        description="Also measure candidates that fail the residency rules, which takes longer and may find "
+        "exceptions to the rules.",
     )
     trial_seconds: float = Field(
         default=1800.0,
         ge=1,
         le=LONGEST_PASS,
-        description="After how long one measurement counts as hanging.",
+        description="Timeout of one measurement.",
     )
     work: Annotated[Path | None, Flag(metavar="FOLDER", default="beside the report")] = Field(
         default=None,
-        description="Where trials stand while they are measured, and what an interrupted run left.",
+        description="Folder of trials while they are measured, and of the results of an interrupted run.",
     )

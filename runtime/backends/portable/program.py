@@ -133,7 +133,7 @@ class WeightFiles:
             package, path = self._package.path, self._package.folder / name.removeprefix(BLOB_PREFIX)
             if not path.resolve().is_relative_to(package.resolve()):
                 raise ArtifactError(
-                    f"{package}: its weights file {path} lies outside; convert the model again"
+                    f"{package}: its weights file {path} is outside of it; convert the model again"
                 )
             if path.exists() and not path.is_file():
                 raise ArtifactError(f"{package}: its weights file {path} is no file; convert the model again")

@@ -86,7 +86,7 @@ class ResponsesBody(SamplingFields):
         if self.top_logprobs or LOGPROBS in (self.include or ()):
             raise ApiError(
                 400,
-                "logprobs are told by /v1/completions and /v1/chat/completions alone",
+                "logprobs are available only in /v1/completions and /v1/chat/completions",
                 "unsupported_value",
                 "top_logprobs" if self.top_logprobs else "include",
             )
