@@ -118,9 +118,9 @@ def replay(
 ) -> None:
     """Replay the conversations of FILE… and count the passes that drafts would have saved.
 
-    FILE is JSONL, a session a line: {"category", "messages": [{"role", "content"}, …]}. What the assistant
-    says is the known output, up to 1,024 tokens of an answer; no model is asked. Sources that learn from the
-    model's own guesses see none here.
+    FILE is JSONL, a session a line: {"category", "messages": [{"role", "content"}, …]}. The assistant's
+    messages are the known outputs, up to 1,024 tokens of an answer; no model runs. Sources that learn from
+    the model's own predictions learn nothing here.
 
     \b
     Example:

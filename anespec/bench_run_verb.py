@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 def run(artifact: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
     """Measure tokens per second of DIR with and without speculation, and compare the texts.
 
-    DIR is an artifact; a GGUF or the name of a model in the cache will do, too.
+    DIR is an artifact, a GGUF or the name of a model in the cache.
 
     Prompts of five kinds are continued without drafts, with drafts as they pay and with 1, 2, … drafts a
-    pass, in turns. Every text with speculation is compared with every one without, token by token; where one
-    differs, the place is told and the command fails.
+    pass, in turns. Every text with speculation is compared with every one without, token by token; if one
+    differs, the command names the place and fails.
 
     \b
     Example:

@@ -59,13 +59,13 @@ def chat(
     no_history: bool,
     **chosen: Any,
 ) -> None:
-    """Talk with MODEL: an artifact, a GGUF, hf:OWNER/REPO, a URL, or the name of a model in the cache.
+    """Chat with MODEL: an artifact, a GGUF, hf:OWNER/REPO, a URL, or the name of a model in the cache.
 
-    A GGUF is converted once, and kept in the cache; the gates are asked beside the chat (--gates). A model
-    without a chat template continues plain text, or takes the --chat-template that it knows.
+    A GGUF is converted once, and kept in the cache; the gates run in the background (--gates). A model
+    without a chat template continues plain text; --chat-template selects a template.
 
-    /help lists the commands of a chat. Without a terminal every line of standard input is a message, and
-    standard output gets the answers.
+    /help lists the commands of a chat. Without a terminal every line of standard input is a message, and the
+    answers are printed on standard output.
 
     \b
     Example:

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 def convert(
     gguf: Path, output: Path | None, jobs: int | None, force: bool, as_json: bool, **chosen: Any
 ) -> None:
-    """Convert GGUF into an artifact: shards that keep their K/V and take several tokens a pass.
+    """Convert GGUF into an artifact: shards that keep their K/V and run several tokens a pass.
 
-    GGUF is a file here, or one that is downloaded first: hf:OWNER/REPO[/FILE.gguf] of the Hugging Face hub,
-    or a URL. The defaults are for this machine: the Neural Engine of a Mac that has one, else its processor.
-    An interrupted run goes on where it stopped when the same command is given again.
+    GGUF is a local file, or a remote one that is downloaded first: hf:OWNER/REPO[/FILE.gguf] of the Hugging
+    Face hub, or a URL. The defaults are for this machine: the Neural Engine of a Mac that has one, else its
+    processor. An interrupted run resumes where it stopped when the same command is given again.
 
     \b
     Example:

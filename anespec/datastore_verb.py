@@ -28,7 +28,7 @@ SUFFIX = ".datastore"
 
 @click.group(short_help="Build the corpus that --datastore drafts from.")
 def datastore() -> None:
-    """Build a datastore: a corpus of texts, as tokens, in which drafts are looked up.
+    """Build a datastore: a corpus of texts, as tokens, that drafts are copied from.
 
     \b
     Example:
@@ -53,9 +53,9 @@ def datastore() -> None:
 def build(files: tuple[Path, ...], vocab: Path, output: Path | None, force: bool, as_json: bool) -> None:
     """Build a datastore of texts, source code and JSONL.
 
-    A file is a document, and nothing is ever copied from one into another. JSONL has documents in every line:
-    a JSON string, or an object with "text", "content" or "messages". It takes about 8 bytes of disk a token
-    and 300 MB of memory, however many there are, beside the pages of its own files.
+    A file is a document, and a draft never runs from one document into another. JSONL has documents in every
+    line: a JSON string, or an object with "text", "content" or "messages". It takes about 8 bytes of disk a
+    token, and 300 MB of memory for any number of tokens, in addition to the cached pages of its own files.
 
     \b
     Example:
@@ -104,7 +104,7 @@ def build(files: tuple[Path, ...], vocab: Path, output: Path | None, force: bool
 @click.argument("file", type=click.Path(path_type=Path))
 @json_option
 def show(file: Path, as_json: bool) -> None:
-    """Say what a datastore holds.
+    """Describe the content of a datastore.
 
     \b
     Example:

@@ -24,11 +24,11 @@ SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold 
 def doctor(artifact: Path | None, as_json: bool) -> None:
     """Find problems of this machine, and say how to fix them.
 
-    With ARTIFACT, an artifact's folder or the name of a model in the cache, look at that too: whether it is
-    whole, for this machine, compiled, judged, and small enough. Its files are hashed where they are not known
-    from before; nothing is loaded or changed.
+    With ARTIFACT, an artifact's folder or the name of a model in the cache, check the artifact too: whether
+    it is complete, made for this machine, compiled, judged by the gates, and small enough. Its files are
+    hashed if their hashes are not cached; nothing is loaded or changed.
 
-    Exits with 1 where something fails; a warning is none.
+    Exits with 1 if something fails; a warning does not count as a failure.
 
     \b
     Example:

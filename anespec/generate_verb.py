@@ -77,11 +77,12 @@ def generate(
 ) -> None:
     """Continue a prompt with the model of ARTIFACT.
 
-    It may be a GGUF, too, hf:OWNER/REPO of the Hugging Face hub, a URL, or the name of a model in the cache.
+    ARTIFACT may also be a GGUF, hf:OWNER/REPO of the Hugging Face hub, a URL, or the name of a model in the
+    cache.
 
-    Speculation never changes a token: it is only used where the exactness gate has proven so for this
-    artifact, backend and machine. Where nobody asked it here, the text comes without; --gates says when it is
-    asked.
+    Speculation never changes a token: it is only used if the exactness gate has proven that for this
+    artifact, backend and machine. Without a verdict the text is generated without speculation; --gates sets
+    when the gates run.
 
     \b
     Example:

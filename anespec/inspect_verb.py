@@ -25,11 +25,11 @@ from anespec.remote import fetched
 @flags_of(ConvertOptions)
 @json_option
 def inspect(path: Path, explained: bool, as_json: bool, **chosen: Any) -> None:
-    """Show what the GGUF at PATH is, and what `convert` would build from it. Nothing is written.
+    """Describe the GGUF at PATH, and what `convert` would build from it. Nothing is written.
 
-    Where PATH is an artifact's folder, or the name of a model in the cache, show what it holds and what its
-    gates found; the options that say what would be built have no meaning then. Its files are compared
-    with the manifest's hashes; where they are damaged, that comes first and the exit code is 5.
+    If PATH is an artifact's folder, or the name of a model in the cache, show its contents and verdicts; the
+    options of a conversion have no meaning then. Its files are compared with the manifest's hashes; damage is
+    reported first, with exit code 5.
 
     \b
     Example:

@@ -47,10 +47,10 @@ owner_option = click.option(
 
 @click.group(short_help="Show, clear, export or import what drafting remembers.")
 def memory() -> None:
-    """What drafting has learnt of requests, and keeps on disk to guess better next time.
+    """Manage the draft memory: what drafting has learnt from requests and keeps on disk.
 
-    It holds the texts of the latest requests. `--draft-memory none` of a verb that runs a model keeps
-    nothing on disk.
+    The memory includes the texts of the latest requests. With `--draft-memory none`, verbs that run a model
+    keep nothing on disk.
 
     \b
     Example:
@@ -101,7 +101,8 @@ def show(folder: Path | None, as_json: bool) -> None:
 def clear(
     model: Path | None, owner: str | None, everything: bool, yes: bool, folder: Path | None, as_json: bool
 ) -> None:
-    """Remove what is kept for MODEL and those of its vocabulary, or for all; of everybody or of one owner.
+    """Remove the memory of MODEL and of all models with its vocabulary, or of all models, for all owners or
+    for one.
 
     \b
     Example:
@@ -139,8 +140,8 @@ def export_memory(
 ) -> None:
     """Write the latest requests that were learnt with MODEL, or for the vocabulary KEY, to FILE.
 
-    They are yours, from the command line, or those of an --owner. FILE holds their texts: keep it as you
-    keep them.
+    They are your own requests, without a key, or those of an --owner. FILE holds their texts: protect it
+    accordingly.
 
     \b
     Example:
@@ -177,10 +178,10 @@ def export_memory(
 def import_memory(
     file: Path, model: Path | None, owner: str | None, folder: Path | None, as_json: bool
 ) -> None:
-    """Learn for MODEL, and all of its vocabulary, what FILE holds, beside what is known.
+    """Add the content of FILE to the memory of MODEL and of all models with its vocabulary.
 
-    FILE is an export, of any model: another vocabulary reads its texts. Or it has sessions, an object with
-    "messages" in each line, which need a MODEL.
+    FILE is an export, of any model: for another vocabulary its texts are encoded again. Or it has sessions,
+    an object with "messages" in each line, which need a MODEL.
 
     \b
     Example:

@@ -29,11 +29,11 @@ OF_RUNNING = tuple(set(LoadOptions.model_fields) - {"context", "sequences", "wei
 @flags_of(LoadOptions, without=OF_RUNNING)
 @json_option
 def pull(model: Path, no_convert: bool, allow_http: bool, as_json: bool, **chosen: Any) -> None:
-    """Download MODEL and convert it, so that `run`, `chat`, `generate` and `serve` begin at once.
+    """Download MODEL and convert it, so that `run`, `chat`, `generate` and `serve` start at once.
 
     MODEL is hf:OWNER/REPO/FILE.gguf of the Hugging Face hub, hf:OWNER/REPO:Q8_0 for its file of that
     quantisation, hf:OWNER/REPO for the best that fits memory, a URL of a GGUF, with #sha256=HASH if you know
-    it, or a GGUF here. An interrupted download is gone on with.
+    it, or a local GGUF. An interrupted download is resumed.
 
     \b
     Example:

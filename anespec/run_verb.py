@@ -41,10 +41,10 @@ def run(
     as_json: bool,
     **chosen: Any,
 ) -> None:
-    """Answer PROMPT with MODEL; without a prompt, talk as `chat` does.
+    """Answer PROMPT with MODEL; without a prompt, start a chat as `chat` does.
 
-    What is piped in is the prompt, or stands before it. MODEL is what `chat` takes; where a --preset has a
-    model, all words are the prompt.
+    Piped input is the prompt, or is put before it. MODEL takes the same forms as for `chat`; if a --preset
+    has a model, all words are the prompt.
 
     \b
     Example:

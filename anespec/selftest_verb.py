@@ -52,14 +52,14 @@ def selftest(
     listing: bool,
     as_json: bool,
 ) -> None:
-    """Find out what this machine does with packages, and what it should use.
+    """Test how this machine handles packages, and recommend options for it.
 
-    Random models are converted, compiled and run, each try in a process of its own: what fails, hangs or is
-    killed is noted, and the rest goes on. An interrupted run goes on where it stopped. Where there is no
-    Neural Engine, the portable backend takes its place, and what needs Core ML says so.
+    Random models are converted, compiled and run, each trial in a separate process: a trial that fails, hangs
+    or is killed is recorded, and the others continue. An interrupted run resumes where it stopped. Without a
+    Neural Engine, the portable backend takes its place, and steps that need Core ML report so.
 
-    The archive holds a page and a JSON, without names of users, machines or folders. `anespec convert
-    --tuned report.zip` takes over what it recommends.
+    The archive holds a page and a JSON, without names of users, machines or folders. `anespec convert --tuned
+    report.zip` uses its recommendations.
 
     \b
     Example:

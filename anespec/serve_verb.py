@@ -68,12 +68,12 @@ def serve(
     force: bool,
     **chosen: Any,
 ) -> None:
-    """Keep MODEL resident and answer OpenAI's API.
+    """Keep MODEL in memory and serve OpenAI's API.
 
     MODEL is an artifact, a GGUF, which is converted and checked once, hf:OWNER/REPO/FILE.gguf of the Hugging
-    Face hub, or the name of a model in the cache. Others are loaded when they are asked for. SIGTERM lets
-    answers that have begun end; SIGHUP reads --config and the keys again, and opens artifacts that have
-    changed anew.
+    Face hub, or the name of a model in the cache. Other models are loaded at their first request. On SIGTERM
+    running answers are completed; on SIGHUP --config and the keys are read again, and changed artifacts are
+    reloaded.
 
     \b
     Example:

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 @flags_of(TuneOptions, without=("verify",))
 @json_option
 def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
-    """Find out by measuring how to convert GGUF for this machine.
+    """Find the best options to convert GGUF for this machine, by measuring them.
 
     Weights, K/V form, attention, shapes, block, prefill block, shard sizes and head shards are tried on the
-    model's first layers, each candidate in a process of its own; the golden and the exactness gate judge
-    every one that runs. An interrupted run goes on where it stopped.
+    model's first layers, each candidate in a separate process; the golden and the exactness gate judge every
+    one that runs. An interrupted run resumes where it stopped.
 
     The report holds the choices, why each was made, a preset, and every trial. `anespec convert --tuned
-    tuned.json` takes over the choices.
+    tuned.json` uses the choices.
 
     \b
     Example:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--explain", metavar="RULE", help="Explain a rule of the residency gate, or `all`, and exit.")
 @json_option
 def validate(artifact: Path | None, explain: str | None, as_json: bool, **chosen: Any) -> None:
-    """Check that ARTIFACT computes what its GGUF means, and whether speculation leaves its text alone.
+    """Check that ARTIFACT computes what its GGUF means, and that speculation does not change its text.
 
     ARTIFACT may be a GGUF, which is converted first and kept, or the name of a model in the cache.
 
@@ -38,10 +38,10 @@ def validate(artifact: Path | None, explain: str | None, as_json: bool, **chosen
     quality    with --quality TEXT: KL divergence and perplexity on a text,
                against the reference
 
-    Exits with 11, 12, 13 or 14 where the residency, golden, exactness or quality gate fails. A residency
-    verdict that is only predicted is reported; it fails the run with --require-residency. Quality is
-    reported, too, unless a limit is given. A verdict that was recorded and still holds is shown and not
-    measured again. Every run ends with ARTIFACT/report.html and a sentence: what the artifact may do here.
+    Exits with 11, 12, 13 or 14 if the residency, golden, exactness or quality gate fails. A residency verdict
+    that is only predicted is reported; it fails the run with --require-residency. Quality is reported, too,
+    unless a limit is given. A recorded verdict that still holds is shown and not measured again. Every run
+    writes ARTIFACT/report.html, and ends with a sentence on what the artifact may do here.
 
     \b
     Example:
