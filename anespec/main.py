@@ -162,10 +162,10 @@ def _run(kept: Kept) -> int:
     except BrokenPipeError:
         raise ReaderGone("nobody reads standard output any more") from None
     except SystemExit as stop:
-        # So click ends once it has told a shell what may follow.
+        # click exits this way after it has printed a shell's completions.
         if not stop.code:
             return 0
-        # And so does rich where nobody reads standard output any more.
+        # rich exits this way if the reader of standard output has gone.
         raise ReaderGone("nobody reads standard output any more") from stop
     except MemoryError as error:
         raise AnespecError("memory ran out; allow more (ulimit -v), or end other programs") from error

@@ -305,7 +305,7 @@ class ModelCache:
                     (self.root / key).rmdir()
                 raise
             try:
-                # Held, so that nobody else takes the name meanwhile.
+                # The lock prevents another process from taking the name meanwhile.
                 with root.held():
                     others = [model.entry for model in self._all(root) if model.entry and model.key != key]
                     entry = entry.model_copy(update={"name": free_name(entry, key, others)})

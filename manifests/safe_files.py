@@ -27,7 +27,7 @@ from anespec.manifests.formatting import bytes_text
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _PRIVATE = 0o700
-# A pipe that nobody writes to would keep an ordinary opening waiting.
+# An ordinary open of a pipe without a writer would block.
 _AT_ONCE = os.O_RDONLY | os.O_NONBLOCK
 
 _MOST_LINKS = 40

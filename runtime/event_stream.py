@@ -52,7 +52,7 @@ class Stream:
             self._changed.notify_all()
             sleepers, self._sleepers = self._sleepers, []
         for loop, sleeper in sleepers:
-            # A loop that is closed has nobody left who waits.
+            # A closed loop has no waiting task.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_wake, sleeper)
 

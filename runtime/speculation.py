@@ -139,7 +139,7 @@ class Speculation:
     ) -> None:
         """Tell the session how its sequence goes on: `ran` tokens of its draft ran, `accepted` were right."""
         drafting = self._drafting.get(sequence.number)
-        # One that rests, or has rested and was not asked since, is told all at once when it is.
+        # A session that rests, or was not asked since, observes all tokens at once when it is asked.
         before = len(sequence.tokens) - len(committed)
         if drafting is None or drafting.rests or (drafting.session is not None and drafting.told < before):
             return

@@ -79,7 +79,7 @@ class WaitingQueue:
     def begin(self, waiting: WaitingRequest) -> None:
         """Take out a request that runs from now on: its owner has had a turn."""
         owner = self._owners[waiting.request.owner]
-        # Steps of two leave a place before the last turn for an owner who comes anew.
+        # Steps of two leave a place before the last turn for a new owner.
         self._turn += 2
         owner.turn = self._turn
         owner.running += 1

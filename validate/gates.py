@@ -78,7 +78,7 @@ def golden_gate(
         ArtifactError: the manifest and the shards disagree.
         StorageError: the verdict cannot be written.
     """
-    # Loaded here, since who only generates uses this module too, and needs nothing of `convert`.
+    # Imported here, since generating uses this module too, and does not need `convert`.
     from anespec.validate.golden import compare_computed
     from anespec.validate.reference import Reference
     from anespec.validate.stored_weights import StoredWeights

@@ -95,7 +95,7 @@ def _kept(folder: Path, function: AnyFunction, signature: str, options: dict[str
             _log.info("%s is compiled without a cache: %s", function.__name__, error)
             return None
         except Exception as error:
-            # What is damaged fails in any way when it is loaded; compiled anew, it is whole again.
+            # Damaged code may raise any exception at load; compiling again repairs it.
             _log.info("what was kept of %s cannot be used: %r", function.__name__, error)
             with suppress(OSError):
                 forget_function(folder, function.__name__)

@@ -168,7 +168,7 @@ class StartingSource:
                 return
             source = self._start()
             note_compiled(self.name)
-            # Most of it now, since nobody asks the source yet.
+            # Most of it now, since the source is not used yet.
             self._tell(source)
             self._source = source
         except Exception as error:

@@ -119,7 +119,7 @@ class Connection(H11Protocol):
             self.transport.abort()
             return
         if self.cycle is not None and not self.cycle.response_complete:
-            # Whoever serves the request that ends here has nobody left to answer.
+            # The handler of the request that ends here has no client left to answer.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400

@@ -28,7 +28,7 @@ async def health(call: Call[None]) -> Response:
 
 async def metrics(call: Call[None]) -> Response:
     """Return the counts of the caller's requests, or for an administrator of all."""
-    # Hundreds of lines are written anew each time.
+    # Hundreds of lines are generated for each request.
     await call.share.turn()
     text = call.daemon.metrics.text(call.caller)
     call.share.pause()

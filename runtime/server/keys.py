@@ -115,7 +115,7 @@ class KeyRing:
         digest = _digest(secret.strip())
         found = [key for key in self._keys if hmac.compare_digest(key.digest, digest)]
         if scheme.lower() != "bearer" or not found:
-            # What was sent is said to nobody, logs included.
+            # The key that was sent is never repeated, not even in logs.
             raise ApiError(
                 401,
                 "this server needs an API key: send Authorization: Bearer KEY",

@@ -25,7 +25,7 @@ def describing(endpoints: Sequence[Endpoint]) -> Endpoint:
 
     @cache
     def written(version: str, needs_key: bool) -> bytes:
-        # Once: it takes long beside an answer, and whoever reaches the daemon may ask for it.
+        # Computed once: it takes long compared with an answer, and every client may request it.
         return bytes(JSONResponse(description([*endpoints, own], version, needs_key)).body)
 
     async def show(call: Call[None]) -> Response:

@@ -129,7 +129,7 @@ async def serve_until_ended(
     finally:
         for task in (beginning, ending, reloading):
             task.cancel()
-        # Whoever is still answered is told that the daemon ends.
+        # Clients with a running answer get an error that the daemon ends.
         await daemon.models.close()
         await daemon.lifecycle.drain(SECONDS_TO_CLOSE)
         server.should_exit, server.force_exit = True, again.is_set()

@@ -83,7 +83,7 @@ class TemplateProcesses:
             self._idle.pop().end()
 
     def _take(self) -> "_Process":
-        # Each step is atomic, so that no lock is needed: whoever pops a process has it alone.
+        # Each step is atomic, so no lock is needed: the thread that pops a process owns it.
         with suppress(IndexError):
             while True:
                 if (process := self._idle.pop()).alive:

@@ -44,7 +44,7 @@ def main() -> None:
     _limit(resource.RLIMIT_AS, memory)
     write_frame(answers, b"")
     while (request := read_frame(requests)) is not None:
-        # Ends this process where nobody is left to do so, even inside a long computation in C.
+        # Ends this process if its parent is gone, even inside a long computation in C.
         signal.setitimer(signal.ITIMER_REAL, seconds + SECONDS_LEFT_TO_PARENT)
         answer = _answer(request, characters)
         signal.setitimer(signal.ITIMER_REAL, 0)

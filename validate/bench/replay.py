@@ -94,7 +94,7 @@ class Replay:
             _observe(session, heard, Outcome(draft, accepted) if draft.tokens else Outcome())
             place += len(emitted)
         if session is not None:
-            # Counting takes long beside replaying a request, so only the longest so far are looked at.
+            # Counting takes long compared with replaying a request, so only the longest so far count.
             if len(request.prompt) + len(output) > self._longest:
                 self._longest = len(request.prompt) + len(output)
                 self._memory = max(self._memory, held_bytes((self.source, session.session)))

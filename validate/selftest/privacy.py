@@ -40,7 +40,7 @@ def personal_names() -> tuple[str, ...]:
         host = socket.gethostname()
         names |= {host, host.partition(".")[0]}
     with contextlib.suppress(KeyError):
-        # Whom getpass names, the environment says; this is who it is.
+        # getpass returns the environment's name; this is the real user's.
         own = pwd.getpwuid(os.getuid())
         names |= {own.pw_name, own.pw_gecos.partition(",")[0]}
     with contextlib.suppress(RuntimeError):

@@ -88,7 +88,7 @@ class Run:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if not same:
-                # The folder itself stays: whoever runs this holds it against others.
+                # The folder itself stays: the running process holds its lock.
                 with Folder.open(folder) as opened:
                     opened.remove_content()
             self._records.mkdir(parents=True, exist_ok=True)

@@ -62,7 +62,7 @@ def first_contacts(
         try:
             assert child.stdin is not None
             assert child.stdout is not None
-            # A child that does not listen keeps whoever writes to it waiting, as a long list does.
+            # A thread: the write blocks if the child does not read, or if the list is long.
             threading.Thread(target=_tell, args=(child.stdin, contacts), daemon=True).start()
             for _ in contacts:
                 outcome = _outcome(child, child.stdout, seconds, words)
@@ -102,7 +102,7 @@ def _outcome(
     code = child.wait()
     if late.is_set():
         return Outcome(error=no_answer(seconds), seconds=seconds)
-    # A crash says its reason before it dies, such as the exception that nobody caught.
+    # A crashing process prints its reason first, such as the uncaught exception.
     end = ended_by(-code) if code < 0 else f"the process ended with code {code}"
     return Outcome(error=f"{_last_words(words)}\n{end}".strip(), by_itself=code >= 0)
 

@@ -70,7 +70,7 @@ class Memories:
             shared.users -= 1
             if not shared.users:
                 del self._open[sameness]
-                # Closed before anybody opens it anew: there is one writer at a time.
+                # Closed before it is opened again: there is one writer at a time.
                 shared.memory.close()
                 return
         shared.memory.flush()

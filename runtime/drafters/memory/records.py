@@ -84,7 +84,7 @@ class Head(Record):
                 "image_bytes": image.nbytes,
                 "image_crc": zlib.crc32(image.data),
                 "text_bytes": sum(map(len, texts)),
-                # An image that nobody trusts may say anything; what it says must not cost the memory.
+                # Facts of an untrusted image may be out of range, and must not invalidate the memory.
                 **{name: min(max(int(value), 0), LARGEST_NUMBER) for name, value in asdict(facts).items()},
             }
         )

@@ -72,7 +72,7 @@ class VocabularyMemory:
         # Who is used by a session stays the only one of its owner, also after it is none of the recent ones.
         self._alive: weakref.WeakValueDictionary[str, OwnerMemory] = weakref.WeakValueDictionary()
         self._flushing: list[threading.Thread] = []
-        # Requests of owners whose memory nobody has opened yet: on disk, or waiting for it.
+        # Requests of owners whose memory is not open yet: on disk, or waiting to be written.
         self._unlearnt: OrderedDict[str, RequestJournal] = OrderedDict()
 
     def of(self, owner: str) -> OwnerMemory:

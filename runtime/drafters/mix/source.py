@@ -59,7 +59,7 @@ class MixSession:
         self._remembered = remembered
         self._image = view_image(remembered.image)
         self._tables = tables
-        # Its own: what ended before a source stood is told to it on whatever thread opens a session.
+        # A separate one: earlier requests are learnt on any thread that opens a session.
         self._scratch = fresh_scratch()
         self._others = others
         self._closed = False

@@ -42,7 +42,7 @@ async def _respond(call: Call[ResponsesBody], unsaid: bool) -> Response:
         raise replace(api_error(error), param="input") from None
     except GrammarError as error:
         if unsaid and body.leaves_strict_unsaid:
-            # A schema that no answer can be held to is a hint where nobody asked for more.
+            # A schema that cannot be enforced is only a hint, unless the request is strict.
             return await _respond(call, unsaid=False)
         field = "tools" if conversation.grammar is None else "text.format"
         raise replace(api_error(error), param=field) from None
