@@ -75,9 +75,9 @@ def _convert(gguf: Path, output: Path, build: Build, display: Display) -> None:
 
 
 def _require_room(plan: "ConversionPlan", gguf: Path, folder: Path) -> None:
-    """Raise StorageError where what is to be written is more than there is room for.
+    """Raise StorageError if the files to write need more than the free space.
 
-    What an earlier run has left is counted as room: it is kept, or gives way.
+    Space of an earlier run's files counts as free: they are kept, or replaced.
     """
     left = sum(path.lstat().st_size for path in folder.rglob("*"))
     room, needed = shutil.disk_usage(folder).free + left, plan.estimated_bytes()

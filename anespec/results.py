@@ -34,7 +34,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Completion:
-    """A prompt's continuations, as many as were asked for. What it says of one, it says of the first."""
+    """The requested continuations of a prompt. Its own properties are those of the first one."""
 
     prompt_ids: tuple[int, ...]
     choices: tuple[Choice, ...]

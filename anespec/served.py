@@ -80,10 +80,10 @@ class ServedArtifact:
         )
 
     def prove(self, watch: Watcher = SILENT, beside: bool = True) -> None:
-        """Use what the gates have proven here. What they have not said, they are asked when the options say.
+        """Use the features that the gates have proven here.
 
-        Use what the gates have proven here. Run the gates without a verdict now, if the options say so.
-        Without `beside`, the caller must call `close_and_check` afterwards where the options say later.
+        Gates without a verdict run now, if the options say so. Without `beside`, the caller must call
+        `close_and_check` afterwards if the options say later.
 
         Raises:
             GoldenGateError: the artifact computes something else than its GGUF.

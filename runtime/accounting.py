@@ -1,4 +1,4 @@
-"""What a pass adds to a sequence's ledger."""
+"""Add the counts of a pass to a sequence's ledger."""
 
 from anespec.runtime.commit import Committed
 from anespec.runtime.next_pass import SequenceRows

@@ -252,9 +252,10 @@ class LogitRow:
         return Candidates(ids[:present], logits[:present])
 
     def bound_mass(self, above: Candidates, temperature: float) -> float:
-        """What the mass of all tokens but those `above`, the largest, is at most; the largest logit weighs 1.
+        """Return an upper bound of the mass of all tokens except those `above`, the largest; the largest
+        logit weighs 1.
 
-        Every token is taken to be as likely as the largest of its group that is not above.
+        Every token is counted as being as likely as the largest of its group that is not above.
         """
         table, scale = weight_table(temperature, self.highest)
         limit = math.exp((float(above.logits[-1]) - self.highest) / temperature)
@@ -263,7 +264,7 @@ class LogitRow:
         return _GROUP * float(weights.sum()) * scale * _MARGIN + float(changed.sum())
 
     def bound_moment(self, above: Candidates) -> float:
-        """What the rest's moment is at most: the sum of mass times drop, at temperature 1.
+        """Return an upper bound of the rest's moment: the sum of mass times drop, at temperature 1.
 
         A token's drop is how far its logit is below the largest.
         """

@@ -14,8 +14,8 @@ def told(guesses: Sequence[int], committed: Sequence[int]) -> tuple[int, int]:
 
 @dataclass
 class Reach:
-    """At least `least` tokens are asked for. What a source takes for more is spent where a sequence's drafts
-    were right that far: twice as many after a draft that was right to its end."""
+    """Request at least `least` tokens. A source's time for more is spent only if a sequence's drafts were
+    right that far: twice as many after a draft that was right to its end."""
 
     least: int
     tokens: int = 0

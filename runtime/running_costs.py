@@ -63,10 +63,10 @@ class RunningCosts:
 
     @property
     def learned(self) -> PassCosts | None:
-        """What is worth recording: the curve of the fastest time there was. None before enough passes.
+        """The costs to record: the curve of the fastest time.
 
-        It may be dearer than what was recorded for some widths, but not for all together: then the machine
-        was busy throughout, and costs say how widths compare.
+        None before enough passes. It may be higher than the recorded one for some widths, but not for all
+        together: in that case the machine was busy throughout, and costs are for comparing widths.
         """
         if self._best is None:
             return None

@@ -1,7 +1,7 @@
 """One thread that owns an engine, for any number of clients.
 
-Clients hand in requests and cancellations, and read streams of events. Nobody but the thread touches the
-engine, and the thread waits for nobody: it goes on as fast as passes run, however slowly clients read.
+Clients hand in requests and cancellations, and read streams of events. Only the thread uses the engine, and
+it never waits for a client: it runs at the speed of passes, however slowly clients read.
 """
 
 import contextlib

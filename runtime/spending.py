@@ -50,8 +50,8 @@ class _Choice:
 class WidthChanges:
     """The width of the `last` pass, and the seconds that others would have `saved` since it was taken.
 
-    To change takes time, too, so it is done once it would have paid: whoever does that loses at most twice
-    what one loses who knows what comes (the ski rental problem).
+    A change takes time, too, so it happens once it would have paid for itself: this rule costs at most twice
+    as much as perfect foresight (the ski rental problem).
     """
 
     last: int | None = None

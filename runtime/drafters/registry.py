@@ -1,4 +1,4 @@
-"""The one place that knows every draft source by name. What is compiled is imported where it is opened."""
+"""The registry of draft sources by name. Compiled code is imported when a source is opened."""
 
 from collections.abc import Callable
 from functools import cache

@@ -79,10 +79,12 @@ class GrammarTokens:
         self._lock = threading.Lock()
 
     def follow(self, grammar: Grammar, owner: str = "") -> "GrammarState":
-        """The beginning of an output that matches `grammar`. The last few grammars are kept prepared.
+        """The beginning of an output that matches `grammar`.
+
+        The last few grammars are kept prepared.
 
         They are kept for their owner alone, as many of each: preparing one takes so long that its time would
-        tell what somebody else uses.
+        reveal another owner's grammars.
 
         Raises:
             GrammarError: the grammar is not valid, or takes too much to prepare.

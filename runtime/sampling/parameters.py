@@ -146,9 +146,10 @@ class SamplingParameters(Options):
         return self.model_copy(update={name: getattr(checked, name) for name in changes})
 
     def completed_by(self, *others: "SamplingParameters") -> Self:
-        """These options, with what `others` say of what nobody said here; the first of them that says it.
+        """Return these options, with values of `others` for fields that are not set here; the first of them
+        that sets a field.
 
-        What was said are the fields that were given to the constructor or `with_changes`.
+        The set fields are those that were given to the constructor or `with_changes`.
         """
         update: dict[str, Any] = {}
         for other in others:

@@ -168,7 +168,7 @@ class Sampler:
         return copied
 
     def with_seed(self, seed: int) -> "Sampler":
-        """A copy that samples with another seed; nothing is checked or prepared anew."""
+        """Return a copy that samples with another seed; nothing is checked or prepared again."""
         copied = self.fork()
         copied._parameters = self._parameters.model_copy(update={"seed": seed})
         return copied
@@ -179,7 +179,7 @@ class Sampler:
         return self._adjusts or self._grammar is not None
 
     def _told(self, row: LogitRow, position: int) -> "_Told":
-        """What is told of a row that nothing has changed yet."""
+        """Return the logprobs of a row that is not changed yet."""
         _check_finite(row.highest, position)
         return _Told.of(row, self._parameters.logprobs or 0)
 
@@ -199,7 +199,7 @@ class Sampler:
 
 @dataclass(frozen=True)
 class _Told:
-    """What is told of a row as the model computed it."""
+    """Return the logprobs of a row as the model computed it."""
 
     log_mass: float
     top: tuple[TokenLogprob, ...]

@@ -17,7 +17,7 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     The request's body must have been read.
 
     Raises:
-        ApiError: nobody waits any more.
+        ApiError: the client has disconnected.
     """
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_gone(request))

@@ -88,9 +88,9 @@ class ExtraFile(Body):
 
 
 class InfillBody(LlamaFields):
-    """What is before a gap, what is after it, how what fills it begins (`prompt`), and other files.
+    """The text before a gap, the text after it, the beginning of the filling (`prompt`), and other files.
 
-    What does not fit the context is cut: of the prefix and the files the beginning, of the suffix the end.
+    Text that exceeds the context is cut: the prefix and the files at the beginning, the suffix at the end.
     """
 
     input_prefix: str

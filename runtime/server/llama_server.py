@@ -1,4 +1,4 @@
-"""What llama-server's clients ask beside OpenAI's API: tokens of a text, and what the server is.
+"""The endpoints of llama-server in addition to OpenAI's API: tokens of a text, and the server's properties.
 
 https://github.com/ggml-org/llama.cpp/tree/master/tools/server
 """
@@ -62,7 +62,7 @@ class DetokenizeAnswer(BaseModel):
 
 
 class PropsAnswer(BaseModel):
-    """What is served by default. `total_slots` are sequences that run at a time, `n_ctx` tokens of each."""
+    """The default model. `total_slots` are sequences that run at a time, `n_ctx` tokens of each."""
 
     default_generation_settings: dict[str, Any]
     total_slots: int

@@ -50,10 +50,11 @@ def _one_line(text: str) -> str:
 
 @contextlib.contextmanager
 def logged(as_json: bool, stream: TextIO | None = None) -> Iterator[None]:
-    """While the block lasts `anespec.serve` is logged: as JSON where that is asked for or nobody reads along.
+    """Log `anespec.serve` while the block lasts: as JSON if requested, or if standard error is not a
+    terminal.
 
-    How much is said follows from the level of the logger above it, that of -v and -q; requests are said
-    unless it was set to say less.
+    The level follows from that of the logger above it, set by -v and -q; requests are logged unless it was
+    set lower.
     """
     found = stream or sys.stderr
     handler = logging.StreamHandler(found)

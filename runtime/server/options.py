@@ -1,4 +1,4 @@
-"""What a person may choose when a daemon is started."""
+"""The options of a daemon."""
 
 import re
 from pathlib import Path
@@ -39,7 +39,7 @@ def _require_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class ServeOptions(Options):
-    """Where a daemon listens, who may come in, and what a request may take."""
+    """The options of a daemon: its address, its keys and origins, and its limits."""
 
     host: str = Field(default="127.0.0.1", description="The address to listen on.")
     port: int = Field(default=8080, ge=0, le=65535, description="The port to listen on; 0: any free port.")

@@ -86,7 +86,7 @@ class RequestRecord:
         }
 
     def log(self) -> None:
-        """Hand it to the log. What is asked every second, as /metrics is, is of no interest."""
+        """Log the request, except for frequent ones without interest, such as /metrics."""
         level = logging.DEBUG if self.quiet and self.status < 400 else logging.INFO
         LOGGER.log(level, "%s", _Sentence(self), extra={FACTS: self.facts})
 

@@ -18,7 +18,7 @@ from anespec.runtime.server.listening import BACKLOG
 from anespec.runtime.server.options import ServeOptions
 
 SECONDS_TO_CLOSE = 5
-"""What clients get to take the ends of their answers."""
+"""Seconds in which clients can read the ends of their answers."""
 
 KEEP_ALIVE_SECONDS = 60
 """How long a connection stays between two requests."""
@@ -36,7 +36,7 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Server(uvicorn.Server):
-    """Leaves signals to whoever runs it."""
+    """A server that does not handle signals; its caller does."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

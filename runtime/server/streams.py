@@ -40,7 +40,7 @@ def json_answer(data: BaseModel) -> Response:
 
 
 def event_stream(parts: AsyncIterator[bytes]) -> Response:
-    """Sends `event`s as they come, with comments in between so that nobody takes a silence for an end."""
+    """Send `event`s as they come, with comments in between so that a silence is not taken for the end."""
     return EventSourceResponse(parts, ping=PING_SECONDS, sep="\n")
 
 

@@ -93,7 +93,7 @@ class StopStrings:
         return text[:shown], False
 
     def flush(self) -> str:
-        """What was held back, now that no more text comes."""
+        """Return the held-back text at the end."""
         held, self._held = self._held, ""
         return held
 

@@ -29,7 +29,7 @@ MEND = "send the prompt as it is, without a conversation, or use a model with an
 
 @dataclass(frozen=True)
 class Limits:
-    """What one rendering may take. `memory` is in bytes and counts all of the process."""
+    """The limits of one rendering. `memory` is in bytes and counts all of the process."""
 
     seconds: float = 5.0
     memory: int = 512 << 20
@@ -112,7 +112,7 @@ def _wanted_memory(limits: Limits) -> str:
 
 
 class _Process:
-    """One process that renders; whoever has it uses it alone."""
+    """A process that renders; one user at a time."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

@@ -60,7 +60,7 @@ def read_frame(stream: IO[bytes]) -> bytes | None:
 
 
 def write_frame(stream: IO[bytes], content: bytes) -> None:
-    """Write a frame at once; OSError where nobody reads."""
+    """Write a frame at once; OSError if there is no reader."""
     stream.write(len(content).to_bytes(8, "big"))
     stream.write(content)
     stream.flush()

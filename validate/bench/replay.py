@@ -102,7 +102,7 @@ class Replay:
             session.close()
 
     def result(self) -> Replayed:
-        """What was found so far."""
+        """Return the results so far."""
         return Replayed(
             requests=self._requests,
             categories={name: tally.snapshot() for name, tally in self._categories.items()},
@@ -118,7 +118,8 @@ class Replay:
         return self._timed.open(OWNER, prompt)
 
     def _draft(self, session: DraftSession | None, room: int, end: int | None) -> Draft:
-        """What the engine would take of a proposal: what fits, and nothing from an end token on."""
+        """Return the part of a proposal that the engine would accept: what fits, and nothing from an end
+        token on."""
         budget = min(self.rule.budget, room)
         if self._timed is None or session is None or budget < 1:
             return Draft()
@@ -128,7 +129,7 @@ class Replay:
 
 
 def _heard(emitted: tuple[int, ...], end: int | None) -> tuple[int, ...]:
-    """What becomes part of the text: all but an end token."""
+    """Return the part that becomes text: all but an end token."""
     return emitted[:-1] if emitted[-1:] == (end,) else emitted
 
 

@@ -92,7 +92,7 @@ class BenchReport:
 
     @cached_property
     def cost(self) -> CostFit | None:
-        """What drafts cost; None where too little was tried."""
+        """The cost of drafts; None if too few cases were run."""
         return fit_cost([point for case in self.cases for point in case.points])
 
     def facts(self) -> dict[str, Any]:

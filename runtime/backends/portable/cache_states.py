@@ -1,7 +1,7 @@
-"""Caches of the host as states of the program, for a library whose states cost it less than inputs.
+"""Turn caches of the host into states of the program, for a library whose states are faster than inputs.
 
-What the host would do after a pass, putting the new rows into their slots, is what the pass itself does to
-the slots that it attends to. So the same program that keeps those leaves the same bits.
+After a pass the host would put the new rows into their slots; the pass itself does the same to the slots that
+it attends to. So a program that keeps those gives the same bits.
 """
 
 from collections.abc import Mapping

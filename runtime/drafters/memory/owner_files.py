@@ -74,7 +74,7 @@ class OwnerFiles:
     """One owner's files. Raises OSError and StorageError as a Folder does."""
 
     def __init__(self, vocabulary: Folder, name: str) -> None:
-        """The folder of the vocabulary is somebody else's to close; the owner's, of this name, is made at the
+        """The caller closes the folder of the vocabulary; the owner's folder, of this name, is made at the
         first write."""
         self._vocabulary = vocabulary
         self._name = name

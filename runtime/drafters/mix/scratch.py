@@ -43,7 +43,7 @@ of a chain's first token which input spoke most for it, its place among the cand
 context stood in this text before."""
 
 MOST_ENTRIES = 2 * CONTEXTS * FOLLOWERS + (INPUTS - FIRST_OTHER) * MOST_CANDIDATES + CANDIDATES + 1
-"""An entry says that a candidate has an input, and a value beside it which; it has few of all."""
+"""An entry says that a candidate has an input, with its value; a candidate has only a few of all inputs."""
 
 UNIT_BIASES, SUMS = 0, 1
 SLOPE_ROWS = INPUTS + 3

@@ -1,4 +1,5 @@
-"""What Ollama's API answers: one object, or a line for each piece of text and a last one with the counts."""
+"""The answers of Ollama's API: one object, or a line for each piece of text and a last one with the
+counts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +38,8 @@ class OllamaAnswer(BaseModel):
 
 
 class Line(BaseModel):
-    """What all answers have. Durations are in nanoseconds; what is known at the end comes with the last."""
+    """The common fields of all answers. Durations are in nanoseconds; fields that are known at the end come
+    with the last."""
 
     model: str
     created_at: datetime
@@ -76,7 +78,7 @@ class GenerateLine(Line):
 
 @dataclass(frozen=True)
 class Piece:
-    """What a line tells."""
+    """The content of a line."""
 
     content: str = ""
     thinking: str = ""

@@ -7,7 +7,7 @@ from anespec.runtime.server.errors import ApiError
 
 
 class OllamaError(BaseModel):
-    """What is wrong, in a sentence."""
+    """The error, in a sentence."""
 
     error: str
 

@@ -25,10 +25,10 @@ FILTERS = SamplingParameters(top_k=40, top_p=0.9)
 
 
 class OllamaOptions(Body):
-    """How tokens are sampled, in Ollama's names; what is left out, the model completes.
+    """Sampling options in Ollama's names; the model supplies missing ones.
 
-    No penalty is usual: Ollama's looks at the last 64 tokens, this one at all of them. What is said of the
-    machine or the context, such as `num_ctx`, is left alone: an artifact has its context from its conversion.
+    By default there is no penalty: Ollama's covers the last 64 tokens, this one all of them. Options of the
+    machine or the context, such as `num_ctx`, are ignored: an artifact's context is set at conversion.
     """
 
     num_predict: Whole | None = None
@@ -45,7 +45,7 @@ class OllamaOptions(Body):
 
     @property
     def generation(self) -> GenerationOptions:
-        """What is said, as options; a seed below zero is none."""
+        """The fields as options; a seed below zero means none."""
         chosen: dict[str, Any] = {
             "temperature": self.temperature,
             "top_k": self.top_k,
@@ -81,7 +81,7 @@ class OllamaBody(Body):
 
     @property
     def grammar(self) -> Grammar | None:
-        """What the answer must match. Raises ApiError where it is too large."""
+        """The grammar of the answer. Raises ApiError if it is too large."""
         if not self.format:
             return None
         require_modest(self.format, "format")
@@ -90,7 +90,7 @@ class OllamaBody(Body):
 
     @property
     def variables(self) -> dict[str, object]:
-        """What chat templates are told of thinking, in the names that they know."""
+        """The template's variables for reasoning, in the names that templates use."""
         if self.think is None:
             return {}
         said = {} if isinstance(self.think, bool) else {"reasoning_effort": self.think}

@@ -1,4 +1,4 @@
-"""What Ollama's clients ask of the models: which there are, what they are, which of them are in memory."""
+"""Ollama's endpoints about models: the list, the properties, and the loaded ones."""
 
 import hashlib
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ NEVER = datetime(9999, 12, 31, tzinfo=UTC)
 
 
 class Details(BaseModel):
-    """What a model is; empty as long as it was not loaded."""
+    """The properties of a model; empty until it was loaded."""
 
     parent_model: str
     format: str
@@ -78,7 +78,7 @@ class ShowBody(Body):
 
 
 class ShowAnswer(BaseModel):
-    """A model. What only a loaded one tells is left empty until then."""
+    """A model. Properties that need a loaded model are empty until then."""
 
     modelfile: str
     parameters: str

@@ -1,4 +1,4 @@
-"""What Ollama has and this daemon has not: it says so, in Ollama's words."""
+"""Endpoints of Ollama that this daemon lacks: they answer with an error in Ollama's format."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

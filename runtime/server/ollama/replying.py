@@ -1,4 +1,4 @@
-"""What Ollama's endpoints for text have in common."""
+"""The common parts of Ollama's endpoints for text."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -61,7 +61,7 @@ class LineWriter:
             yield line(self._line(piece))
 
     def end(self, summaries: Sequence[Summary]) -> Iterable[bytes]:
-        """What was held back, and the counts."""
+        """Return the held-back text, and the counts."""
         for piece in self._rest():
             yield line(self._line(piece))
         yield line(self._last(Piece(), summaries[0]))

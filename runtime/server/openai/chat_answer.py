@@ -1,4 +1,4 @@
-"""What `/v1/chat/completions` answers, at once or part by part."""
+"""The answers of `/v1/chat/completions`, whole or in parts."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -92,7 +92,7 @@ class ChatAnswer(BaseModel):
 
 
 class PartChoice(BaseModel):
-    """What has come of one answer, and of which tokens."""
+    """The state of one answer so far, and its tokens."""
 
     index: int
     delta: MessageAnswer

@@ -61,7 +61,7 @@ class ChatBody(SamplingFields):
 
     @property
     def tool_use(self) -> ToolUse:
-        """What is said of tools. Raises ApiError where it cannot be done."""
+        """The choice of tools. Raises ApiError if it is not possible."""
         for name in ("functions", "function_call"):
             if getattr(self, name) is not None:
                 raise ApiError(
@@ -71,7 +71,7 @@ class ChatBody(SamplingFields):
 
     @property
     def wanted_grammar(self) -> Grammar | None:
-        """What the answer must match. Raises ApiError where that is too large, or said twice."""
+        """The grammar of the answer. Raises ApiError if it is too large, or given twice."""
         form = self.response_format.grammar if self.response_format is not None else None
         if not self.grammar:
             return form

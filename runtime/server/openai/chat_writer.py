@@ -32,7 +32,7 @@ from anespec.runtime.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a client wants to be told beside the text."""
+    """The data that a client requests in addition to the text."""
 
     logprobs: bool = False
     usage: bool = False
@@ -72,7 +72,7 @@ class ChatWriter:
             yield event(told)
 
     def chunk(self, run: int, chunk: Chunk) -> Iterable[bytes]:
-        """What the text adds to the message."""
+        """Return the message's changes by a text."""
         choice = self._choices[run]
         if chunk.token is not None:
             choice.untold.append(chunk.token)
@@ -80,7 +80,7 @@ class ChatWriter:
             yield self._said(run, part)
 
     def end(self, summaries: Sequence[Summary]) -> Iterable[bytes]:
-        """What was held back, why each answer ended, and what all of it cost."""
+        """Return the held-back text, the finish reason of each answer, and the usage."""
         for number, (choice, summary) in enumerate(zip(self._choices, summaries, strict=True)):
             for part in choice.reader.end():
                 yield self._said(number, part)
@@ -142,7 +142,7 @@ class ChatWriter:
         return event(self._part(self._choice(run, delta)))
 
     def _choice(self, run: int, delta: MessageAnswer) -> PartChoice:
-        """What has come, with what is to be told of the tokens since the last time."""
+        """Return the new parts, with the requested data on the tokens since the last time."""
         found = PartChoice(index=run, delta=delta, finish_reason=None)
         choice = self._choices[run]
         if choice.untold:

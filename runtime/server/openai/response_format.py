@@ -1,4 +1,4 @@
-"""What form a client wants the answer in."""
+"""The requested format of the answer."""
 
 import json
 from typing import Any, Literal
@@ -21,7 +21,8 @@ class JsonSchemaBody(Body):
 
 
 class ResponseFormat(Body):
-    """The form: any text, any JSON object, or JSON that fits a schema (which llama-server has beside it)."""
+    """The format: any text, any JSON object, or JSON that fits a schema (which llama-server allows here,
+    too)."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaBody | None = None
@@ -29,7 +30,7 @@ class ResponseFormat(Body):
 
     @property
     def grammar(self) -> Grammar | None:
-        """What the answer must match. Raises ApiError where the schema is missing or too large."""
+        """The grammar of the answer. Raises ApiError if the schema is missing or too large."""
         if self.type == "text":
             return None
         schema = self.schema_

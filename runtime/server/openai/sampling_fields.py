@@ -47,22 +47,22 @@ def rivals(logprobs: bool | None, top_logprobs: int | None) -> int | None:
 
 
 def effort_variables(effort: str | None) -> dict[str, object]:
-    """What chat templates are told of how much the model is to think; `none` is not at all."""
+    """The template's variables for the effort of reasoning; `none` turns reasoning off."""
     if effort is None:
         return {}
     return {"reasoning_effort": effort} | ({"enable_thinking": False} if effort == "none" else {})
 
 
 class StreamOptions(Body):
-    """What a stream carries beside the text."""
+    """The data that a stream carries in addition to the text."""
 
     include_usage: bool = False
 
 
 class SamplingFields(Body):
-    """How tokens are sampled: OpenAI's fields, and those of llama-server that OpenAI lacks.
+    """Sampling options: OpenAI's fields, and those of llama-server that OpenAI lacks.
 
-    What a request leaves out, or gives as null, the model it asks completes (ServingModel.settled).
+    The requested model supplies fields that are missing or null (ServingModel.settled).
     """
 
     temperature: float | None = Field(default=None, ge=0, le=100)
@@ -90,7 +90,8 @@ class SamplingFields(Body):
         return self.stream_options is not None and self.stream_options.include_usage
 
     def options(self, **changes: Any) -> GenerationOptions:
-        """What is said, as options; `changes` are those of the endpoint, None for what it leaves open.
+        """Return the fields as options; `changes` are those of the endpoint, None for fields that it does not
+        set.
 
         Raises:
             RequestError: a value is out of range.

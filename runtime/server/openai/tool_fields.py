@@ -17,7 +17,7 @@ from anespec.runtime.text.tokenizer import Tokenizer
 
 MOST_TOOLS = 128
 NAME = r"^[A-Za-z0-9_.-]{1,64}$"
-"""What a function may be called."""
+"""The allowed characters of a function's name."""
 
 
 class FunctionBody(Body):
@@ -70,7 +70,7 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool | AllowedChoice
 
 @dataclass(frozen=True)
 class ToolUse:
-    """What the model is told of, as templates read it, and what it may call. No functions: nothing."""
+    """The tools for the template, and the callable functions. Empty without functions."""
 
     described: Sequence[dict[str, object]] = ()
     functions: Sequence[ToolFunction] = ()
@@ -78,7 +78,7 @@ class ToolUse:
     parallel: bool = True
 
     def constraint(self, template: str, tokenizer: Tokenizer) -> CallConstraint | None:
-        """What calls an answer may have of a model with this chat template; None for none."""
+        """Return the calls that an answer may have with this chat template; None for none."""
         if not self.functions:
             return None
         form = form_of(template, tokenizer, self.functions)
@@ -88,7 +88,7 @@ class ToolUse:
 
 
 def tool_use(tools: Sequence[ToolBody], choice: ToolChoice | None, parallel: bool) -> ToolUse:
-    """What a request says of tools. Raises ApiError where it cannot be done."""
+    """Return a request's choice of tools. Raises ApiError if it is not possible."""
     if not tools:
         if choice not in (None, "none", "auto"):
             raise ApiError(

@@ -1,4 +1,5 @@
-"""What an answer cost, in OpenAI's words, and what speculation did for it, in llama-server's and ours."""
+"""The usage of an answer in OpenAI's format, and the figures of speculation in llama-server's and
+anespec's."""
 
 from collections.abc import Sequence
 

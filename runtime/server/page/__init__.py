@@ -1,1 +1,1 @@
-"""The page at `/`: a chat with the models of this daemon, in the browser, asking nobody else for anything."""
+"""The page at `/`: a chat with this daemon's models, in the browser, without requests to other servers."""

@@ -28,7 +28,8 @@ POLICY = "; ".join(
         "trusted-types 'none'",
     )
 )
-"""The page's Content-Security-Policy: its scripts and styles are files, and it talks to nobody else."""
+"""The page's Content-Security-Policy: its scripts and styles are files, and it connects only to the
+daemon."""
 
 _TYPES = MappingProxyType(
     {

@@ -1,4 +1,4 @@
-"""The page's endpoints: its files are open to everybody who reaches the daemon, what they ask for is not."""
+"""The page's endpoints: its files need no key, its requests do."""
 
 from starlette.responses import Response
 

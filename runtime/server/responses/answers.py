@@ -1,4 +1,4 @@
-"""What `/v1/responses` answers."""
+"""The answers of `/v1/responses`."""
 
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ class OutputText(BaseModel):
 
 
 class ReasoningItem(BaseModel):
-    """What the model thought."""
+    """The model's reasoning."""
 
     id: str
     type: Literal["reasoning"]
@@ -38,7 +38,7 @@ class ReasoningItem(BaseModel):
 
 
 class MessageItem(BaseModel):
-    """What it said."""
+    """The model's text."""
 
     id: str
     type: Literal["message"]
@@ -48,7 +48,7 @@ class MessageItem(BaseModel):
 
 
 class CallItem(BaseModel):
-    """What it calls; the arguments are JSON, written out."""
+    """A tool call; the arguments are JSON text."""
 
     id: str
     type: Literal["function_call"]
@@ -108,7 +108,7 @@ class FormatAnswer(BaseModel):
 
 
 class TextAnswer(BaseModel):
-    """What kind of text was asked for."""
+    """The requested kind of text."""
 
     format: FormatAnswer
 
@@ -161,7 +161,7 @@ class ResponseAnswer(BaseModel):
 
 
 def usage_of(summary: Summary, reasoning_tokens: int) -> ResponseUsage:
-    """What an answer cost."""
+    """The usage of an answer."""
     counts, output = summary.statistics, len(summary.tokens)
     return ResponseUsage(
         input_tokens=counts.prompt_tokens,

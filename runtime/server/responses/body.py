@@ -29,7 +29,7 @@ class TextFormat(Body):
 
     @property
     def grammar(self) -> Grammar | None:
-        """What the answer must match. Raises ApiError where the schema is missing or too large."""
+        """The grammar of the answer. Raises ApiError if the schema is missing or too large."""
         fields: dict[str, Any] = {"type": self.type}
         if self.type == "json_schema":
             fields["schema"] = self.schema_
@@ -40,7 +40,7 @@ class TextFormat(Body):
 
 
 class TextBody(Body):
-    """What kind of text is wanted."""
+    """The requested kind of text."""
 
     format: TextFormat | None = None
 
@@ -99,15 +99,15 @@ class ResponsesBody(SamplingFields):
         return any(tool.strict is None for tool in self.tools or ())
 
     def tool_use(self, unsaid: bool) -> ToolUse:
-        """What is said of tools; `unsaid`: whether those are strict that do not say.
+        """The choice of tools; `unsaid`: whether tools are strict that do not set it.
 
-        Raises ApiError where it cannot be done.
+        Raises ApiError if it is not possible.
         """
         return use_of(self.tools or (), self.tool_choice, self.parallel_tool_calls is not False, unsaid)
 
     @property
     def variables(self) -> dict[str, object]:
-        """What the chat template is told beside the messages."""
+        """The chat template's variables in addition to the messages."""
         return effort_variables(self.reasoning.effort if self.reasoning is not None else None)
 
     @property

@@ -6,7 +6,7 @@ from anespec.runtime.server.responses.answers import OutputItem, OutputText, Rea
 
 
 class Event(BaseModel):
-    """What all events have."""
+    """The common fields of all events."""
 
     type: str
     sequence_number: int = 0

@@ -46,8 +46,8 @@ ToolChoice = Literal["none", "auto", "required"] | ChosenTools
 
 
 def use_of(tools: Sequence[FunctionTool], choice: ToolChoice | None, parallel: bool, unsaid: bool) -> ToolUse:
-    """What a request says of tools; `unsaid`: whether those are strict that do not say. Raises ApiError where
-    it cannot be done."""
+    """Return a request's choice of tools; `unsaid`: whether tools are strict that do not set it. Raises
+    ApiError if it is not possible."""
     found = [_tool(tool, f"tools.{number}", unsaid) for number, tool in enumerate(tools)]
     try:
         return tool_use(found, _choice(choice), parallel)

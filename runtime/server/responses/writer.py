@@ -41,11 +41,11 @@ class ResponseWriter:
         yield self._written(ResponseEvent(type="response.in_progress", response=self._response))
 
     def chunk(self, run: int, chunk: Chunk) -> Iterable[bytes]:
-        """What the text adds to the items."""
+        """Return the items' changes by a text."""
         yield from map(self._written, self._told(self._reader.push(chunk.text)))
 
     def end(self, summaries: Sequence[Summary]) -> Iterable[bytes]:
-        """What was held back, the last item's end, and the whole response."""
+        """Return the held-back text, the end of the last item, and the whole response."""
         yield from map(self._written, self._ended(summaries[0]))
         yield self._written(ResponseEvent(type=f"response.{self._response.status}", response=self._response))
 

@@ -29,11 +29,11 @@ class CallReader:
         self._calls = 0
 
     def push(self, text: str) -> Iterator[AnswerPart]:
-        """What can be told of the text now."""
+        """Yield the parts that are known now."""
         yield from self._advance(text, ended=False)
 
     def end(self) -> Iterator[AnswerPart]:
-        """What was held, once nothing more comes."""
+        """Yield the held-back parts at the end."""
         yield from self._advance("", ended=True)
         if self._held and not (self._after_call and self._held.isspace()):
             yield from self._say(len(self._held))
