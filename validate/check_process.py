@@ -160,7 +160,7 @@ def _exactness(
     elsewhere: "Elsewhere | None",
     report: "Progress",
 ) -> "ExactnessVerdict":
-    """What the quick form finds, or a full verdict of before that it does not refute."""
+    """Return the verdict of the quick form, or an earlier full verdict that it does not refute."""
     from anespec.validate.gates import recorded_exactness
     from anespec.validate.kept import kept_exactness
 

@@ -22,7 +22,7 @@ Choice = TypeVar("Choice")
 
 
 class _Beside(Enum):
-    """What stands in the lanes that the probe's rows leave free."""
+    """The content of lanes that the probe's rows leave free."""
 
     PADS = auto()
     OWN_PADS = auto()
@@ -31,7 +31,7 @@ class _Beside(Enum):
 
 
 class _Wanted(Enum):
-    """What is wanted of the rows of a pass."""
+    """The requested results of a pass's rows."""
 
     EVERYTHING = auto()
     OF_THE_PROBE = auto()

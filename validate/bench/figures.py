@@ -1,4 +1,4 @@
-"""What several cases come to together."""
+"""Summarise several cases."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ class Figures:
 
 
 def figures_of(cases: Sequence[Case], way: Way) -> Figures | None:
-    """What cases come to in one way of drafting; None where no text was long enough to be timed."""
+    """Return the summary of cases for one way of drafting; None if no text was long enough to be timed."""
     timed = [case for case in cases if case.says_speed]
     if not timed:
         return None

@@ -19,7 +19,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class SpeedPoint:
-    """What was measured once: so many drafts a pass, the share of them accepted, and the speedup."""
+    """One measurement: drafts per pass, the share of them that was accepted, and the speedup."""
 
     drafts: int
     acceptance: float
@@ -70,7 +70,7 @@ class CostFit:
     error: float
 
     def speedup(self, drafts: int, acceptance: float) -> float:
-        """What the formula gives."""
+        """Return the formula's value."""
         return (1 + acceptance * drafts) / self.cost(drafts)
 
     def cost(self, drafts: int) -> float:

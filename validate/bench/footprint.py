@@ -15,7 +15,7 @@ _NOBODYS = (
     type,
     logging.Logger,
 )
-"""What is there once for the whole process: neither counted nor followed."""
+"""Objects that exist once for the whole process: neither counted nor followed."""
 
 
 def held_bytes(roots: Iterable[object]) -> int:

@@ -24,7 +24,7 @@ class RowRule(Protocol):
         ...
 
     def chosen(self, draft: Draft) -> Draft:
-        """What of a draft is run."""
+        """Return the part of a draft that runs."""
         ...
 
     def learn(self, proposed: Draft, committed: Sequence[int]) -> None:
@@ -32,7 +32,7 @@ class RowRule(Protocol):
         ...
 
     def seconds(self, rows: int) -> float:
-        """What a pass with so many rows costs; 0 where that is not known."""
+        """Return the cost of a pass with that many rows; 0 if it is not known."""
         ...
 
 
@@ -64,7 +64,7 @@ class WholeBlocks:
 
 @dataclass
 class PayingRows:
-    """What the engine runs where it knows the costs of passes (see runtime.spending), spans left out."""
+    """The engine's rule if the costs of passes are known (see runtime.spending), without spans."""
 
     block: int
     costs: PassCosts

@@ -1,4 +1,4 @@
-"""What the fits come to, in sentences that the command line and the page share."""
+"""The results of the fits, in sentences that the command line and the page share."""
 
 from collections.abc import Iterable
 from itertools import islice

@@ -38,7 +38,8 @@ class Samples:
 
 @dataclass(frozen=True)
 class SourceTimes:
-    """What a source took: per proposal, opening per prompt token, observing per token, per closed session."""
+    """The times of a source: per proposal, opening per prompt token, observing per token, per closed
+    session."""
 
     proposal: Samples = field(default_factory=Samples)
     opening: Samples = field(default_factory=Samples)
