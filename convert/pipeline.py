@@ -51,7 +51,7 @@ from anespec.manifests.store import (
     package_sha256,
 )
 
-GRAPH_VERSION = 9
+GRAPH_VERSION = 10
 """Part of every recipe: raise it when the graph or a weight format changes. What a family's data or the
 reading of a GGUF changes stands in the recipe by itself, as the model's facts."""
 
