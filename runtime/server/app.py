@@ -140,8 +140,12 @@ class _Serving:
         """The response; what the request needs until that was sent is `held`."""
         daemon, endpoint = self._daemon, self._endpoint
         if not endpoint.is_open and daemon.lifecycle.phase is Phase.STARTING:
+            doing = f" ({daemon.lifecycle.loading})" if daemon.lifecycle.loading else ""
             raise ApiError(
-                503, "the model is being loaded; try again soon", "loading", headers={"retry-after": "5"}
+                503,
+                f"the model is being loaded{doing}; try again soon",
+                "loading",
+                headers={"retry-after": "2"},
             )
         caller = Caller() if endpoint.is_open else daemon.keys.caller(request.headers.get("authorization"))
         record = record_of(request.scope)

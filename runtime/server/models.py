@@ -82,14 +82,18 @@ class ServingModel(Protocol):
         ...
 
     def chat_prompt(
-        self, messages: Sequence[Mapping[str, object]], variables: Mapping[str, object] | None = None
+        self,
+        messages: Sequence[Mapping[str, object]],
+        variables: Mapping[str, object] | None = None,
+        fallback: str | None = None,
     ) -> ChatPrompt:
         """A conversation in the model's chat template, up to where its answer begins.
 
-        `variables` are further names for the template, such as `tools`. It takes time: ask in a thread.
+        `variables` are further names for the template, such as `tools`; `fallback` names the built-in one of
+        a model that has none. It takes time: ask in a thread.
 
         Raises:
-            RequestError: the model has no template, it refuses the messages, or they cannot fit.
+            RequestError: there is no template, it refuses the messages, or they cannot fit.
         """
         ...
 

@@ -6,11 +6,13 @@ import logging
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from anespec.manifests.formatting import counted
 from anespec.runtime.server.accept_failures import AcceptFailures
 from anespec.runtime.server.connections import Patience, ServerConfig
 from anespec.runtime.server.daemon import Daemon
@@ -89,8 +91,12 @@ async def serve_until_ended(
     loop.set_exception_handler(AcceptFailures(loop.time))
     asked, again = asyncio.Event(), asyncio.Event()
 
-    def ask() -> None:
+    def ask(number: signal.Signals) -> None:
+        if number is signal.SIGINT and sys.stderr.isatty():
+            # The terminal has written ^C where the next line of the log begins.
+            sys.stderr.write("\n")
         if asked.is_set():
+            _log.info("ending now")
             again.set()
             for number in _ENDING:
                 # A third one ends the process as it is.
@@ -109,7 +115,7 @@ async def serve_until_ended(
                 _log.exception("what is served could not be read again")
 
     for number in _ENDING:
-        loop.add_signal_handler(number, ask)
+        loop.add_signal_handler(number, ask, number)
     loop.add_signal_handler(signal.SIGHUP, hung_up.set)
     reloading = asyncio.ensure_future(reload())
     serving = asyncio.ensure_future(server.serve(sockets=[listening]))
@@ -121,6 +127,7 @@ async def serve_until_ended(
         if beginning.done():
             beginning.result()
         await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
+        _log.info("%s", _ending_text(daemon))
         draining = asyncio.ensure_future(daemon.lifecycle.drain(daemon.options.drain_seconds))
         await asyncio.sleep(0)  # from here on new requests are refused
         server.close_idle()
@@ -137,6 +144,18 @@ async def serve_until_ended(
         hurrying.cancel()
         for number in (*_ENDING, signal.SIGHUP):
             loop.remove_signal_handler(number)
+        if asked.is_set():
+            _log.info("ended")
+
+
+def _ending_text(daemon: Daemon) -> str:
+    """What is said where no new requests are taken any more."""
+    if not (count := daemon.lifecycle.answering):
+        return "ending"
+    return (
+        f"ending: {counted(count, 'answer')} may take up to {daemon.options.drain_seconds:g} s more; "
+        "a second ^C or SIGTERM waits for none"
+    )
 
 
 def _allow_descriptors(wanted: int) -> int:
