@@ -1,20 +1,23 @@
 """`anespec list` and `anespec rm`: the models that were made of GGUFs and are kept in the cache."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
-from rich.table import Table
 
+from anespec.build import Entry
+from anespec.cached_gates import checked_text, gate_standings
 from anespec.console import confirm_removal, json_option, notes, out, print_json
-from anespec.inspect_verdicts import recorded_verdicts
-from anespec.manifests.errors import AnespecError, RequestError
+from anespec.manifests.errors import RequestError
 from anespec.manifests.formatting import bytes_text, counted, printable, quoted
 from anespec.model_cache import CachedModel, ModelCache
 from anespec.model_path import complete_cached
+from anespec.narrow_table import print_table
 
 SHORT_KEY = 8
+
+DROPPED = ("for", "used", "weights", "context", "size")
+"""Columns that a narrow terminal does without, the first one first."""
 
 
 @click.command("list", short_help="Show the models in the cache.")
@@ -35,17 +38,21 @@ def list_models(as_json: bool) -> None:
     if not facts:
         out().print(f"No model is in the cache ({cache.root}); `anespec chat model.gguf` puts one there.")
         return
-    table = Table(box=None)
-    # Whole in any width: the name is what `rm` takes.
-    table.add_column("name", overflow="fold")
-    for title in ("size", "used", "context", "weights", "for", "gates"):
-        table.add_column(title)
-    for fact, model in zip(facts, models, strict=True):
-        table.add_row(
-            printable(model.name), bytes_text(fact["bytes"]), f"{model.used:%Y-%m-%d}", *_build_texts(model),
-            _gates_text(fact),
-        )  # fmt: skip
-    out().print(table)
+    _print_models(models, facts)
+
+
+def _print_models(models: Sequence[CachedModel], facts: Sequence[Mapping[str, Any]]) -> None:
+    """A row for each; a terminal that is too narrow shows fewer columns, and names whole: `rm` takes them."""
+    columns = {
+        "name": [printable(model.name) for model in models],
+        "size": [bytes_text(fact["bytes"]) for fact in facts],
+        "used": [f"{model.used:%Y-%m-%d}" for model in models],
+        "context": [_built(model, lambda entry: f"{entry.sequences} x {entry.context}") for model in models],
+        "weights": [_built(model, lambda entry: printable(entry.weight_choice)) for model in models],
+        "for": [_built(model, lambda entry: entry.target.value) for model in models],
+        "gates": [_gates_text(fact) for fact in facts],
+    }
+    print_table(columns, DROPPED)
 
 
 def _facts(model: CachedModel) -> dict[str, Any]:
@@ -68,39 +75,18 @@ def _facts(model: CachedModel) -> dict[str, Any]:
         "sequences": entry.sequences,
         "weight_choice": entry.weight_choice,
         "anespec": entry.version,
-        "gates": _gates(model.artifact),
+        "gates": gate_standings(model.artifact),
     }
 
 
-def _gates(path: Path) -> dict[str, str]:
-    """How each gate stands, by its newest verdict; none where the artifact cannot be read."""
-    from anespec.manifests.store import Artifact
-
-    try:
-        verdicts = recorded_verdicts(Artifact(path))
-    except AnespecError:
-        return {}
-    newest_last = sorted(verdicts, key=lambda verdict: verdict.measured_at)
-    return {verdict.gate: verdict.standing for verdict in newest_last}
+def _built(model: CachedModel, text: Callable[[Entry], str]) -> str:
+    """What a model was built with; nothing of one that is not finished."""
+    return "" if model.entry is None else text(model.entry)
 
 
-def _build_texts(model: CachedModel) -> tuple[str, str, str]:
-    """Sequences and context, weights, and what it was built for."""
-    entry = model.entry
-    if entry is None:
-        return "", "an interrupted conversion", ""
-    return f"{entry.sequences} x {entry.context}", printable(entry.weight_choice), entry.target.value
-
-
-def _gates_text(facts: dict[str, Any]) -> str:
-    """`pass`, or the gates that failed; `inspect` tells the rest."""
-    if not facts["finished"]:
-        return ""
-    gates = facts["gates"]
-    failed = [gate for gate in gates if gates[gate] == "fail"]
-    if failed:
-        return f"fail: {', '.join(failed)}"
-    return "pass" if gates else "unreadable"
+def _gates_text(facts: Mapping[str, Any]) -> str:
+    """How far it was checked; `inspect` tells the rest."""
+    return checked_text(facts["gates"]) if facts["finished"] else "not finished"
 
 
 @click.command("rm", short_help="Remove models from the cache.")
