@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from anespec.checked_afterwards import loaded_for_once
 from anespec.console import aside, notes, out, watcher
 from anespec.leaving import keep
 from anespec.manifests.errors import Interrupted
@@ -91,8 +92,13 @@ def chat(
 
 
 @contextlib.contextmanager
-def loaded_to_talk(path: Path, loading: LoadOptions, shown: bool = True) -> "Iterator[Model]":
-    """A model that can be talked with, while the block lasts; progress is told where it is `shown`."""
+def loaded_to_talk(
+    path: Path, loading: LoadOptions, shown: bool = True, once: bool = False
+) -> "Iterator[Model]":
+    """A model that can be talked with, while the block lasts; progress is told where it is `shown`.
+
+    For one answer alone, `once`, the gates are asked after it (see `loaded_for_once`), not beside.
+    """
     from anespec.chat.template_choice import with_chat_template
     from anespec.manifests.store import Artifact
     from anespec.model import load_model
@@ -104,9 +110,15 @@ def loaded_to_talk(path: Path, loading: LoadOptions, shown: bool = True) -> "Ite
     tokens = found if is_gguf(found) else Artifact(_artifact(found, loading)).tokens_path()
     loading = with_chat_template(loading, tokens, watch.note)
     trial = [{"role": "user", "content": "Hello"}]
-    loaded = load_model(
-        found, loading, watch, lambda model: model.check(model.chat_ids(trial)), model_name(path)
-    )
+
+    def check(model: "Model") -> None:
+        model.check(model.chat_ids(trial))
+
+    if once:
+        with loaded_for_once(found, loading, watch, check, shown, model_name(path)) as model:
+            yield model
+        return
+    loaded = load_model(found, loading, watch, check, model_name(path))
     try:
         yield loaded
     finally:
@@ -141,7 +153,8 @@ def talk(
     screen = Screen(out(), out() if in_terminal else aside(), notes(), show_drafts)
     stoppable = stopped_by_interrupt if in_terminal else stopped_by_nothing
     settled = loaded.settled(options).completed_by(usual_in_conversation())
-    conversation = Conversation(LoadedModel(loaded, name), screen, settled, system, stoppable)
+    longer = "/set max_tokens N" if question is None else "-n N"
+    conversation = Conversation(LoadedModel(loaded, name), screen, settled, system, stoppable, longer)
     if question is not None:
         conversation.ask(question)
     elif in_terminal:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
+from anespec.checked_afterwards import loaded_for_once
 from anespec.completion_facts import completion_facts
 from anespec.console import json_option, notes, out, print_json, watcher
-from anespec.leaving import keep
 from anespec.manifests.errors import Interrupted, RequestError
 from anespec.manifests.formatting import counted
 from anespec.model_path import ModelPath
@@ -21,7 +21,7 @@ from anespec.preset_option import preset_option
 from anespec.prompt_cache import require_own_file, use_prompt_cache
 from anespec.prompts import Prompt, PromptFile, read_standard_input
 from anespec.results import Choice
-from anespec.runtime.options import GenerationOptions, LoadOptions, WhenGates, usual_gates
+from anespec.runtime.options import GenerationOptions, LoadOptions
 from anespec.runtime.text.messages import Message
 from anespec.text_options import read_texts, text_options
 
@@ -132,30 +132,10 @@ class _Verb:
 
     @contextlib.contextmanager
     def opened(self, check: "Callable[[Model], None]") -> "Iterator[Model]":
-        """The model, once `check` has had nothing against what is to be generated.
-
-        What the gates have not said is asked afterwards, where somebody chose that or watches.
-        """
-        from anespec.model import load_model
-
-        watch, loading = watcher(shown=not self.quiet), self.loading
-        if loading.when_gates is WhenGates.LATER and not self._asks_afterwards:
-            loading = loading.with_changes(gates=WhenGates.NEVER)
-        model = load_model(self.artifact, loading, watch, check, beside=False)
-        try:
+        """The model, once `check` has had nothing against what is to be generated."""
+        shown = not self.quiet
+        with loaded_for_once(self.artifact, self.loading, watcher(shown), check, shown) as model:
             yield model
-        except BaseException:
-            keep(model)
-            raise
-        if loading.when_gates is WhenGates.LATER:
-            model.close_and_check(watch)
-        else:
-            keep(model)
-
-    @property
-    def _asks_afterwards(self) -> bool:
-        is_chosen = (self.loading.gates or usual_gates()) is WhenGates.LATER
-        return is_chosen or (not self.quiet and notes().is_terminal)
 
     def asked(self, model: "Model", prompt: Prompt) -> tuple[tuple[int, ...], GenerationOptions]:
         """The prompt's tokens, and how they are continued."""

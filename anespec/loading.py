@@ -190,7 +190,7 @@ def _run_elsewhere(opened: Opened, options: "BackendOptions", watch: Watcher) ->
     artifact, here = opened.artifact, opened.here
     watch.note(why_exactness_is_unknown(artifact, here))
     watch.note(
-        "it is measured now, once: may speculation run on "
+        "it is checked now, once: do guessed tokens (drafts) leave the text as it is on "
         f"{here.backend} with {counted(here.threads, 'thread')}?"
     )
     with watch.steps("exactness") as report:

@@ -120,11 +120,12 @@ class ProvenService:
         verdict = kept_exactness(artifact, here, "quick")
         is_later = self._options.when_gates is WhenGates.LATER
         if verdict is None:
-            when = "beside" if beside else "afterwards"
-            then = f"the gates are asked {when}" if is_later else "`anespec validate` asks the gates"
+            later = "in the background, and gets faster then" if beside else "afterwards, for the next start"
+            then = f"it is checked {later}" if is_later else "`anespec validate` checks it"
             watch.note(
-                f"{why_exactness_is_unknown(artifact, here)}, so this runs without drafts"
-                f"{' and one sequence at a time' if shape.sequences > 1 else ''}; {then}"
+                f"{why_exactness_is_unknown(artifact, here)}, so it runs without drafts (guessed tokens)"
+                f"{' and one request at a time' if shape.sequences > 1 else ''}: slower, with the same text; "
+                f"{then}"
             )
         else:
             say_inexact(verdict, self._options, watch)
@@ -159,7 +160,10 @@ class ProvenService:
         if not isinstance(self._source, StartingSource):
             return
         if self._source.must_compile:
-            watch.note("drafting is compiled for this processor, once, beside; until then lookup guesses")
+            watch.note(
+                "the code that guesses tokens is compiled for this processor, once; simpler code guesses "
+                "until then"
+            )
         else:
             self._source.wait()
 

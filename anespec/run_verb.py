@@ -60,7 +60,7 @@ def run(
     if as_json and question is None:
         raise click.UsageError("--json prints one answer; give a prompt")
     try:
-        with loaded_to_talk(model, loading, shown=not as_json) as loaded:
+        with loaded_to_talk(model, loading, not as_json, once=question is not None) as loaded:
             if as_json:
                 said = [] if system is None else [Message(role="system", content=system)]
                 messages = [*said, Message(role="user", content=question or "")]

@@ -55,8 +55,9 @@ class Conversation:
         options: GenerationOptions,
         system: str | None = None,
         stoppable: Stoppable = stopped_by_nothing,
+        longer: str = "/set max_tokens N",
     ) -> None:
-        """Nothing runs yet."""
+        """Nothing runs yet. `longer` is what a person types to have longer answers."""
         self.model = model
         self.screen = screen
         self.options = options
@@ -64,6 +65,7 @@ class Conversation:
         self.last: Summary | None = None
         self._counted: tuple[tuple[object, ...], int | None] | None = None
         self._stoppable = stoppable
+        self._longer = longer
         self._attempt = 0
 
     @property
@@ -170,4 +172,4 @@ class Conversation:
         if summary.finish is FinishReason.CONTEXT:
             self.screen.note(f"the answer ends here: the context of {self.model.context} tokens is full")
         elif summary.finish is FinishReason.LENGTH:
-            self.screen.note(f"cut off at {self.options.max_tokens} tokens; /set max_tokens N changes that")
+            self.screen.note(f"cut off at {self.options.max_tokens} tokens; {self._longer} changes that")
