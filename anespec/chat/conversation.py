@@ -9,6 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from anespec.chat.model import ChatModel
+from anespec.chat.quiet_interrupt import unprinted_interrupt
 from anespec.chat.rendering import Screen, first_turns_text
 from anespec.chat.transcript import Transcript, Turn
 from anespec.manifests.errors import AnespecError, PromptTooLongError, RequestError
@@ -40,7 +41,8 @@ def stopped_by_interrupt(stop: Callable[[], None]) -> Iterator[None]:
 
     before = signal.signal(signal.SIGINT, hear)
     try:
-        yield
+        with unprinted_interrupt():
+            yield
     finally:
         signal.signal(signal.SIGINT, before)
 
