@@ -17,6 +17,7 @@ from anespec.option_flags import flags_of, read_flags
 from anespec.preset_option import preset_option
 from anespec.prompts import standard_input_lines
 from anespec.runtime.options import GenerationOptions, LoadOptions
+from anespec.runtime.usual_options import USUAL_IN_CONVERSATION, usual_in_conversation
 
 if TYPE_CHECKING:
     from anespec.chat.conversation import Conversation
@@ -39,7 +40,7 @@ def conversation_options(verb: Callable[..., Any]) -> Callable[..., Any]:
             help="Longest answer.  [default: what the context holds]",
         ),
         flags_of(LoadOptions),
-        flags_of(GenerationOptions, without=WITHOUT),
+        flags_of(GenerationOptions, without=WITHOUT, usual=USUAL_IN_CONVERSATION),
         click.option("--hide-drafts", is_flag=True, help="Show drafted tokens in no other colour."),
         click.option("--no-history", is_flag=True, help="Do not keep what is typed."),
     )
@@ -147,7 +148,6 @@ def talk(
     from anespec.chat.loaded_model import LoadedModel
     from anespec.chat.rendering import Screen
     from anespec.chat.repl import run_lines
-    from anespec.runtime.usual_options import usual_in_conversation
 
     in_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     screen = Screen(out(), out() if in_terminal else aside(), notes(), show_drafts)

@@ -15,7 +15,7 @@ from anespec.completion_facts import completion_facts
 from anespec.console import json_option, notes, out, print_json, watcher
 from anespec.manifests.errors import Interrupted, RequestError
 from anespec.manifests.formatting import counted
-from anespec.model_path import ModelPath
+from anespec.model_path import complete_model
 from anespec.option_flags import flags_of, read_flags
 from anespec.preset_option import preset_option
 from anespec.prompt_cache import require_own_file, use_prompt_cache
@@ -23,7 +23,9 @@ from anespec.prompts import Prompt, PromptFile, read_standard_input
 from anespec.results import Choice
 from anespec.runtime.options import GenerationOptions, LoadOptions
 from anespec.runtime.text.messages import Message
+from anespec.runtime.usual_options import USUAL_WORDS
 from anespec.text_options import read_texts, text_options
+from anespec.url_name import path_of
 
 if TYPE_CHECKING:
     from anespec.model import Model
@@ -37,8 +39,7 @@ LINES_AHEAD = 2
 
 
 @click.command(short_help="Continue a prompt.")
-@click.argument("artifact", type=ModelPath())
-@click.argument("text", metavar="[PROMPT]", required=False)
+@click.argument("words", metavar="MODEL [PROMPT]", nargs=-1, shell_complete=complete_model)
 @click.option("-p", "--prompt", help="The text to continue, as PROMPT is; - reads standard input.")
 @click.option(
     "--prompt-file",
@@ -53,7 +54,7 @@ LINES_AHEAD = 2
 @preset_option
 @click.option("--system", help="What the model is told before the prompt, with --chat.")
 @flags_of(LoadOptions)
-@flags_of(GenerationOptions)
+@flags_of(GenerationOptions, usual=USUAL_WORDS)
 @text_options
 @click.option(
     "--prompt-cache",
@@ -63,8 +64,7 @@ LINES_AHEAD = 2
 @click.option("--show-drafts", is_flag=True, help="Show drafted tokens in another colour.")
 @json_option
 def generate(
-    artifact: Path,
-    text: str | None,
+    words: tuple[str, ...],
     prompt: str | None,
     prompt_file: Path | None,
     chat: bool,
@@ -75,9 +75,10 @@ def generate(
     as_json: bool,
     **chosen: Any,
 ) -> None:
-    """Continue a prompt with the model of ARTIFACT.
+    """Continue PROMPT with MODEL.
 
-    It may be a GGUF, too, hf:OWNER/REPO of the Hugging Face hub, a URL, or the name of a model in the cache.
+    MODEL is an artifact, a GGUF, hf:OWNER/REPO of the Hugging Face hub, a URL, or the name of a model in the
+    cache. Where a --preset has a model, one text alone is the prompt.
 
     Speculation never changes a token: it is only used where the exactness gate has proven so for this
     artifact, backend and machine. Where nobody asked it here, the text comes without; --gates says when it is
@@ -86,7 +87,9 @@ def generate(
     \b
     Example:
       anespec generate model.anespec "Once upon a time" -n 200 --show-drafts
+      anespec generate --preset writer "Once upon a time"
     """
+    model, text = _parted(words, preset, prompt is not None or prompt_file is not None)
     if text is not None and prompt is not None:
         raise click.UsageError("the prompt is given twice, after the model and with -p; leave one out")
     prompt = prompt if text is None else text
@@ -107,7 +110,7 @@ def generate(
     if prompt_cache is not None:
         require_own_file(prompt_cache)
     options = read_flags(GenerationOptions, chosen, **read_texts(chosen))
-    verb = _Verb(artifact, read_flags(LoadOptions, chosen), options, chat, system, quiet, prompt_cache)
+    verb = _Verb(model, read_flags(LoadOptions, chosen), options, chat, system, quiet, prompt_cache)
     try:
         if prompt_file is not None:
             _generate_many(verb, prompt_file)
@@ -118,11 +121,25 @@ def generate(
         raise Interrupted("interrupted; what was printed is whole as far as it goes") from None
 
 
+def _parted(words: tuple[str, ...], preset: "Preset | None", has_prompt: bool) -> tuple[Path, str | None]:
+    """The model, and the prompt where it is one of the words; a preset's model gives way to a word."""
+    own = None if preset is None else preset.model
+    if own is not None and len(words) <= (0 if has_prompt else 1):
+        return own, words[0] if words else None
+    if not words:
+        raise click.UsageError(
+            "name a model, as in `anespec generate model.gguf`, or give a --preset with one"
+        )
+    if len(words) > 2:
+        raise click.UsageError("the prompt is one text: put it in quotes")
+    return path_of(words[0]), words[1] if len(words) == 2 else None
+
+
 @dataclass(frozen=True)
 class _Verb:
     """What one run of the verb was asked."""
 
-    artifact: Path
+    model: Path
     loading: LoadOptions
     options: GenerationOptions
     chat: bool
@@ -134,7 +151,7 @@ class _Verb:
     def opened(self, check: "Callable[[Model], None]") -> "Iterator[Model]":
         """The model, once `check` has had nothing against what is to be generated."""
         shown = not self.quiet
-        with loaded_for_once(self.artifact, self.loading, watcher(shown), check, shown) as model:
+        with loaded_for_once(self.model, self.loading, watcher(shown), check, shown) as model:
             yield model
 
     def asked(self, model: "Model", prompt: Prompt) -> tuple[tuple[int, ...], GenerationOptions]:

@@ -20,14 +20,14 @@ from anespec.remote import fetched
 
 
 @click.command(short_help="Show what a GGUF or an artifact is, and what would be built.")
-@click.argument("path", type=ModelPath())
+@click.argument("path", metavar="MODEL", type=ModelPath())
 @click.option("--plan", "explained", is_flag=True, help="Explain the topology: every shard, and why.")
 @flags_of(ConvertOptions)
 @json_option
 def inspect(path: Path, explained: bool, as_json: bool, **chosen: Any) -> None:
-    """Show what the GGUF at PATH is, and what `convert` would build from it. Nothing is written.
+    """Show what the GGUF MODEL is, and what `convert` would build from it. Nothing is written.
 
-    Where PATH is an artifact's folder, or the name of a model in the cache, show what it holds and what its
+    Where MODEL is an artifact's folder, or the name of a model in the cache, show what it holds and what its
     gates found; the options that say what would be built have no meaning then. Its files are compared
     with the manifest's hashes; where they are damaged, that comes first and the exit code is 5.
 
