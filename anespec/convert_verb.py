@@ -56,6 +56,10 @@ def convert(
 
         for note in plan.tuning_notes:
             notes().print(f"note: {note}", style="yellow")
+        if options.context not in (None, plan.context):
+            notes().print(
+                f"note: a context of {options.context} tokens is rounded up to {plan.context}", style="yellow"
+            )
         if plan.beyond_training:
             notes().print(
                 f"note: a context of {plan.context} is longer than the {plan.model.sizes.trained_context} "

@@ -14,7 +14,7 @@ from anespec.checked_afterwards import loaded_for_once
 from anespec.completion_facts import completion_facts
 from anespec.console import json_option, notes, out, print_json, watcher
 from anespec.manifests.errors import Interrupted, RequestError
-from anespec.manifests.formatting import counted
+from anespec.manifests.formatting import counted, duration_text
 from anespec.model_path import complete_model
 from anespec.option_flags import flags_of, read_flags
 from anespec.preset_option import preset_option
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from anespec.presets import Preset
     from anespec.results import Completion
     from anespec.runtime.completion import Chunk
+
+SHORTEST_GATES = 0.1
+"""Seconds; less was spent on finding that they were asked before."""
 
 LINES_AHEAD = 2
 """Lines of a prompt file that are under way for each sequence of the model: none waits for a slow one."""
@@ -258,15 +261,22 @@ def _show(choice: Choice, model: "Model") -> None:
     kept = f" ({statistics.reused_tokens} kept from before)" if statistics.reused_tokens else ""
     prefill_rate = prefill / statistics.prefill_seconds if statistics.prefill_seconds else 0.0
     pairs = zip(statistics.accepted_by_position, statistics.proposed_by_position, strict=True)
-    acceptance = " ".join(f"{accepted}/{proposed}" for accepted, proposed in pairs) or "none proposed"
+    by_place = " ".join(f"{accepted}/{proposed}" for accepted, proposed in pairs)
+    proposed, accepted = sum(statistics.proposed_by_position), sum(statistics.accepted_by_position)
+    drafts = (
+        f"{accepted} of {counted(proposed, 'guessed token')} right (by place in a guess: {by_place})"
+        if proposed
+        else "no token was guessed"
+    )
+    gates = f"; gates {duration_text(model.gate_seconds)}" if model.gate_seconds >= SHORTEST_GATES else ""
     ending = (
         f"the context of {model.context} is full" if choice.finish is FinishReason.CONTEXT else choice.finish
     )
     notes().print(
         f"{counted(tokens, 'token')} in {counted(statistics.passes, 'pass', 'passes')} ({ending}), "
         f"{statistics.per_pass_text('tokens per decode pass')}\n"
-        f"drafts accepted by position: {acceptance}\n"
+        f"drafts: {drafts}\n"
         f"{rate:.1f} tokens/s; prefill {counted(prefill, 'token')}{kept} at {prefill_rate:.1f} tokens/s; "
-        f"load {model.load_seconds:.1f} s on {model.backend}",
+        f"load {model.load_seconds:.1f} s on {model.backend}{gates}",
         style="dim",
     )

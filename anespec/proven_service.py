@@ -3,6 +3,7 @@ while it runs."""
 
 import contextlib
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from anespec.checks import Checks
@@ -34,6 +35,9 @@ class ProvenService:
 
     proven: "Proven"
     """What is used of what the gates say."""
+
+    gate_seconds: float = 0.0
+    """What `prove` has taken to ask the gates before anything runs."""
 
     def __init__(
         self, opened: Opened, options: LoadOptions, source: "DraftSource | None", checks: Checks
@@ -103,12 +107,15 @@ class ProvenService:
         from anespec.runtime.proven import Proven
 
         self.service.close()
+        began = time.monotonic()
         self.opened = ask_while_closed(self.opened, self._options, watch)
         self.opened, verdict = exactness_here(self.opened, self._options, watch)
         say_inexact(verdict, self._options, watch)
-        self._await_source(watch)
         proven = Proven.of(verdict, self.opened.verifier.shape, self._options.allow_inexact)
-        self._start(proven, costs_here(self.opened, proven, watch))
+        costs = costs_here(self.opened, proven, watch)
+        self.gate_seconds = time.monotonic() - began
+        self._await_source(watch)
+        self._start(proven, costs)
 
     def _prove_later(self, watch: Watcher, beside: bool) -> None:
         """Begin with what is known."""

@@ -321,6 +321,9 @@ def test_a_daemon_answers_503_for_a_model_that_is_found_wrong(failing: Path, tmp
 
 
 def test_now_asks_before_anything_runs(artifact: Path) -> None:
+    began = time.monotonic()
     with anespec.load(artifact, gates="now", threads=1) as model:
+        assert model.gate_seconds > model.load_seconds > 0, "the gates are no part of loading"
+        assert model.gate_seconds + model.load_seconds <= time.monotonic() - began
         assert model.speculates
         assert model.checking is None
