@@ -12,6 +12,7 @@ import pytest
 from commands import CommandResult, command_of
 from hub_server import Hub, serving
 
+from anespec.downloads import downloads
 from anespec.hub_name import HubName
 from anespec.manifests.errors import Interrupted, RequestError, StorageError, UsageError
 from anespec.model_path import model_name
@@ -73,6 +74,21 @@ def test_a_revision(hub: Hub) -> None:
     asked = len(hub.asked)
     assert fetched(Path(f"hf:owner/repo/model.gguf@{commit}")).read_bytes() == OLD
     assert len(hub.asked) == asked, "a commit never changes, so nobody is asked"
+
+
+def test_a_download_is_listed_and_removed_by_its_name(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in (str(NAME), "hf:owner/repo/model.gguf@v1"):
+        fetched(Path(name))
+    found = {file.name: file for file in downloads()}
+    assert found.keys() == {str(NAME), "hf:owner/repo/model.gguf"}
+    assert found[str(NAME)].bytes == len(CONTENT)
+    found[str(NAME)].remove()
+    assert [file.name for file in downloads()] == ["hf:owner/repo/model.gguf"]
+    assert [path.read_bytes() for path in blobs().iterdir()] == [OLD]
+    assert fetched(NAME).read_bytes() == CONTENT
 
 
 def test_without_the_hub_what_was_downloaded_is_used(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
