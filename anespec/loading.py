@@ -175,7 +175,7 @@ def _require_golden(opened: Opened, options: "BackendOptions", watch: Watcher) -
     from anespec.validate.gates import find_source, golden_gate
 
     artifact, backend = opened.artifact, opened.here.backend
-    with watch.shares(f"golden gate of {artifact.manifest.source.name}") as report:
+    with watch.shares("golden gate") as report:
         report("reading the source")
         source = find_source(artifact)
         verdict = golden_gate(artifact, source, backend, options.threads, report, options.workers)
