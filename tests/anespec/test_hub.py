@@ -13,6 +13,7 @@ from commands import CommandResult, command_of
 from hub_server import Hub, serving
 
 from anespec.downloads import downloads
+from anespec.hub_errors import in_one_sentence
 from anespec.hub_name import HubName
 from anespec.manifests.errors import Interrupted, RequestError, StorageError, UsageError
 from anespec.model_path import model_name
@@ -117,6 +118,18 @@ def test_the_next_run_goes_on_where_one_was_interrupted(hub: Hub) -> None:
     partial.write_bytes(CONTENT[:3000])
     assert fetched(NAME).read_bytes() == CONTENT
     assert hub.ranges[-1] == "bytes=3000-"
+
+
+def test_a_hub_that_was_never_reached_broke_nothing_off() -> None:
+    from huggingface_hub import errors
+
+    name, base = HubName.parse(str(NAME)), errors.HfHubHTTPError.__bases__[0]
+    for kind, said in (
+        ("ConnectError", "the hub cannot be reached"),
+        ("ReadError", "goes on where it stopped"),
+    ):
+        with pytest.raises(StorageError, match=said), in_one_sentence(name):
+            raise type(kind, (base,), {})("no address")
 
 
 def blobs() -> Path:
