@@ -118,8 +118,8 @@ class Check:
 
     @property
     def share(self) -> float:
-        """What part of it is behind: 0 to 1."""
-        return 0.0 if self._last is None else self._last.done / max(1, self._asked.steps)
+        """What part of its time is behind: 0 to 1."""
+        return 0.0 if self._last is None else self._last.share
 
     @property
     def doing(self) -> str:

@@ -56,6 +56,11 @@ def in_one_sentence(name: HubName) -> Iterator[None]:
         mend = "check HF_TOKEN" if status in (401, 403) else "try again later"
         raise StorageError(f"{name}: the hub answers with status {status}; {mend}") from None
     except http_error as error:
+        if _is_unreached(error):
+            raise StorageError(
+                f"{name}: the hub cannot be reached ({printable(str(error), LONGEST_REASON)}); check the "
+                "connection (and HF_ENDPOINT if it is set)"
+            ) from None
         raise StorageError(
             f"{name}: the connection to the hub broke ({printable(str(error), LONGEST_REASON)}); run it "
             "again, which goes on where it stopped"
@@ -66,6 +71,12 @@ def in_one_sentence(name: HubName) -> Iterator[None]:
     except OSError as error:
         where = error.filename or name
         raise StorageError(f"{where}: cannot be downloaded ({error.strerror or error})") from None
+
+
+def _is_unreached(error: Exception) -> bool:
+    """Whether there never was a connection, by the names that the HTTP library has for that."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return bool(kinds & {"ConnectError", "ConnectTimeout"})
 
 
 def _those_there_are(name: HubName) -> str:

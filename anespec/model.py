@@ -249,7 +249,7 @@ def load_model(
 
         keep(model)
         raise
-    model.load_seconds = time.monotonic() - opened.began
+    model.load_seconds = time.monotonic() - opened.began - model.gate_seconds
     return model
 
 

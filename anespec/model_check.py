@@ -68,7 +68,7 @@ def run_check(asked: "CheckAsked", opened: Opened, watch: Watcher) -> None:
 
     check = Checks().begin(asked, memory_needed(opened), hear, end)
     try:
-        with watch.shares("checking, for the next start") as report:
+        with watch.shares("checking") as report:
             while not check.wait(SECONDS_BETWEEN_LOOKS):
                 report(f"{check.progress}, {check.doing} (^C leaves it)", check.share)
     except KeyboardInterrupt:

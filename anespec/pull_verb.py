@@ -61,7 +61,7 @@ def pull(model: Path, no_convert: bool, allow_http: bool, as_json: bool, **chose
                 watch=watch,
             )
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; what is finished is kept, and the next run goes on there") from None
+        raise Interrupted("interrupted; what is finished is kept for the next run") from None
     if as_json:
         print_json(_facts(model, found, artifact))
         return

@@ -57,10 +57,11 @@ def fetch(path: Path, watch: Watcher = SILENT, *, allow_http: bool = False) -> F
         if is_url(path):
             from anespec.url_download import fetch_url
 
-            return fetch_url(UrlName.of(path), watch.shares, allow_http)
+            return fetch_url(UrlName.of(path), watch, allow_http)
     except KeyboardInterrupt:
+        goes_on = " where the server sends parts" if is_url(path) else ""
         raise Interrupted(
-            "interrupted; what was downloaded is kept, and the next run goes on there"
+            f"interrupted; what was downloaded is kept, and the next run goes on there{goes_on}"
         ) from None
     return Fetched(path)
 

@@ -6,9 +6,11 @@ CACHE/anespec/downloads/urls/KEY/partial       what has come of it so far
 CACHE/anespec/downloads/urls/KEY/partial.json  what the server said of that
 """
 
+import contextlib
 import hashlib
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,17 +25,18 @@ from anespec.manifests.formatting import LONGEST_REASON, bytes_text, printable
 from anespec.manifests.safe_files import Folder
 from anespec.manifests.store import file_sha256
 from anespec.manifests.user_folders import cache_folder, private_folder
-from anespec.model_cache import GGUF_MAGIC, Display
+from anespec.model_cache import GGUF_MAGIC
 from anespec.remote import Fetched, require_room
 from anespec.url_facts import Facts
 from anespec.url_name import UrlName
 from anespec.url_request import Answer, Broken, Refused, Unreachable, ask
+from anespec.watching import Watcher
 
 if TYPE_CHECKING:
     from anespec.validate.progress import Progress
 
 FOLDER = Path("downloads", "urls")
-KEPT, PARTIAL, PARTIAL_FACTS = "kept.json", "partial", "partial.json"
+KEPT, PARTIAL, PARTIAL_FACTS, LOCK = "kept.json", "partial", "partial.json", "lock"
 PIECE_BYTES = 1 << 20
 MOST_VAIN_TRIES = 3
 """Connections that bring nothing."""
@@ -43,7 +46,7 @@ RETRY_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-def fetch_url(name: UrlName, display: Display, allow_http: bool = False) -> Fetched:
+def fetch_url(name: UrlName, watch: Watcher, allow_http: bool = False) -> Fetched:
     """Have the file at a URL lie on this machine.
 
     What lies here already is used where the server says that it is the newest, or cannot be reached.
@@ -57,8 +60,8 @@ def fetch_url(name: UrlName, display: Display, allow_http: bool = False) -> Fetc
     from filelock import FileLock
 
     path = cache_folder() / FOLDER / hashlib.sha256(name.url.encode()).hexdigest()[:16]
-    with private_folder(path) as folder, FileLock(path / "lock", mode=0o600):
-        download = _Download(name, folder, path, display, allow_http)
+    with private_folder(path) as folder, FileLock(path / LOCK, mode=0o600), _without_a_trace(folder):
+        download = _Download(name, folder, path, watch, allow_http)
         kept = download.kept()
         if not (name.is_private or allow_http):
             if kept is None:
@@ -79,6 +82,19 @@ def fetch_url(name: UrlName, display: Display, allow_http: bool = False) -> Fetc
             return Fetched(path / name.name, str(name))
 
 
+@contextlib.contextmanager
+def _without_a_trace(folder: Folder) -> Iterator[None]:
+    """Leave no folder for what failed before anything came."""
+    try:
+        yield
+    except BaseException:
+        if folder.names() == [LOCK]:
+            with contextlib.suppress(OSError):
+                folder.remove(LOCK)
+                folder.path.rmdir()
+        raise
+
+
 @dataclass(frozen=True)
 class _Download:
     """One file on its way."""
@@ -86,7 +102,7 @@ class _Download:
     name: UrlName
     folder: Folder
     path: Path
-    display: Display
+    watch: Watcher
     allow_http: bool
 
     @property
@@ -104,7 +120,7 @@ class _Download:
     def run(self, kept: Facts | None) -> int:
         """Bring the file, or find that what lies here is the newest; the bytes that came now."""
         came = vain = 0
-        with self.display(f"downloading {self.name.name}") as report:
+        with self.watch.shares(f"downloading {self.name.name}") as report:
             report(f"asking {printable(self.name.url)}")
             while True:
                 begun = self._begun()
@@ -165,6 +181,11 @@ class _Download:
             self._drop()
             raise StorageError(f"{self.name}: the server sends another part than was asked for; try again")
         done = begun if answer.status == 206 else 0
+        if begun and not done:
+            self.watch.note(
+                f"{self.name}: begins anew, without the {bytes_text(begun)} that had come: the file changed, "
+                "or its server does not send parts"
+            )
         total = answer.whole
         missing = None if total is None else total - done
         if missing is not None:

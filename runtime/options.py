@@ -116,7 +116,7 @@ class BackendOptions(Options):
 
 class WhenGates(StrEnum):
     """When the gates are asked of a model that they have said nothing of here: before anything runs, beside
-    what runs (with `generate` afterwards), or not at all."""
+    what runs (afterwards for one answer of `generate` or `run`), or not at all."""
 
     NOW = "now"
     LATER = "later"
@@ -161,7 +161,7 @@ class LoadOptions(BackendOptions):
     gates: Annotated[WhenGates | None, Flag(default=f"later, or what {GATES_VARIABLE} says")] = Field(
         default=None,
         description="When a model that was never checked here is: now, before anything runs; later, while it "
-        "runs without drafts (with generate afterwards, where somebody watches); never.",
+        "runs without drafts (for one answer afterwards, where somebody watches); never.",
     )
     drafter: Annotated[str, Flag(choices=DRAFTER_CHOICES)] = Field(
         default="auto",

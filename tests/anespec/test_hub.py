@@ -12,6 +12,8 @@ import pytest
 from commands import CommandResult, command_of
 from hub_server import Hub, serving
 
+from anespec.downloads import downloads
+from anespec.hub_errors import in_one_sentence
 from anespec.hub_name import HubName
 from anespec.manifests.errors import Interrupted, RequestError, StorageError, UsageError
 from anespec.model_path import model_name
@@ -75,6 +77,21 @@ def test_a_revision(hub: Hub) -> None:
     assert len(hub.asked) == asked, "a commit never changes, so nobody is asked"
 
 
+def test_a_download_is_listed_and_removed_by_its_name(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in (str(NAME), "hf:owner/repo/model.gguf@v1"):
+        fetched(Path(name))
+    found = {file.name: file for file in downloads()}
+    assert found.keys() == {str(NAME), "hf:owner/repo/model.gguf"}
+    assert found[str(NAME)].bytes == len(CONTENT)
+    found[str(NAME)].remove()
+    assert [file.name for file in downloads()] == ["hf:owner/repo/model.gguf"]
+    assert [path.read_bytes() for path in blobs().iterdir()] == [OLD]
+    assert fetched(NAME).read_bytes() == CONTENT
+
+
 def test_without_the_hub_what_was_downloaded_is_used(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     found = fetched(NAME)
     hub.status = 503
@@ -101,6 +118,18 @@ def test_the_next_run_goes_on_where_one_was_interrupted(hub: Hub) -> None:
     partial.write_bytes(CONTENT[:3000])
     assert fetched(NAME).read_bytes() == CONTENT
     assert hub.ranges[-1] == "bytes=3000-"
+
+
+def test_a_hub_that_was_never_reached_broke_nothing_off() -> None:
+    from huggingface_hub import errors
+
+    name, base = HubName.parse(str(NAME)), errors.HfHubHTTPError.__bases__[0]
+    for kind, said in (
+        ("ConnectError", "the hub cannot be reached"),
+        ("ReadError", "goes on where it stopped"),
+    ):
+        with pytest.raises(StorageError, match=said), in_one_sentence(name):
+            raise type(kind, (base,), {})("no address")
 
 
 def blobs() -> Path:

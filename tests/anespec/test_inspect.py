@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -84,8 +85,10 @@ def test_the_explanation_reads_well(tmp_path: Path) -> None:
         "head 50000 tokens", "in 1 shard", "4 convolutions", "warning: Layers 0-23", "2.3 GB ran wholly on the CPU",
     ):  # fmt: skip
         assert words in flat
+    here = " ".join(run("inspect", path).out.split())
+    assert re.search(r" 1 x (\d+) slots \(4 x \1 for chat, run, generate and serve\)", here)
     phone = " ".join(run("inspect", path, "--plan", "--target", "iphone").out.split())
-    assert "1 x 1024 slots" in phone
+    assert "1 x 1024 slots, " in phone
     assert "per_kv_head attention" in phone
     assert "a phone app is one process" in phone
 
