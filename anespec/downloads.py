@@ -17,8 +17,9 @@ from anespec.hub_name import SCHEME
 from anespec.manifests.errors import StorageError
 from anespec.manifests.safe_files import read_bounded
 from anespec.manifests.user_folders import cache_folder
-from anespec.url_download import FOLDER, KEPT, LOCK, PARTIAL, PARTIAL_FACTS
+from anespec.url_download import FOLDER, KEPT, PARTIAL, PARTIAL_FACTS
 from anespec.url_facts import LARGEST_FACTS, Facts
+from anespec.url_folder import LOCK
 
 
 @dataclass(frozen=True)

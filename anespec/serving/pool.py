@@ -220,12 +220,17 @@ class ModelPool:
         if found.fingerprint != resident.found.fingerprint and not resident.is_retired:
             self._retire(resident)
 
-    async def close(self) -> None:
-        """Give all of them back; what runs on them is ended."""
-        self._closed = True
+    def stop_loading(self) -> None:
+        """See `Models.stop_loading`; downloads and conversions go on until the process ends."""
         for served in self._served.values():
             if served.loading is not None:
                 served.loading.cancel()
+
+    async def close(self) -> None:
+        """Give all of them back; what runs on them is ended."""
+        self._closed = True
+        self.stop_loading()
+        for served in self._served.values():
             served.resident = None
         await self._residents.close()
 

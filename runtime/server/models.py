@@ -154,6 +154,10 @@ class Models(Protocol):
         """Look again at what is served: changed artifacts are opened anew once nobody uses the old ones."""
         ...
 
+    def stop_loading(self) -> None:
+        """Wait for no model that is not in memory yet; requests for one are told that the daemon ends."""
+        ...
+
     async def close(self) -> None:
         """Give all of them back."""
         ...

@@ -130,6 +130,9 @@ async def serve_until_ended(
         _log.info("%s", _ending_text(daemon))
         draining = asyncio.ensure_future(daemon.lifecycle.drain(daemon.options.drain_seconds))
         await asyncio.sleep(0)  # from here on new requests are refused
+        # No answer has begun for whoever waits for a model, which may take longer than all others do.
+        beginning.cancel()
+        daemon.models.stop_loading()
         server.close_idle()
         await asyncio.wait({draining, hurrying}, return_when=asyncio.FIRST_COMPLETED)
         draining.cancel()

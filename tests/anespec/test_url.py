@@ -333,7 +333,7 @@ def test_what_is_no_url_of_a_file(url: str, said: str) -> None:
 def test_what_stands_for_another_machine() -> None:
     assert is_remote(path_of("https://host/model.gguf"))
     assert not is_remote(Path("https.gguf"))
-    assert str(UrlName.of(path_of("https://host:8443/a/b.gguf?x=1"))) == "https://host:8443/a/b.gguf?x=1"
+    assert UrlName.of(path_of("https://host:8443/a/b.gguf?x=1")).url == "https://host:8443/a/b.gguf?x=1"
 
 
 def test_verbs_take_one(server: FileServer, tmp_path: Path) -> None:

@@ -49,6 +49,9 @@ class LoadedModels:
     async def reload(self) -> None:
         pass
 
+    def stop_loading(self) -> None:
+        pass
+
     async def close(self) -> None:
         pass
 

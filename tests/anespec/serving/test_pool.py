@@ -353,6 +353,24 @@ def test_what_is_written_into_is_loaded_anew_and_what_is_gone_is_not(
     run(work)
 
 
+def test_who_waits_for_a_load_that_is_given_up_is_told_and_the_others_stay() -> None:
+    loader = FakeLoader({"a": 1, "b": 1}, gates={"b": threading.Event()})
+
+    async def work() -> None:
+        pool = ModelPool(sources("a", "b"), loader)
+        async with pool.lease("a") as leased:
+            waiting = asyncio.create_task(use(pool, "b"))
+            await asyncio.sleep(0.01)
+            pool.stop_loading()
+            with pytest.raises(ApiError, match="ending"):
+                await waiting
+            assert cast(Any, leased.model).is_open
+        loader.gates["b"].set()
+        await pool.close()
+
+    run(work)
+
+
 def test_closing_ends_all_and_whoever_still_waits_is_told() -> None:
     loader = FakeLoader({"a": 1, "b": 1}, gates={"b": threading.Event()})
 
