@@ -50,10 +50,16 @@ class Service:
     """Runs an engine on a thread of its own until it is closed. Safe for use from several threads."""
 
     def __init__(
-        self, engine: Engine, queue: int | None = None, on_busy: Callable[[bool], None] = lambda busy: None
+        self,
+        engine: Engine,
+        queue: int | None = None,
+        on_busy: Callable[[bool], None] = lambda busy: None,
+        make_way: Callable[[Callable[[], None]], None] = lambda before: None,
     ) -> None:
         """Nobody else may use the engine from now on. At most `queue` requests of an owner wait; None is no
         limit. `on_busy` hears, in the service's thread, before passes begin to run and after they have ended.
+        `make_way` is called there before each pass and may take a while; it calls what it is given first,
+        which hands out what has happened.
         """
         self._engine = engine
         self._room = Room(engine.capacity, queue, engine.running)
@@ -66,6 +72,7 @@ class Service:
         self._failures = 0
         self._refusal: AnespecError | None = None
         self._on_busy = on_busy
+        self._make_way = make_way
         self._was_busy = False
         self._thread = threading.Thread(target=self._run, name="anespec engine", daemon=True)
         self._thread.start()
@@ -264,6 +271,7 @@ class Service:
             while self._obey():
                 self._tell_busy(self._engine.busy)
                 if self._engine.busy:
+                    self._make_way(self._publish)
                     self._step()
                 if not self._engine.busy:
                     self._publish()
