@@ -269,6 +269,8 @@ class Service:
     def _run(self) -> None:
         try:
             while self._obey():
+                if self._engine.busy and self._hold():
+                    continue
                 self._tell_busy(self._engine.busy)
                 if self._engine.busy:
                     self._make_way(self._publish)
@@ -285,6 +287,16 @@ class Service:
             self._give_up(_sentence(error))
         finally:
             self._tell_busy(False)
+
+    def _hold(self) -> bool:
+        """Wait where a request that may come now goes before those that wait; whether something came."""
+        seconds = self._engine.hold_seconds
+        if not seconds:
+            return False
+        # Who hears that an answer has ended asks for the next one.
+        self._publish()
+        with self._wake:
+            return self._wake.wait_for(lambda: bool(self._commands) or self._closing, seconds)
 
     def _tell_busy(self, busy: bool) -> None:
         if busy is not self._was_busy:
