@@ -152,7 +152,8 @@ class ProvenService:
         self._know(proven, costs)
         gate = self._options.prompt_gate
         engine = Engine(self.opened.verifier, proven, self._source, costs=self._costs, prompt_gate=gate)
-        self.service = Service(engine, self._options.queue, self._checks.tell_busy)
+        checks = self._checks
+        self.service = Service(engine, self._options.queue, checks.tell_busy, checks.make_way)
 
     def _know(self, proven: "Proven", costs: "PassCosts | None") -> None:
         from anespec.runtime.running_costs import RunningCosts

@@ -49,6 +49,8 @@ def build_app(daemon: Daemon, endpoints: Sequence[Endpoint]) -> Starlette:
                 origins=options.allow_origin,
                 ends=lambda: daemon.lifecycle.phase is Phase.DRAINING,
                 declared=_declared_path,
+                shares=daemon.shares,
+                keys=daemon.keys,
             )
         ],
         exception_handlers={HTTPException: _say_http_error},
@@ -156,6 +158,7 @@ class _Serving:
             share = held.enter_context(daemon.shares.looking(caller.owner))
             return await endpoint.serve(Call(daemon, request, None, caller, share, take))
         share = held.enter_context(daemon.shares.of(caller.owner))
+        record.is_counted = True
         as_curl, most = endpoint.as_curl, daemon.options.body_bytes
         body, size = await read_body(request, endpoint.body, most, take, share, as_curl)
         return await endpoint.serve(Call(daemon, request, body, caller, share, take, size))

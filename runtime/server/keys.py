@@ -102,6 +102,14 @@ class KeyRing:
         """Whether anybody who may come in is told of all."""
         return len(self._keys) < 2 or any(key.is_admin for key in self._keys)
 
+    def knows(self, authorization: str | None) -> bool:
+        """Whether `caller` would say who sends this Authorization header."""
+        try:
+            self.caller(authorization)
+        except ApiError:
+            return False
+        return True
+
     def caller(self, authorization: str | None) -> Caller:
         """Who sends this Authorization header; it takes as long whether a key is right or wrong.
 

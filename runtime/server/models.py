@@ -1,9 +1,9 @@
 """The models that a daemon serves, as endpoints see them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from anespec.manifests.schema import Manifest
 from anespec.runtime.callers import Caller
@@ -128,6 +128,18 @@ class ModelCard:
     checking: str | None = None
 
 
+Loaded = Callable[[], Coroutine[Any, Any, None]]
+"""What ends once a model was loaded."""
+
+Wait = Callable[[Loaded], Awaitable[None]]
+"""Awaits that; it may raise something before, or without beginning."""
+
+
+async def as_long_as_it_takes(loaded: Loaded) -> None:
+    """Wait until the model was loaded."""
+    await loaded()
+
+
 class Models(Protocol):
     """All models of a daemon. Not safe from several threads: it belongs to the event loop."""
 
@@ -141,8 +153,12 @@ class Models(Protocol):
         """Those in memory, by id."""
         ...
 
-    def lease(self, name: str | None) -> AbstractAsyncContextManager[Leased]:
+    def lease(
+        self, name: str | None, wait: Wait = as_long_as_it_takes
+    ) -> AbstractAsyncContextManager[Leased]:
         """The model of that name, or the default; in memory while the block lasts, loaded first if need be.
+
+        `wait` is how that is waited for; where it raises, the loading goes on for the others.
 
         Raises on entering:
             ApiError: there is no such model (404), or no room for it while others are in use (503).

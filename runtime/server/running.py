@@ -25,6 +25,10 @@ SECONDS_TO_CLOSE = 5
 KEEP_ALIVE_SECONDS = 60
 """How long a connection stays between two requests."""
 
+KEYLESS_CONNECTIONS = 64
+"""Of one address at a time without a key, where keys are needed. Behind a proxy all clients have its address,
+but those that have a key are not bound by this."""
+
 OTHER_FILES = 1024
 """Descriptors that are not for connections: for shards, threads, worker processes and refused connections."""
 
@@ -60,7 +64,13 @@ def server_of(app: ASGIApp, options: ServeOptions) -> Server:
         _log.warning(
             "only %d files may be open, so %d connections are taken at a time; raise `ulimit -n`", files, most
         )
-    patience = Patience(most, options.receive_seconds, options.send_seconds, unread=options.body_bytes)
+    patience = Patience(
+        most,
+        options.receive_seconds,
+        options.send_seconds,
+        unread=options.body_bytes,
+        keyless=None if options.api_key_file is None else KEYLESS_CONNECTIONS,
+    )
     return Server(
         ServerConfig(
             app,

@@ -13,6 +13,7 @@ import pytest
 from anespec.manifests.errors import ArtifactError, UsageError
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.errors import ApiError, api_error
+from anespec.runtime.server.models import Loaded
 from anespec.serving.file_marks import FileMarks
 from anespec.serving.pool import ModelLoadError, ModelPool
 from anespec.serving.room import MemoryLimit
@@ -123,6 +124,29 @@ def test_one_who_goes_away_does_not_take_the_load_from_the_others() -> None:
         loader.gates["a"].set()
         assert (await stays).is_open
         assert len(loader.made) == 1
+
+    run(work)
+
+
+def test_who_waits_no_longer_does_not_take_the_load_from_the_others() -> None:
+    loader = FakeLoader({"a": 1}, gates={"a": threading.Event()})
+
+    async def briefly(loaded: Loaded) -> None:
+        async with asyncio.timeout(0.01):
+            await loaded()
+
+    async def work() -> None:
+        pool = ModelPool(sources("a"), loader)
+        stays = asyncio.create_task(use(pool, "a"))
+        with pytest.raises(TimeoutError):
+            async with pool.lease("a", briefly):
+                pytest.fail("it is not there")
+        assert pool._served["a"].wanted == 1
+        loader.gates["a"].set()
+        assert (await stays).is_open
+        assert len(loader.made) == 1
+        async with pool.lease("a", lambda loaded: pytest.fail("nobody waits for what is there")):
+            pass
 
     run(work)
 
